@@ -1,0 +1,228 @@
+"""The panels of the pipeline: what is read, how far behind, how long the writes take."""
+
+from __future__ import annotations
+
+from grafana.panels import (
+    CONTROL_GREY,
+    GREEN,
+    JSON,
+    ORANGE,
+    RED,
+    YELLOW,
+    colored,
+    graph,
+    stat,
+    states,
+    steps,
+    target,
+    text_values,
+)
+
+LAG_THRESHOLDS = steps(GREEN, (60, YELLOW), (300, RED))
+
+OUTCOME_COLORS = (
+    colored("^applied$", GREEN),
+    colored("^revised$", "blue"),
+    colored("^duplicate$", CONTROL_GREY),
+    colored("^skipped$", "purple"),
+    colored("^late$", ORANGE),
+    colored("^rejected$", RED),
+)
+
+SERVICE_WORDS = (
+    text_values("store", {0: ("down", RED), 1: ("up", GREEN)}),
+    text_values("consumption", {0: ("running", GREEN), 1: ("paused", ORANGE)}),
+)
+
+
+def quantile(q: float, histogram: str) -> str:
+    """Return a quantile of a histogram over all replicas."""
+    return f"histogram_quantile({q:g}, sum by (le) (rate({histogram}_bucket[$__rate_interval])))"
+
+
+def service_targets(*, instant: bool) -> list[JSON]:
+    """Return the queries of the two states that decide whether numbers move."""
+    return [
+        target("min(abmonitor_store_up)", "store", instant=instant),
+        target("max(abmonitor_paused)", "consumption", ref="B", instant=instant),
+    ]
+
+
+def lag_now() -> JSON:
+    """Return the lag of the slowest partition as a number."""
+    return stat(
+        "Lag",
+        "Age of the newest applied event of the slowest partition while more are waiting; 0 when all are read. Up"
+        " to a minute is normal. If it grows, the other numbers here are old: see “Lag by topic”.",
+        [target("max(abmonitor_consumer_lag_seconds)", "slowest partition", instant=True)],
+        unit="s",
+        decimals=0,
+        size=(4, 4),
+        thresholds=LAG_THRESHOLDS,
+    )
+
+
+def service_now() -> JSON:
+    """Return the two states as words."""
+    return stat(
+        "Service",
+        "Whether the monitor reaches its store and consumes. “paused”: it waits for the store or for Kafka and will"
+        " resume by itself; repair that dependency. “no data”: Prometheus does not reach the monitor; see its target"
+        " page.",
+        service_targets(instant=True),
+        unit="short",
+        size=(4, 4),
+        thresholds=steps(GREEN),
+        overrides=SERVICE_WORDS,
+    )
+
+
+def events_by_outcome() -> JSON:
+    """Return the throughput."""
+    return graph(
+        "Events by outcome",
+        "Events per second by what became of them. `late` came after the horizon and is not in the numbers: find"
+        " the producer that holds events back. `skipped` belongs to no declared experiment: if you expected it,"
+        " compare the names with the configuration. `duplicate` is harmless.",
+        [target("sum by (outcome) (rate(abmonitor_events_total[$__rate_interval]))", "{{outcome}}")],
+        unit="eps",
+        minimum=0,
+        size=(12, 8),
+        stacked=True,
+        overrides=OUTCOME_COLORS,
+    )
+
+
+def lag_seconds() -> JSON:
+    """Return the lag in time."""
+    return graph(
+        "Lag by topic, in time",
+        "Age of the newest applied event of the slowest partition while more are waiting; 0 when all are read. If"
+        " it grows while events flow, the monitor is too slow: see “Commit time”, then add a replica. If nothing"
+        " flows, see “State”.",
+        [target("max by (topic) (abmonitor_consumer_lag_seconds)", "{{topic}}")],
+        unit="s",
+        minimum=0,
+        size=(6, 8),
+        thresholds=LAG_THRESHOLDS,
+    )
+
+
+def lag_events() -> JSON:
+    """Return the lag in events."""
+    return graph(
+        "Lag by topic, in events",
+        "Events in Kafka that are not yet applied, over all partitions. After a restart it falls quickly; a steady"
+        " rise is the same alarm as the lag in time.",
+        [target("sum by (topic) (abmonitor_consumer_lag_events)", "{{topic}}")],
+        unit="short",
+        decimals=0,
+        minimum=0,
+        size=(6, 8),
+    )
+
+
+def refused_events() -> JSON:
+    """Return the refusals by reason."""
+    return graph(
+        "Refused events by reason",
+        "Events refused per step of the graph, by reason. Each of them is in the dead-letter topic. A steady"
+        " trickle is one broken producer: read a dead letter and tell its team. Above the configured share the"
+        " service stops by itself. Empty is good.",
+        [target("sum by (reason) (increase(abmonitor_rejected_events_total[$__rate_interval]))", "{{reason}}")],
+        unit="short",
+        minimum=0,
+        size=(8, 8),
+        stacked=True,
+    )
+
+
+def commit_time() -> JSON:
+    """Return the quantiles of the time of one write."""
+    return graph(
+        "Commit time",
+        "Time of one atomic write of a batch (effects and positions) to the store. Above a second (dashed) the"
+        " store or the way to it is slow: look at its CPU, its persistence and its network before you add replicas.",
+        [
+            target(quantile(0.5, "abmonitor_commit_seconds"), "median"),
+            target(quantile(0.95, "abmonitor_commit_seconds"), "95 %", ref="B"),
+            target(quantile(0.99, "abmonitor_commit_seconds"), "99 %", ref="C"),
+        ],
+        unit="s",
+        minimum=0,
+        size=(8, 8),
+        thresholds=steps(GREEN, (1, ORANGE)),
+    )
+
+
+def batch_size() -> JSON:
+    """Return the mean number of events in one write."""
+    events = "sum(rate(abmonitor_batch_events_sum[$__rate_interval]))"
+    batches = "sum(rate(abmonitor_batch_events_count[$__rate_interval]))"
+    return graph(
+        "Events per batch",
+        "Mean number of events in one write. Small batches at low traffic are normal. Batches at the poll limit"
+        " mean that the monitor is catching up or is at its capacity.",
+        [target(f"{events} / ({batches} > 0)", "mean")],
+        unit="short",
+        minimum=0,
+        size=(8, 8),
+    )
+
+
+def event_delay() -> JSON:
+    """Return the quantiles of the time from an event to its write."""
+    return graph(
+        "Delay from event to store",
+        "Time from the event's own timestamp to its write: the age of what this board shows. A delay without lag"
+        " comes from the producers: they send late or their clocks are wrong.",
+        [
+            target(quantile(0.5, "abmonitor_event_delay_seconds"), "median"),
+            target(quantile(0.95, "abmonitor_event_delay_seconds"), "95 %", ref="B"),
+        ],
+        unit="s",
+        minimum=0,
+        size=(8, 8),
+    )
+
+
+def commit_conflicts() -> JSON:
+    """Return the refused writes."""
+    return graph(
+        "Commit conflicts",
+        "Writes that the store refused because another replica had moved the positions or changed a row. They are"
+        " repeated and cost only time; a few during a rebalance are how it should work. A steady rate means that"
+        " producers do not key by user, or that two deployments share one store: find out which.",
+        [target("sum(increase(abmonitor_commit_conflicts_total[$__rate_interval]))", "conflicts")],
+        unit="short",
+        minimum=0,
+        size=(8, 8),
+    )
+
+
+def state() -> JSON:
+    """Return the two states over time."""
+    return states(
+        "State",
+        "When the store was out of reach and when consumption was paused. The monitor waits and resumes by itself;"
+        " nothing is lost as long as Kafka keeps the events, so compare the length of an outage with the topics'"
+        " retention.",
+        service_targets(instant=False),
+        size=(8, 8),
+        overrides=SERVICE_WORDS,
+    )
+
+
+def panels() -> list[JSON]:
+    """Return the row's panels in reading order: the flow, the refusals, the work behind them."""
+    return [
+        events_by_outcome(),
+        lag_seconds(),
+        lag_events(),
+        refused_events(),
+        commit_time(),
+        batch_size(),
+        event_delay(),
+        commit_conflicts(),
+        state(),
+    ]

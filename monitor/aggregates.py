@@ -1,0 +1,388 @@
+"""The stored sums: how entities turn into integers, and how means are read back from them.
+
+Every stored number is a sum over entities (responses, students) of an integer function of that entity's state. A
+change is stored as the difference: minus what the old state contributed, plus what the new one does. A real-valued
+term is split into two integers (`limbs`: value = high·2²⁴ + low), so that no sum of them can overflow 64 bits within
+10¹¹ entities. Three kinds of record exist, each a vector of 64-bit integers:
+
+- `ResponseLayout`: sums over responses, one record for all time and one for each time bucket of each decay;
+- `UnitLayout`: sums over students (or over responses that name no student), for the live estimand;
+- `CohortLayout`: sums over the students first shown a response on one UTC day, for the closed-unit estimand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.config import DecaySpec, ExperimentSettings
+from monitor.ranking import SCALE_BITS, Scorer
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+LIMB_BITS = 24
+_LIMB_MASK = (1 << LIMB_BITS) - 1
+_UNIT = float(2**-SCALE_BITS)
+
+BUCKETS_PER_CHUNK = 64
+"""Time buckets of one half-life, stored as one value."""
+
+OFFSET_BITS = 10
+"""Where in its bucket an event lies is known to 1/1024 of the bucket. A bucket keeps Σ offset and Σ x·offset besides the
+counts and sums, so weights are taken to first order around its middle: each is right to (ln 2/128)²/2 = 0.0015 %."""
+
+_REACH_HALF_LIVES = 80
+"""Chunks read back from the newest: what lies further has a weight under 2⁻⁸⁰ of it."""
+
+
+def limbs(terms: Floats) -> tuple[Ints, Ints]:
+    """Split integer-valued terms (any shape, ≥ 0, < 2⁸⁷) into (low, high)."""
+    high = np.floor(terms * 2.0**-LIMB_BITS)
+    low = terms - high * 2.0**LIMB_BITS
+    return low.astype(np.int64), high.astype(np.int64)
+
+
+def join_limbs(low: Ints, high: Ints) -> Floats:
+    """Return the sums that pairs of summed limbs stand for, in float64 (relative error 2⁻⁵³)."""
+    carry = low >> LIMB_BITS
+    return (high + carry).astype(np.float64) * 2.0**LIMB_BITS + (low & _LIMB_MASK).astype(np.float64)
+
+
+def square_bits(largest: int) -> int:
+    """Return the fraction bits kept of squares: 30 for contributions up to 2⁷, two fewer for each doubling."""
+    return SCALE_BITS - 2 * max(0, math.ceil(math.log2(max(largest * _UNIT, 1.0))) - 7)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names the integers of an experiment's records; `metrics` is the number of metrics, m below."""
+
+    metrics: int
+    squares: tuple[int, ...]
+    """Fraction bits of each metric's squares."""
+
+    @classmethod
+    def of(cls, experiment: ExperimentSettings) -> Layout:
+        """Return the layout that an experiment's definitions imply."""
+        return cls(len(experiment.metrics), tuple(square_bits(bound) for bound in Scorer.of(experiment).bounds()))
+
+    @property
+    def response_width(self) -> int:
+        """[responses, Σ offset, rated, Σ offset of rated] + m × 8.
+
+        Per metric: [undefined, Σ offset of undefined, Σx (2), Σx·offset (2), Σx² (2)]. Offsets are 0 in all-time records.
+        """
+        return 4 + 8 * self.metrics
+
+    @property
+    def unit_width(self) -> int:
+        """[students, crossovers, without user, units, N, n, units with n, ΣN² (2), Σn² (2), Σn·N (2)] + m × 12.
+
+        The first three count presences (a student in a variant), the others are `unit_terms`.
+        """
+        return 13 + 12 * self.metrics
+
+    @property
+    def cohort_width(self) -> int:
+        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9; see `cohort_terms`."""
+        return 7 + 9 * self.metrics
+
+    @property
+    def sums_width(self) -> int:
+        """Length of a student's sums vector: 2 + 2·m."""
+        return 2 + 2 * self.metrics
+
+    def square_scale(self) -> Floats:
+        """Return 2^bits of each metric's squares (m)."""
+        return np.array([2.0**bits for bits in self.squares])
+
+    def response_terms(self, rated: Ints, values: Ints) -> Ints:
+        """Return the records (n × response_width) of n responses: rated 0/1, values n × m with -1 for undefined."""
+        terms = np.zeros((len(rated), self.response_width), dtype=np.int64)
+        terms[:, 0] = 1
+        terms[:, 2] = rated
+        undefined = values < 0
+        known = np.where(undefined, 0, values)
+        terms[:, 4::8] = undefined
+        terms[:, 6::8], terms[:, 7::8] = known & _LIMB_MASK, known >> LIMB_BITS
+        terms[:, 10::8], terms[:, 11::8] = limbs(np.rint((known * _UNIT) ** 2 * self.square_scale()))
+        return terms
+
+    def place_in_bucket(self, terms: Ints, rated: Ints, values: Ints, offset: Ints) -> None:
+        """Fill in the parts of `response_terms` that depend on the offset (n) into a time bucket."""
+        terms[:, 1], terms[:, 3] = offset, rated * offset
+        terms[:, 5::8] = terms[:, 4::8] * offset[:, None]
+        moment = np.maximum(values, 0) * offset[:, None]
+        terms[:, 8::8], terms[:, 9::8] = moment & _LIMB_MASK, moment >> LIMB_BITS
+
+    def unit_terms(self, totals: Ints) -> Ints:
+        """Return the records (n × unit_width) of n units with sums vectors `totals` (n × sums_width).
+
+        With N responses, n rated, per metric q: n_q = n − undefined, S = Σ metric:
+        [0, 0, 0, 1, N, n, n>0, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N], squares and products in
+        limbs. These are Q = ΣS², R = ΣS·N and P = ΣN² of the cluster-robust variance, for both populations.
+        """
+        m = self.metrics
+        count, rated = totals[:, 0], totals[:, 1]
+        sums = totals[:, 2 : 2 + m]
+        defined = rated[:, None] - totals[:, 2 + m :]
+        wide = count.astype(np.float64), rated.astype(np.float64)
+        terms = np.zeros((len(totals), self.unit_width), dtype=np.int64)
+        terms[:, 3] = 1
+        terms[:, 4], terms[:, 5], terms[:, 6] = count, rated, rated > 0
+        for at, product in ((7, wide[0] * wide[0]), (9, wide[1] * wide[1]), (11, wide[1] * wide[0])):
+            terms[:, at], terms[:, at + 1] = limbs(product)
+        values, numbers = sums * _UNIT, defined.astype(np.float64)
+        scale = float(1 << SCALE_BITS)
+        terms[:, 13::12], terms[:, 14::12] = defined > 0, defined
+        for at, product in (
+            (15, sums.astype(np.float64)),
+            (17, np.rint(values * values * self.square_scale())),
+            (19, np.rint(values * numbers * scale)),
+            (21, numbers * numbers),
+            (23, np.rint(values * wide[0][:, None] * scale)),
+        ):
+            terms[:, at::12], terms[:, at + 1 :: 12] = limbs(product)
+        return terms
+
+    def cohort_terms(self, window: Ints) -> Ints:
+        """Return the records (n × cohort_width) of n units with closed-window sums vectors (n × sums_width).
+
+        [0, 1, n>0, n/N, (n/N)²] + per metric [n_q>0, y, y², y', y'²], where y = S/n_q over rated responses and
+        y' = S/N over all responses are the student's means; quotients and squares in limbs.
+        """
+        m = self.metrics
+        count, rated = window[:, 0].astype(np.float64), window[:, 1].astype(np.float64)
+        sums = window[:, 2 : 2 + m].astype(np.float64)
+        defined = rated[:, None] - window[:, 2 + m :]
+        terms = np.zeros((len(window), self.cohort_width), dtype=np.int64)
+        terms[:, 1], terms[:, 2] = count > 0, rated > 0
+        share = np.rint(rated / np.maximum(count, 1.0) * (1 << SCALE_BITS))
+        terms[:, 3], terms[:, 4] = limbs(share)
+        terms[:, 5], terms[:, 6] = limbs(np.rint((share * _UNIT) ** 2 * (1 << SCALE_BITS)))
+        terms[:, 7::9] = defined > 0
+        for at, number in ((8, np.maximum(defined, 1.0)), (12, np.maximum(count, 1.0)[:, None])):
+            mean = np.rint(sums / number)
+            terms[:, at::9], terms[:, at + 1 :: 9] = limbs(mean)
+            terms[:, at + 2 :: 9], terms[:, at + 3 :: 9] = limbs(np.rint((mean * _UNIT) ** 2 * self.square_scale()))
+        return terms
+
+
+def grouped(keys: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct keys (k) and the sum of the rows (n × w) under each (k × w)."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return ordered[starts], np.add.reduceat(rows[order], starts, axis=0)
+
+
+# ---------------------------------------------------------------------------------------------- time buckets, decay
+
+
+def bucket_span_ms(decay: DecaySpec) -> int:
+    """Return the length of a chunk of buckets: one half-life, or a day for reciprocal decay."""
+    return decay.half_life_ms if decay.half_life_ms is not None else 86_400_000
+
+
+def buckets(timestamps_ms: Ints, span_ms: int) -> tuple[Ints, Ints]:
+    """Return each time's bucket number and its offset into the bucket, 0 to 1023."""
+    fine = timestamps_ms * (BUCKETS_PER_CHUNK << OFFSET_BITS) // span_ms
+    return fine >> OFFSET_BITS, fine & ((1 << OFFSET_BITS) - 1)
+
+
+def oldest_chunk(newest_ms: int, retention_ms: int, span_ms: int) -> int:
+    """Return the first chunk that retention keeps, given the experiment's newest event."""
+    return (newest_ms - retention_ms) // span_ms
+
+
+def weights(ages_ms: Floats, decay: DecaySpec) -> Floats:
+    """Return each age's weight: 2^(−age/half_life), or 1/(1 + days) and 0 from the cutoff; 0 for a negative age."""
+    if decay.half_life_ms is not None:
+        weight = np.exp2(-ages_ms / decay.half_life_ms)
+    else:
+        weight = 1.0 / (1.0 + np.maximum(ages_ms, 0.0) / 86_400_000)
+        if decay.cutoff_ms is not None:
+            weight = np.where(ages_ms >= decay.cutoff_ms, 0.0, weight)
+    return np.where(ages_ms < 0, 0.0, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """n groups of observations, each around one time; `…_moments` are Σ(t − time), in ms, and Σx·(t − time).
+
+    For single observations at known times the moments are 0 and everything below is exact.
+    """
+
+    times_ms: Floats
+    counts: Floats
+    count_moments: Floats
+    totals: Floats
+    total_moments: Floats
+    squares: Floats
+    doubt_ms: float = 0.0
+    """How far a time may lie before the mean that stands for it."""
+
+    @classmethod
+    def single(cls, times_ms: Floats, values: Floats) -> Groups:
+        """Return groups of one observation each."""
+        none = np.zeros_like(times_ms)
+        return cls(times_ms, np.ones_like(times_ms), none, values, none, values * values)
+
+    def mean_times_ms(self) -> Floats:
+        """Return the mean time of each group's observations."""
+        return self.times_ms + self.count_moments / np.maximum(self.counts, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Decayed sums of one series: Σw, Σw², Σw·x, Σw²·x, Σw²·x²; exponential weights relative to the newest observation."""
+
+    weight: float
+    squared_weight: float
+    total: float
+    squared_weight_total: float
+    squared_weight_square: float
+
+    @property
+    def mean(self) -> float | None:
+        """Σw·x / Σw; None without weight."""
+        return self.total / self.weight if self.weight > 0 else None
+
+    @property
+    def effective_count(self) -> float:
+        """(Σw)² / Σw² (Kish 1965); 0 without weight."""
+        return self.weight**2 / self.squared_weight if self.squared_weight > 0 else 0.0
+
+    @property
+    def standard_error(self) -> float | None:
+        """√(Σw²(x − mean)²) / Σw; None with fewer than two effective observations."""
+        mean = self.mean
+        if mean is None or self.effective_count < 2:  # noqa: PLR2004  one observation has no spread
+            return None
+        spread = self.squared_weight_square - 2 * mean * self.squared_weight_total + mean**2 * self.squared_weight
+        return math.sqrt(max(spread, 0.0)) / self.weight
+
+
+def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
+    """Return the decayed moments of groups of observations.
+
+    Groups after `as_of_ms` do not count. Exponential weights are taken relative to the newest group that counts: the
+    common factor cancels in every mean, and nothing underflows however long ago it was.
+
+    >>> day = 86_400_000.0
+    >>> week = Groups.single(np.array([0.0, day, 2 * day]), np.array([0.9, 0.7, 1.0]))
+    >>> sums = decayed(week, int(402 * day), DecaySpec("1d", half_life_ms=86_400_000))
+    >>> round(sums.mean, 12), round(sums.effective_count, 12)
+    (0.9, 2.333333333333)
+    """
+    means_ms = groups.mean_times_ms()
+    live = (means_ms - groups.doubt_ms <= as_of_ms) & (groups.counts > 0)
+    if not live.any():
+        return Moments(0.0, 0.0, 0.0, 0.0, 0.0)
+    times_ms = groups.times_ms[live]
+    if decay.half_life_ms is not None:
+        weight = np.exp2((times_ms - means_ms[live].max()) / decay.half_life_ms)
+        slope = math.log(2) / decay.half_life_ms
+    else:
+        weight = weights(np.maximum(as_of_ms - times_ms, 0.0), decay)
+        slope = weight / 86_400_000
+    squared = weight * weight
+    counts, totals, squares = groups.counts[live], groups.totals[live], groups.squares[live]
+    count_moments, total_moments = slope * groups.count_moments[live], slope * groups.total_moments[live]
+    return Moments(
+        weight=float(weight @ (counts + count_moments)),
+        squared_weight=float(squared @ (counts + 2 * count_moments)),
+        total=float(weight @ (totals + total_moments)),
+        squared_weight_total=float(squared @ (totals + 2 * total_moments)),
+        squared_weight_square=float(squared @ squares),
+    )
+
+
+def chunks_in_reach(stored: Iterable[int], as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None) -> list[int]:
+    """Return the chunks that a reading at `as_of_ms` needs, rising: those whose weight is not nothing.
+
+    Exponential weights are relative to the newest observation, which `anchor` says is in that chunk or before; by
+    default it is taken to be in the newest chunk.
+    """
+    span_ms = bucket_span_ms(decay)
+    past = sorted(chunk for chunk in stored if oldest <= chunk <= as_of_ms // span_ms)
+    if not past:
+        return []
+    if decay.cutoff_ms is not None:
+        return [chunk for chunk in past if (chunk + 1) * span_ms > as_of_ms - decay.cutoff_ms]
+    newest = max((chunk for chunk in past if anchor is None or chunk <= anchor), default=past[0])
+    return [chunk for chunk in past if chunk >= newest - _REACH_HALF_LIVES]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The non-empty time buckets of one variant and decay, oldest first."""
+
+    middle_ms: Floats
+    offset_ms: float
+    """Milliseconds of one unit of offset."""
+    records: Ints
+    """n × response_width"""
+    squares: Floats
+    """Scale of each metric's squares."""
+
+    def _moments(self, counts: Floats, offsets: Floats) -> Floats:
+        """Return Σ(t − middle) in ms from Σ1 and Σ offset; an offset stands for the middle of its unit."""
+        half = (1 << OFFSET_BITS) / 2 - 0.5
+        return (offsets - half * counts) * self.offset_ms
+
+    def _groups(self, metric: int, counts: Floats, offsets: Floats) -> Groups:
+        at = 4 + 8 * metric
+        records = self.records
+        totals = join_limbs(records[:, at + 2], records[:, at + 3]) * _UNIT
+        moments = join_limbs(records[:, at + 4], records[:, at + 5]) * _UNIT
+        squares = join_limbs(records[:, at + 6], records[:, at + 7]) / self.squares[metric]
+        return Groups(
+            self.middle_ms,
+            counts,
+            self._moments(counts, offsets),
+            totals,
+            self._moments(totals, moments),
+            squares,
+            doubt_ms=self.offset_ms / 2,
+        )
+
+    def rated(self, metric: int) -> Groups:
+        """Return one metric over the rated responses where it is defined."""
+        at = 4 + 8 * metric
+        counts, offsets = self.records[:, 2] - self.records[:, at], self.records[:, 3] - self.records[:, at + 1]
+        return self._groups(metric, counts.astype(np.float64), offsets.astype(np.float64))
+
+    def everything(self, metric: int) -> Groups:
+        """Return one metric over all responses, those without a value counting 0."""
+        return self._groups(metric, self.records[:, 0].astype(np.float64), self.records[:, 1].astype(np.float64))
+
+    def newest_defined_ms(self, metric: int) -> float | None:
+        """Return the time of the metric's newest defined observation; None without one."""
+        groups = self.rated(metric)
+        defined = groups.counts > 0
+        return float(groups.mean_times_ms()[defined].max()) if defined.any() else None
+
+    @classmethod
+    def read(cls, records: Ints, numbers: Ints, span_ms: int, layout: Layout) -> Series:
+        """Return the series that bucket records (n × response_width) with bucket numbers (n) stand for."""
+        width_ms = span_ms / BUCKETS_PER_CHUNK
+        return cls((numbers + 0.5) * width_ms, width_ms / (1 << OFFSET_BITS), records, layout.square_scale())
+
+
+def responses_of(record: Ints, layout: Layout) -> Iterator[tuple[int, float, float]]:
+    """Yield (undefined, Σx, Σx²) for each metric of an all-time record."""
+    totals = join_limbs(record[6::8], record[7::8]) * _UNIT
+    squares = join_limbs(record[10::8], record[11::8]) / layout.square_scale()
+    yield from zip(record[4::8].tolist(), totals.tolist(), squares.tolist(), strict=True)
+
+
+def rows_of(flat: Sequence[int], width: int) -> Ints:
+    """Return a flat list of integers as rows of `width`."""
+    return np.array(flat, dtype=np.int64).reshape(-1, width)

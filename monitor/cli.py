@@ -1,0 +1,253 @@
+"""The command line: the only place that reads argv and the environment, and says how a command ended."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from monitor import __version__, demo, simulate
+from monitor.clock import wall_clock
+from monitor.config import Settings, load_settings
+from monitor.errors import AbMonitorError, UsageError
+from monitor.evaluation import Evaluation, evaluate
+from monitor.ingest.judging import judged_responses
+from monitor.events import instant_ms
+from monitor.export import render
+from monitor.ingest.files import FileSource
+from monitor.ingest.kafka import KafkaSource, inspect_cluster
+from monitor.ingest.telemetry import Telemetry
+from monitor.service import http_for, opened, viewed, worker_for
+from monitor.store import warnings
+
+_TEXT_COLUMNS: Final = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; see the table in README.md."""
+    arguments = _parser().parse_args(argv)
+    _log(verbose=arguments.verbose)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except AbMonitorError as error:
+        if arguments.verbose:
+            raise
+        print(f"ab-monitor: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("ab-monitor: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; keep Python from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ab-monitor", description="Live, exact comparison of ranking variants, from Kafka to Prometheus."
+    )
+    parser.add_argument("--version", action="version", version=f"ab-monitor {__version__}")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--verbose", action="store_true", help="log more, and show the whole trace of an error")
+    configured = argparse.ArgumentParser(add_help=False, parents=[common])
+    configured.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML file; docs/configuration.md")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command: Callable[[argparse.Namespace], int], text: str, parent: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text, parents=[parent])
+        added.set_defaults(command=command)
+        return added
+
+    demo.add_arguments(add("demo", demo.run, "the main job on embedded parts, with simulated traffic", common))
+    add("run", _run, "the service: Kafka → store → HTTP", configured)
+    replay = add("replay", _replay, "the same pipeline from files of JSON lines", configured)
+    replay.add_argument("events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin")
+    status = add("status", _status, "what the store holds", configured)
+    status.add_argument("--experiment", metavar="E", help="only this one")
+    status.add_argument("--as-of", metavar="T", help="decay to this ISO time instead of the newest event")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    evaluate = add("evaluate", _evaluate, "offline: per-query metrics, no store needed", configured)
+    evaluate.add_argument("events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin")
+    evaluate.add_argument("--experiment", metavar="E", help="only this one")
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    simulate.add_arguments(add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common))
+    add("check", _check, "validate the file, reach Kafka and the store, warn about unsafe settings", configured)
+    return parser
+
+
+def _log(*, verbose: bool) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    logging.getLogger("kafka").setLevel(logging.INFO if verbose else logging.CRITICAL)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    return load_settings(arguments.config, os.environ)
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the block's work in order; a second one ends it at once."""
+
+    def handle(number: int, _frame: object) -> None:
+        stop()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    kafka = settings.kafka
+    telemetry = Telemetry()
+    with ExitStack() as stack:
+        opening = stack.enter_context(opened(settings, wall_clock))
+        for warning in warnings(opening.store):
+            logging.getLogger(__name__).warning("unsafe store: %s", warning)
+        source = KafkaSource(kafka)
+        stack.callback(source.close)
+        topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}
+        worker = worker_for(settings, opening, source, telemetry, topics, wall_clock)
+        server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
+        stack.enter_context(_stopped_by_signals(worker.stop))
+        logging.getLogger(__name__).info("serving url=http://%s:%d/", settings.http.host, server.port)
+        worker.run()
+    return 0
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    console = Console(stderr=True)
+    telemetry = Telemetry()
+    with ExitStack() as stack:
+        opening = stack.enter_context(opened(settings, wall_clock))
+        source = FileSource(arguments.events, instant_ms, report=lambda line: console.print(line, markup=False))
+        stack.callback(source.close)
+        worker = worker_for(settings, opening, source, telemetry, {"response": "file", "feedback": "file"}, wall_clock)
+        stack.enter_context(_stopped_by_signals(worker.stop))
+        with _progress(console, source):
+            worker.run()
+        counts = telemetry.outcomes()
+        summary = ", ".join(f"{outcome} {count}" for outcome, count in sorted(counts.items()) if count) or "nothing new"
+        finished = "replayed" if source.finished() else "stopped; the same command goes on from here. So far"
+        console.print(f"{finished}: {worker.events} lines: {summary}", markup=False)
+        Console().print(render(opening.reader.summary(), now_ms=wall_clock()))
+    return 0
+
+
+@contextmanager
+def _progress(console: Console, source: FileSource) -> Iterator[None]:
+    """Show how much of the files is read, on a terminal."""
+    if not console.is_terminal or not source.total_bytes:
+        yield
+        return
+    done = threading.Event()
+    columns = (TextColumn("replay"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("replay", total=source.total_bytes)
+
+        def refresh() -> None:
+            while not done.wait(0.2):
+                progress.update(task, completed=source.bytes_read())
+
+        thread = threading.Thread(target=refresh, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    settings = _only(_settings(arguments), arguments.experiment)
+    as_of_ms = None if arguments.as_of is None else _instant(arguments.as_of)
+    with viewed(settings, wall_clock) as reader:
+        summary = reader.summary(as_of_ms)
+    if arguments.json:
+        print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False))
+    else:
+        Console().print(render(summary, now_ms=wall_clock()))
+    return 0
+
+
+def _only(settings: Settings, experiment: str | None) -> Settings:
+    if experiment is None:
+        return settings
+    return settings.only(experiment)
+
+
+def _instant(text: str) -> int:
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise UsageError(f"--as-of: got {text!r}, expected an ISO time with an offset, such as 2026-11-20T10:15:30Z")
+    return int(instant.timestamp() * 1000)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    settings = _only(_settings(arguments), arguments.experiment)
+    console = Console(stderr=True)
+    source = FileSource(arguments.events, instant_ms, report=lambda line: console.print(line, markup=False))
+    try:
+        judged = judged_responses(source, settings, wall_clock)
+    finally:
+        source.close()
+    found = {each.name: evaluate(judged[each.name], each) for each in settings.experiments}
+    if arguments.json:
+        print(json.dumps({name: each.to_json() for name, each in found.items()}, indent=1, ensure_ascii=False))
+        return 0
+    for name, evaluation in found.items():
+        Console().print(_evaluation_table(name, evaluation))
+    return 0
+
+
+def _evaluation_table(name: str, evaluation: Evaluation) -> Table:
+    table = Table(title=name, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(evaluation.header()):
+        table.add_column(column, justify="left" if place < _TEXT_COLUMNS else "right")
+    for row in evaluation.rows():
+        table.add_row(*["–" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row])
+    return table
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    names = ", ".join(experiment.name for experiment in settings.experiments)
+    print(f"configuration  ok: {names}")
+    unsafe = []
+    with viewed(settings, wall_clock) as reader:
+        print("store          ok: reachable, definitions agree")
+        unsafe += warnings(reader.store)
+    for line, problem in inspect_cluster(settings.kafka):
+        print(f"kafka          {line}")
+        unsafe += [problem] if problem else []
+    for warning in unsafe:
+        print(f"warning        {warning}")
+    return 0

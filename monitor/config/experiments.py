@@ -1,0 +1,243 @@
+"""One `[[experiments]]` table → `ExperimentSettings`, and the part of it that stored aggregates depend on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final, cast, get_args
+
+from monitor.config.records import DecaySpec, Discount, ExperimentSettings, Gain, GradeRule, Ideal, MetricSpec
+from monitor.config.values import duration_ms, instant_ms, integer, number, one_of
+from monitor.errors import ConfigError
+
+_KEYS: Final = {
+    "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal", "max_grade",
+    "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay", "exposure_days",
+}  # fmt: skip
+_MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
+_METRIC: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
+_RECIPROCAL: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
+_LONGEST_NAME: Final = 100
+_LONGEST_KIND: Final = 64
+_DEEPEST: Final = 100
+_LARGEST_GAIN: Final = 65_536.0
+_LARGEST_EXPONENT: Final = 16.0
+_MOST_DECAYS: Final = 6
+_MOST_VARIANTS: Final = 256
+_MOST_METRICS: Final = 20
+_SHARES_AGREE: Final = 1e-6
+_DAY_MS: Final = 86_400_000
+
+
+def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
+    """Return an experiment; raises `ConfigError` for the first value that is wrong."""
+    where = f"experiments[{index}]"
+    if "name" not in table:
+        raise ConfigError(f"{where}.name", None, "a name")
+    name = _name(f"{where}.name", table["name"])
+    where = f"experiments.{name}"
+    for key in table:
+        if key not in _KEYS:
+            near = get_close_matches(key, _KEYS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(_KEYS))}"
+            raise ConfigError(f"{where}.{key}", table[key], f"a known key: {hint}")
+    variants = _variants(f"{where}.variants", table.get("variants"))
+    metrics = _metrics(f"{where}.metrics", table.get("metrics", ["dcg@5", "ndcg@5", "success@5"]))
+    names = [metric.name for metric in metrics]
+    gain = _gain(f"{where}.gain", table.get("gain", "linear"))
+    largest = _LARGEST_EXPONENT if gain == "exp2" else _LARGEST_GAIN
+    max_grade = number(f"{where}.max_grade", table.get("max_grade", 4), 0.001, largest)
+    starts_at_ms = _instant(f"{where}.starts_at", table.get("starts_at"))
+    ends_at_ms = _instant(f"{where}.ends_at", table.get("ends_at"))
+    if starts_at_ms is not None and ends_at_ms is not None and ends_at_ms <= starts_at_ms:
+        raise ConfigError(f"{where}.ends_at", str(table["ends_at"]), "a time after starts_at")
+    experiment = ExperimentSettings(
+        name=name,
+        control=one_of(f"{where}.control", table.get("control"), variants),
+        variants=variants,
+        starts_at_ms=starts_at_ms,
+        ends_at_ms=ends_at_ms,
+        metrics=metrics,
+        primary=one_of(f"{where}.primary", table.get("primary", "dcg@5" if "dcg@5" in names else names[0]), names),
+        gain=gain,
+        discount=cast(Discount, one_of(f"{where}.discount", table.get("discount", "log2"), get_args(Discount))),
+        ideal=cast(Ideal, one_of(f"{where}.ideal", table.get("ideal", "shown"), get_args(Ideal))),
+        max_grade=max_grade,
+        relevant_grade=number(f"{where}.relevant_grade", table.get("relevant_grade", min(3, max_grade)), 0.0, max_grade),
+        grades=_grades(f"{where}.grades", table.get("grades", {"rating": "score"}), max_grade),
+        feedback_window_ms=duration_ms(f"{where}.feedback_window", table.get("feedback_window", "24h")),
+        allowed_lateness_ms=duration_ms(f"{where}.allowed_lateness", table.get("allowed_lateness", "7d")),
+        retention_ms=duration_ms(f"{where}.retention", table.get("retention", "30d")),
+        decay=_decays(f"{where}.decay", table.get("decay", ["1h", "24h"])),
+        exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
+    )
+    if variants[experiment.control] == 0:
+        raise ConfigError(f"{where}.variants", dict(variants), "a share above 0 for the control")
+    if experiment.retention_ms < experiment.horizon_ms:
+        raise ConfigError(
+            f"{where}.retention",
+            table.get("retention", "30d"),
+            "at least feedback_window + allowed_lateness: time buckets must not go while they can still change",
+        )
+    _check_bounds(where, experiment)
+    return experiment
+
+
+def _name(key: str, value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable() or value != value.strip():
+        raise ConfigError(key, value, f"1 to {_LONGEST_NAME} printable characters without blanks around them")
+    return value
+
+
+def _variants(key: str, value: object) -> Mapping[str, float]:
+    if not isinstance(value, dict) or not 2 <= len(value) <= _MOST_VARIANTS:  # noqa: PLR2004  a comparison needs two
+        raise ConfigError(key, value, "a table of at least two variants with their shares")
+    shares = {_name(key, name): number(f"{key}.{name}", share, 0.0, 1.0) for name, share in value.items()}
+    total = sum(shares.values())
+    if abs(total - 1) > _SHARES_AGREE:
+        raise ConfigError(key, value, f"shares that sum to 1 (these sum to {total:g})")
+    return MappingProxyType({name: share / total for name, share in shares.items()})
+
+
+def _metrics(key: str, value: object) -> tuple[MetricSpec, ...]:
+    if not isinstance(value, list) or not 0 < len(value) <= _MOST_METRICS:
+        raise ConfigError(key, value, f"a list of 1 to {_MOST_METRICS} metrics")
+    metrics = []
+    for name in value:
+        match = _METRIC.fullmatch(name) if isinstance(name, str) else None
+        if match is None or match[1] not in _MEASURES or int(match[2]) > _DEEPEST:
+            raise ConfigError(key, name, f"{', '.join(f'{each}@k' for each in _MEASURES)}, with k from 1 to {_DEEPEST}")
+        metrics.append(MetricSpec(name, cast(Any, match[1]), int(match[2])))
+    if len(set(metrics)) < len(metrics):
+        raise ConfigError(key, value, "every metric once")
+    return tuple(metrics)
+
+
+def _gain(key: str, value: object) -> Gain | Mapping[float, float]:
+    if not isinstance(value, dict):
+        return cast(Gain, one_of(key, value, get_args(Gain)))
+    table = {}
+    for grade, gain in value.items():
+        try:
+            table[float(grade)] = number(f"{key}.{grade}", gain, 0.0, _LARGEST_GAIN)
+        except ValueError:
+            raise ConfigError(key, grade, "grades as keys, such as { 0 = 0, 1 = 1, 2 = 3 }") from None
+    gains = [table[grade] for grade in sorted(table)]
+    if gains != sorted(gains) or not gains:
+        raise ConfigError(key, value, "gains that do not fall as the grade rises")
+    return MappingProxyType(table)
+
+
+def _grades(key: str, value: object, max_grade: float) -> Mapping[str, GradeRule]:
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(key, value, "a table of kinds of feedback and what they grade")
+    rules: dict[str, GradeRule] = {}
+    for kind, rule in value.items():
+        where = f"{key}.{kind}"
+        if not 0 < len(kind) <= _LONGEST_KIND or kind[0] == "+":
+            raise ConfigError(where, rule, f"a kind of 1 to {_LONGEST_KIND} characters, the first not +")
+        if rule == "score":
+            rules[kind] = "score"
+        elif isinstance(rule, list):
+            rules[kind] = _steps(where, rule, max_grade)
+        elif isinstance(rule, (int, float)):
+            rules[kind] = number(where, rule, 0.0, max_grade)
+        else:
+            raise ConfigError(where, rule, '"score", a grade, or a list of [threshold, grade] pairs')
+    return MappingProxyType(rules)
+
+
+def _steps(key: str, rule: list[object], max_grade: float) -> tuple[tuple[float, float], ...]:
+    steps = []
+    for step in rule:
+        if not isinstance(step, list) or len(step) != 2:  # noqa: PLR2004  a pair
+            raise ConfigError(key, rule, "a list of [threshold, grade] pairs")
+        steps.append((number(key, step[0], 0.0, 1e12), number(key, step[1], 0.0, max_grade)))
+    if not steps or any(low[0] >= high[0] for low, high in zip(steps, steps[1:], strict=False)):
+        raise ConfigError(key, rule, "thresholds that rise")
+    return tuple(steps)
+
+
+def _decays(key: str, value: object) -> tuple[DecaySpec, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_DECAYS:
+        raise ConfigError(key, value, f"a list of at most {_MOST_DECAYS} half-lives")
+    decays = []
+    for name in value:
+        match = _RECIPROCAL.fullmatch(name) if isinstance(name, str) else None
+        if match is not None:
+            decays.append(DecaySpec(name, None, int(match[1]) * _DAY_MS))
+            continue
+        try:
+            half_life_ms = duration_ms(key, name)
+        except ConfigError:
+            raise ConfigError(key, name, 'half-lives such as "1h" or "24h", or "reciprocal-10d"') from None
+        if not 1000 <= half_life_ms <= 365 * _DAY_MS:
+            raise ConfigError(key, name, "half-lives from 1s to 365d")
+        decays.append(DecaySpec(str(name), half_life_ms))
+    if len({decay.name for decay in decays}) < len(decays):
+        raise ConfigError(key, value, "every half-life once")
+    return tuple(decays)
+
+
+def _instant(key: str, value: object) -> int | None:
+    return None if value is None else instant_ms(key, value)
+
+
+def _check_bounds(where: str, experiment: ExperimentSettings) -> None:
+    """Refuse what the fixed-point sums could not hold, and grades that a gain table does not know."""
+    gain, top = experiment.gain, experiment.max_grade
+    if not isinstance(gain, str):
+        needed = {top}
+        for rule in experiment.grades.values():
+            if isinstance(rule, tuple):
+                needed |= {grade for _, grade in rule}
+            elif not isinstance(rule, str):
+                needed.add(rule)
+        for grade in sorted(needed):
+            if grade not in gain:
+                raise ConfigError(f"{where}.gain", dict(gain), f"a gain for the grade {grade:g}")
+        if max(gain) > top:
+            raise ConfigError(f"{where}.gain", dict(gain), f"no grade above max_grade = {top:g}")
+    best = top if gain == "linear" else 2.0**top - 1 if gain == "exp2" else cast(Mapping[float, float], gain)[top]
+    deepest = max((metric.k for metric in experiment.metrics if metric.measure in ("cg", "dcg")), default=1)
+    if best * deepest > _LARGEST_GAIN:
+        raise ConfigError(
+            f"{where}.max_grade", top, f"gain(max_grade) · k of at most {_LARGEST_GAIN:.0f} (it is {best * deepest:g})"
+        )
+
+
+def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
+    """Return what the stored aggregates of an experiment depend on, as JSON.
+
+    Left out, because they only concern display, decisions or forgetting: control, shares, primary, allowed_lateness.
+    """
+    gain = experiment.gain
+    return {
+        "variants": sorted(experiment.variants),
+        "metrics": [metric.name for metric in experiment.metrics],
+        "gain": gain if isinstance(gain, str) else {f"{grade:g}": gain[grade] for grade in sorted(gain)},
+        "discount": experiment.discount,
+        "ideal": experiment.ideal,
+        "max_grade": experiment.max_grade,
+        "relevant_grade": experiment.relevant_grade,
+        "grades": {
+            kind: [list(step) for step in rule] if isinstance(rule, tuple) else rule
+            for kind, rule in sorted(experiment.grades.items())
+        },
+        "feedback_window_ms": experiment.feedback_window_ms,
+        "exposure_days": experiment.exposure_days,
+        "decay": sorted(decay.name for decay in experiment.decay),
+        "starts_at_ms": experiment.starts_at_ms,
+        "ends_at_ms": experiment.ends_at_ms,
+    }
+
+
+def definition_differences(name: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return a readable line for each definition of an experiment in which two sets differ (both as JSON)."""
+    return [
+        f"{name}.{key}: the store was made with {stored.get(key)!r}, this file says {wanted.get(key)!r}"
+        for key in sorted({*stored, *wanted})
+        if stored.get(key) != wanted.get(key)
+    ]

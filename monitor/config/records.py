@@ -1,0 +1,148 @@
+"""The settings as frozen records.
+
+Durations are milliseconds (`_ms`), instants are milliseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+from monitor.errors import UsageError
+
+Gain = Literal["linear", "exp2"]
+Discount = Literal["log2", "log2-from-2", "reciprocal"]
+Ideal = Literal["shown", "constant"]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    bootstrap_servers: str = "localhost:9092"
+    responses_topic: str = "chatbot.responses"
+    feedback_topic: str = "student.feedback"
+    dead_letter_topic: str = "ab-monitor.dead-letter"
+    group_id: str = "ab-monitor"
+    group_instance_id: str | None = None
+    start: str = "earliest"
+    """earliest, latest or an ISO time with an offset; used only where the store holds no position."""
+    max_poll_records: int = 1000
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    ssl_ca_file: str | None = None
+    ssl_cert_file: str | None = None
+    ssl_key_file: str | None = None
+    ssl_key_password: str | None = field(default=None, repr=False)
+    ssl_check_hostname: bool = True
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    url: str = "redis://localhost:6379/0"
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ssl_ca_file: str | None = None
+    ssl_cert_file: str | None = None
+    ssl_key_file: str | None = None
+    user_hash_key: str | None = field(default=None, repr=False)
+    """Key of the hash under which user ids are stored; without one, the store makes its own at first use."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    host: str = "127.0.0.1"
+    port: int = 9464
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """What one event may be, and how many refused ones are bearable."""
+
+    max_payload_bytes: int = 1_048_576
+    max_items: int = 1000
+    max_id_length: int = 256
+    max_clock_skew_ms: int = 300_000
+    max_refused_share: float = 0.5
+    """of the last `refused_window` events; above it the service stops instead of draining a topic."""
+    max_refused_run: int = 1000
+    refused_window: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DisplaySettings:
+    min_display_students: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric of an experiment, e.g. `dcg@5`."""
+
+    name: str
+    measure: Literal["cg", "dcg", "ndcg", "success", "rr", "p"]
+    k: int
+
+
+GradeRule = Literal["score"] | float | tuple[tuple[float, float], ...]
+"""How a reaction maps to a grade: its score, a constant, or (threshold, grade) pairs in rising order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecaySpec:
+    """One decay, named as in the file: an exponential half-life (`24h`) or `reciprocal-10d`."""
+
+    name: str
+    half_life_ms: int | None
+    """None for reciprocal decay."""
+    cutoff_ms: int | None = None
+    """Age from which a reciprocal weight is 0; None for exponential decay."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSettings:
+    name: str
+    control: str
+    variants: Mapping[str, float]
+    """Intended share of students by variant, in the file's order; sums to 1 after loading."""
+    starts_at_ms: int | None = None
+    ends_at_ms: int | None = None
+    metrics: tuple[MetricSpec, ...] = ()
+    primary: str = "dcg@5"
+    gain: Gain | Mapping[float, float] = "linear"
+    """A name, or a table grade → gain."""
+    discount: Discount = "log2"
+    ideal: Ideal = "shown"
+    max_grade: float = 4
+    relevant_grade: float = 3
+    grades: Mapping[str, GradeRule] = field(default_factory=lambda: MappingProxyType({"rating": "score"}))
+    feedback_window_ms: int = 86_400_000
+    allowed_lateness_ms: int = 7 * 86_400_000
+    retention_ms: int = 30 * 86_400_000
+    decay: tuple[DecaySpec, ...] = ()
+    exposure_days: int = 3
+    """Length in UTC days of a student's closed window, from the day of first exposure."""
+
+    @property
+    def horizon_ms(self) -> int:
+        """How far behind the watermark a response may lie and still change."""
+        return self.feedback_window_ms + self.allowed_lateness_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    experiments: tuple[ExperimentSettings, ...]
+    kafka: KafkaSettings = KafkaSettings()
+    store: StoreSettings = StoreSettings()
+    http: HttpSettings = HttpSettings()
+    limits: LimitSettings = LimitSettings()
+    display: DisplaySettings = DisplaySettings()
+
+    def only(self, experiment: str) -> Settings:
+        """Return the settings with just one of the experiments; raises `UsageError` for an unknown one."""
+        chosen = tuple(each for each in self.experiments if each.name == experiment)
+        if not chosen:
+            known = ", ".join(each.name for each in self.experiments)
+            raise UsageError(f"--experiment: got {experiment!r}, expected one of {known}")
+        return replace(self, experiments=chosen)

@@ -1,0 +1,77 @@
+"""Single values of a configuration: each reader returns the value or raises `ConfigError` with key, value, expectation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from monitor.errors import ConfigError
+
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
+_LONGEST_MS: Final = 3650 * 86_400_000
+
+
+def text(key: str, value: object) -> str:
+    """Return a non-empty string."""
+    if not isinstance(value, str) or not value:
+        raise ConfigError(key, value, "a non-empty string")
+    return value
+
+
+def one_of(key: str, value: object, choices: Iterable[str]) -> str:
+    """Return one of the choices."""
+    known = tuple(choices)
+    if not isinstance(value, str) or value not in known:
+        raise ConfigError(key, value, f"one of {', '.join(known)}")
+    return value
+
+
+def integer(key: str, value: object, least: int, most: int) -> int:
+    """Return an integer in a range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigError(key, value, f"an integer from {least} to {most}")
+    return value
+
+
+def number(key: str, value: object, least: float, most: float) -> float:
+    """Return a finite number in a range."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most or math.isnan(value):
+        raise ConfigError(key, value, f"a number from {least:g} to {most:g}")
+    return float(value)
+
+
+def duration_ms(key: str, value: object) -> int:
+    """Return a duration such as 90s, 15m, 24h or 7d, in milliseconds."""
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    length_ms = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 0 < length_ms <= _LONGEST_MS:
+        raise ConfigError(key, value, 'a duration such as "90s", "15m", "24h" or "7d", at most ten years')
+    return length_ms
+
+
+def instant_ms(key: str, value: object) -> int:
+    """Return a TOML offset date-time, or an ISO string with an offset, in milliseconds since the epoch."""
+    moment = value
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ConfigError(key, str(value), "a time with an offset, such as 2026-11-01T00:00:00Z")
+    return int(moment.timestamp() * 1000)
+
+
+def instant_text(key: str, value: object, expected: str) -> str:
+    """Return an ISO time with an offset as it was written."""
+    if isinstance(value, str):
+        try:
+            if datetime.fromisoformat(value).tzinfo is not None:
+                return value
+        except ValueError:
+            pass
+    raise ConfigError(key, value, expected)

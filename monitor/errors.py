@@ -1,0 +1,70 @@
+"""What can go wrong, as one tree.
+
+    AbMonitorError                      exit code 1
+    ├── UsageError                      2   the command line or the configuration file is wrong
+    │   └── ConfigError                 2   … and this is the key
+    ├── DependencyUnavailable           3   Kafka or the store is out of reach at start
+    │   └── StoreUnavailable            3   … the store: while running, a reason to wait
+    ├── InputRefused                    4   more refused input than the limits allow
+    ├── StoreOwned                      5   the store was made under other definitions, or by something else
+    └── Refusal                         one event is not acceptable; only this one is survivable per record
+"""
+
+from __future__ import annotations
+
+
+class AbMonitorError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(AbMonitorError):
+    """The command was called in a way that cannot work."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration value is wrong: names the key, the value and what was expected."""
+
+    def __init__(self, key: str, value: object, expected: str) -> None:
+        super().__init__(f"{key}: got {value!r}, expected {expected}")
+        self.key = key
+        self.value = value
+        self.expected = expected
+
+
+class DependencyUnavailable(AbMonitorError):
+    """Kafka or the store could not be reached when the command started."""
+
+    exit_code = 3
+
+
+class StoreUnavailable(DependencyUnavailable):
+    """The store does not answer, or answers that it cannot write; whether the last command took effect is unknown."""
+
+
+class InputRefused(AbMonitorError):
+    """The share or the run length of refused input is over its limit."""
+
+    exit_code = 4
+
+
+class StoreOwned(AbMonitorError):
+    """The store holds aggregates that this configuration must not touch."""
+
+    exit_code = 5
+
+
+class Refusal(AbMonitorError):
+    """One event is not acceptable.
+
+    `reason` is one of `monitor.events.REASONS` (a bounded metric label); `detail` says where in the event and what
+    was expected, and never quotes user text.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,342 @@
+"""Wire format → `Response` and `Feedback`, or a `Refusal` with its reason (docs/events.md).
+
+A well-formed event is decoded and checked in one pass. Only when that fails is the event taken apart slowly, to see
+whether it is wrapped in a CloudEvents envelope and what exactly is wrong with it.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from monitor.config import Settings
+from monitor.errors import Refusal
+
+REASONS: Final[Mapping[str, str]] = {
+    "empty_payload": "the message has no value, or an empty one",
+    "payload_too_large": "the message is longer than limits.max_payload_bytes",
+    "invalid_json": "the message is not JSON in UTF-8, or is nested too deeply",
+    "not_an_object": "the message, or the data of its envelope, is JSON but not an object",
+    "invalid_envelope": "the CloudEvents envelope has no usable data",
+    "missing_field": "a required field is absent",
+    "wrong_type": "a field has another JSON type than its definition",
+    "invalid_id": "an id is empty, longer than limits.max_id_length, or not text",
+    "invalid_timestamp": "the timestamp cannot be read, is before 1970 or after 9999",
+    "timestamp_without_offset": "the timestamp does not say which offset from UTC it has",
+    "timestamp_in_future": "the timestamp is further ahead than limits.max_clock_skew",
+    "list_too_long": "there are more items than limits.max_items",
+    "invalid_position": "a position is not a number from 1 to 1000000",
+    "repeated_position": "two items have the same position",
+    "repeated_item": "one item stands in the list twice",
+    "invalid_score": "the score is negative or not finite",
+    "score_out_of_scale": "the score is above the scale that every experiment declares for the kind",
+    "invalid_kind": "the kind is empty, longer than 64 characters, or begins with +",
+    "invalid_latency": "latency_ms is negative or not finite",
+}
+
+_LARGEST_POSITION: Final = 1_000_000
+_LONGEST_KIND: Final = 64
+_LATEST_MS: Final = 253_402_300_799_999
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_TIME: Final = 40
+
+Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Item(msgspec.Struct, frozen=True, gc=False):
+    """One video of a ranked answer."""
+
+    item_id: Text
+    position: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST_POSITION)]
+
+
+class Response(msgspec.Struct, frozen=True, gc=False):
+    """One answer of the bot; `timestamp_ms` is its event time."""
+
+    response_id: str
+    timestamp_ms: int
+    experiment: str
+    variant: str
+    items: tuple[Item, ...]
+    user_id: str | None = None
+    query_id: str | None = None
+    category: str | None = None
+    latency_ms: float | None = None
+
+
+class Feedback(msgspec.Struct, frozen=True, gc=False):
+    """One reaction of a student to a response (`item_id` None: to the whole answer)."""
+
+    feedback_id: str
+    response_id: str
+    timestamp_ms: int
+    kind: str
+    user_id: str | None = None
+    item_id: str | None = None
+    score: float = 1.0
+
+
+class _WireResponse(msgspec.Struct, gc=False):
+    response_id: Text
+    timestamp: str | int
+    experiment: Text
+    variant: Text
+    items: tuple[Item, ...]
+    user_id: Text | None = None
+    query_id: Text | None = None
+    category: str | None = None
+    latency_ms: float | None = None
+
+
+class _WireFeedback(msgspec.Struct, gc=False):
+    feedback_id: Text
+    response_id: Text
+    timestamp: str | int
+    kind: Text
+    user_id: Text | None = None
+    item_id: Text | None = None
+    score: float = 1.0
+
+
+Wire = TypeVar("Wire", _WireResponse, _WireFeedback)
+
+_response_from: Final = msgspec.json.Decoder(_WireResponse).decode
+_feedback_from: Final = msgspec.json.Decoder(_WireFeedback).decode
+_anything_from: Final = msgspec.json.Decoder().decode
+
+
+def instant_ms(timestamp: str | int) -> int:
+    """Return an event's time in milliseconds since the epoch, cut to the millisecond; raises `Refusal`."""
+    if isinstance(timestamp, int):
+        instant = timestamp
+    else:
+        try:
+            moment = datetime.fromisoformat(timestamp if len(timestamp) <= _LONGEST_TIME else "")
+        except ValueError:
+            raise Refusal(
+                "invalid_timestamp", "timestamp: expected ISO 8601 with an offset, or integer milliseconds"
+            ) from None
+        if moment.tzinfo is None:
+            raise Refusal("timestamp_without_offset", "timestamp: expected an offset, such as Z or +02:00")
+        try:
+            since = moment - _EPOCH
+        except OverflowError:
+            raise Refusal("invalid_timestamp", "timestamp: expected a time from 1970 to 9999") from None
+        instant = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    if not 0 <= instant <= _LATEST_MS:
+        raise Refusal("invalid_timestamp", "timestamp: expected a time from 1970 to 9999")
+    return instant
+
+
+def _unwrapped(payload: bytes) -> dict[str, Any]:
+    """Return the fields of the event in a message, out of its CloudEvents 1.0 envelope (structured mode) if it has one."""
+    found = _parsed(payload)
+    if not (isinstance(found.get("specversion"), str) and ("data" in found or "data_base64" in found)):
+        return found
+    if not found["specversion"].startswith("1."):
+        raise Refusal("invalid_envelope", "specversion: expected 1.0")
+    data = found.get("data")
+    if data is None:
+        try:
+            data = _parsed(b64decode(found["data_base64"], validate=True))
+        except (TypeError, ValueError):
+            raise Refusal("invalid_envelope", "data_base64: expected an event as JSON in base64") from None
+    if not isinstance(data, dict):
+        raise Refusal("invalid_envelope", "data: expected an object")
+    return data
+
+
+def _parsed(payload: bytes) -> dict[str, Any]:
+    try:
+        found = _anything_from(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Refusal("invalid_json", "expected a JSON object in UTF-8") from None
+    if not isinstance(found, dict):
+        raise Refusal("not_an_object", "expected a JSON object")
+    return found
+
+
+def _checked(fields: dict[str, Any], wire: type[Wire]) -> Wire:
+    """Return the wire record that the fields make, or the refusal that says which of them does not fit."""
+    for field in msgspec.structs.fields(wire):
+        if field.required and field.name not in fields:
+            raise Refusal("missing_field", f"{field.name}: expected in every {wire.__name__[5:].lower()}")
+    for field in msgspec.structs.fields(wire):
+        if field.name in fields and field.name != "items":
+            try:
+                msgspec.convert(fields[field.name], field.type)
+            except msgspec.ValidationError as error:
+                raise _misfit(field.name, str(error)) from None
+    _check_items(fields.get("items", ()))
+    try:
+        return msgspec.convert(fields, wire)
+    except msgspec.ValidationError as error:
+        raise Refusal("wrong_type", str(error)) from None
+
+
+def _misfit(name: str, message: str) -> Refusal:
+    if name == "latency_ms":
+        return Refusal("invalid_latency", "latency_ms: expected a finite number from 0")
+    if "length" in message:
+        reason = "invalid_kind" if name == "kind" else "invalid_id"
+        return Refusal(reason, f"{name}: expected at least 1 character")
+    return Refusal("wrong_type", f"{name}: {message}")
+
+
+def _check_items(items: object) -> None:
+    if not isinstance(items, (list, tuple)):
+        raise Refusal("wrong_type", "items: expected a list")
+    for place, item in enumerate(items):
+        where = f"items[{place}]"
+        if not isinstance(item, dict):
+            raise Refusal("wrong_type", f"{where}: expected an object")
+        for name in ("item_id", "position"):
+            if name not in item:
+                raise Refusal("missing_field", f"{where}.{name}: expected in every item")
+        if not isinstance(item["item_id"], str):
+            raise Refusal("wrong_type", f"{where}.item_id: expected a string")
+        if not item["item_id"]:
+            raise Refusal("invalid_id", f"{where}.item_id: expected at least 1 character")
+        position = item["position"]
+        if isinstance(position, bool) or not isinstance(position, int):
+            raise Refusal("wrong_type", f"{where}.position: expected an integer")
+        if not 1 <= position <= _LARGEST_POSITION:
+            raise Refusal("invalid_position", f"{where}.position: expected 1 to {_LARGEST_POSITION}")
+
+
+class Decoder:
+    """Decodes messages under the limits and the declared score scales of the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        limits = settings.limits
+        self._max_bytes = limits.max_payload_bytes
+        self._max_items = limits.max_items
+        self._max_id = limits.max_id_length
+        self._max_skew_ms = limits.max_clock_skew_ms
+        # Feedback does not say its experiment: only what is outside every scale can be refused here. A kind that some
+        # experiment does not grade by its score has no scale there.
+        kinds = {kind for experiment in settings.experiments for kind in experiment.grades}
+        self._scales = {
+            kind: max(experiment.max_grade for experiment in settings.experiments)
+            for kind in kinds
+            if all(experiment.grades.get(kind) == "score" for experiment in settings.experiments)
+        }
+
+    def response(self, payload: bytes | None, now_ms: int) -> Response:
+        """Return the response in a message; raises `Refusal`."""
+        payload = self._sized(payload)
+        try:
+            wire = _response_from(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._response(self._slowly(payload, _WireResponse), now_ms)
+        return self._response(wire, now_ms)
+
+    def feedback(self, payload: bytes | None, now_ms: int) -> Feedback:
+        """Return the feedback in a message; raises `Refusal`."""
+        payload = self._sized(payload)
+        try:
+            wire = _feedback_from(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._feedback(self._slowly(payload, _WireFeedback), now_ms)
+        return self._feedback(wire, now_ms)
+
+    def event(self, payload: bytes | None, now_ms: int) -> Response | Feedback:
+        """Return whichever kind of event is in a message: feedback has a feedback_id; raises `Refusal`."""
+        payload = self._sized(payload)
+        try:
+            return self._feedback(_feedback_from(payload), now_ms)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        try:
+            wire = _response_from(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            fields = _unwrapped(payload)
+            if "feedback_id" in fields:
+                return self._feedback(_checked(fields, _WireFeedback), now_ms)
+            return self._response(_checked(fields, _WireResponse), now_ms)
+        return self._response(wire, now_ms)
+
+    def _sized(self, payload: bytes | None) -> bytes:
+        if not payload:
+            raise Refusal("empty_payload", "expected a JSON object")
+        if len(payload) > self._max_bytes:
+            raise Refusal("payload_too_large", f"{len(payload)} bytes, expected at most {self._max_bytes}")
+        return payload
+
+    def _slowly(self, payload: bytes, wire: type[Wire]) -> Wire:
+        return _checked(_unwrapped(payload), wire)
+
+    def _time(self, timestamp: str | int, now_ms: int) -> int:
+        at_ms = instant_ms(timestamp)
+        if at_ms > now_ms + self._max_skew_ms:
+            ahead_s = (at_ms - now_ms) / 1000
+            raise Refusal("timestamp_in_future", f"timestamp: {ahead_s:.0f} s ahead of this machine's clock")
+        return at_ms
+
+    def _id(self, name: str, value: str | None) -> None:
+        if value is not None and (len(value) > self._max_id or not value.isprintable()):
+            if len(value) > self._max_id:
+                raise Refusal("invalid_id", f"{name}: {len(value)} characters, expected at most {self._max_id}")
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise Refusal("invalid_id", f"{name}: expected text that UTF-8 can write") from None
+
+    def _response(self, wire: _WireResponse, now_ms: int) -> Response:
+        items = wire.items
+        count = len(items)
+        if count > self._max_items:
+            raise Refusal("list_too_long", f"items: {count}, expected at most {self._max_items}")
+        ids = {item.item_id for item in items}
+        if len(ids) != count:
+            raise Refusal("repeated_item", "items: expected each item_id once")
+        if len({item.position for item in items}) != count:
+            raise Refusal("repeated_position", "items: expected each position once")
+        self._id("response_id", wire.response_id)
+        self._id("user_id", wire.user_id)
+        self._id("query_id", wire.query_id)
+        for item_id in ids:
+            self._id("item_id", item_id)
+        latency_ms = wire.latency_ms
+        if latency_ms is not None and not 0 <= latency_ms < math.inf:
+            raise Refusal("invalid_latency", "latency_ms: expected a finite number from 0")
+        return Response(
+            wire.response_id,
+            self._time(wire.timestamp, now_ms),
+            wire.experiment,
+            wire.variant,
+            items,
+            wire.user_id,
+            wire.query_id,
+            wire.category,
+            latency_ms,
+        )
+
+    def _feedback(self, wire: _WireFeedback, now_ms: int) -> Feedback:
+        kind, score = wire.kind, wire.score
+        if len(kind) > _LONGEST_KIND or kind[0] == "+":
+            raise Refusal("invalid_kind", f"kind: expected 1 to {_LONGEST_KIND} characters, the first not +")
+        self._id("kind", kind)
+        if not 0 <= score < math.inf:
+            raise Refusal("invalid_score", "score: expected a finite number from 0")
+        scale = self._scales.get(kind)
+        if scale is not None and score > scale:
+            raise Refusal("score_out_of_scale", f"score: expected 0 to {scale:g} for this kind")
+        self._id("feedback_id", wire.feedback_id)
+        self._id("response_id", wire.response_id)
+        self._id("user_id", wire.user_id)
+        self._id("item_id", wire.item_id)
+        return Feedback(
+            wire.feedback_id,
+            wire.response_id,
+            self._time(wire.timestamp, now_ms),
+            kind,
+            wire.user_id,
+            wire.item_id,
+            score,
+        )

@@ -1,0 +1,9 @@
+"""What others see: Prometheus families, HTTP, the page, the table in a terminal."""
+
+from __future__ import annotations
+
+from monitor.export.collectors import CATALOGUE, Exported, ExperimentsCollector
+from monitor.export.http import PATHS, HttpServer
+from monitor.export.terminal import render
+
+__all__ = ["CATALOGUE", "PATHS", "ExperimentsCollector", "Exported", "HttpServer", "render"]

@@ -1,0 +1,119 @@
+"""The experiments' aggregates as Prometheus families, made at each scrape; and the catalogue of every metric name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from monitor.errors import DependencyUnavailable
+from monitor.summary import ExperimentSummary, Summary, VariantSummary
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One metric as it is scraped; a counter's name carries its suffix, a histogram's does not."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram", "info"]
+    labels: tuple[str, ...]
+    help: str
+
+
+_ARM: Final = ("experiment", "variant")
+_EXPERIMENTS: Final = (
+    Exported("abmonitor_responses", "gauge", _ARM, "Responses that count"),
+    Exported("abmonitor_rated_responses", "gauge", _ARM, "Responses with at least one graded item"),
+    Exported("abmonitor_students", "gauge", _ARM, "Students, and responses that name none"),
+    Exported("abmonitor_feedback", "gauge", (*_ARM, "kind"), "Current reactions by kind"),
+    Exported("abmonitor_metric_sum", "gauge", (*_ARM, "metric"), "Sum of the metric over rated responses"),
+    Exported("abmonitor_metric_count", "gauge", (*_ARM, "metric"), "Rated responses where the metric is defined"),
+    Exported("abmonitor_metric_mean", "gauge", (*_ARM, "metric", "decay"), "Mean over rated responses"),
+    Exported("abmonitor_metric_effective_count", "gauge", (*_ARM, "metric", "decay"), "Effective sample size of the mean"),
+    Exported(
+        "abmonitor_variant_last_event_timestamp_seconds", "gauge", _ARM, "Time of the variant's newest event, since 1970"
+    ),
+    Exported("abmonitor_experiment_info", "info", ("experiment", "control", "primary"), "The experiment's configuration"),
+    Exported("abmonitor_store_up", "gauge", (), "1 if the store answered"),
+)
+CATALOGUE: Final = (
+    *_EXPERIMENTS,
+    Exported("abmonitor_events_total", "counter", ("topic", "outcome"), "Events by outcome"),
+    Exported("abmonitor_rejected_events_total", "counter", ("topic", "reason"), "Refused events by reason"),
+    Exported("abmonitor_consumer_lag_events", "gauge", ("topic", "partition"), "Events not yet applied"),
+    Exported("abmonitor_consumer_lag_seconds", "gauge", ("topic", "partition"), "Age of the newest applied event"),
+    Exported("abmonitor_commit_seconds", "histogram", (), "Time of one commit to the store"),
+    Exported("abmonitor_batch_events", "histogram", (), "Events per commit"),
+    Exported("abmonitor_event_delay_seconds", "histogram", (), "Time from an event's timestamp to its commit"),
+    Exported("abmonitor_commit_conflicts_total", "counter", (), "Commits refused because the store had moved on"),
+    Exported("abmonitor_paused", "gauge", (), "1 while consumption waits for a dependency"),
+)
+"""Every metric of both endpoints: boards and rules may name nothing else."""
+
+
+class ExperimentsCollector(Collector):
+    """Reads a summary at each scrape. A value that is undefined, or rests on too few students, is left out."""
+
+    def __init__(self, summary: Callable[[], Summary], min_display_students: int) -> None:
+        self._summary = summary
+        self._least = min_display_students
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, so that registration does not read the store."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families."""
+        try:
+            summary = self._summary()
+        except DependencyUnavailable as error:
+            log.warning("scrape without store reason=%s", error)
+            yield GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", value=0)
+            return
+        families: Mapping[str, GaugeMetricFamily] = {
+            each.name: GaugeMetricFamily(each.name, each.help, labels=each.labels)
+            for each in _EXPERIMENTS
+            if each.kind == "gauge" and each.labels
+        }
+        info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=["experiment"])
+        for experiment in summary.experiments.values():
+            info.add_metric([experiment.name], {"control": experiment.control, "primary": experiment.primary})
+            self._add(families, experiment)
+        yield from families.values()
+        yield info
+        yield GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", value=1)
+
+    def _add(self, families: Mapping[str, GaugeMetricFamily], experiment: ExperimentSummary) -> None:
+        def add(name: str, labels: list[str], value: float | None) -> None:
+            if value is not None:
+                families[f"abmonitor_{name}"].add_metric(labels, value)
+
+        for name, variant in experiment.variants.items():
+            arm = [experiment.name, name]
+            add("responses", arm, variant.responses)
+            add("rated_responses", arm, variant.rated_responses)
+            add("students", arm, variant.students)
+            for kind, count in variant.feedback.items():
+                add("feedback", [*arm, kind], count)
+            if variant.last_event_at_ms is not None:
+                add("variant_last_event_timestamp_seconds", arm, variant.last_event_at_ms / 1000)
+            if variant.students >= self._least:
+                _add_metrics(add, arm, variant)
+
+
+def _add_metrics(add: Callable[[str, list[str], float | None], None], arm: list[str], variant: VariantSummary) -> None:
+    for name, metric in variant.metrics.items():
+        add("metric_sum", [*arm, name], metric.sum)
+        add("metric_count", [*arm, name], metric.count)
+        add("metric_mean", [*arm, name, "none"], metric.mean)
+        if metric.mean is not None:
+            add("metric_effective_count", [*arm, name, "none"], metric.count)
+        for decay, decayed in metric.decayed.items():
+            add("metric_mean", [*arm, name, decay], decayed.mean)
+            add("metric_effective_count", [*arm, name, decay], decayed.effective_count)

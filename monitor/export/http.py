@@ -1,0 +1,173 @@
+"""The HTTP endpoints, on cheroot: bounded threads, size limits and timeouts; nothing else than what is listed answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote_to_bytes
+
+from cheroot import wsgi
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from monitor.clock import Clock
+from monitor.config import DisplaySettings, HttpSettings
+from monitor.errors import DependencyUnavailable, UsageError
+from monitor.export.collectors import ExperimentsCollector
+from monitor.export.page import Page
+from monitor.summary import Summary
+
+log = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 10
+_LARGEST_HEADER: Final = 16_384
+_THREADS: Final = 4
+_LARGEST_BACKLOG: Final = 64
+PATHS: Final = ("/", "/metrics", "/metrics/experiments", "/-/healthy", "/-/ready", "/api/experiments", "/api/experiments/NAME")
+
+Environ = dict[str, Any]
+StartResponse = Callable[[str, list[tuple[str, str]]], object]
+
+
+class _Answer(Exception):  # noqa: N818  a way to leave with an answer
+    """An answer other than the page that was asked for."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class HttpServer:
+    """Serves the endpoints from a thread of its own.
+
+    `summary` may raise `DependencyUnavailable`; `readiness` returns why the process is not ready, nothing when it is.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        summary: Callable[[int | None], Summary],
+        process_registry: CollectorRegistry,
+        readiness: Callable[[], Sequence[str]],
+        display: DisplaySettings,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._summary = summary
+        self._process = process_registry
+        self._readiness = readiness
+        self._page = Page(clock, display)
+        self._experiments = CollectorRegistry()
+        self._experiments.register(ExperimentsCollector(lambda: summary(None), display.min_display_students))
+        self._server = wsgi.Server(
+            (settings.host, settings.port),
+            self._answer,
+            numthreads=_THREADS,
+            max=_THREADS * 2,
+            timeout=_TIMEOUT_S,
+            request_queue_size=_LARGEST_BACKLOG,
+            shutdown_timeout=1,
+        )
+        self._server.max_request_header_size = _LARGEST_HEADER
+        self._server.error_log = lambda msg="", level=20, traceback=False: log.log(level, "http %s", msg)  # noqa: ARG005
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.bind_addr[1])
+
+    def start(self) -> None:
+        """Listen; raises `UsageError` if the address cannot be used."""
+        try:
+            self._server.prepare()
+        except OSError as error:
+            raise UsageError(f"http: cannot listen on {self._settings.host}:{self._settings.port}: {error}") from error
+        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening and wait for requests in progress."""
+        self._server.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _answer(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        headers = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
+        try:
+            if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+                raise _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+            if int(environ.get("CONTENT_LENGTH") or 0) > 0 or environ.get("HTTP_TRANSFER_ENCODING"):
+                raise _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
+            status, kind, body = self._route(path, environ)
+        except _Answer as answer:
+            status, kind, body = answer.status, "text/plain; charset=utf-8", answer.text.encode() + b"\n"
+            if status == HTTPStatus.METHOD_NOT_ALLOWED:
+                headers.append(("Allow", "GET, HEAD"))
+        except DependencyUnavailable as error:
+            status, kind = HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8"
+            body = f"the store is out of reach: {error}\n".encode()
+        if kind.startswith("text/html"):
+            headers.append(("Content-Security-Policy", self._page.policy))
+        headers += [("Content-Type", kind), ("Content-Length", str(len(body)))]
+        start(f"{status.value} {status.phrase}", headers)
+        return [b""] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _route(self, path: str, environ: Environ) -> tuple[HTTPStatus, str, bytes]:
+        if path in ("/metrics", "/metrics/experiments"):
+            registry = self._process if path == "/metrics" else self._experiments
+            encode, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+            return HTTPStatus.OK, kind, encode(registry)
+        if path == "/-/healthy":
+            return HTTPStatus.OK, "text/plain; charset=utf-8", b"healthy\n"
+        if path == "/-/ready":
+            reasons = self._readiness()
+            if reasons:
+                raise _Answer(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(reasons))
+            return HTTPStatus.OK, "text/plain; charset=utf-8", b"ready\n"
+        if path == "/":
+            return self._show_page()
+        if path == "/api/experiments":
+            return _json(self._summary(_as_of(environ)).to_json())
+        if path.startswith("/api/experiments/"):
+            # WSGI hands the path over decoded as Latin-1.
+            name = unquote_to_bytes(path.removeprefix("/api/experiments/").encode("latin-1")).decode("utf-8", "replace")
+            experiment = self._summary(_as_of(environ)).experiments.get(name)
+            if experiment is None:
+                return _json({"error": "unknown experiment"}, HTTPStatus.NOT_FOUND)
+            return _json(experiment.to_json())
+        raise _Answer(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(PATHS)}")
+
+    def _show_page(self) -> tuple[HTTPStatus, str, bytes]:
+        try:
+            summary, trouble = self._summary(None), tuple(self._readiness())
+        except DependencyUnavailable as error:
+            page = self._page.render(None, (f"The store is out of reach: {error}",))
+            return HTTPStatus.SERVICE_UNAVAILABLE, "text/html; charset=utf-8", page
+        return HTTPStatus.OK, "text/html; charset=utf-8", self._page.render(summary, trouble)
+
+
+def _json(found: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> tuple[HTTPStatus, str, bytes]:
+    return status, "application/json", json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _as_of(environ: Environ) -> int | None:
+    """Return the time in ?as_of=, None without one."""
+    given = parse_qs(environ.get("QUERY_STRING", "")).get("as_of")
+    if given is None:
+        return None
+    try:
+        # A + that was not escaped arrives as a blank.
+        moment = datetime.fromisoformat(given[-1].replace(" ", "+"))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise _Answer(HTTPStatus.BAD_REQUEST, "as_of: expected an ISO time with an offset, such as 2026-11-20T10:15:30Z")
+    return int(moment.timestamp() * 1000)

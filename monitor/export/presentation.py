@@ -1,0 +1,124 @@
+"""One experiment as a table for people: rows of quantities, columns of variants with the control first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.summary import ExperimentSummary, VariantSummary
+
+ABSENT: Final = "–"
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity over all variants; `details` stand beside the values, smaller."""
+
+    label: str
+    values: tuple[str, ...]
+    details: tuple[str, ...]
+    group: str
+    primary: bool = False
+
+
+def count(number: float) -> str:
+    """Return a count with its thousands apart."""
+    return f"{number:,.0f}".replace(",", "\u202f")
+
+
+def share(part: float | None) -> str:
+    """Return a share in per cent."""
+    return ABSENT if part is None else f"{part:.1%}".replace("%", "\u202f%")
+
+
+def age(at_ms: int | None, now_ms: int) -> str:
+    """Return how long ago something was."""
+    if at_ms is None:
+        return "never"
+    seconds = max(now_ms - at_ms, 0) // 1000
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}\u202f{unit} ago"
+    return f"{seconds}\u202fs ago"
+
+
+def _mean(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.4f}"
+
+
+def _against(value: float | None, control: float | None) -> str:
+    """Return the difference from the control in per cent of it."""
+    if value is None or not control:
+        return ""
+    return f"{(value - control) / control:+.1%}".replace("%", "\u202f%")
+
+
+def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) -> list[Row]:
+    """Return the rows of an experiment's table; means on fewer than `least_students` students are not shown."""
+    variants = [variant for _, variant in experiment.ordered()]
+
+    def row(label: str, group: str, value: Callable[[VariantSummary], str], detail: Callable[[VariantSummary], str] | None = None) -> Row:
+        details = tuple(detail(variant) if detail else "" for variant in variants)
+        return Row(label, tuple(value(variant) for variant in variants), details, group)
+
+    table = [
+        row("responses", "traffic", lambda each: count(each.responses)),
+        row("students", "traffic", lambda each: count(each.students)),
+        row("rated share", "traffic", lambda each: share(each.rated_share), lambda each: f"{count(each.rated_responses)} rated"),
+        row("last event", "traffic", lambda each: age(each.last_event_at_ms, now_ms)),
+    ]
+    kinds = sorted({kind for variant in variants for kind in variant.responses_with_feedback})
+    for kind in kinds:
+
+        def part(each: VariantSummary, kind: str = kind) -> str:
+            return share(each.responses_with_feedback.get(kind, 0) / each.responses if each.responses else None)
+
+        table.append(row(f"with {kind}", "feedback", part, lambda each, kind=kind: count(each.feedback.get(kind, 0))))  # type: ignore[misc]
+    for name in variants[0].metrics:
+        table += _metric_rows(experiment, name, variants, least_students)
+    return table
+
+
+def _metric_rows(experiment: ExperimentSummary, name: str, variants: list[VariantSummary], least: int) -> list[Row]:
+    primary = name == experiment.primary
+    metrics = [variant.metrics[name] for variant in variants]
+    enough = [variant.students >= least for variant in variants]
+    decays = list(metrics[0].decayed)
+    table = []
+    for label, means, sizes in [
+        ("all time", [metric.mean for metric in metrics], [float(metric.count) for metric in metrics]),
+        *(
+            (
+                f"{decay} half-life" if not decay.startswith("reciprocal") else decay,
+                [metric.decayed[decay].mean for metric in metrics],
+                [metric.decayed[decay].effective_count or 0.0 for metric in metrics],
+            )
+            for decay in decays
+        ),
+    ]:
+        shown = [mean if ok else None for mean, ok in zip(means, enough, strict=True)]
+        details = [
+            "  ".join(part for part in (_against(mean, shown[0]) if place else "", f"n {count(size)}") if part)
+            if mean is not None
+            else ""
+            for place, (mean, size) in enumerate(zip(shown, sizes, strict=True))
+        ]
+        table.append(Row(label, tuple(map(_mean, shown)), tuple(details), name, primary))
+    return table
+
+
+def notes(experiment: ExperimentSummary) -> list[str]:
+    """Return what a reader of the table should know."""
+    found = []
+    unnamed = sum(variant.responses_without_user for variant in experiment.variants.values())
+    if unnamed:
+        found.append(f"{count(unnamed)} responses name no student: each counts as a student of its own.")
+    if experiment.crossovers:
+        found.append(f"{count(experiment.crossovers)} students saw more than one variant.")
+    undefined = sum(metric.undefined for variant in experiment.variants.values() for metric in variant.metrics.values())
+    if undefined:
+        found.append(f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean.")
+    found.append("Means over rated responses; n is the (effective) number of them. Differences describe, they do not decide.")
+    return found

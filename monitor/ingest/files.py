@@ -1,0 +1,189 @@
+"""Events from files of JSON lines, merged by event time.
+
+A file's position is the number of lines applied, under the name of its content (a hash of its bytes): a replay that was
+stopped goes on where it was, and a file that has changed is read from its beginning, which changes nothing that was
+applied before.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import io
+import logging
+import secrets
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+import msgspec
+
+from monitor.errors import InputRefused, UsageError
+from monitor.ingest.source import Refused, Slice
+from monitor.store import Position
+
+log = logging.getLogger(__name__)
+_BATCH_LINES: Final = 2000
+_LONGEST_LINE: Final = 16 * 1024 * 1024
+_REPORTED: Final = 20
+
+
+class _When(msgspec.Struct):
+    timestamp: str | int | None = None
+
+
+class _File:
+    """One file: its lines, how many were handed out, and the event time of the line at hand."""
+
+    def __init__(self, path: str, stream: BinaryIO, partition: str) -> None:
+        self.path = path
+        self.stream = stream
+        self.partition = partition
+        self.line_number = 0
+        self.line = b""
+        self.at_ms = 0.0
+        self.ended = False
+
+    def advance(self, instant: Callable[[bytes], float | None]) -> bool:
+        """Take the next line; a line without a readable time keeps the time of the one before."""
+        try:
+            line = self.stream.readline(_LONGEST_LINE)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputRefused(f"{self.path}: after line {self.line_number}: cannot be read on: {error}") from error
+        if not line:
+            self.ended = True
+            return False
+        self.line = line
+        self.line_number += 1
+        at_ms = instant(line)
+        if at_ms is not None:
+            self.at_ms = at_ms
+        return True
+
+
+class FileSource:
+    """Reads files once, from their stored positions."""
+
+    def __init__(
+        self, paths: Sequence[str], instant: Callable[[str | int], int], *, report: Callable[[str], None]
+    ) -> None:
+        self._stack = ExitStack()
+        self._decode = msgspec.json.Decoder(_When).decode
+        self._instant = instant
+        self._report = report
+        self._reported = 0
+        self.refused = 0
+        self.total_bytes = sum(Path(path).stat().st_size for path in paths if path != "-" and Path(path).is_file())
+        self._files = [self._open(path) for path in paths]
+        self._unplaced = True
+        self._merge: Iterator[_File] = iter(())
+        self._held: dict[str, _File] = {file.partition: file for file in self._files}
+        if len(self._held) < len(self._files):
+            log.info("files with equal content are read once")
+            self._files = list(self._held.values())
+
+    def _open(self, path: str) -> _File:
+        if path == "-":
+            return _File("stdin", sys.stdin.buffer, f"file-{secrets.token_hex(8)}:0")
+        try:
+            raw = self._stack.enter_context(Path(path).open("rb"))
+            digest = file_digest(raw, lambda: blake2b(digest_size=12)).hexdigest()
+            raw.seek(0)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        stream: BinaryIO = raw
+        if packed:
+            stream = cast(BinaryIO, self._stack.enter_context(gzip.open(raw)))
+        return _File(path, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0")
+
+    def _when(self, line: bytes) -> float | None:
+        try:
+            timestamp = self._decode(line).timestamp
+            return None if timestamp is None else self._instant(timestamp)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None
+
+    def unplaced(self) -> Sequence[str]:
+        """See `Source`."""
+        return [file.partition for file in self._files] if self._unplaced else []
+
+    def place(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
+        """See `Source`: skip the lines that were applied before."""
+        self._unplaced = False
+        for file in self._files:
+            position = positions.get(file.partition)
+            skip = position.next_offset if position is not None else 0
+            while file.line_number < skip and file.advance(self._when):
+                pass
+        self._merge = heapq.merge(*(self._lines(file) for file in self._files), key=lambda file: file.at_ms)
+        return {file.partition: file.line_number for file in self._files}
+
+    def _lines(self, file: _File) -> Iterator[_File]:
+        while file.advance(self._when):
+            yield file
+
+    def rewind(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
+        """See `Source`: somebody else is reading the same files into the same store."""
+        raise UsageError(
+            "another process is reading the same files into the same store; stop one of them "
+            f"(positions: {sum(position.next_offset for position in positions.values())} lines)"
+        )
+
+    def poll(self) -> Sequence[Slice]:
+        """See `Source`: the next lines in the order of their event times."""
+        lines: dict[str, tuple[list[int], list[bytes | None]]] = {}
+        for _ in range(_BATCH_LINES):
+            file = next(self._merge, None)
+            if file is None:
+                break
+            offsets, payloads = lines.setdefault(file.partition, ([], []))
+            offsets.append(file.line_number - 1)
+            payloads.append(file.line.strip())
+        return [
+            Slice(partition, "event", offsets, payloads, offsets[-1] + 1)
+            for partition, (offsets, payloads) in lines.items()
+        ]
+
+    def bytes_read(self) -> int:
+        """Return how far the files have been read, in (compressed) bytes."""
+        done = 0
+        for file in self._files:
+            stream = file.stream
+            if isinstance(stream, io.BufferedReader) and file.path != "stdin":
+                done += stream.tell()
+        return done
+
+    def idle(self) -> None:
+        """See `Source`."""
+
+    def ends(self) -> Mapping[str, int | None]:
+        """See `Source`."""
+        return {file.partition: file.line_number if file.ended else None for file in self._files}
+
+    def finished(self) -> bool:
+        """See `Source`: once every file is read."""
+        return all(file.ended for file in self._files)
+
+    def acknowledge(self, offsets: Mapping[str, int]) -> None:
+        """See `Source`: files keep no positions of their own."""
+
+    def keep_refused(self, refused: Sequence[Refused]) -> None:
+        """See `Source`: the lines stay in their files; say where, for the first of them."""
+        for each in refused:
+            self.refused += 1
+            if self._reported < _REPORTED:
+                self._reported += 1
+                file = self._held[each.partition]
+                self._report(f"{file.path}:{each.offset + 1}: refused: {each.reason}: {each.detail}")
+                if self._reported == _REPORTED:
+                    self._report("further refused lines are only counted")
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._stack.close()

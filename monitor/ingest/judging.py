@@ -1,0 +1,95 @@
+"""Events from files → judged responses, for offline evaluation: the same rows and rules as the stream, without a store."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from monitor.attribution import PENDING, Reaction, Row, Rules, merge_reaction, merge_response
+from monitor.clock import Clock
+from monitor.config import ExperimentSettings, Settings
+from monitor.errors import Refusal
+from monitor.evaluation import JudgedResponse
+from monitor.events import Decoder, Feedback, Response
+from monitor.identity import TAG_BYTES, Identities
+from monitor.ingest.files import FileSource
+from monitor.ingest.source import Refused
+
+_KEY: Final = b"rows of one evaluation, kept nowhere"
+
+
+def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[JudgedResponse]]:
+    """Return each experiment's responses with their grades; refused lines are reported by the source."""
+    responses, feedback = _read(source, settings, clock)
+    identities = Identities(_KEY)
+    judged: dict[str, list[JudgedResponse]] = {each.name: [] for each in settings.experiments}
+    for experiment in settings.experiments:
+        rules = Rules(experiment)
+        rows: dict[str, tuple[Row, Response]] = {}
+        for event in responses:
+            if event.experiment == experiment.name and _counts(event, experiment):
+                _merge(rows, event, experiment, identities)
+        for name, (row, event) in rows.items():
+            for reaction in feedback.get(name, ()):
+                merge_reaction(row, _reaction(reaction, identities))
+            grades = rules.grades(row)
+            judged[experiment.name].append(
+                JudgedResponse(
+                    query_id=event.query_id,
+                    user_id=event.user_id,
+                    variant=event.variant,
+                    items=tuple(item.item_id for item in event.items),
+                    ranks=tuple(item.position for item in event.items),
+                    grades=tuple(grades.get(identities.item(item.item_id)) for item in event.items),
+                )
+            )
+    return judged
+
+
+def _read(source: FileSource, settings: Settings, clock: Clock) -> tuple[list[Response], dict[str, list[Feedback]]]:
+    decoder = Decoder(settings)
+    responses: list[Response] = []
+    feedback: dict[str, list[Feedback]] = defaultdict(list)
+    source.place({})
+    while not source.finished():
+        for each in source.poll():
+            for offset, payload in zip(each.offsets, each.payloads, strict=True):
+                try:
+                    event = decoder.event(payload, clock())
+                except Refusal as refusal:
+                    source.keep_refused([Refused(each.partition, offset, payload, refusal.reason, refusal.detail)])
+                    continue
+                if isinstance(event, Response):
+                    responses.append(event)
+                else:
+                    feedback[event.response_id].append(event)
+    return responses, feedback
+
+
+def _counts(event: Response, experiment: ExperimentSettings) -> bool:
+    starts, ends = experiment.starts_at_ms, experiment.ends_at_ms
+    begun = starts is None or event.timestamp_ms >= starts
+    return event.variant in experiment.variants and begun and (ends is None or event.timestamp_ms < ends)
+
+
+def _merge(
+    rows: dict[str, tuple[Row, Response]], event: Response, experiment: ExperimentSettings, identities: Identities
+) -> None:
+    row, _ = rows.get(event.response_id, (Row(0, PENDING, b"", b"", None, []), event))
+    student = identities.student(event.user_id) if event.user_id is not None else b""
+    items = b"".join(identities.item(item.item_id) for item in event.items)
+    ranks = tuple(item.position for item in event.items)
+    arm = sorted(experiment.variants).index(event.variant)
+    if merge_response(row, event.timestamp_ms, arm, student, items, ranks) != "duplicate":
+        rows[event.response_id] = row, event
+
+
+def _reaction(event: Feedback, identities: Identities) -> Reaction:
+    return (
+        event.timestamp_ms,
+        event.feedback_id,
+        b"" if event.user_id is None else identities.student(event.user_id)[:TAG_BYTES],
+        b"" if event.item_id is None else identities.item(event.item_id),
+        event.kind,
+        event.score,
+    )

@@ -1,0 +1,82 @@
+"""Simulated traffic as a source: one partition, at a pace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from monitor.ingest.simulator import SimulatedEvent
+from monitor.ingest.source import Refused, Slice
+from monitor.store import Position
+
+_AT_ONCE: Final = 1000
+_REST_S: Final = 0.02
+
+
+class SimulatedSource:
+    """Hands out events when their arrival is due: `speed` simulated seconds pass in one real second."""
+
+    def __init__(self, events: Iterator[SimulatedEvent], start_ms: int, speed: float) -> None:
+        self._events = events
+        self._next = next(events, None)
+        self._offset = 0
+        self._start_ms = start_ms
+        self._speed = speed
+        self._began: float | None = None
+
+    def now_ms(self) -> int:
+        """Return the simulated time."""
+        if self._began is None:
+            return self._start_ms
+        return self._start_ms + int((time.monotonic() - self._began) * self._speed * 1000)
+
+    def unplaced(self) -> Sequence[str]:
+        """See `Source`."""
+        return ["simulated:0"] if self._began is None else []
+
+    def place(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
+        """See `Source`: from the beginning, in a store of its own."""
+        del positions
+        self._began = time.monotonic()
+        return {"simulated:0": 0}
+
+    def rewind(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
+        """See `Source`."""
+        raise RuntimeError(f"nobody else writes to a simulation's store, yet its positions are {positions}")
+
+    def poll(self) -> Sequence[Slice]:
+        """See `Source`: the events that are due."""
+        due_ms = self.now_ms()
+        payloads: list[bytes | None] = []
+        while self._next is not None and self._next.arrival_ms <= due_ms and len(payloads) < _AT_ONCE:
+            payloads.append(self._next.payload)
+            self._next = next(self._events, None)
+        if not payloads:
+            time.sleep(_REST_S)
+            return []
+        first = self._offset
+        self._offset += len(payloads)
+        return [Slice("simulated:0", "event", range(first, self._offset), payloads, self._offset)]
+
+    def idle(self) -> None:
+        """See `Source`."""
+        time.sleep(_REST_S)
+
+    def ends(self) -> Mapping[str, int | None]:
+        """See `Source`."""
+        return {"simulated:0": self._offset if self._next is None else None}
+
+    def finished(self) -> bool:
+        """See `Source`."""
+        return self._next is None
+
+    def acknowledge(self, offsets: Mapping[str, int]) -> None:
+        """See `Source`."""
+
+    def keep_refused(self, refused: Sequence[Refused]) -> None:
+        """See `Source`: a simulation refuses nothing of its own."""
+        raise RuntimeError(f"the simulator wrote a refused event: {refused[0].reason}: {refused[0].detail}")
+
+    def close(self) -> None:
+        """See `Source`."""

@@ -1,0 +1,351 @@
+"""Classroom traffic with a declared effect: the same seed makes the same events.
+
+The model. A student has an ability to be helped a ~ N(0, 0.55²) and keeps to one variant. Answers follow school hours and a
+weekend dip; students differ in how much they ask (log-normal). The item at rank r of an answer has the latent quality
+2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²), and its grade is that, rounded, from 0 to 4: within a student
+answers correlate by about 0.3. A declared share of answers is rated, at one or two of its ranks; some reactions are sent
+again, some are revised later, and some arrive before the answer they are about.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, cast
+
+import numpy as np
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+from numpy.typing import NDArray
+
+from monitor.clock import Clock, wall_clock
+from monitor.config import ExperimentSettings, KafkaSettings
+from monitor.errors import DependencyUnavailable
+from monitor.ingest.kafka import connection_options
+from monitor.ranking import SCALE, Scorer
+
+HOUR_MS: Final = 3_600_000
+_QUALITY, _STEP, _ABILITY, _NOISE = 2.3, 0.3, 0.55, 0.85
+_RANK_RATED: Final = (0.4, 0.25, 0.15, 0.12, 0.08)
+_SECOND_RATED: Final = 0.33
+_HOURS: Final = (1, 1, 1, 1, 1, 2, 5, 12, 20, 24, 22, 18, 14, 16, 20, 24, 26, 24, 20, 16, 12, 8, 4, 2)
+_WEEKEND: Final = 0.45
+_TOPICS: Final = ("fractions", "geometry", "algebra", "grammar", "essays", "physics", "chemistry", "history")
+_DEFAULT_START_MS: Final = 1_793_577_600_000
+_TRUTH_SAMPLE: Final = 200_000
+
+Ints = NDArray[np.int64]
+
+
+class SimulatedEvent(NamedTuple):
+    """One message: when it arrives, what it is, the key (the student) and the value."""
+
+    arrival_ms: int
+    kind: Literal["response", "feedback"]
+    key: bytes
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What to simulate; shares are of 1, effects are shifts of the latent quality (in grades)."""
+
+    experiment: str = "ranker-v2"
+    shares: Mapping[str, float] = field(default_factory=lambda: {"control": 0.5, "treatment": 0.5})
+    """Share of students by variant; the first is the control."""
+    effects: Mapping[str, float] = field(default_factory=lambda: {"treatment": 0.15})
+    responses: int = 60_000
+    students: int = 5_000
+    days: float = 7.0
+    start_ms: int = _DEFAULT_START_MS
+    items: int = 5
+    catalogue: int = 500
+    rated_share: float = 0.4
+    resent_share: float = 0.01
+    revised_share: float = 0.01
+    early_share: float = 0.005
+    empty_share: float = 0.01
+    seed: int = 1
+    part: int = 0
+    """Number of this stretch of a longer simulation: other answers, the same students."""
+
+    def __post_init__(self) -> None:
+        for name in ("responses", "students", "items", "catalogue"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        for name in ("rated_share", "resent_share", "revised_share", "early_share", "empty_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 to 1")
+        if not 0 < self.days <= 3650:  # noqa: PLR2004  ten years
+            raise ValueError(f"days: got {self.days}, expected more than 0")
+        if not self.shares or abs(sum(self.shares.values()) - 1) > 1e-9:  # noqa: PLR2004  rounding of decimals
+            raise ValueError(f"shares: got {dict(self.shares)}, expected shares that sum to 1")
+        for name in self.effects:
+            if name not in self.shares:
+                raise ValueError(f"effect: got {name!r}, expected one of {', '.join(self.shares)}")
+        if self.catalogue < self.items:
+            raise ValueError(f"catalogue: got {self.catalogue}, expected at least {self.items} items")
+
+
+def w1() -> Scenario:
+    """Return the workload that performance is measured on: a week of 300 000 answers and about 160 000 reactions."""
+    return Scenario(responses=300_000, students=20_000, seed=2026)
+
+
+def default_config(scenario: Scenario) -> str:
+    """Return a configuration file that fits the scenario."""
+    names = list(scenario.shares)
+    shares = ", ".join(f'"{name}" = {share:g}' for name, share in scenario.shares.items())
+    return f"""# AB Monitor: docs/configuration.md has every key.
+[kafka]
+bootstrap_servers = "localhost:9092"
+responses_topic = "chatbot.responses"
+feedback_topic = "student.feedback"
+dead_letter_topic = "ab-monitor.dead-letter"
+group_id = "ab-monitor"
+
+[store]
+url = "redis://localhost:6379/0"
+
+[http]
+host = "127.0.0.1"
+port = 9464
+
+[[experiments]]
+name = "{scenario.experiment}"
+control = "{names[0]}"
+variants = {{ {shares} }}
+metrics = ["dcg@5", "ndcg@5", "success@5"]
+primary = "dcg@5"
+gain = "linear"
+max_grade = 4
+relevant_grade = 3
+decay = ["1h", "24h"]
+
+[experiments.grades]
+rating = "score"
+helpful = 4
+watched = [[0.1, 1], [0.5, 2], [0.9, 4]]
+"""
+
+
+def variant_of(scenario: Scenario, student: int) -> str:
+    """Return the variant a student keeps to, by a hash of the student's id."""
+    place = zlib.crc32(f"student-{student}".encode()) / 2**32
+    for name, share in scenario.shares.items():
+        place -= share
+        if place < 0:
+            return name
+    return name
+
+
+def truth(scenario: Scenario, experiment: ExperimentSettings) -> dict[str, dict[str, float]]:
+    """Return variant → metric → mean over rated responses that the model declares, from a large sample of it."""
+    chance = np.random.default_rng(0)
+    scorer = Scorer.of(experiment)
+    means = {}
+    for name in scenario.shares:
+        ability = chance.normal(scenario.effects.get(name, 0.0), _ABILITY, _TRUTH_SAMPLE)
+        ranks, grades = _judgements(scenario, chance, ability)
+        values, defined = scorer.score_batch(ranks, grades)
+        means[name] = {
+            metric.name: float(values[defined[:, at], at].mean() / SCALE) for at, metric in enumerate(experiment.metrics)
+        }
+    return means
+
+
+def _judgements(
+    scenario: Scenario, chance: np.random.Generator, shift: NDArray[np.float64]
+) -> tuple[Ints, NDArray[np.float64]]:
+    """Return (ranks, grades) of rated answers, n × 2, NaN where the second is not rated; `shift` is effect + ability."""
+    n = len(shift)
+    deepest = min(scenario.items, len(_RANK_RATED))
+    odds = np.array(_RANK_RATED[:deepest]) / sum(_RANK_RATED[:deepest])
+    first = chance.choice(deepest, size=n, p=odds)
+    second = (first + 1) % deepest
+    ranks = np.stack([first, second], axis=1) + 1
+    quality = _QUALITY - _STEP * (ranks - 1) + shift[:, None]
+    grades = np.clip(np.rint(quality + chance.normal(0, _NOISE, (n, 2))), 0, 4)
+    grades[(chance.random(n) >= _SECOND_RATED) | (deepest == 1), 1] = np.nan
+    return ranks, grades
+
+
+def generate(scenario: Scenario) -> Iterator[SimulatedEvent]:
+    """Yield the events in the order of their arrival, an hour of the simulation at a time."""
+    chance = np.random.default_rng([scenario.seed, scenario.part])
+    constant = np.random.default_rng(scenario.seed)
+    ability = constant.normal(0, _ABILITY, scenario.students)
+    activity = np.cumsum(constant.lognormal(0, 1.0, scenario.students))
+    variants = [variant_of(scenario, student) for student in range(scenario.students)]
+    effect = np.array([scenario.effects.get(name, 0.0) for name in variants]) + ability
+    hours = max(round(scenario.days * 24), 1)
+    rhythm = np.array([_rhythm(scenario.start_ms + hour * HOUR_MS) for hour in range(hours)])
+    per_hour = chance.multinomial(scenario.responses, rhythm / rhythm.sum())
+    length_ms = scenario.days * 24 * HOUR_MS / hours
+    waiting: list[tuple[int, int, SimulatedEvent]] = []
+    serial = count()
+    number = 0
+    for hour, answers in enumerate(per_hour.tolist()):
+        begin = scenario.start_ms + int(hour * length_ms)
+        times = begin + np.sort(chance.integers(0, max(int(length_ms), 1), answers))
+        students = np.searchsorted(activity, chance.random(answers) * activity[-1])
+        for event in _hour(scenario, chance, times, students, effect, variants, number):
+            heapq.heappush(waiting, (event.arrival_ms, next(serial), event))
+        number += answers
+        while waiting and waiting[0][0] < begin + int(length_ms):
+            yield heapq.heappop(waiting)[2]
+    while waiting:
+        yield heapq.heappop(waiting)[2]
+
+
+def _rhythm(at_ms: int) -> float:
+    moment = time.gmtime(at_ms / 1000)
+    weekend = moment.tm_wday >= 5  # noqa: PLR2004  Saturday
+    return _HOURS[moment.tm_hour] * (_WEEKEND if weekend else 1.0)
+
+
+def _hour(
+    scenario: Scenario,
+    chance: np.random.Generator,
+    times: Ints,
+    students: Ints,
+    effect: NDArray[np.float64],
+    variants: list[str],
+    number: int,
+) -> Iterator[SimulatedEvent]:
+    """Yield one hour's answers and all the reactions to them, in any order."""
+    n = len(times)
+    stamps = np.datetime_as_string(times.astype("datetime64[ms]"), unit="ms").tolist()
+    shown = (chance.integers(0, scenario.catalogue, (n, 1)) + np.arange(scenario.items)) % scenario.catalogue
+    empty = chance.random(n) < scenario.empty_share
+    rated = (chance.random(n) < scenario.rated_share / max(1 - scenario.empty_share, 1e-9)) & ~empty
+    escalated = (chance.random(n) < 0.02) & ~rated  # noqa: PLR2004  share of answers that end with a person
+    early = rated & (chance.random(n) < scenario.early_share)
+    latency = np.rint(chance.lognormal(6.0, 0.5, n)).astype(int).tolist()
+    delay = np.clip(chance.lognormal(11.0, 1.2, (n, 2)), 2_000, 20 * HOUR_MS).astype(np.int64)
+    ranks, grades = _judgements(scenario, chance, effect[students])
+    for at, student in enumerate(students.tolist()):
+        at_ms = int(times[at])
+        name = f"student-{student}"
+        identity = f"r-{scenario.seed}-{scenario.part}-{number + at:09d}"
+        videos = [] if empty[at] else [f"video-{video}" for video in shown[at].tolist()]
+        items = ",".join([f'{{"item_id":"{video}","position":{rank}}}' for rank, video in enumerate(videos, 1)])
+        payload = (
+            f'{{"response_id":"{identity}","timestamp":"{stamps[at]}Z","experiment":"{scenario.experiment}",'
+            f'"variant":"{variants[student]}","user_id":"{name}","session_id":"s-{number + at}",'
+            f'"items":[{items}],"category":"{_TOPICS[student % len(_TOPICS)]}","latency_ms":{latency[at]}}}'
+        ).encode()
+        arrival_ms = at_ms
+        if rated[at]:
+            reactions = list(
+                _reactions(scenario, chance, identity, name, at_ms, delay[at].tolist(), videos, ranks[at], grades[at])
+            )
+            if early[at]:
+                arrival_ms = reactions[0].arrival_ms + int(chance.integers(1000, 30_000))
+            yield from reactions
+        elif escalated[at]:
+            yield _feedback(f"{identity}-e", identity, name, at_ms + int(delay[at, 0]), None, "escalated", 1)
+        yield SimulatedEvent(arrival_ms, "response", name.encode(), payload)
+
+
+def _reactions(
+    scenario: Scenario,
+    chance: np.random.Generator,
+    identity: str,
+    student: str,
+    at_ms: int,
+    delays: list[int],
+    videos: list[str],
+    ranks: Ints,
+    grades: NDArray[np.float64],
+) -> Iterator[SimulatedEvent]:
+    """Yield the ratings of one answer: sometimes twice, sometimes revised."""
+    for place, (rank, grade) in enumerate(zip(ranks.tolist(), grades.tolist(), strict=True)):
+        if grade != grade:  # noqa: PLR0124  NaN: this rank is not rated
+            continue
+        reacted_ms = at_ms + delays[place]
+        luck = chance.random()
+        event = _feedback(f"{identity}-{place}", identity, student, reacted_ms, videos[rank - 1], "rating", int(grade))
+        yield event
+        if luck < scenario.resent_share:
+            yield event._replace(arrival_ms=reacted_ms + int(chance.integers(1000, HOUR_MS)))
+        elif luck < scenario.resent_share + scenario.revised_share:
+            later_ms = reacted_ms + int(chance.integers(60_000, HOUR_MS))
+            score = int(chance.integers(0, 5))
+            yield _feedback(f"{identity}-{place}b", identity, student, later_ms, videos[rank - 1], "rating", score)
+
+
+def _feedback(
+    name: str, response: str, student: str, at_ms: int, item: str | None, kind: str, score: int
+) -> SimulatedEvent:
+    about = f'"item_id":"{item}",' if item is not None else ""
+    payload = (
+        f'{{"feedback_id":"{name}","response_id":"{response}","timestamp":{at_ms},"user_id":"{student}",'
+        f'{about}"kind":"{kind}","score":{score}}}'
+    ).encode()
+    return SimulatedEvent(at_ms, "feedback", student.encode(), payload)
+
+
+def endless(scenario: Scenario) -> Iterator[SimulatedEvent]:
+    """Yield one stretch of the scenario after the other, for ever."""
+    for part in count():
+        start_ms = scenario.start_ms + int(part * scenario.days * 24 * HOUR_MS)
+        yield from generate(replace(scenario, part=scenario.part + part, start_ms=start_ms))
+
+
+def paced(
+    events: Iterator[SimulatedEvent], *, clock: Clock = wall_clock, sleep: Callable[[float], object] = time.sleep
+) -> Iterator[SimulatedEvent]:
+    """Yield events no earlier than they arrive; what lies in the past comes at once."""
+    for event in events:
+        ahead_ms = event.arrival_ms - clock()
+        if ahead_ms > 0:
+            sleep(ahead_ms / 1000)
+        yield event
+
+
+def write_jsonl(events: Iterator[SimulatedEvent], path: str) -> int:
+    """Write one event per line to a file (`.gz` is packed, `-` is stdout); return how many."""
+    with ExitStack() as stack:
+        stream: BinaryIO = sys.stdout.buffer
+        if path.endswith(".gz"):
+            stream = cast(BinaryIO, stack.enter_context(gzip.open(path, "wb", compresslevel=5)))
+        elif path != "-":
+            stream = stack.enter_context(Path(path).open("wb"))
+        written = 0
+        for event in events:
+            stream.write(event.payload)
+            stream.write(b"\n")
+            written += 1
+        stream.flush()
+    return written
+
+
+def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> int:
+    """Write events to their topics, keyed by student, and wait for every acknowledgement; return how many."""
+    topics = {"response": settings.responses_topic, "feedback": settings.feedback_topic}
+    failures: list[BaseException] = []
+    options: dict[str, Any] = connection_options(settings)
+    try:
+        producer = KafkaProducer(**options, acks="all", linger_ms=20, batch_size=1 << 17, metrics_enabled=False)
+        written = 0
+        for event in events:
+            producer.send(topics[event.kind], value=event.payload, key=event.key).add_errback(failures.append)
+            written += 1
+            if failures:
+                break
+        producer.flush(timeout=60)
+        producer.close(timeout=60)
+    except KafkaError as error:
+        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
+    if failures:
+        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} refused an event: {failures[0]}")
+    return written

@@ -1,0 +1,55 @@
+"""Forgetting by event time: rows past every horizon and buckets past retention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from monitor.aggregates import bucket_span_ms, oldest_chunk
+from monitor.ingest.engine import HOUR_MS, Experiment
+from monitor.ingest.progress import Progress
+from monitor.store import RedisStore
+
+_BATCHES_AT_ONCE = 50
+
+
+class Sweeper:
+    """Deletes what no event can change any more, a little at a time."""
+
+    def __init__(self, store: RedisStore, experiments: Sequence[Experiment]) -> None:
+        self._store = store
+        self._experiments = experiments
+        self._hour = 0
+        self._due: list[tuple[str, int]] = []
+
+    def sweep(self, progress: Progress) -> None:
+        """Delete at most a few thousand rows; look for new work whenever the watermark enters another hour."""
+        hour = progress.watermark_ms() // HOUR_MS
+        if hour > self._hour:
+            late = progress.late_before()
+            self._due = sorted(
+                (experiment, noted)
+                for experiment, noted in self._store.hours()
+                if (noted + 1) * HOUR_MS <= late.get(experiment, 0)
+            )
+            self._drop_chunks()
+            self._hour = hour
+        for _ in range(_BATCHES_AT_ONCE):
+            if not self._due:
+                return
+            experiment, noted = self._due[-1]
+            before_ms = (noted + 1) * HOUR_MS
+            progress.swept(experiment, before_ms)
+            if self._store.sweep(experiment, noted, before_ms) < 0:
+                self._due.pop()
+
+    def _drop_chunks(self) -> None:
+        for experiment in self._experiments:
+            newest_ms = self._store.newest_response_ms(experiment.number, len(experiment.arms))
+            if newest_ms is None:
+                continue
+            for decay in experiment.settings.decay:
+                oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, bucket_span_ms(decay))
+                for variant in range(len(experiment.arms)):
+                    self._store.drop_chunks(experiment.number, variant, decay.name, oldest)
+
+

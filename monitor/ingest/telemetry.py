@@ -1,0 +1,72 @@
+"""What this process says of itself on /metrics; every name in one place."""
+
+from __future__ import annotations
+
+from collections import Counter as Counter_
+
+from prometheus_client import CollectorRegistry, Counter, GCCollector, Gauge, Histogram, PlatformCollector, ProcessCollector
+
+
+class Telemetry:
+    """The process metrics of one worker, in a registry of their own."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        self.registry = registry
+        # What became of each event: applied, duplicate, revised, late, skipped or rejected.
+        self.events = Counter("abmonitor_events", "Events by outcome", ["topic", "outcome"], registry=registry)
+        # Why events were refused; the reasons are those of docs/events.md.
+        self.rejected = Counter(
+            "abmonitor_rejected_events", "Refused events by reason", ["topic", "reason"], registry=registry
+        )
+        # Events between the position and the end of the partition.
+        self.lag_events = Gauge(
+            "abmonitor_consumer_lag_events", "Events not yet applied", ["topic", "partition"], registry=registry
+        )
+        # Age of the newest applied event while there are newer ones; 0 at the end of the partition.
+        self.lag_seconds = Gauge(
+            "abmonitor_consumer_lag_seconds",
+            "Age of the newest applied event while more are waiting",
+            ["topic", "partition"],
+            registry=registry,
+        )
+        # One write of positions and effects, from the request to the reply.
+        self.commit_seconds = Histogram(
+            "abmonitor_commit_seconds",
+            "Time of one commit to the store",
+            registry=registry,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+        )
+        self.batch_events = Histogram(
+            "abmonitor_batch_events",
+            "Events per commit",
+            registry=registry,
+            buckets=(1, 3, 10, 30, 100, 300, 1000, 3000, 10_000),
+        )
+        # Newest event of each poll and partition: from its timestamp to its commit.
+        self.event_delay_seconds = Histogram(
+            "abmonitor_event_delay_seconds",
+            "Time from an event's timestamp to its commit",
+            registry=registry,
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600, 86_400),
+        )
+        # Batches that were not applied because somebody else had moved the positions or changed a row.
+        self.commit_conflicts = Counter(
+            "abmonitor_commit_conflicts", "Commits refused because the store had moved on", registry=registry
+        )
+        self.store_up = Gauge("abmonitor_store_up", "1 if the store answered last", registry=registry)
+        self.paused = Gauge("abmonitor_paused", "1 while consumption waits for a dependency", registry=registry)
+        self.store_up.set(0)
+        self.paused.set(0)
+
+    def outcomes(self) -> Counter_[str]:
+        """Return how many events had each outcome, over all topics."""
+        found: Counter_[str] = Counter_()
+        for family in self.events.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_total"):
+                    found[sample.labels["outcome"]] += int(sample.value)
+        return found

@@ -1,0 +1,91 @@
+-- Applies one batch: compares what the worker believed, then writes rows, adds differences and moves the positions.
+-- Nothing can fail after the first write: every value was bounded and every type fixed by the worker.
+--
+-- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours
+-- ARGV  1 expected seq  2 expected number of sweeps  3 versions of the rows (4 bytes each)  4 … seven counts n1 … n7, then
+--   n1 × (partition, expected offset or "", new offset, progress)
+--   n2 × (row key, row)
+--   n3 × (key of a vector of integers, differences: 2 bytes index, 8 bytes difference)
+--   n4 × (hash key, field, difference)
+--   n5 × (hash key, field)                    fields that take the number of this commit
+--   n6 × (field of latest, ms)
+--   n7 × (list key, field of hours, row keys with their lengths, how many)
+-- Returns {status, seq, sweeps}: 1 applied, 2 already applied, 0 the positions or sweeps have moved, -1 a row has.
+
+local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
+local sweeps = tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')
+local n1, n2, n3, n4, n5, n6, n7 = unpack(ARGV, 4, 10)
+local first = 11
+
+local applied, expected = n1 ~= '0', sweeps == tonumber(ARGV[2])
+for i = 0, n1 - 1 do
+  local at = first + 4 * i
+  local offset = redis.call('HGET', KEYS[2], ARGV[at]) or ''
+  expected = expected and offset == ARGV[at + 1]
+  applied = applied and offset == ARGV[at + 2]
+end
+if not expected then
+  return {applied and 2 or 0, seq, sweeps}
+end
+
+local rows = first + 4 * n1
+if seq ~= tonumber(ARGV[1]) then
+  local missing = '\0\0\0\0'
+  for i = 0, n2 - 1 do
+    local version = redis.call('GETRANGE', ARGV[rows + 2 * i], 0, 3)
+    if version == '' then version = missing end
+    if version ~= string.sub(ARGV[3], 4 * i + 1, 4 * i + 4) then
+      return {-1, seq, sweeps}
+    end
+  end
+end
+
+seq = seq + 1
+redis.call('HSET', KEYS[1], 'seq', seq)
+for i = 0, n1 - 1 do
+  local at = first + 4 * i
+  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 2])
+  redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 3])
+end
+
+local last = rows + 2 * n2 - 1
+for at = rows, last, 4000 do
+  redis.call('MSET', unpack(ARGV, at, math.min(at + 3999, last)))
+end
+
+local at = last + 1
+for _ = 1, n3 do
+  local key, differences, position = ARGV[at], ARGV[at + 1], 1
+  while position <= #differences do
+    local args, n = {}, 0
+    while position <= #differences and n < 4000 do
+      local index, difference
+      index, difference, position = struct.unpack('>I2l', differences, position)
+      args[n + 1], args[n + 2], args[n + 3], args[n + 4] = 'INCRBY', 'i64', '#' .. index, string.format('%.0f', difference)
+      n = n + 4
+    end
+    redis.call('BITFIELD', key, unpack(args))
+  end
+  at = at + 2
+end
+for _ = 1, n4 do
+  redis.call('HINCRBY', ARGV[at], ARGV[at + 1], ARGV[at + 2])
+  at = at + 3
+end
+for _ = 1, n5 do
+  redis.call('HSET', ARGV[at], ARGV[at + 1], seq)
+  at = at + 2
+end
+for _ = 1, n6 do
+  local known = redis.call('HGET', KEYS[4], ARGV[at])
+  if not known or tonumber(known) < tonumber(ARGV[at + 1]) then
+    redis.call('HSET', KEYS[4], ARGV[at], ARGV[at + 1])
+  end
+  at = at + 2
+end
+for _ = 1, n7 do
+  redis.call('RPUSH', ARGV[at], ARGV[at + 2])
+  redis.call('HINCRBY', KEYS[5], ARGV[at + 1], ARGV[at + 3])
+  at = at + 4
+end
+return {1, seq, sweeps}

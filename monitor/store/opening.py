@@ -1,0 +1,107 @@
+"""Taking possession of a store: its schema, its experiments' numbers and definitions, its hash key."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from monitor.config import Settings, definition_differences, definitions
+from monitor.errors import StoreOwned
+from monitor.store.redis import SCHEMA, RedisStore, unavailable
+
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a worker or a reader needs to know of the store."""
+
+    numbers: Mapping[str, int]
+    """Experiment → its number in the store."""
+    hash_key: bytes
+
+
+def view_store(store: RedisStore, settings: Settings) -> Mapping[str, int]:
+    """Return the configured experiments' numbers without writing anything; 0 for one the store does not know.
+
+    Raises `StoreOwned` as `open_store` does.
+    """
+    with unavailable(settings.store):
+        meta = store.client.hgetall(store.keys.meta)
+        stored = _stored(store)
+    _check_schema(meta)
+    _check_definitions(stored, {experiment.name: definitions(experiment) for experiment in settings.experiments})
+    return {each.name: int(stored[each.name]["number"]) if each.name in stored else 0 for each in settings.experiments}
+
+
+def open_store(store: RedisStore, settings: Settings) -> Opened:
+    """Register the configured experiments and return their numbers and the hash key.
+
+    Raises `StoreOwned` when the store was made by another schema, under another hash key, or when an experiment's
+    aggregates were made under other definitions: nothing is written then.
+    """
+    wanted = {experiment.name: definitions(experiment) for experiment in settings.experiments}
+    with unavailable(settings.store):
+        meta = store.client.hgetall(store.keys.meta)
+        stored = _stored(store)
+        _check_schema(meta)
+        _check_definitions(stored, wanted)
+        hash_key = _hash_key(store, settings, meta)
+        store.client.hset(store.keys.meta, "schema", SCHEMA)
+        for name, definition in wanted.items():
+            if name not in stored:
+                number = store.client.hincrby(store.keys.meta, "experiments", 1)
+                text = json.dumps({"number": number, "definitions": definition}, sort_keys=True)
+                store.client.hsetnx(store.keys.definitions, name, text)
+        stored = _stored(store)
+    _check_definitions(stored, wanted)
+    return Opened({name: int(stored[name]["number"]) for name in wanted}, hash_key)
+
+
+def _stored(store: RedisStore) -> dict[str, dict[str, Any]]:
+    texts = store.client.hgetall(store.keys.definitions)
+    return {name.decode(): json.loads(text) for name, text in texts.items()}
+
+
+def _check_schema(meta: Mapping[bytes, bytes]) -> None:
+    schema = meta.get(b"schema")
+    if schema is not None and int(schema) != SCHEMA:
+        raise StoreOwned(f"the store has schema {int(schema)}, this version reads and writes schema {SCHEMA}")
+
+
+def _check_definitions(stored: Mapping[str, dict[str, Any]], wanted: Mapping[str, dict[str, object]]) -> None:
+    differences: list[str] = []
+    for name, definition in wanted.items():
+        if name in stored:
+            # Through JSON, as the stored ones came.
+            made_with = json.loads(json.dumps(definition))
+            differences += definition_differences(name, stored[name]["definitions"], made_with)
+    if differences:
+        raise StoreOwned(
+            "the store's aggregates were made under other definitions: "
+            + "; ".join(differences)
+            + ". Use the old definitions, give the experiment a new name, or point store.url at another database"
+        )
+
+
+def _hash_key(store: RedisStore, settings: Settings, meta: Mapping[bytes, bytes]) -> bytes:
+    """Return the configured key, or the one that the store made for itself; refuse one the rows were not made with."""
+    if settings.store.user_hash_key is None:
+        if b"hash_check" in meta and b"hash_key" not in meta:
+            raise StoreOwned("the store was made with a store.user_hash_key; set the same one")
+        store.client.hsetnx(store.keys.meta, "hash_key", secrets.token_bytes(_KEY_BYTES))
+        key = store.client.hget(store.keys.meta, "hash_key")
+        assert key is not None  # set above, never deleted
+        return key
+    key = blake2b(settings.store.user_hash_key.encode(), digest_size=_KEY_BYTES).digest()
+    if b"hash_key" in meta:
+        raise StoreOwned("the store was made without store.user_hash_key; start without it, or with an empty store")
+    check = blake2b(b"check", key=key, digest_size=_KEY_BYTES).digest()
+    store.client.hsetnx(store.keys.meta, "hash_check", check)
+    if store.client.hget(store.keys.meta, "hash_check") != check:
+        raise StoreOwned("the store was made with another store.user_hash_key")
+    return key

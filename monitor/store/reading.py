@@ -1,0 +1,241 @@
+"""What the store holds, as a `Summary`: the only reader behind status, HTTP and Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from monitor.aggregates import (
+    BUCKETS_PER_CHUNK,
+    Ints,
+    Layout,
+    Series,
+    bucket_span_ms,
+    chunks_in_reach,
+    decayed,
+    oldest_chunk,
+    responses_of,
+)
+from monitor.clock import Clock
+from monitor.config import DecaySpec, ExperimentSettings, Settings
+from monitor.store.redis import RedisStore, unavailable
+from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+
+_ABSENT = DecayedMean(None, None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """One variant's all-time records as read."""
+
+    experiment: ExperimentSettings
+    number: int
+    variant: int
+    name: str
+    responses: Ints
+    units: Ints
+    kinds: Mapping[str, int]
+    chunks: Mapping[str, Sequence[int]]
+    last_response_ms: int | None
+    last_event_ms: int | None
+
+
+class Reader:
+    """Reads summaries; safe for several threads."""
+
+    def __init__(self, store: RedisStore, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
+        self.store = store
+        self._settings = settings
+        self._numbers = numbers
+        self._clock = clock
+        self._layouts = {each.name: Layout.of(each) for each in settings.experiments}
+
+    @property
+    def experiments(self) -> Sequence[ExperimentSettings]:
+        """The experiments that are read."""
+        return self._settings.experiments
+
+    def summary(self, as_of_ms: int | None = None) -> Summary:
+        """Return what the store holds, decayed to `as_of_ms` (default: its newest event). Raises `StoreUnavailable`.
+
+        All-time numbers are those of now, whatever `as_of_ms` says.
+        """
+        arms = self._arms()
+        if as_of_ms is None:
+            newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
+            as_of_ms = max(newest, default=None)
+        if as_of_ms is None:
+            as_of_ms = self._clock()
+        series = self._series(arms, as_of_ms)
+        experiments = {}
+        for experiment in self._settings.experiments:
+            own = [arm for arm in arms if arm.experiment is experiment]
+            by_name = {arm.name: self._variant(arm, series, as_of_ms) for arm in own}
+            experiments[experiment.name] = ExperimentSummary(
+                name=experiment.name,
+                control=experiment.control,
+                primary=experiment.primary,
+                crossovers=sum(int(arm.units[1]) for arm in own),
+                variants={name: by_name[name] for name in experiment.variants},
+            )
+        return Summary(as_of_ms=as_of_ms, experiments=experiments)
+
+    def _places(self) -> Iterator[tuple[ExperimentSettings, int, int, str]]:
+        for experiment in self._settings.experiments:
+            for index, name in enumerate(sorted(experiment.variants)):
+                yield experiment, self._numbers[experiment.name], index, name
+
+    def _arms(self) -> list[_Arm]:
+        """Read every variant's all-time records in one transaction."""
+        keys = self.store.keys
+        places = list(self._places())
+        pipeline = self.store.client.pipeline(transaction=True)
+        pipeline.hgetall(keys.latest)
+        for experiment, number, variant, _ in places:
+            pipeline.get(keys.responses(number, variant))
+            pipeline.get(keys.units(number, variant))
+            pipeline.hgetall(keys.kinds(number, variant))
+            for decay in experiment.decay:
+                pipeline.hkeys(keys.chunks(number, variant, decay.name))
+        with unavailable(self._settings.store):
+            replies = iter(pipeline.execute())
+        latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
+        arms = []
+        for experiment, number, variant, name in places:
+            layout = self._layouts[experiment.name]
+            arms.append(
+                _Arm(
+                    experiment,
+                    number,
+                    variant,
+                    name,
+                    _integers(next(replies), layout.response_width),
+                    _integers(next(replies), layout.unit_width),
+                    {kind.decode(): int(count) for kind, count in next(replies).items()},
+                    {decay.name: [int(chunk) for chunk in next(replies)] for decay in experiment.decay},
+                    latest.get(f"{number}:{variant}:r"),
+                    latest.get(f"{number}:{variant}:e"),
+                )
+            )
+        return arms
+
+    def _series(self, arms: Sequence[_Arm], as_of_ms: int) -> Mapping[tuple[int, int, str], Series | None]:
+        """Read the time buckets that matter at `as_of_ms`, of all variants in one transaction."""
+        keys = self.store.keys
+        wanted: list[tuple[_Arm, DecaySpec, list[int]]] = []
+        pipeline = self.store.client.pipeline(transaction=True)
+        for arm in arms:
+            newest = max(
+                (each.last_response_ms for each in arms if each.number == arm.number and each.last_response_ms), default=0
+            )
+            for decay in arm.experiment.decay:
+                oldest = oldest_chunk(newest, arm.experiment.retention_ms, bucket_span_ms(decay))
+                chunks = chunks_in_reach(arm.chunks[decay.name], as_of_ms, decay, oldest)
+                wanted.append((arm, decay, chunks))
+                if chunks:
+                    pipeline.mget([keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks])
+        with unavailable(self._settings.store):
+            replies = iter(pipeline.execute())
+        series: dict[tuple[int, int, str], Series | None] = {}
+        for arm, decay, chunks in wanted:
+            layout = self._layouts[arm.experiment.name]
+            read = _read_chunks(chunks, next(replies), layout, bucket_span_ms(decay)) if chunks else None
+            if decay.half_life_ms is not None:
+                read = self._reach_back(arm, decay, chunks, read, as_of_ms)
+            series[arm.number, arm.variant, decay.name] = read
+        return series
+
+    def _reach_back(
+        self, arm: _Arm, decay: DecaySpec, chunks: list[int], read: Series | None, as_of_ms: int
+    ) -> Series | None:
+        """Read further back where a metric's newest observation lies far behind the newest response."""
+        stored = sorted(arm.chunks[decay.name])
+        layout, span_ms = self._layouts[arm.experiment.name], bucket_span_ms(decay)
+        ever = [bool(arm.responses[2] - undefined) for undefined in arm.responses[4::8]]
+        while any(ever) and chunks and chunks[0] > stored[0]:
+            anchors = [None if read is None else read.newest_defined_ms(metric) for metric in range(len(ever))]
+            missing = any(seen and at_ms is None for seen, at_ms in zip(ever, anchors, strict=True))
+            anchor = stored[stored.index(chunks[0]) - 1]
+            if not missing:
+                anchor = min(int(at_ms) // span_ms for at_ms in anchors if at_ms is not None)
+            wanted = chunks_in_reach(stored, as_of_ms, decay, stored[0], anchor)
+            if len(wanted) <= len(chunks):
+                break
+            chunks = wanted
+            with unavailable(self._settings.store):
+                found = self.store.client.mget(
+                    [self.store.keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks]
+                )
+            read = _read_chunks(chunks, found, layout, span_ms)
+        return read
+
+    def _variant(
+        self, arm: _Arm, series: Mapping[tuple[int, int, str], Series | None], as_of_ms: int
+    ) -> VariantSummary:
+        responses, rated = int(arm.responses[0]), int(arm.responses[2])
+        layout = self._layouts[arm.experiment.name]
+        metrics = {}
+        for index, (undefined, total, square) in enumerate(responses_of(arm.responses, layout)):
+            count = rated - undefined
+            metrics[arm.experiment.metrics[index].name] = MetricSummary(
+                count=count,
+                undefined=undefined,
+                sum=total,
+                mean=total / count if count else None,
+                mean_over_all=total / responses if responses else None,
+                variance=max(square - total * total / count, 0.0) / (count - 1) if count > 1 else None,
+                decayed={
+                    decay.name: _decayed(series[arm.number, arm.variant, decay.name], index, as_of_ms, decay)
+                    for decay in arm.experiment.decay
+                },
+            )
+        return VariantSummary(
+            responses=responses,
+            rated_responses=rated,
+            students=int(arm.units[0] + arm.units[2]),
+            responses_without_user=int(arm.units[2]),
+            feedback={kind: count for kind, count in sorted(arm.kinds.items()) if kind[0] != "+" and count},
+            responses_with_feedback={
+                kind[1:]: count for kind, count in sorted(arm.kinds.items()) if kind[0] == "+" and count
+            },
+            last_response_at_ms=arm.last_response_ms,
+            last_event_at_ms=arm.last_event_ms,
+            metrics=metrics,
+        )
+
+
+def _integers(stored: bytes | None, width: int) -> Ints:
+    """Return a stored vector, zeros where it was never written."""
+    vector = np.zeros(width, dtype=np.int64)
+    if stored:
+        found = np.frombuffer(stored, dtype=">i8")
+        vector[: len(found)] = found
+    return vector
+
+
+def _read_chunks(
+    chunks: Sequence[int], stored: Sequence[bytes | None], layout: Layout, span_ms: int
+) -> Series | None:
+    width = layout.response_width
+    records = [_integers(value, BUCKETS_PER_CHUNK * width).reshape(-1, width) for value in stored]
+    numbers = np.concatenate([np.arange(BUCKETS_PER_CHUNK) + chunk * BUCKETS_PER_CHUNK for chunk in chunks])
+    table = np.concatenate(records)
+    filled = table[:, 0] > 0
+    return Series.read(table[filled], numbers[filled], span_ms, layout) if filled.any() else None
+
+
+def _decayed(series: Series | None, metric: int, as_of_ms: int, decay: DecaySpec) -> DecayedMean:
+    """Return one metric's decayed mean over rated and over all responses."""
+    if series is None:
+        return _ABSENT
+    rated = decayed(series.rated(metric), as_of_ms, decay)
+    everything = decayed(series.everything(metric), as_of_ms, decay)
+    return DecayedMean(
+        mean=rated.mean,
+        effective_count=rated.effective_count if rated.weight else None,
+        mean_over_all=everything.mean,
+        effective_count_over_all=everything.effective_count if everything.weight else None,
+        standard_error=rated.standard_error,
+    )

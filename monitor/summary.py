@@ -1,0 +1,134 @@
+"""What the store holds, as records: the one form behind status, HTTP, page and Prometheus. Undefined is None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DecayedMean:
+    """One metric under one decay, over rated and over all responses."""
+
+    mean: float | None
+    effective_count: float | None
+    mean_over_all: float | None
+    effective_count_over_all: float | None
+    standard_error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSummary:
+    """One metric of one variant over all time; `variance` is the sample variance over rated responses."""
+
+    count: int
+    undefined: int
+    sum: float
+    mean: float | None
+    mean_over_all: float | None
+    variance: float | None
+    decayed: Mapping[str, DecayedMean]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSummary:
+    """One variant."""
+
+    responses: int
+    rated_responses: int
+    students: int
+    """Students, plus each response that names none."""
+    responses_without_user: int
+    feedback: Mapping[str, int]
+    """Current reactions by kind."""
+    responses_with_feedback: Mapping[str, int]
+    """Responses with at least one reaction, by kind."""
+    last_response_at_ms: int | None
+    last_event_at_ms: int | None
+    metrics: Mapping[str, MetricSummary]
+
+    @property
+    def rated_share(self) -> float | None:
+        """Rated responses of all."""
+        return self.rated_responses / self.responses if self.responses else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSummary:
+    """One experiment; variants in the order of the configuration."""
+
+    name: str
+    control: str
+    primary: str
+    crossovers: int
+    """Students who saw more than one variant."""
+    variants: Mapping[str, VariantSummary]
+
+    def ordered(self) -> list[tuple[str, VariantSummary]]:
+        """Return the variants, the control first."""
+        return sorted(self.variants.items(), key=lambda each: each[0] != self.control)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of `status --json` for this experiment."""
+        return {
+            "control": self.control,
+            "primary": self.primary,
+            "crossovers": self.crossovers,
+            "variants": {name: _variant_json(variant) for name, variant in self.variants.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything, decayed to `as_of_ms`."""
+
+    as_of_ms: int
+    experiments: Mapping[str, ExperimentSummary]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `status --json` prints."""
+        experiments = {name: each.to_json() for name, each in self.experiments.items()}
+        return {"as_of": iso(self.as_of_ms), "experiments": experiments}
+
+
+def iso(at_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC, with milliseconds."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _variant_json(variant: VariantSummary) -> dict[str, Any]:
+    return {
+        "responses": variant.responses,
+        "rated_responses": variant.rated_responses,
+        "rated_share": variant.rated_share,
+        "students": variant.students,
+        "responses_without_user": variant.responses_without_user,
+        "feedback": dict(variant.feedback),
+        "responses_with_feedback": dict(variant.responses_with_feedback),
+        "last_response_at": None if variant.last_response_at_ms is None else iso(variant.last_response_at_ms),
+        "last_event_at": None if variant.last_event_at_ms is None else iso(variant.last_event_at_ms),
+        "metrics": {name: _metric_json(metric) for name, metric in variant.metrics.items()},
+    }
+
+
+def _metric_json(metric: MetricSummary) -> dict[str, Any]:
+    return {
+        "count": metric.count,
+        "undefined": metric.undefined,
+        "sum": metric.sum,
+        "mean": metric.mean,
+        "mean_over_all": metric.mean_over_all,
+        "variance": metric.variance,
+        "decayed": {
+            name: {
+                "mean": decayed.mean,
+                "effective_count": decayed.effective_count,
+                "mean_over_all": decayed.mean_over_all,
+                "effective_count_over_all": decayed.effective_count_over_all,
+                "standard_error": decayed.standard_error,
+            }
+            for name, decayed in metric.decayed.items()
+        },
+    }

@@ -1,0 +1,1 @@
+"""Tests: unit and property (pure), integration (real servers), e2e (the command line), support and servers."""

@@ -1,0 +1,212 @@
+"""Events per CPU-second of the worker on a real broker and a real server, and where the time goes.
+
+Usage: python -m tests.bench [--responses N] [--json]
+
+The stream (the simulator's W1, 5 items and about 350 bytes per response, 4 partitions per topic) is written to Kafka
+first. Three readings of it follow in this process: poll only, poll and decode, and the whole worker; then the totals are
+compared with an independent count of the stream, because a fast wrong answer would be no answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+
+from monitor.clock import wall_clock
+from monitor.config import KafkaSettings, Settings, StoreSettings, load_settings
+from monitor.errors import Refusal
+from monitor.events import Decoder
+from monitor.ingest.kafka import KafkaSource
+from monitor.ingest.simulator import Scenario, default_config, generate, send_to_kafka, w1
+from monitor.ingest.source import Slice
+from monitor.ingest.telemetry import Telemetry
+from monitor.service import opened, worker_for
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer, redis_binary
+
+PARTITIONS = 4
+
+
+@dataclass
+class Reading:
+    """One pass over the stream."""
+
+    name: str
+    events: int
+    cpu_s: float
+    wall_s: float
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Events per CPU-second of this process."""
+        return self.events / self.cpu_s
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark and print a table or JSON."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--responses", type=int, default=300_000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(argv)
+    scenario = replace(w1(), responses=arguments.responses)
+    with KafkaBroker() as broker, RedisServer(redis_binary()) as server:
+        settings = _settings(scenario, broker, server)
+        written = _write(scenario, broker, settings)
+        readings = [
+            _read("poll", settings.kafka, sum(written.values()), lambda _: None),
+            _read("poll + decode", settings.kafka, sum(written.values()), _decoding(settings)),
+            _work(settings, sum(written.values()), server),
+        ]
+        server_us, bytes_used = _check(settings, server, written)
+    worker = readings[-1]
+    figures = {
+        "events": worker.events,
+        "events_per_cpu_s": {each.name: round(each.rate) for each in readings},
+        "worker_us_per_event": {name: round(cpu / worker.events * 1e6, 2) for name, cpu in worker.parts.items()},
+        "server_us_per_event": round(server_us, 2),
+        "events_per_cpu_s_with_server": round(1e6 / (worker.cpu_s / worker.events * 1e6 + server_us)),
+        "wall_events_per_s": round(worker.events / worker.wall_s),
+        "times_the_floor": round(readings[1].rate / worker.rate, 2),
+        "store_bytes_per_response": bytes_used,
+    }
+    if arguments.json:
+        print(json.dumps(figures, indent=1))
+    else:
+        for name, value in figures.items():
+            print(f"{name:32} {value}")
+    return 0
+
+
+def _settings(scenario: Scenario, broker: KafkaBroker, server: RedisServer) -> Settings:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "config.toml"
+        path.write_text(default_config(scenario))
+        settings = load_settings(path, {})
+    kafka = replace(settings.kafka, bootstrap_servers=broker.bootstrap)
+    return replace(settings, kafka=kafka, store=StoreSettings(url=server.url))
+
+
+def _write(scenario: Scenario, broker: KafkaBroker, settings: Settings) -> Counter[str]:
+    """Write the stream to Kafka and count it: responses and feedback, the re-sent ones too."""
+    for topic in (settings.kafka.responses_topic, settings.kafka.feedback_topic, settings.kafka.dead_letter_topic):
+        broker.create_topic(topic, PARTITIONS)
+    written: Counter[str] = Counter()
+
+    def counted() -> Iterator[Any]:
+        for event in generate(scenario):
+            written[event.kind] += 1
+            yield event
+
+    send_to_kafka(counted(), settings.kafka)
+    return written
+
+
+def _read(name: str, kafka: KafkaSettings, events: int, use: Callable[[Sequence[Slice]], None]) -> Reading:
+    source = KafkaSource(replace(kafka, group_id=f"bench-{name.replace(' ', '')}"))
+    seen = 0
+    cpu, wall = 0.0, 0.0
+    while seen < events:
+        if source.unplaced():
+            source.place({})
+            cpu, wall = time.process_time(), time.perf_counter()
+        slices = source.poll()
+        seen += sum(len(each.payloads) for each in slices)
+        use(slices)
+    reading = Reading(name, events, time.process_time() - cpu, time.perf_counter() - wall)
+    source.close()
+    return reading
+
+
+def _decoding(settings: Settings) -> Callable[[Sequence[Slice]], None]:
+    decoder = Decoder(settings)
+
+    def decode(slices: Sequence[Slice]) -> None:
+        now_ms = wall_clock()
+        for each in slices:
+            one = decoder.response if each.kind == "response" else decoder.feedback
+            try:
+                _ = [one(payload, now_ms) for payload in each.payloads]
+            except Refusal as refusal:
+                raise SystemExit(f"the simulator wrote a refused event: {refusal}") from refusal
+
+    return decode
+
+
+@contextmanager
+def _timed(parts: dict[str, float], name: str, holder: object, method: str) -> Iterator[None]:
+    """Add the CPU time of this thread inside one method to `parts`."""
+    original = getattr(holder, method)
+
+    def timed(*args: object, **options: object) -> object:
+        started = time.thread_time()
+        try:
+            return original(*args, **options)
+        finally:
+            parts[name] = parts.get(name, 0.0) + time.thread_time() - started
+
+    setattr(holder, method, timed)
+    try:
+        yield
+    finally:
+        setattr(holder, method, original)
+
+
+def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
+    parts: dict[str, float] = {}
+    with opened(settings, wall_clock) as opening:
+        source = KafkaSource(replace(settings.kafka, group_id="bench-worker"))
+        topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
+        worker = worker_for(settings, opening, source, Telemetry(), topics, wall_clock)
+        engine, store = worker._engine, worker._store  # noqa: SLF001  a measurement looks inside
+        server.client().config_resetstat()
+        gc.collect()
+        with (
+            _timed(parts, "poll", source, "poll"),
+            _timed(parts, "decode", worker, "_decode"),
+            _timed(parts, "attribution and rows", engine, "apply"),
+            _timed(parts, "store", store, "commit"),
+        ):
+            thread = threading.Thread(target=worker.run, name="worker")
+            cpu, wall = time.process_time(), time.perf_counter()
+            thread.start()
+            while worker.events < events and thread.is_alive():
+                time.sleep(0.005)
+            reading = Reading("worker", events, time.process_time() - cpu, time.perf_counter() - wall, parts)
+            worker.stop()
+            thread.join()
+        source.close()
+    parts["client threads and the rest"] = reading.cpu_s - sum(parts.values())
+    return reading
+
+
+def _check(settings: Settings, server: RedisServer, written: Counter[str]) -> tuple[float, float]:
+    """Compare the totals with what was written; return the server's µs per event and bytes per response."""
+    client = server.client()
+    with opened(settings, wall_clock) as opening:
+        (summary,) = opening.reader.summary().experiments.values()
+        responses = sum(each.responses for each in summary.variants.values())
+    if responses != written["response"]:
+        raise SystemExit(f"wrong: {responses} responses in the store, {written['response']} written")
+    used = client.info("cpu")
+    keys = list(client.scan_iter(b"abm:{0}:r*", count=5000))
+    sample = keys[:: max(len(keys) // 2000, 1)]
+    bytes_used = sum(client.memory_usage(key) or 0 for key in sample) / len(sample)
+    events = sum(written.values())
+    return (used["used_cpu_user"] + used["used_cpu_sys"]) / events * 1e6, round(bytes_used)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

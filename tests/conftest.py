@@ -1,0 +1,55 @@
+"""Fixtures: real servers, one of each kind for the whole run, and the shared material."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer, redis_binary, valkey_binary
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Return the folder of worked examples beside the checkout; tests that need it are skipped where it is absent."""
+    folder = Path(__file__).parents[2] / "shared"
+    if not folder.is_dir():
+        pytest.skip("the worked examples (../shared) are not here")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    """Yield a broker for the whole run; tests make topics of their own."""
+    with KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """Yield a Redis for the whole run; tests empty it first."""
+    with RedisServer(redis_binary()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[RedisServer]:
+    """Yield a Valkey for the whole run; tests empty it first."""
+    with RedisServer(valkey_binary()) as server:
+        yield server
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def store_server(request: pytest.FixtureRequest) -> RedisServer:
+    """Return each kind of store."""
+    server: RedisServer = request.getfixturevalue(f"{request.param}_server")
+    server.client().flushall()
+    return server

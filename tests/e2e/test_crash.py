@@ -1,0 +1,69 @@
+"""Invariant 2 on real parts: killed at random moments under load, the service ends where an undisturbed one does."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from monitor.config import StoreSettings, load_settings
+from monitor.ingest.simulator import Scenario, default_config, generate, send_to_kafka
+from monitor.store import RedisStore
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer
+from tests.support.command import ab_monitor, eventually, service
+from tests.support.dump import dump
+
+KILLS = 10
+PARTITIONS = 4
+
+
+def _config(directory: Path, scenario: Scenario, bootstrap: str, store: str, name: str) -> Path:
+    text = default_config(scenario).replace("localhost:9092", bootstrap)
+    path = directory / f"{name}.toml"
+    path.write_text(text)
+    settings = load_settings(path, {})
+    text = text.replace(settings.store.url, store).replace(settings.kafka.group_id, name)
+    path.write_text(text.replace("port = 9464", "port = 0"))
+    return path
+
+
+def _applied(store: RedisStore) -> int:
+    return sum(position.next_offset for position in store.state().positions.values())
+
+
+@pytest.mark.timeout(400)
+def test_ten_kills_under_load_lose_and_double_nothing(tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer) -> None:
+    """Aggregates after ten kill -9 equal, integer for integer, those of an undisturbed replay of the same events."""
+    scenario = Scenario(responses=60_000, students=4_000, days=3, seed=11)
+    redis_server.client().flushall()
+    other = redis_server.url.rstrip("/").removesuffix("/0") + "/1"
+    live = _config(tmp_path, scenario, kafka.bootstrap, redis_server.url, "crash")
+    calm = _config(tmp_path, scenario, kafka.bootstrap, other, "calm")
+    settings = load_settings(live, {})
+    for topic in (settings.kafka.responses_topic, settings.kafka.feedback_topic):
+        kafka.create_topic(topic, PARTITIONS)
+    events = list(generate(scenario))
+    writer = threading.Thread(target=send_to_kafka, args=(iter(events), settings.kafka))
+    writer.start()
+    store = RedisStore(settings.store)
+    chance = random.Random(3)
+    for kill in range(KILLS):
+        before = _applied(store)
+        with service(live, tmp_path / f"run-{kill}.log") as process:
+            eventually("the service applies events", lambda: _applied(store) > before or _applied(store) >= len(events))  # noqa: B023
+            time.sleep(chance.uniform(0, 0.4))
+            process.kill()
+            process.wait()
+    writer.join()
+    with service(live, tmp_path / "last.log"):
+        eventually("everything is applied", lambda: _applied(store) == len(events), within_s=120)
+    calm_file = tmp_path / "events.jsonl"
+    calm_file.write_bytes(b"\n".join(event.payload for event in events) + b"\n")
+    done = ab_monitor("replay", "--config", calm, calm_file)
+    assert done.returncode == 0, done.stderr
+    undisturbed = RedisStore(StoreSettings(url=other))
+    assert dump(store) == dump(undisturbed)

@@ -1,0 +1,177 @@
+"""Every query of the board returns numbers from a Prometheus that scraped a running monitor."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from kafka import KafkaProducer
+
+from grafana.generate import boards
+from grafana.queries import Query, filled_in, queries
+from tests.servers.kafka import KafkaBroker
+from tests.servers.process import Process, free_port
+from tests.servers.prometheus import PrometheusServer
+
+ROOT = Path(__file__).parents[2]
+BOARD = boards()["experiment.json"]
+QUERIES = list(queries(BOARD))
+
+WINDOWS = {"__rate_interval": "10s", "__range": "30s"}
+SCRAPED_FOR_S = 15
+PATIENCE_S = 60.0
+
+NO_END = "simulated traffic has no end that it could be behind of; shown with Kafka"
+EMPTY_IN_A_DEMO = {
+    "Lag": NO_END,
+    "Lag by topic, in time": NO_END,
+    "Lag by topic, in events": NO_END,
+    "Refused events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
+}
+
+SERVICE = """
+[kafka]
+bootstrap_servers = "{bootstrap}"
+responses_topic = "{name}.responses"
+feedback_topic = "{name}.feedback"
+dead_letter_topic = "{name}.dead"
+group_id = "{name}"
+
+[store]
+url = "embedded:{directory}/store"
+
+[http]
+port = {port}
+
+[[experiments]]
+name = "ranker-v2"
+control = "control"
+variants = {{ control = 0.5, treatment = 0.5 }}
+"""
+
+
+Series = list[tuple[dict[str, str], float]]
+"""Labels and value."""
+
+
+def series(prometheus: PrometheusServer, expr: str) -> Series:
+    """Return the labels and the current value of each series of an expression."""
+    return [(entry["metric"], float(entry["value"][1])) for entry in prometheus.query(expr)]
+
+
+def offered(prometheus: PrometheusServer, definition: str) -> list[str]:
+    """Return what Grafana offers for a variable defined as `label_values(selector, label)`."""
+    parts = re.fullmatch(r"label_values\((.*), (\w+)\)", definition)
+    assert parts is not None, definition
+    return sorted({labels[parts[2]] for labels, _ in series(prometheus, parts[1])})
+
+
+def until(read: Callable[[], Series]) -> Series:
+    """Return what `read` returns as soon as it is not empty."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := read()):
+        assert time.monotonic() < deadline, "nothing came"
+        time.sleep(0.5)
+    return value
+
+
+@contextmanager
+def scraped(command: list[str], port: int, directory: Path) -> Iterator[PrometheusServer]:
+    """Run a command of the monitor and a Prometheus that scrapes both of its pages every second."""
+    monitor = Process([sys.executable, "-m", "monitor", *command], directory, {"PYTHONPATH": str(ROOT)})
+
+    def ready() -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=2):
+                return True
+        except (URLError, OSError):
+            return False
+
+    try:
+        monitor.start(ready)
+        pages = ("metrics", "metrics/experiments")
+        with PrometheusServer([f"127.0.0.1:{port}/{page}" for page in pages]) as prometheus:
+            yield prometheus
+    finally:
+        monitor.stop()
+
+
+@pytest.fixture(scope="module")
+def scraped_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
+    """Yield a Prometheus that watched a demo (a week of students in three minutes) for `SCRAPED_FOR_S` seconds."""
+    port = free_port()
+    command = ["demo", "--speed", "3360", "--stay", "--port", str(port)]
+    with scraped(command, port, tmp_path_factory.mktemp("demo")) as prometheus:
+        until(lambda: series(prometheus, 'count(abmonitor_metric_mean{decay!="none"}) > 1'))
+        time.sleep(SCRAPED_FOR_S)
+        yield prometheus
+
+
+@pytest.fixture(scope="module")
+def chosen(scraped_demo: PrometheusServer) -> Mapping[str, str]:
+    """Return the board's variables as a first visit chooses them: the default where it exists, else the first value."""
+    values: dict[str, str] = dict(WINDOWS)
+    for choice in BOARD["templating"]["list"][1:]:
+        found = offered(scraped_demo, filled_in(choice["query"]["query"], values))
+        assert found, choice["name"]
+        default = choice.get("current", {}).get("value")
+        values[choice["name"]] = default if default in found else found[0]
+    return values
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: f"{query.panel} {query.ref}")
+def test_every_panel_shows_numbers(query: Query, scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
+    """A demo fills the board: each query returns finite numbers, and the comparison has a line per variant."""
+    if query.panel in EMPTY_IN_A_DEMO:
+        pytest.skip(EMPTY_IN_A_DEMO[query.panel])
+    found = series(scraped_demo, filled_in(query.expr, chosen))
+    assert found
+    assert [labels for labels, value in found if not math.isfinite(value)] == []
+    if "{{variant}}" in query.legend:
+        assert len({labels["variant"] for labels, _ in found}) >= 2
+
+
+def test_the_control_leads_itself_by_nothing(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
+    """The lead is measured from the control that the experiment declares."""
+    (control,) = {labels["control"] for labels, _ in series(scraped_demo, "abmonitor_experiment_info")}
+    (lead,) = [query for query in QUERIES if "lead over" in query.panel and query.ref == "B"]
+    leads = {labels["variant"]: value for labels, value in series(scraped_demo, filled_in(lead.expr, chosen))}
+    assert leads.pop(control) == 0
+    assert any(value != 0 for value in leads.values())
+
+
+def test_shares_are_shares(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
+    """Rated shares lie between 0 and 1, and the shares of students add up to 1."""
+    by_panel = {query.panel: filled_in(query.expr, chosen) for query in QUERIES}
+    assert all(0 < value <= 1 for _, value in series(scraped_demo, by_panel["Rated share"]))
+    assert math.isclose(sum(value for _, value in series(scraped_demo, by_panel["Share of students"])), 1)
+
+
+def test_lag_and_refusals_are_seen_with_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """Panels that a demo leaves empty show the lag of a topic, and the reason of a message that is not JSON."""
+    name, port = "board", free_port()
+    for topic in ("responses", "feedback", "dead"):
+        kafka.create_topic(f"{name}.{topic}", 1)
+    config = tmp_path / "config.toml"
+    config.write_text(SERVICE.format(bootstrap=kafka.bootstrap, name=name, directory=tmp_path, port=port))
+    asked = {query.panel: filled_in(query.expr, WINDOWS) for query in QUERIES if query.panel in EMPTY_IN_A_DEMO}
+    refusals = asked.pop("Refused events by reason")
+    with (
+        scraped(["run", "--config", str(config)], port, tmp_path) as prometheus,
+        KafkaProducer(bootstrap_servers=kafka.bootstrap) as producer,
+    ):
+        producer.send(f"{name}.feedback", b"not json").get(10)
+        until(lambda: series(prometheus, "sum(abmonitor_rejected_events_total) > 0"))
+        producer.send(f"{name}.feedback", b"still not json").get(10)
+        seen = until(lambda: series(prometheus, f"({refusals}) > 0"))
+        lags = [series(prometheus, expr) for expr in asked.values()]
+    assert [set(labels) for labels, _ in seen] == [{"reason"}]
+    assert [found for found in lags if not found] == []

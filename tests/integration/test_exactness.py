@@ -1,0 +1,177 @@
+"""Invariant 1 on real servers: the aggregates are a function of the set of events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monitor.aggregates import Layout, join_limbs
+from monitor.config import ExperimentSettings, Settings, StoreSettings
+from monitor.events import Feedback, Response
+from monitor.identity import Identities
+from monitor.ingest.engine import PENDING_CLASS, Engine, Experiment
+from monitor.store import Advance, Reader, RedisStore, open_store
+from tests.servers.redis import RedisServer
+from tests.support.dump import dump
+from tests.support.oracle import Judged, decayed_mean, judge, students
+from tests.support.streams import EXPERIMENT, arrivals, settings_with, streams
+
+Events = Sequence[Response | Feedback]
+_SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large, HealthCheck.large_base_example]
+_KEY = "a key for tests"
+
+
+class Bench:
+    """A store with any number of workers, each with a partition of its own."""
+
+    def __init__(self, server: RedisServer, experiment: ExperimentSettings = EXPERIMENT) -> None:
+        self.settings: Settings = replace(
+            settings_with(experiment), store=StoreSettings(url=server.url, user_hash_key=_KEY)
+        )
+        self.store = RedisStore(self.settings.store)
+        self.store.client.flushall()
+        self.opened = open_store(self.store, self.settings)
+        self.reader = Reader(self.store, self.settings, self.opened.numbers, lambda: 0)
+        self.number = self.opened.numbers[experiment.name]
+
+    def worker(self) -> tuple[Engine, RedisStore]:
+        """Return another worker's engine and connection."""
+        store = RedisStore(self.settings.store)
+        store.state()
+        experiment = Experiment(self.number, self.settings.experiments[0], store.keys)
+        return Engine([experiment], Identities(self.opened.hash_key), store, cached_rows=4, cached_students=4), store
+
+    def feed(self, batches: Sequence[Events], *, workers: int = 1, turns: Sequence[int] = (0,)) -> None:
+        """Apply the batches, each by the worker whose turn it is; a refused commit is applied again."""
+        crew = [self.worker() for _ in range(workers)]
+        offsets = [0] * workers
+        for number, batch in enumerate(batches):
+            turn = turns[number % len(turns)] % workers
+            engine, store = crew[turn]
+            status = None
+            while status != "applied":
+                commit, _ = engine.apply(
+                    [event for event in batch if isinstance(event, Response)],
+                    [event for event in batch if isinstance(event, Feedback)],
+                    {str(self.number): 0, PENDING_CLASS: 0},
+                )
+                expected = offsets[turn] or None
+                commit.advances = [Advance(f"t:{turn}", expected, offsets[turn] + len(batch), 0, at_end=False)]
+                status = store.commit(commit)
+                if status != "applied":
+                    assert status == "stale"
+                    engine.forget()
+                    store.state()
+            offsets[turn] += len(batch)
+        for _, store in crew:
+            store.close()
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """Yield each kind of server."""
+    yield request.getfixturevalue(f"{request.param}_server")
+
+
+@settings(max_examples=40, suppress_health_check=_SLOW)
+@given(data=st.data())
+def test_any_order_duplication_batching_and_split_give_the_same_integers(data: st.DataObject, server: RedisServer) -> None:
+    """Two workers fed a shuffled, partly doubled stream leave what one worker leaves that got it in order."""
+    events = data.draw(streams())
+    bench = Bench(server)
+    bench.feed([events])
+    expected = dump(bench.store)
+    again = Bench(server)
+    again.feed(
+        data.draw(arrivals(events)), workers=data.draw(st.integers(1, 3)), turns=data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=7))
+    )
+    assert dump(again.store) == expected
+    bench.store.close()
+    again.store.close()
+
+
+@settings(max_examples=40, suppress_health_check=_SLOW)
+@given(events=streams())
+def test_the_summary_is_what_a_straightforward_recomputation_says(events: Events, server: RedisServer) -> None:
+    """Counts, sums, means, variances, decayed means and student sums agree with the oracle."""
+    bench = Bench(server)
+    bench.feed([events])
+    judged = judge(EXPERIMENT, events)
+    summary = bench.reader.summary()
+    for name, found in summary.experiments["ranker"].variants.items():
+        own = [each for each in judged if each.response.variant == name]
+        rated = [each for each in own if each.rated]
+        assert (found.responses, found.rated_responses) == (len(own), len(rated))
+        assert found.feedback == _kinds(own)
+        for metric in EXPERIMENT.metrics:
+            values = [each.metrics[metric.name] for each in rated]
+            defined = [value for value in values if value is not None]
+            measured = found.metrics[metric.name]
+            assert (measured.count, measured.undefined) == (len(defined), len(values) - len(defined))
+            assert measured.sum == pytest.approx(math.fsum(defined), abs=1e-8)
+            if defined:
+                assert measured.mean == pytest.approx(np.mean(defined), abs=1e-8)
+                assert measured.mean_over_all == pytest.approx(math.fsum(defined) / len(own), abs=1e-8)
+            if len(defined) > 1:
+                assert measured.variance == pytest.approx(np.var(defined, ddof=1), abs=1e-7)
+            for decay in EXPERIMENT.decay[:2]:
+                assert decay.half_life_ms is not None
+                _check_decayed(
+                    [(each.response.timestamp_ms, each.metrics[metric.name]) for each in rated],
+                    summary.as_of_ms,
+                    decay.half_life_ms,
+                    measured.decayed[decay.name].mean,
+                    measured.decayed[decay.name].effective_count,
+                )
+    _check_units(bench, judged)
+    bench.store.close()
+
+
+def _kinds(judged: Sequence[Judged]) -> dict[str, int]:
+    kinds: dict[str, int] = {}
+    for each in judged:
+        for kind, count in each.kinds.items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    return dict(sorted(kinds.items()))
+
+
+def _check_decayed(
+    values: Sequence[tuple[int, float | None]], as_of_ms: int, half_life_ms: int, mean: float | None, count: float | None
+) -> None:
+    expected = decayed_mean([(at_ms, value) for at_ms, value in values if value is not None], as_of_ms, half_life_ms)
+    if expected is None:
+        assert mean is None
+        return
+    assert mean == pytest.approx(expected[0], rel=1e-4, abs=1e-8)
+    assert count == pytest.approx(expected[1], rel=1e-4)
+
+
+def _check_units(bench: Bench, judged: Sequence[Judged]) -> None:
+    """Compare Q = ΣS², R = ΣS·n, P = Σn² and the counts of units with the oracle's students."""
+    sums = students(judged)
+    layout = Layout.of(EXPERIMENT)
+    for index, variant in enumerate(sorted(EXPERIMENT.variants)):
+        stored = bench.store.client.get(bench.store.keys.units(bench.number, index))
+        record = np.zeros(layout.unit_width, dtype=np.int64)
+        if stored:
+            record[: len(stored) // 8] = np.frombuffer(stored, dtype=">i8")
+        anonymous = [each for each in judged if each.response.user_id is None and each.response.variant == variant]
+        loyal = [arms[variant] for arms in sums.values() if set(arms) == {variant}]
+        assert record[0] == sum(variant in arms for arms in sums.values())
+        assert record[3] == len(loyal) + len(anonymous)
+        assert record[4] == sum(each.responses for each in loyal) + len(anonymous)
+        metric = EXPERIMENT.metrics[0].name
+        pairs = [tuple(each.metrics[metric]) for each in loyal] + [
+            (int(each.rated), each.metrics.get(metric) or 0.0) for each in anonymous
+        ]
+        squares = [join_limbs(record[at : at + 1], record[at + 1 : at + 2])[0] for at in (15, 17, 19, 21)]
+        assert squares[0] / 2**30 == pytest.approx(math.fsum(s for _, s in pairs), abs=1e-8)
+        assert squares[1] / 2.0 ** layout.squares[0] == pytest.approx(math.fsum(s * s for _, s in pairs), abs=1e-6)
+        assert squares[2] / 2**30 == pytest.approx(math.fsum(n * s for n, s in pairs), abs=1e-6)
+        assert squares[3] == sum(n * n for n, _ in pairs)

@@ -1,0 +1,1 @@
+"""Real servers, started and stopped by the tests."""

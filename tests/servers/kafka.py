@@ -1,0 +1,120 @@
+"""A Kafka broker in KRaft mode, from its jars."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from tests.servers.process import Process, answers, free_port, need
+
+_POM = Path(__file__).with_name("kafka.xml")
+_CACHE = Path(__file__).parents[2] / ".cache"
+_SETTINGS = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={directory}/logs
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+auto.create.topics.enable=false
+log.retention.ms=-1
+"""
+
+
+def jars() -> Path:
+    """Return the directory of Kafka's jars, fetched by Maven when the pom has changed."""
+    java, maven = need("java", "openjdk-17-jdk-headless"), need("mvn", "maven")
+    assert java
+    digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]
+    target = _CACHE / f"kafka-{digest}"
+    if not (target / "complete").exists():
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        goal = "dependency:copy-dependencies"
+        subprocess.run(
+            [maven, "-q", "-B", "-f", str(_POM), goal, f"-DoutputDirectory={target}", "-DincludeScope=runtime"],
+            check=True,
+            cwd=target,
+            stdin=subprocess.DEVNULL,
+        )
+        (target / "complete").touch()
+    return target
+
+
+class KafkaBroker:
+    """One broker with its own directory."""
+
+    def __init__(self) -> None:
+        self._jars = jars()
+        self._directory = Path(tempfile.mkdtemp(prefix="abm-kafka-"))
+        self.port = free_port()
+        self._settings = self._directory / "server.properties"
+        self._settings.write_text(
+            _SETTINGS.format(port=self.port, controller=free_port(), directory=self._directory)
+        )
+        self.process = Process(
+            self._java("-Xmx512m", "kafka.Kafka", str(self._settings)), self._directory, {"LOG_DIR": str(self._directory)}
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address."""
+        return f"127.0.0.1:{self.port}"
+
+    def _java(self, *arguments: str) -> list[str]:
+        heap = [argument for argument in arguments if argument.startswith("-X")]
+        rest = [argument for argument in arguments if not argument.startswith("-X")]
+        return [need("java", "openjdk-17-jdk-headless"), *heap, "-cp", f"{self._jars}/*", *rest]
+
+    def start(self) -> None:
+        """Start it, on the same port and files as before."""
+        self.process.start(self._ready)
+
+    def _ready(self) -> bool:
+        if not answers(self.port):
+            return False
+        try:
+            with KafkaAdminClient(bootstrap_servers=self.bootstrap, request_timeout_ms=5000) as admin:
+                admin.list_topics()
+        except KafkaError:
+            return False
+        return True
+
+    def create_topic(self, name: str, partitions: int, settings: Mapping[str, str] | None = None) -> None:
+        """Create a topic."""
+        with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+            admin.create_topics({name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(settings or {})}})
+
+    def __enter__(self) -> KafkaBroker:
+        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        subprocess.run(
+            self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings)),
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "LOG_DIR": str(self._directory)},
+        )
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.process.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,84 @@
+"""Prometheus and promtool."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.servers.process import Process, free_port, need
+
+
+class PrometheusServer:
+    """A server that scrapes `targets` (host:port/path) every second."""
+
+    def __init__(self, targets: Sequence[str]) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="abm-prometheus-"))
+        self.port = free_port()
+        jobs = []
+        for number, target in enumerate(targets):
+            address, _, path = target.partition("/")
+            jobs.append(
+                {
+                    "job_name": f"job-{number}",
+                    "metrics_path": f"/{path}",
+                    "static_configs": [{"targets": [address]}],
+                }
+            )
+        config = self._directory / "prometheus.yml"
+        # JSON is YAML.
+        config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}))
+        self.process = Process(
+            [
+                need("prometheus", "prometheus"),
+                f"--config.file={config}",
+                f"--storage.tsdb.path={self._directory / 'series'}",
+                f"--web.listen-address=127.0.0.1:{self.port}",
+            ],
+            self._directory,
+        )
+
+    def _get(self, path: str, **query: str) -> Any:
+        url = f"http://127.0.0.1:{self.port}{path}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  our own server
+            return json.load(answer)["data"]
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=2) as answer:  # noqa: S310
+                return bool(answer.status == HTTPStatus.OK)
+        except OSError:
+            return False
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the result of an instant query."""
+        found: list[dict[str, Any]] = self._get("/api/v1/query", query=expression)["result"]
+        return found
+
+    def targets(self) -> list[dict[str, Any]]:
+        """Return the active targets with their health."""
+        found: list[dict[str, Any]] = self._get("/api/v1/targets")["activeTargets"]
+        return found
+
+    def __enter__(self) -> PrometheusServer:
+        self.process.start(self._ready)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.process.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def promtool(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run promtool."""
+    return subprocess.run(
+        [need("promtool", "prometheus"), *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=60
+    )

@@ -1,0 +1,100 @@
+"""Generated streams of events for property tests, with everything that real ones do wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from monitor.config import DecaySpec, ExperimentSettings, MetricSpec, Settings
+from monitor.events import Feedback, Item, Response
+
+HOUR = 3_600_000
+START = 1_767_225_600_000
+
+EXPERIMENT = ExperimentSettings(
+    name="ranker",
+    control="control",
+    variants={"control": 0.5, "treatment": 0.5},
+    metrics=(
+        MetricSpec("dcg@5", "dcg", 5),
+        MetricSpec("ndcg@3", "ndcg", 3),
+        MetricSpec("success@2", "success", 2),
+        MetricSpec("rr@5", "rr", 5),
+        MetricSpec("cg@5", "cg", 5),
+        MetricSpec("p@3", "p", 3),
+    ),
+    grades={"rating": "score", "helpful": 4.0, "watched": ((0.1, 1.0), (0.5, 2.0), (0.9, 4.0))},
+    decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
+)
+SETTINGS = Settings((EXPERIMENT,))
+
+
+def settings_with(experiment: ExperimentSettings) -> Settings:
+    """Return the settings for another experiment."""
+    return replace(SETTINGS, experiments=(experiment,))
+
+
+@st.composite
+def _response(draw: st.DrawFn, number: int) -> Response:
+    count = draw(st.integers(0, 6))
+    positions = list(range(1, count + 1))
+    if draw(st.integers(0, 4)) == 0:
+        positions = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count, unique=True))
+    items = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count, unique=True))
+    student = draw(st.integers(0, 5))
+    return Response(
+        response_id=f"r-{number}" if number % 3 else f"a-long-response-id-{number}",
+        timestamp_ms=START + draw(st.integers(0, 100 * HOUR)),
+        experiment=draw(st.sampled_from(["ranker"] * 9 + ["other"])),
+        variant=draw(st.sampled_from([("control", "treatment")[student % 2]] * 8 + ["control", "treatment", "unknown"])),
+        items=[Item(f"video-{item}", position) for item, position in zip(items, positions, strict=True)],
+        user_id=f"student-{student}" if student else None,
+    )
+
+
+@st.composite
+def _reactions(draw: st.DrawFn, response: Response) -> list[Feedback]:
+    reactions = []
+    for number in range(draw(st.integers(0, 4))):
+        kind, scores = draw(
+            st.sampled_from(
+                [("rating", [0.0, 1.0, 2.5, 4.0]), ("rating", [0.0, 3.0]), ("helpful", [1.0]), ("watched", [0.0, 0.1, 0.95]), ("escalated", [1.0])]
+            )
+        )
+        reactions.append(
+            Feedback(
+                feedback_id=f"f-{number}",
+                response_id=response.response_id,
+                timestamp_ms=response.timestamp_ms + draw(st.sampled_from([-1, 0, 1, HOUR, HOUR, 24 * HOUR, 24 * HOUR + 1])),
+                kind=kind,
+                user_id=draw(st.sampled_from([response.user_id, None, "student-9"])),
+                item_id=draw(st.sampled_from([item.item_id for item in response.items] + [None, "video-99"])),
+                score=draw(st.sampled_from(scores)),
+            )
+        )
+    return reactions
+
+
+@st.composite
+def streams(draw: st.DrawFn, largest: int = 25) -> list[Response | Feedback]:
+    """Draw the set of events of up to `largest` responses: unknown arms, crossovers, revisions, early and late ones."""
+    events: list[Response | Feedback] = []
+    for number in range(draw(st.integers(1, largest))):
+        response = draw(_response(number))
+        events.append(response)
+        events += draw(_reactions(response))
+    return events
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, events: list[Response | Feedback]) -> list[list[Response | Feedback]]:
+    """Draw an order, re-sent events and a division into batches."""
+    again = draw(st.lists(st.sampled_from(events), max_size=10))
+    order = draw(st.permutations(events + again))
+    batches = []
+    while order:
+        size = draw(st.integers(1, 12))
+        batches.append(order[:size])
+        order = order[size:]
+    return batches
