@@ -34,7 +34,7 @@ BUCKETS_PER_CHUNK = 64
 """Time buckets of one half-life, stored as one value."""
 
 OFFSET_BITS = 10
-"""Where in its bucket an event lies is known to 1/1024 of the bucket. A bucket keeps Σ offset and Σ x·offset besides the
+"""Where in its bucket an event lies is known to 1/1024 of the bucket. A bucket keeps Σ offset and Σ x·offset besides
 counts and sums, so weights are taken to first order around its middle: each is right to (ln 2/128)²/2 = 0.0015 %."""
 
 _REACH_HALF_LIVES = 80
@@ -76,7 +76,7 @@ class Layout:
     def response_width(self) -> int:
         """[responses, Σ offset, rated, Σ offset of rated] + m × 8.
 
-        Per metric: [undefined, Σ offset of undefined, Σx (2), Σx·offset (2), Σx² (2)]. Offsets are 0 in all-time records.
+        Per metric: [undefined, Σ offset of undefined, Σx (2), Σx·offset (2), Σx² (2)]; without offsets for all time.
         """
         return 4 + 8 * self.metrics
 
@@ -241,7 +241,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Decayed sums of one series: Σw, Σw², Σw·x, Σw²·x, Σw²·x²; exponential weights relative to the newest observation."""
+    """Decayed sums of one series: Σw, Σw², Σw·x, Σw²·x, Σw²·x² (exponential weights: relative to the newest)."""
 
     weight: float
     squared_weight: float
@@ -288,7 +288,7 @@ def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
     times_ms = groups.times_ms[live]
     if decay.half_life_ms is not None:
         weight = np.exp2((times_ms - means_ms[live].max()) / decay.half_life_ms)
-        slope = math.log(2) / decay.half_life_ms
+        slope = np.full_like(weight, math.log(2) / decay.half_life_ms)
     else:
         weight = weights(np.maximum(as_of_ms - times_ms, 0.0), decay)
         slope = weight / 86_400_000
@@ -304,7 +304,9 @@ def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
     )
 
 
-def chunks_in_reach(stored: Iterable[int], as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None) -> list[int]:
+def chunks_in_reach(
+    stored: Iterable[int], as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None
+) -> list[int]:
     """Return the chunks that a reading at `as_of_ms` needs, rising: those whose weight is not nothing.
 
     Exponential weights are relative to the newest observation, which `anchor` says is in that chunk or before; by
@@ -373,7 +375,12 @@ class Series:
     def read(cls, records: Ints, numbers: Ints, span_ms: int, layout: Layout) -> Series:
         """Return the series that bucket records (n × response_width) with bucket numbers (n) stand for."""
         width_ms = span_ms / BUCKETS_PER_CHUNK
-        return cls((numbers + 0.5) * width_ms, width_ms / (1 << OFFSET_BITS), records, layout.square_scale())
+        return cls(
+            numbers.astype(np.float64) * width_ms + width_ms / 2,
+            width_ms / (1 << OFFSET_BITS),
+            records,
+            layout.square_scale(),
+        )
 
 
 def responses_of(record: Ints, layout: Layout) -> Iterator[tuple[int, float, float]]:

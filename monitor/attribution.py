@@ -19,7 +19,7 @@ from monitor.ranking import Scorer
 
 DAY_MS = 86_400_000
 MAX_REACTIONS = 1000
-"""Reactions kept per response, the newest by event time; the newest N of a set do not depend on the order of arrival."""
+"""Reactions kept per response, the newest by event time: which those are does not depend on the order of arrival."""
 
 Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
 """(event time in ms, feedback id, student's tag or b"", item's hash or b"" for the whole answer, kind, score)."""
@@ -248,9 +248,7 @@ def expose(student: Student, timestamp_ms: int, variant: int, exposure_days: int
         student.days = {key: sums for key, sums in student.days.items() if key[1] < end}
 
 
-def add_sums(
-    student: Student, timestamp_ms: int, variant: int, difference: Sequence[int], exposure_days: int
-) -> None:
+def add_sums(student: Student, timestamp_ms: int, variant: int, difference: Sequence[int], exposure_days: int) -> None:
     """Add a response's difference to the student's sums, and to its day's if that lies in the closed window.
 
     A response that adds itself was shown: see `expose`.

@@ -25,10 +25,10 @@ from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
 from monitor.errors import AbMonitorError, UsageError
 from monitor.evaluation import Evaluation, evaluate
-from monitor.ingest.judging import judged_responses
 from monitor.events import instant_ms
 from monitor.export import render
 from monitor.ingest.files import FileSource
+from monitor.ingest.judging import judged_responses
 from monitor.ingest.kafka import KafkaSource, inspect_cluster
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import http_for, opened, viewed, worker_for
@@ -66,10 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--verbose", action="store_true", help="log more, and show the whole trace of an error")
     configured = argparse.ArgumentParser(add_help=False, parents=[common])
-    configured.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML file; docs/configuration.md")
+    configured.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="TOML file; docs/configuration.md"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, command: Callable[[argparse.Namespace], int], text: str, parent: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def add(
+        name: str, command: Callable[[argparse.Namespace], int], text: str, parent: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text, parents=[parent])
         added.set_defaults(command=command)
         return added
@@ -77,16 +81,22 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_arguments(add("demo", demo.run, "the main job on embedded parts, with simulated traffic", common))
     add("run", _run, "the service: Kafka → store → HTTP", configured)
     replay = add("replay", _replay, "the same pipeline from files of JSON lines", configured)
-    replay.add_argument("events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin")
+    replay.add_argument(
+        "events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin"
+    )
     status = add("status", _status, "what the store holds", configured)
     status.add_argument("--experiment", metavar="E", help="only this one")
     status.add_argument("--as-of", metavar="T", help="decay to this ISO time instead of the newest event")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     evaluate = add("evaluate", _evaluate, "offline: per-query metrics, no store needed", configured)
-    evaluate.add_argument("events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin")
+    evaluate.add_argument(
+        "events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin"
+    )
     evaluate.add_argument("--experiment", metavar="E", help="only this one")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
-    simulate.add_arguments(add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common))
+    simulate.add_arguments(
+        add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common)
+    )
     add("check", _check, "validate the file, reach Kafka and the store, warn about unsafe settings", configured)
     return parser
 
@@ -233,7 +243,9 @@ def _evaluation_table(name: str, evaluation: Evaluation) -> Table:
     for place, column in enumerate(evaluation.header()):
         table.add_column(column, justify="left" if place < _TEXT_COLUMNS else "right")
     for row in evaluation.rows():
-        table.add_row(*["–" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row])
+        table.add_row(
+            *["–" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row]
+        )
     return table
 
 

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,9 @@ _PLAIN_EVERY_S: Final = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument("--speed", type=float, metavar="X", help="simulated seconds per second (default: all in a minute)")
+    parser.add_argument(
+        "--speed", type=float, metavar="X", help="simulated seconds per second (default: all in a minute)"
+    )
     parser.add_argument("--days", type=float, default=7, help="simulated days (7)")
     parser.add_argument("--responses", type=int, default=60_000, help="answers of the bot (60000)")
     parser.add_argument("--students", type=int, default=5_000, help="students (5000)")
@@ -60,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         opening = stack.enter_context(opened(settings, wall_clock))
         source = SimulatedSource(generate(scenario), scenario.start_ms, speed)
         topics = {"response": "simulated", "feedback": "simulated"}
-        worker = worker_for(settings, opening, source, telemetry, topics, wall_clock)
+        worker = worker_for(settings, opening, source, telemetry, topics, source.now_ms)
         server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
         interrupted = stack.enter_context(_interruptible(worker))
         _watch(console, worker, opening, source, server)
@@ -111,8 +114,6 @@ def _interruptible(worker: Worker) -> Iterator[threading.Event]:
 
 def _watch(console: Console, worker: Worker, opening: Opening, source: SimulatedSource, server: HttpServer) -> None:
     """Show the table while the worker works: live on a terminal, every ten seconds otherwise."""
-    thread = threading.Thread(target=worker.run, name="worker", daemon=True)
-    thread.start()
     last_events, last_at = 0, time.monotonic()
     rate = 0.0
 
@@ -127,17 +128,20 @@ def _watch(console: Console, worker: Worker, opening: Opening, source: Simulated
         table = render(opening.reader.summary(), now_ms=source.now_ms(), events_per_second=rate)
         return Group(header, table)
 
-    if console.is_terminal:
-        with Live(picture(), console=console, refresh_per_second=4, screen=False) as live:
-            while thread.is_alive():
-                thread.join(_REFRESH_S)
-                live.update(picture())
-        return
-    console.print(f"page: http://127.0.0.1:{server.port}/")
-    sys.stdout.flush()
-    while thread.is_alive():
-        thread.join(_PLAIN_EVERY_S)
-        console.print(picture())
+    with ThreadPoolExecutor(1, thread_name_prefix="worker") as executor:
+        work = executor.submit(worker.run)
+        if console.is_terminal:
+            with Live(picture(), console=console, auto_refresh=False) as live:
+                while not work.done():
+                    wait([work], _REFRESH_S)
+                    live.update(picture(), refresh=True)
+        else:
+            console.print(f"page: http://127.0.0.1:{server.port}/")
+            sys.stdout.flush()
+            while not work.done():
+                wait([work], _PLAIN_EVERY_S)
+                console.print(picture())
+        work.result()
 
 
 def _explain(console: Console, scenario: Scenario, opening: Opening, server: HttpServer) -> None:

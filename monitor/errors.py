@@ -1,13 +1,13 @@
 """What can go wrong, as one tree.
 
-    AbMonitorError                      exit code 1
-    ├── UsageError                      2   the command line or the configuration file is wrong
-    │   └── ConfigError                 2   … and this is the key
-    ├── DependencyUnavailable           3   Kafka or the store is out of reach at start
-    │   └── StoreUnavailable            3   … the store: while running, a reason to wait
-    ├── InputRefused                    4   more refused input than the limits allow
-    ├── StoreOwned                      5   the store was made under other definitions, or by something else
-    └── Refusal                         one event is not acceptable; only this one is survivable per record
+AbMonitorError                      exit code 1
+├── UsageError                      2   the command line or the configuration file is wrong
+│   └── ConfigError                 2   … and this is the key
+├── DependencyUnavailable           3   Kafka or the store is out of reach at start
+│   └── StoreUnavailable            3   … the store: while running, a reason to wait
+├── InputRefused                    4   more refused input than the limits allow
+├── StoreOwned                      5   the store was made under other definitions, or by something else
+└── Refusal                         one event is not acceptable; only this one is survivable per record
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def instant_ms(timestamp: str | int) -> int:
 
 
 def _unwrapped(payload: bytes) -> dict[str, Any]:
-    """Return the fields of the event in a message, out of its CloudEvents 1.0 envelope (structured mode) if it has one."""
+    """Return the fields of the event in a message, out of its CloudEvents 1.0 envelope (structured mode) if any."""
     found = _parsed(payload)
     if not (isinstance(found.get("specversion"), str) and ("data" in found or "data_base64" in found)):
         return found

@@ -30,13 +30,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="write JSON lines there; .gz is packed, - is stdout")
     parser.add_argument("--kafka", action="store_true", help="write to the topics of --config")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the monitor's configuration, for --kafka")
-    parser.add_argument("--print-config", action="store_true", help="print a configuration that fits the traffic, and end")
-    parser.add_argument("--live", action="store_true", help="--days of history up to now, then traffic as it happens, without end")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print a configuration that fits the traffic, and end"
+    )
+    parser.add_argument(
+        "--live", action="store_true", help="--days of history up to now, then traffic as it happens, without end"
+    )
     parser.add_argument("--responses", type=int, default=60_000, help="answers of the bot in --days (60000)")
     parser.add_argument("--students", type=int, default=5_000, help="students (5000)")
     parser.add_argument("--days", type=float, default=7, help="simulated days (7)")
-    parser.add_argument("--effect", action="append", default=[], metavar="VARIANT=X", help="shift of the grades (treatment=0.15)")
-    parser.add_argument("--share", action="append", default=[], metavar="VARIANT=X", help="share of students (control=0.5 treatment=0.5)")
+    parser.add_argument(
+        "--effect", action="append", default=[], metavar="VARIANT=X", help="shift of the grades (treatment=0.15)"
+    )
+    parser.add_argument(
+        "--share",
+        action="append",
+        default=[],
+        metavar="VARIANT=X",
+        help="share of students (control=0.5 treatment=0.5)",
+    )
     parser.add_argument("--start", metavar="T", help="ISO time of the first answers (a fixed week)")
     parser.add_argument("--seed", type=int, default=1, help="another seed is other traffic (1)")
 

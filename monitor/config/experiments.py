@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
@@ -13,8 +14,9 @@ from monitor.config.values import duration_ms, instant_ms, integer, number, one_
 from monitor.errors import ConfigError
 
 _KEYS: Final = {
-    "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal", "max_grade",
-    "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay", "exposure_days",
+    "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
+    "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
+    "exposure_days",
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -29,6 +31,7 @@ _MOST_VARIANTS: Final = 256
 _MOST_METRICS: Final = 20
 _SHARES_AGREE: Final = 1e-6
 _DAY_MS: Final = 86_400_000
+_SHORTEST_MS: Final = 1000
 
 
 def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
@@ -65,7 +68,9 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         discount=cast(Discount, one_of(f"{where}.discount", table.get("discount", "log2"), get_args(Discount))),
         ideal=cast(Ideal, one_of(f"{where}.ideal", table.get("ideal", "shown"), get_args(Ideal))),
         max_grade=max_grade,
-        relevant_grade=number(f"{where}.relevant_grade", table.get("relevant_grade", min(3, max_grade)), 0.0, max_grade),
+        relevant_grade=number(
+            f"{where}.relevant_grade", table.get("relevant_grade", min(3, max_grade)), 0.0, max_grade
+        ),
         grades=_grades(f"{where}.grades", table.get("grades", {"rating": "score"}), max_grade),
         feedback_window_ms=duration_ms(f"{where}.feedback_window", table.get("feedback_window", "24h")),
         allowed_lateness_ms=duration_ms(f"{where}.allowed_lateness", table.get("allowed_lateness", "7d")),
@@ -86,7 +91,12 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
 
 
 def _name(key: str, value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable() or value != value.strip():
+    if (
+        not isinstance(value, str)
+        or not 0 < len(value) <= _LONGEST_NAME
+        or not value.isprintable()
+        or value != value.strip()
+    ):
         raise ConfigError(key, value, f"1 to {_LONGEST_NAME} printable characters without blanks around them")
     return value
 
@@ -155,7 +165,7 @@ def _steps(key: str, rule: list[object], max_grade: float) -> tuple[tuple[float,
         if not isinstance(step, list) or len(step) != 2:  # noqa: PLR2004  a pair
             raise ConfigError(key, rule, "a list of [threshold, grade] pairs")
         steps.append((number(key, step[0], 0.0, 1e12), number(key, step[1], 0.0, max_grade)))
-    if not steps or any(low[0] >= high[0] for low, high in zip(steps, steps[1:], strict=False)):
+    if not steps or any(low[0] >= high[0] for low, high in pairwise(steps)):
         raise ConfigError(key, rule, "thresholds that rise")
     return tuple(steps)
 
@@ -173,7 +183,7 @@ def _decays(key: str, value: object) -> tuple[DecaySpec, ...]:
             half_life_ms = duration_ms(key, name)
         except ConfigError:
             raise ConfigError(key, name, 'half-lives such as "1h" or "24h", or "reciprocal-10d"') from None
-        if not 1000 <= half_life_ms <= 365 * _DAY_MS:
+        if not _SHORTEST_MS <= half_life_ms <= 365 * _DAY_MS:
             raise ConfigError(key, name, "half-lives from 1s to 365d")
         decays.append(DecaySpec(str(name), half_life_ms))
     if len({decay.name for decay in decays}) < len(decays):
@@ -200,7 +210,7 @@ def _check_bounds(where: str, experiment: ExperimentSettings) -> None:
                 raise ConfigError(f"{where}.gain", dict(gain), f"a gain for the grade {grade:g}")
         if max(gain) > top:
             raise ConfigError(f"{where}.gain", dict(gain), f"no grade above max_grade = {top:g}")
-    best = top if gain == "linear" else 2.0**top - 1 if gain == "exp2" else cast(Mapping[float, float], gain)[top]
+    best = top if gain == "linear" else 2.0**top - 1 if gain == "exp2" else gain[top]
     deepest = max((metric.k for metric in experiment.metrics if metric.measure in ("cg", "dcg")), default=1)
     if best * deepest > _LARGEST_GAIN:
         raise ConfigError(

@@ -35,6 +35,7 @@ _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SCHEMES: Final = ("redis://", "rediss://", "unix://", "embedded:")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
+_LARGEST_PORT: Final = 65_535
 
 Reader = Callable[[str, object], Any]
 
@@ -54,7 +55,9 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
         for name in names & set(_table(section, document)):
             variable = f"{PREFIX}{section}_{name}".upper()
             raise ConfigError(
-                f"{section}.{name}", "…", f"secrets to come from the environment ({variable}) or a file ({variable}_FILE)"
+                f"{section}.{name}",
+                "…",
+                f"secrets to come from the environment ({variable}) or a file ({variable}_FILE)",
             )
     overrides = _overrides(environ)
     experiments = _experiments(document, overrides)
@@ -116,7 +119,13 @@ def _overrides(environ: Mapping[str, str]) -> dict[str, str]:
 def _unknown_variable(name: str) -> ConfigError:
     known = [
         f"{section}_{each}".upper()
-        for section, readers in (("kafka", _KAFKA), ("store", _STORE), ("http", _HTTP), ("limits", _LIMITS), ("display", _DISPLAY))
+        for section, readers in (
+            ("kafka", _KAFKA),
+            ("store", _STORE),
+            ("http", _HTTP),
+            ("limits", _LIMITS),
+            ("display", _DISPLAY),
+        )
         for each in readers
     ]
     near = get_close_matches(name, known, 1)
@@ -125,7 +134,11 @@ def _unknown_variable(name: str) -> ConfigError:
 
 
 def _section(
-    record: type[Any], section: str, document: Mapping[str, Any], overrides: dict[str, str], readers: Mapping[str, Reader]
+    record: type[Any],
+    section: str,
+    document: Mapping[str, Any],
+    overrides: dict[str, str],
+    readers: Mapping[str, Reader],
 ) -> Any:
     """Return one table's record; scalars of the environment are read as TOML values, or else as text."""
     table = _table(section, document)
@@ -191,7 +204,7 @@ def _boolean(key: str, value: object) -> bool:
 
 
 def _port(key: str, value: object) -> int:
-    return integer(key, value, 0, 65535)
+    return integer(key, value, 0, _LARGEST_PORT)
 
 
 def _share(key: str, value: object) -> float:
@@ -293,11 +306,13 @@ def _check_kafka(kafka: KafkaSettings) -> None:
             raise ConfigError(f"kafka.{name}", topic, "three different topics")
     for server in kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) <= 65535:
+        if not host or not port.isdigit() or not 0 < int(port) <= _LARGEST_PORT:
             raise ConfigError("kafka.bootstrap_servers", kafka.bootstrap_servers, "host:port, host:port, …")
     protected = kafka.security_protocol
     if kafka.sasl_mechanism and not protected.startswith("SASL"):
-        raise ConfigError("kafka.sasl_mechanism", kafka.sasl_mechanism, "security_protocol SASL_SSL or SASL_PLAINTEXT with it")
+        raise ConfigError(
+            "kafka.sasl_mechanism", kafka.sasl_mechanism, "security_protocol SASL_SSL or SASL_PLAINTEXT with it"
+        )
     if protected.startswith("SASL"):
         for name in ("sasl_mechanism", "sasl_username", "sasl_password"):
             if getattr(kafka, name) is None:

@@ -1,4 +1,4 @@
-"""Single values of a configuration: each reader returns the value or raises `ConfigError` with key, value, expectation."""
+"""Single values of a configuration: a reader returns the value, or raises `ConfigError` with what was expected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,12 @@ def integer(key: str, value: object, least: int, most: int) -> int:
 
 def number(key: str, value: object, least: float, most: float) -> float:
     """Return a finite number in a range."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most or math.isnan(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not least <= value <= most
+        or math.isnan(value)
+    ):
         raise ConfigError(key, value, f"a number from {least:g} to {most:g}")
     return float(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.export.collectors import CATALOGUE, Exported, ExperimentsCollector
+from monitor.export.collectors import CATALOGUE, ExperimentsCollector, Exported
 from monitor.export.http import PATHS, HttpServer
 from monitor.export.terminal import render
 

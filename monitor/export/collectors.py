@@ -35,11 +35,18 @@ _EXPERIMENTS: Final = (
     Exported("abmonitor_metric_sum", "gauge", (*_ARM, "metric"), "Sum of the metric over rated responses"),
     Exported("abmonitor_metric_count", "gauge", (*_ARM, "metric"), "Rated responses where the metric is defined"),
     Exported("abmonitor_metric_mean", "gauge", (*_ARM, "metric", "decay"), "Mean over rated responses"),
-    Exported("abmonitor_metric_effective_count", "gauge", (*_ARM, "metric", "decay"), "Effective sample size of the mean"),
     Exported(
-        "abmonitor_variant_last_event_timestamp_seconds", "gauge", _ARM, "Time of the variant's newest event, since 1970"
+        "abmonitor_metric_effective_count", "gauge", (*_ARM, "metric", "decay"), "Effective sample size of the mean"
     ),
-    Exported("abmonitor_experiment_info", "info", ("experiment", "control", "primary"), "The experiment's configuration"),
+    Exported(
+        "abmonitor_variant_last_event_timestamp_seconds",
+        "gauge",
+        _ARM,
+        "Time of the variant's newest event, since 1970",
+    ),
+    Exported(
+        "abmonitor_experiment_info", "info", ("experiment", "control", "primary"), "The experiment's configuration"
+    ),
     Exported("abmonitor_store_up", "gauge", (), "1 if the store answered"),
 )
 CATALOGUE: Final = (

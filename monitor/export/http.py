@@ -1,4 +1,4 @@
-"""The HTTP endpoints, on cheroot: bounded threads, size limits and timeouts; nothing else than what is listed answers."""
+"""The HTTP endpoints, on cheroot: bounded threads, size limits and timeouts; what is not listed is 404."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from cheroot import wsgi
@@ -27,13 +27,21 @@ _TIMEOUT_S: Final = 10
 _LARGEST_HEADER: Final = 16_384
 _THREADS: Final = 4
 _LARGEST_BACKLOG: Final = 64
-PATHS: Final = ("/", "/metrics", "/metrics/experiments", "/-/healthy", "/-/ready", "/api/experiments", "/api/experiments/NAME")
+PATHS: Final = (
+    "/",
+    "/metrics",
+    "/metrics/experiments",
+    "/-/healthy",
+    "/-/ready",
+    "/api/experiments",
+    "/api/experiments/NAME",
+)
 
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
-class _Answer(Exception):  # noqa: N818  a way to leave with an answer
+class _Answer(Exception):
     """An answer other than the page that was asked for."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
@@ -75,7 +83,8 @@ class HttpServer:
             shutdown_timeout=1,
         )
         self._server.max_request_header_size = _LARGEST_HEADER
-        self._server.error_log = lambda msg="", level=20, traceback=False: log.log(level, "http %s", msg)  # noqa: ARG005
+        log_line: Any = lambda msg="", level=20, traceback=False: log.log(level, "http %s", msg)  # noqa: ARG005, E731
+        cast(Any, self._server).error_log = log_line
         self._thread: threading.Thread | None = None
 
     @property
@@ -102,10 +111,7 @@ class HttpServer:
         path = environ.get("PATH_INFO", "")
         headers = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
         try:
-            if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-                raise _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
-            if int(environ.get("CONTENT_LENGTH") or 0) > 0 or environ.get("HTTP_TRANSFER_ENCODING"):
-                raise _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
+            _admit(environ)
             status, kind, body = self._route(path, environ)
         except _Answer as answer:
             status, kind, body = answer.status, "text/plain; charset=utf-8", answer.text.encode() + b"\n"
@@ -120,7 +126,7 @@ class HttpServer:
         start(f"{status.value} {status.phrase}", headers)
         return [b""] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
-    def _route(self, path: str, environ: Environ) -> tuple[HTTPStatus, str, bytes]:
+    def _route(self, path: str, environ: Environ) -> tuple[HTTPStatus, str, bytes]:  # noqa: PLR0911  one for each path
         if path in ("/metrics", "/metrics/experiments"):
             registry = self._process if path == "/metrics" else self._experiments
             encode, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
@@ -154,6 +160,14 @@ class HttpServer:
         return HTTPStatus.OK, "text/html; charset=utf-8", self._page.render(summary, trouble)
 
 
+def _admit(environ: Environ) -> None:
+    """Refuse what is neither GET nor HEAD, and any body."""
+    if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+        raise _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+    if int(environ.get("CONTENT_LENGTH") or 0) > 0 or environ.get("HTTP_TRANSFER_ENCODING"):
+        raise _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
+
+
 def _json(found: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> tuple[HTTPStatus, str, bytes]:
     return status, "application/json", json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
 
@@ -169,5 +183,7 @@ def _as_of(environ: Environ) -> int | None:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise _Answer(HTTPStatus.BAD_REQUEST, "as_of: expected an ISO time with an offset, such as 2026-11-20T10:15:30Z")
+        raise _Answer(
+            HTTPStatus.BAD_REQUEST, "as_of: expected an ISO time with an offset, such as 2026-11-20T10:15:30Z"
+        )
     return int(moment.timestamp() * 1000)

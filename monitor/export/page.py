@@ -25,7 +25,11 @@ class Page:
         self._clock = clock
         self._display = display
         environment = Environment(
-            loader=PackageLoader("monitor.export"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+            loader=PackageLoader("monitor.export"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
         self._template = environment.get_template("page.html")
         hashes: dict[str, list[str]] = {"style": [], "script": []}

@@ -59,23 +59,32 @@ def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) ->
     """Return the rows of an experiment's table; means on fewer than `least_students` students are not shown."""
     variants = [variant for _, variant in experiment.ordered()]
 
-    def row(label: str, group: str, value: Callable[[VariantSummary], str], detail: Callable[[VariantSummary], str] | None = None) -> Row:
+    def row(
+        label: str,
+        group: str,
+        value: Callable[[VariantSummary], str],
+        detail: Callable[[VariantSummary], str] | None = None,
+    ) -> Row:
         details = tuple(detail(variant) if detail else "" for variant in variants)
         return Row(label, tuple(value(variant) for variant in variants), details, group)
 
     table = [
         row("responses", "traffic", lambda each: count(each.responses)),
         row("students", "traffic", lambda each: count(each.students)),
-        row("rated share", "traffic", lambda each: share(each.rated_share), lambda each: f"{count(each.rated_responses)} rated"),
+        row(
+            "rated share",
+            "traffic",
+            lambda each: share(each.rated_share),
+            lambda each: f"n {count(each.rated_responses)}",
+        ),
         row("last event", "traffic", lambda each: age(each.last_event_at_ms, now_ms)),
     ]
-    kinds = sorted({kind for variant in variants for kind in variant.responses_with_feedback})
-    for kind in kinds:
-
-        def part(each: VariantSummary, kind: str = kind) -> str:
-            return share(each.responses_with_feedback.get(kind, 0) / each.responses if each.responses else None)
-
-        table.append(row(f"with {kind}", "feedback", part, lambda each, kind=kind: count(each.feedback.get(kind, 0))))  # type: ignore[misc]
+    for kind in sorted({kind for variant in variants for kind in variant.responses_with_feedback}):
+        counts = [variant.responses_with_feedback.get(kind, 0) for variant in variants]
+        shares = [
+            share(n / each.responses if each.responses else None) for n, each in zip(counts, variants, strict=True)
+        ]
+        table.append(Row(f"with {kind}", tuple(shares), tuple(f"n {count(n)}" for n in counts), "feedback"))
     for name in variants[0].metrics:
         table += _metric_rows(experiment, name, variants, least_students)
     return table
@@ -91,7 +100,7 @@ def _metric_rows(experiment: ExperimentSummary, name: str, variants: list[Varian
         ("all time", [metric.mean for metric in metrics], [float(metric.count) for metric in metrics]),
         *(
             (
-                f"{decay} half-life" if not decay.startswith("reciprocal") else decay,
+                f"decay {decay}",
                 [metric.decayed[decay].mean for metric in metrics],
                 [metric.decayed[decay].effective_count or 0.0 for metric in metrics],
             )
@@ -119,6 +128,10 @@ def notes(experiment: ExperimentSummary) -> list[str]:
         found.append(f"{count(experiment.crossovers)} students saw more than one variant.")
     undefined = sum(metric.undefined for variant in experiment.variants.values() for metric in variant.metrics.values())
     if undefined:
-        found.append(f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean.")
-    found.append("Means over rated responses; n is the (effective) number of them. Differences describe, they do not decide.")
+        found.append(
+            f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean."
+        )
+    found.append(
+        "Means over rated responses; n is the (effective) number of them. Differences describe, they do not decide."
+    )
     return found

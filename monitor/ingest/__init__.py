@@ -1,0 +1,1 @@
+"""Where events come from, and the loop that brings them into the store."""

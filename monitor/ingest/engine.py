@@ -1,7 +1,7 @@
 """One batch of events → one commit.
 
-`Engine.apply` reads the rows that the batch touches, applies the events to that one in-memory view, and returns what has
-to be written. Rows stay in a bounded cache: the commit's comparison of offsets and versions is what makes them
+`Engine.apply` reads the rows that the batch touches, applies the events to that one in-memory view, and returns what
+has to be written. Rows stay in a bounded cache: the commit's comparison of offsets and versions is what makes them
 trustworthy, so after a commit that was not applied the cache is dropped (`forget`) and the batch applied again.
 """
 
@@ -178,9 +178,7 @@ class Engine:
         for event in responses:
             experiment = self._experiments.get(event.experiment)
             arm = experiment.arms.get(event.variant) if experiment is not None else None
-            if experiment is None or arm is None:
-                skipped += 1
-            elif not experiment.starts_ms <= event.timestamp_ms < experiment.ends_ms:
+            if experiment is None or arm is None or not experiment.starts_ms <= event.timestamp_ms < experiment.ends_ms:
                 skipped += 1
             elif event.timestamp_ms < late[str(experiment.number)]:
                 too_late += 1
@@ -282,7 +280,12 @@ class Engine:
                 continue
             rules = self._by_number[arm >> 8].rules
             after = row.value = rules.evaluate(row) if row.reactions else rules.unrated
-            if before is not None and before.arm == arm and before.timestamp_ms == timestamp_ms and before.student == row.student:
+            if (
+                before is not None
+                and before.arm == arm
+                and before.timestamp_ms == timestamp_ms
+                and before.student == row.student
+            ):
                 if before.value != after:
                     self._recount(batch, row, before.value, after)
             else:
@@ -381,9 +384,7 @@ class Engine:
             touched[key] = student, student.standing or standing(student, experiment.layout.sums_width)
         return student
 
-    def _count_student(
-        self, batch: Pending, experiment: Experiment, student: Student, before: Standing | None
-    ) -> None:
+    def _count_student(self, batch: Pending, experiment: Experiment, student: Student, before: Standing | None) -> None:
         """Replace what the student contributed before the batch by what it contributes now."""
         after = student.standing = standing(student, experiment.layout.sums_width)
         changes = self._changes(batch, experiment.number)

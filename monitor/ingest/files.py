@@ -90,7 +90,7 @@ class FileSource:
         if path == "-":
             return _File("stdin", sys.stdin.buffer, f"file-{secrets.token_hex(8)}:0")
         try:
-            raw = self._stack.enter_context(Path(path).open("rb"))
+            raw = self._stack.enter_context(Path(path).open("rb"))  # noqa: SIM115  closed by the stack
             digest = file_digest(raw, lambda: blake2b(digest_size=12)).hexdigest()
             raw.seek(0)
         except OSError as error:
@@ -99,7 +99,7 @@ class FileSource:
         raw.seek(0)
         stream: BinaryIO = raw
         if packed:
-            stream = cast(BinaryIO, self._stack.enter_context(gzip.open(raw)))
+            stream = cast(BinaryIO, self._stack.enter_context(gzip.open(raw)))  # noqa: SIM115  closed by the stack
         return _File(path, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0")
 
     def _when(self, line: bytes) -> float | None:

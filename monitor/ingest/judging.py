@@ -1,4 +1,4 @@
-"""Events from files → judged responses, for offline evaluation: the same rows and rules as the stream, without a store."""
+"""Events from files → judged responses, for offline evaluation: the stream's rows and rules, without a store."""
 
 from __future__ import annotations
 

@@ -31,6 +31,9 @@ from monitor.store import Position
 log = logging.getLogger(__name__)
 _POLL_MS: Final = 200
 _BOOTSTRAP_MS: Final = 10_000
+_SESSION_MS: Final = 10_000
+"""After so long without a heartbeat a worker's partitions go to the others: heartbeats have a thread of their own, so a
+longer time (45 s by default) would only prolong the gap after a crash."""
 _REQUEST_S: Final = 30.0
 _ACKNOWLEDGE_EVERY_S: Final = 5.0
 
@@ -72,7 +75,9 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
     """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
     try:
-        consumer = KafkaConsumer(**connection_options(settings), bootstrap_timeout_ms=_BOOTSTRAP_MS, metrics_enabled=False)
+        consumer = KafkaConsumer(
+            **connection_options(settings), bootstrap_timeout_ms=_BOOTSTRAP_MS, metrics_enabled=False
+        )
     except KafkaError as error:
         raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
     try:
@@ -127,6 +132,7 @@ class KafkaSource:
                 **options,
                 group_id=settings.group_id,
                 group_instance_id=settings.group_instance_id,
+                session_timeout_ms=_SESSION_MS,
                 enable_auto_commit=False,
                 auto_offset_reset="none",
                 partition_assignment_strategy=(RangePartitionAssignor,),
@@ -152,7 +158,9 @@ class KafkaSource:
     def place(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
         """See `Source`; where the store holds no position, `kafka.start` decides."""
         waiting = sorted(self._rebalances.unplaced & set(self._consumer.assignment()))
-        offsets = {each: positions[partition_name(each)].next_offset for each in waiting if partition_name(each) in positions}
+        offsets = {
+            each: positions[partition_name(each)].next_offset for each in waiting if partition_name(each) in positions
+        }
         offsets |= self._first_offsets([each for each in waiting if each not in offsets])
         for partition, offset in offsets.items():
             self._consumer.seek(partition, offset)
@@ -187,7 +195,10 @@ class KafkaSource:
         """See `Source`; slices of responses come before those of feedback."""
         try:
             polled = self._consumer.poll(timeout_ms=_POLL_MS)
-        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+        except NoOffsetForPartitionError:
+            # Just assigned: `place` comes next.
+            return []
+        except OffsetOutOfRangeError as error:
             raise AbMonitorError(
                 f"Kafka no longer holds the next event to apply ({error}); events are lost. "
                 "Restore the topic, or delete the position from the store to accept the loss"

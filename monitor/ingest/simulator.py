@@ -1,10 +1,10 @@
 """Classroom traffic with a declared effect: the same seed makes the same events.
 
-The model. A student has an ability to be helped a ~ N(0, 0.55²) and keeps to one variant. Answers follow school hours and a
-weekend dip; students differ in how much they ask (log-normal). The item at rank r of an answer has the latent quality
-2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²), and its grade is that, rounded, from 0 to 4: within a student
-answers correlate by about 0.3. A declared share of answers is rated, at one or two of its ranks; some reactions are sent
-again, some are revised later, and some arrive before the answer they are about.
+The model. A student has an ability to be helped a ~ N(0, 0.55²) and keeps to one variant. Answers follow school hours
+and a weekend dip; students differ in how much they ask (log-normal). The item at rank r of an answer has the latent
+quality 2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²), and its grade is that, rounded, from 0 to 4:
+within a student answers correlate by about 0.3. A declared share of answers is rated, at one or two of its ranks; some reactions
+are sent again, some are revised later, and some arrive before the answer they are about.
 """
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ def truth(scenario: Scenario, experiment: ExperimentSettings) -> dict[str, dict[
         ranks, grades = _judgements(scenario, chance, ability)
         values, defined = scorer.score_batch(ranks, grades)
         means[name] = {
-            metric.name: float(values[defined[:, at], at].mean() / SCALE) for at, metric in enumerate(experiment.metrics)
+            metric.name: float(values[defined[:, at], at].mean() / SCALE)
+            for at, metric in enumerate(experiment.metrics)
         }
     return means
 
@@ -165,7 +166,7 @@ def truth(scenario: Scenario, experiment: ExperimentSettings) -> dict[str, dict[
 def _judgements(
     scenario: Scenario, chance: np.random.Generator, shift: NDArray[np.float64]
 ) -> tuple[Ints, NDArray[np.float64]]:
-    """Return (ranks, grades) of rated answers, n × 2, NaN where the second is not rated; `shift` is effect + ability."""
+    """Return (ranks, grades) of rated answers, n × 2, NaN where one is not rated; `shift` is effect + ability."""
     n = len(shift)
     deepest = min(scenario.items, len(_RANK_RATED))
     odds = np.array(_RANK_RATED[:deepest]) / sum(_RANK_RATED[:deepest])

@@ -51,5 +51,3 @@ class Sweeper:
                 oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, bucket_span_ms(decay))
                 for variant in range(len(experiment.arms)):
                     self._store.drop_chunks(experiment.number, variant, decay.name, oldest)
-
-

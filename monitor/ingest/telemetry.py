@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections import Counter as Counter_
 
-from prometheus_client import CollectorRegistry, Counter, GCCollector, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
 
 
 class Telemetry:

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 _HOUSEKEEPING_S = 1.0
 
 
-class Stopped(Exception):  # noqa: N818  not an error: how a worker that was told to stop leaves a wait
+class Stopped(Exception):
     """The worker was told to stop while it waited."""
 
 
@@ -70,9 +70,13 @@ class RefusalLimits:
         where = f"last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
         if self._run > self._limits.max_refused_run:
             raise InputRefused(
-                f"{self._run} events in a row were refused (limits.max_refused_run = {self._limits.max_refused_run}); {where}"
+                f"{self._run} events in a row were refused (limits.max_refused_run = "
+                f"{self._limits.max_refused_run}); {where}"
             )
-        if self._records >= self._limits.refused_window and self._refused > self._limits.max_refused_share * self._records:
+        if (
+            self._records >= self._limits.refused_window
+            and self._refused > self._limits.max_refused_share * self._records
+        ):
             raise InputRefused(
                 f"{self._refused} of the last {self._records} events were refused "
                 f"(limits.max_refused_share = {self._limits.max_refused_share}); {where}"
@@ -80,7 +84,7 @@ class RefusalLimits:
 
 
 class Worker:
-    """One consumer of events. `readiness` may be read from any thread; `topics` names the topic of each kind of event."""
+    """One consumer of events. `readiness` may be read from any thread; `topics` names each kind's topic."""
 
     def __init__(
         self,
@@ -188,9 +192,7 @@ class Worker:
                 try:
                     events.append(decode(payload, now_ms))
                 except Refusal as refusal:
-                    decoded.refused.append(
-                        Refused(each.partition, offset, payload, refusal.reason, refusal.detail)
-                    )
+                    decoded.refused.append(Refused(each.partition, offset, payload, refusal.reason, refusal.detail))
             if events:
                 decoded.newest_ms[each.partition] = max([event.timestamp_ms for event in events])
             if each.kind == "response":

@@ -18,7 +18,9 @@ def warnings(store: RedisStore) -> list[str]:
     name = "valkey" if "valkey_version" in server else "redis"
     version = str(server.get(f"{name}_version", "0.0"))
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST[name]:
-        found.append(f"{name} {version} is older than {'.'.join(map(str, _OLDEST[name]))}, the oldest that is supported")
+        found.append(
+            f"{name} {version} is older than {'.'.join(map(str, _OLDEST[name]))}, the oldest that is supported"
+        )
     memory = store.client.info("memory")
     policy = memory.get("maxmemory_policy")
     if policy is not None and policy != "noeviction":
@@ -26,10 +28,12 @@ def warnings(store: RedisStore) -> list[str]:
     persistence = store.client.info("persistence")
     if not persistence.get("aof_enabled"):
         if _snapshots(store) == "":
-            found.append("nothing is persisted: a restart loses every aggregate; set appendonly yes, appendfsync everysec")
+            found.append(
+                "nothing is persisted: a restart loses every aggregate; set appendonly yes, appendfsync everysec"
+            )
         else:
             found.append(
-                "appendonly is off: a crash loses what came after the last snapshot, and it is applied again from Kafka "
+                "appendonly is off: a crash loses what came after the last snapshot, to be applied again from Kafka "
                 "only as far back as Kafka keeps it; set appendonly yes, appendfsync everysec"
             )
     return found

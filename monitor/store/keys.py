@@ -1,7 +1,7 @@
 """Names of everything in the store. All of a shard's names share one hash tag, so that one script may touch them.
 
 `abm:{0}:` and then
-    m                       hash: schema, seq (commits so far), swept (sweeps so far), horizon of each experiment's sweep
+    m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), hash key
     d                       hash: experiment → its number and definitions, as JSON
     o                       hash: topic:partition → next offset to apply
     w                       hash: topic:partition → newest event time (ms) and whether the partition was read to its end

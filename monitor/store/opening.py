@@ -94,8 +94,7 @@ def _hash_key(store: RedisStore, settings: Settings, meta: Mapping[bytes, bytes]
         if b"hash_check" in meta and b"hash_key" not in meta:
             raise StoreOwned("the store was made with a store.user_hash_key; set the same one")
         store.client.hsetnx(store.keys.meta, "hash_key", secrets.token_bytes(_KEY_BYTES))
-        key = store.client.hget(store.keys.meta, "hash_key")
-        assert key is not None  # set above, never deleted
+        key: bytes = store.client.hget(store.keys.meta, "hash_key")
         return key
     key = blake2b(settings.store.user_hash_key.encode(), digest_size=_KEY_BYTES).digest()
     if b"hash_key" in meta:

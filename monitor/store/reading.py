@@ -128,7 +128,8 @@ class Reader:
         pipeline = self.store.client.pipeline(transaction=True)
         for arm in arms:
             newest = max(
-                (each.last_response_ms for each in arms if each.number == arm.number and each.last_response_ms), default=0
+                (each.last_response_ms for each in arms if each.number == arm.number and each.last_response_ms),
+                default=0,
             )
             for decay in arm.experiment.decay:
                 oldest = oldest_chunk(newest, arm.experiment.retention_ms, bucket_span_ms(decay))
@@ -215,9 +216,7 @@ def _integers(stored: bytes | None, width: int) -> Ints:
     return vector
 
 
-def _read_chunks(
-    chunks: Sequence[int], stored: Sequence[bytes | None], layout: Layout, span_ms: int
-) -> Series | None:
+def _read_chunks(chunks: Sequence[int], stored: Sequence[bytes | None], layout: Layout, span_ms: int) -> Series | None:
     width = layout.response_width
     records = [_integers(value, BUCKETS_PER_CHUNK * width).reshape(-1, width) for value in stored]
     numbers = np.concatenate([np.arange(BUCKETS_PER_CHUNK) + chunk * BUCKETS_PER_CHUNK for chunk in chunks])

@@ -86,7 +86,7 @@ class RedisStore:
     def __init__(self, settings: StoreSettings, keys: Keys | None = None) -> None:
         self.keys = keys or Keys()
         self._settings = settings
-        self.client = connect(settings)
+        self.client: Any = connect(settings)
         scripts = files("monitor.store")
         self._commit = self.client.register_script((scripts / "commit.lua").read_text())
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
@@ -133,7 +133,7 @@ class RedisStore:
     def commit(self, commit: Commit) -> Status:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was (call again with the same)."""
         keys = self.keys
-        arguments: list[bytes | int | str] = [
+        arguments: list[Any] = [
             self._commits,
             self._sweeps,
             bytes(commit.versions),
@@ -153,7 +153,7 @@ class RedisStore:
                 f"{step.newest_ms}:{step.at_end:d}",
             )
         for part in (commit.rows, commit.differences, commit.counts, commit.stamps, commit.latest, commit.notes):
-            arguments += part  # type: ignore[arg-type]  # each a list of a narrower type
+            arguments += part
         with unavailable(self._settings):
             status, commits, _ = self._commit(
                 keys=[keys.meta, keys.offsets, keys.progress, keys.latest, keys.hours], args=arguments
@@ -208,7 +208,7 @@ class RedisStore:
                 pipeline.execute()
 
 
-def connect(settings: StoreSettings) -> redis.Redis[bytes]:
+def connect(settings: StoreSettings) -> redis.Redis:
     """Return a client that never sends a command twice by itself: a lost reply is for the caller to judge."""
     options: dict[str, Any] = {
         "socket_timeout": _TIMEOUT_S,

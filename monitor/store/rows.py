@@ -8,13 +8,9 @@ from monitor.attribution import Row, Student
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(
-    tuple[
-        int, int, bytes, bytes, tuple[int, ...] | None, list[tuple[int, str, bytes, bytes, str, float]]
-    ]
+    tuple[int, int, bytes, bytes, tuple[int, ...] | None, list[tuple[int, str, bytes, bytes, str, float]]]
 ).decode
-_decode_student = msgspec.msgpack.Decoder(
-    tuple[int, int, list[list[int]], list[list[int]]]
-).decode
+_decode_student = msgspec.msgpack.Decoder(tuple[int, int, list[list[int]], list[list[int]]]).decode
 
 VERSION_BYTES = 4
 

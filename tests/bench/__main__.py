@@ -3,8 +3,8 @@
 Usage: python -m tests.bench [--responses N] [--json]
 
 The stream (the simulator's W1, 5 items and about 350 bytes per response, 4 partitions per topic) is written to Kafka
-first. Three readings of it follow in this process: poll only, poll and decode, and the whole worker; then the totals are
-compared with an independent count of the stream, because a fast wrong answer would be no answer.
+first. Three readings of it follow in this process: poll only, poll and decode, and the whole worker; then the totals
+are compared with an independent count of the stream, because a fast wrong answer would be no answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
 
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings, StoreSettings, load_settings
@@ -170,7 +169,7 @@ def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
         source = KafkaSource(replace(settings.kafka, group_id="bench-worker"))
         topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
         worker = worker_for(settings, opening, source, Telemetry(), topics, wall_clock)
-        engine, store = worker._engine, worker._store  # noqa: SLF001  a measurement looks inside
+        engine, store = worker._engine, worker._store
         server.client().config_resetstat()
         gc.collect()
         with (

@@ -27,6 +27,7 @@ def _config(directory: Path, scenario: Scenario, bootstrap: str, store: str, nam
     path.write_text(text)
     settings = load_settings(path, {})
     text = text.replace(settings.store.url, store).replace(settings.kafka.group_id, name)
+    text = text.replace("[store]", 'group_instance_id = "worker-1"\n[store]')
     path.write_text(text.replace("port = 9464", "port = 0"))
     return path
 
@@ -36,7 +37,9 @@ def _applied(store: RedisStore) -> int:
 
 
 @pytest.mark.timeout(400)
-def test_ten_kills_under_load_lose_and_double_nothing(tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer) -> None:
+def test_ten_kills_under_load_lose_and_double_nothing(
+    tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer
+) -> None:
     """Aggregates after ten kill -9 equal, integer for integer, those of an undisturbed replay of the same events."""
     scenario = Scenario(responses=60_000, students=4_000, days=3, seed=11)
     redis_server.client().flushall()

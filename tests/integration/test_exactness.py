@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,12 @@ from tests.support.oracle import Judged, decayed_mean, judge, students
 from tests.support.streams import EXPERIMENT, arrivals, settings_with, streams
 
 Events = Sequence[Response | Feedback]
-_SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large, HealthCheck.large_base_example]
+_SLOW = [
+    HealthCheck.too_slow,
+    HealthCheck.function_scoped_fixture,
+    HealthCheck.data_too_large,
+    HealthCheck.large_base_example,
+]
 _KEY = "a key for tests"
 
 
@@ -74,14 +79,17 @@ class Bench:
 
 
 @pytest.fixture(params=["redis", "valkey"])
-def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """Yield each kind of server."""
-    yield request.getfixturevalue(f"{request.param}_server")
+def server(request: pytest.FixtureRequest) -> RedisServer:
+    """Return each kind of server."""
+    found: RedisServer = request.getfixturevalue(f"{request.param}_server")
+    return found
 
 
 @settings(max_examples=40, suppress_health_check=_SLOW)
 @given(data=st.data())
-def test_any_order_duplication_batching_and_split_give_the_same_integers(data: st.DataObject, server: RedisServer) -> None:
+def test_any_order_duplication_batching_and_split_give_the_same_integers(
+    data: st.DataObject, server: RedisServer
+) -> None:
     """Two workers fed a shuffled, partly doubled stream leave what one worker leaves that got it in order."""
     events = data.draw(streams())
     bench = Bench(server)
@@ -89,7 +97,9 @@ def test_any_order_duplication_batching_and_split_give_the_same_integers(data: s
     expected = dump(bench.store)
     again = Bench(server)
     again.feed(
-        data.draw(arrivals(events)), workers=data.draw(st.integers(1, 3)), turns=data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=7))
+        data.draw(arrivals(events)),
+        workers=data.draw(st.integers(1, 3)),
+        turns=data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=7)),
     )
     assert dump(again.store) == expected
     bench.store.close()
@@ -142,7 +152,11 @@ def _kinds(judged: Sequence[Judged]) -> dict[str, int]:
 
 
 def _check_decayed(
-    values: Sequence[tuple[int, float | None]], as_of_ms: int, half_life_ms: int, mean: float | None, count: float | None
+    values: Sequence[tuple[int, float | None]],
+    as_of_ms: int,
+    half_life_ms: int,
+    mean: float | None,
+    count: float | None,
 ) -> None:
     expected = decayed_mean([(at_ms, value) for at_ms, value in values if value is not None], as_of_ms, half_life_ms)
     if expected is None:
@@ -160,7 +174,7 @@ def _check_units(bench: Bench, judged: Sequence[Judged]) -> None:
         stored = bench.store.client.get(bench.store.keys.units(bench.number, index))
         record = np.zeros(layout.unit_width, dtype=np.int64)
         if stored:
-            record[: len(stored) // 8] = np.frombuffer(stored, dtype=">i8")
+            record[: len(stored) // 8] = np.frombuffer(bytes(stored), dtype=">i8")
         anonymous = [each for each in judged if each.response.user_id is None and each.response.variant == variant]
         loyal = [arms[variant] for arms in sums.values() if set(arms) == {variant}]
         assert record[0] == sum(variant in arms for arms in sums.values())

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
@@ -68,11 +69,11 @@ class KafkaBroker:
         self._directory = Path(tempfile.mkdtemp(prefix="abm-kafka-"))
         self.port = free_port()
         self._settings = self._directory / "server.properties"
-        self._settings.write_text(
-            _SETTINGS.format(port=self.port, controller=free_port(), directory=self._directory)
-        )
+        self._settings.write_text(_SETTINGS.format(port=self.port, controller=free_port(), directory=self._directory))
         self.process = Process(
-            self._java("-Xmx512m", "kafka.Kafka", str(self._settings)), self._directory, {"LOG_DIR": str(self._directory)}
+            self._java("-Xmx512m", "kafka.Kafka", str(self._settings)),
+            self._directory,
+            {"LOG_DIR": str(self._directory)},
         )
 
     @property
@@ -102,9 +103,11 @@ class KafkaBroker:
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, str] | None = None) -> None:
         """Create a topic."""
         with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
-            admin.create_topics({name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(settings or {})}})
+            admin.create_topics(
+                {name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(settings or {})}}
+            )
 
-    def __enter__(self) -> KafkaBroker:
+    def __enter__(self) -> Self:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         subprocess.run(
             self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings)),
@@ -115,6 +118,8 @@ class KafkaBroker:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.process.kill()
         shutil.rmtree(self._directory, ignore_errors=True)

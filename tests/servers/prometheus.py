@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from tests.servers.process import Process, free_port, need
 
@@ -48,12 +48,12 @@ class PrometheusServer:
 
     def _get(self, path: str, **query: str) -> Any:
         url = f"http://127.0.0.1:{self.port}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  our own server
+        with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=2) as answer:  # noqa: S310
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=2) as answer:
                 return bool(answer.status == HTTPStatus.OK)
         except OSError:
             return False
@@ -68,11 +68,13 @@ class PrometheusServer:
         found: list[dict[str, Any]] = self._get("/api/v1/targets")["activeTargets"]
         return found
 
-    def __enter__(self) -> PrometheusServer:
+    def __enter__(self) -> Self:
         self.process.start(self._ready)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.process.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -80,5 +82,10 @@ class PrometheusServer:
 def promtool(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run promtool."""
     return subprocess.run(
-        [need("promtool", "prometheus"), *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=60
+        [need("promtool", "prometheus"), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )

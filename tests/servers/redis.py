@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import redis
 import redis.exceptions
@@ -42,7 +42,7 @@ class RedisServer:
         """Where it is."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def client(self) -> redis.Redis[Any]:
+    def client(self) -> Any:
         """Return a client of its own."""
         return redis.Redis(port=self.port)
 
@@ -57,10 +57,12 @@ class RedisServer:
         except (redis.exceptions.ConnectionError, redis.exceptions.BusyLoadingError):
             return False
 
-    def __enter__(self) -> RedisServer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.process.stop()
         shutil.rmtree(self._directory, ignore_errors=True)

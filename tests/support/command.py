@@ -17,9 +17,11 @@ from typing import Any
 _DEADLINE_S = 60.0
 
 
-def ab_monitor(*arguments: str | Path, stdin: bytes | None = None, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def ab_monitor(
+    *arguments: str | Path, stdin: bytes | None = None, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what it said."""
-    done = subprocess.run(  # noqa: S603  our own command
+    done = subprocess.run(
         [sys.executable, "-m", "monitor", *map(str, arguments)],
         input=stdin,
         capture_output=True,
@@ -38,7 +40,7 @@ def _environment(environ: Mapping[str, str] | None) -> dict[str, str]:
 def service(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `ab-monitor run` while the block runs; its log goes to a file."""
     with log.open("ab") as stream:
-        process = subprocess.Popen(  # noqa: S603  our own command
+        process = subprocess.Popen(
             [sys.executable, "-m", "monitor", "run", "--config", str(config)],
             stderr=stream,
             stdout=stream,

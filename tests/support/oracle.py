@@ -33,11 +33,8 @@ class Judged:
 
 
 def _gain(experiment: ExperimentSettings, grade: float) -> float:
-    if experiment.gain == "linear":
-        return grade
-    if experiment.gain == "exp2":
-        return 2.0**grade - 1
-    assert not isinstance(experiment.gain, str)
+    if isinstance(experiment.gain, str):
+        return grade if experiment.gain == "linear" else float(2.0**grade) - 1
     return experiment.gain[grade]
 
 
@@ -129,9 +126,7 @@ def _judged(experiment: ExperimentSettings, response: Response, reactions: set[F
     return judged
 
 
-def decayed_mean(
-    pairs: Sequence[tuple[int, float]], as_of_ms: int, half_life_ms: int
-) -> tuple[float, float] | None:
+def decayed_mean(pairs: Sequence[tuple[int, float]], as_of_ms: int, half_life_ms: int) -> tuple[float, float] | None:
     """Return the exact decayed mean and effective count of (time, value) pairs; None without any."""
     past = [(at_ms, value) for at_ms, value in pairs if at_ms <= as_of_ms]
     if not past:

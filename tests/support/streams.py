@@ -47,8 +47,10 @@ def _response(draw: st.DrawFn, number: int) -> Response:
         response_id=f"r-{number}" if number % 3 else f"a-long-response-id-{number}",
         timestamp_ms=START + draw(st.integers(0, 100 * HOUR)),
         experiment=draw(st.sampled_from(["ranker"] * 9 + ["other"])),
-        variant=draw(st.sampled_from([("control", "treatment")[student % 2]] * 8 + ["control", "treatment", "unknown"])),
-        items=[Item(f"video-{item}", position) for item, position in zip(items, positions, strict=True)],
+        variant=draw(
+            st.sampled_from([("control", "treatment")[student % 2]] * 8 + ["control", "treatment", "unknown"])
+        ),
+        items=tuple(Item(f"video-{item}", position) for item, position in zip(items, positions, strict=True)),
         user_id=f"student-{student}" if student else None,
     )
 
@@ -59,14 +61,21 @@ def _reactions(draw: st.DrawFn, response: Response) -> list[Feedback]:
     for number in range(draw(st.integers(0, 4))):
         kind, scores = draw(
             st.sampled_from(
-                [("rating", [0.0, 1.0, 2.5, 4.0]), ("rating", [0.0, 3.0]), ("helpful", [1.0]), ("watched", [0.0, 0.1, 0.95]), ("escalated", [1.0])]
+                [
+                    ("rating", [0.0, 1.0, 2.5, 4.0]),
+                    ("rating", [0.0, 3.0]),
+                    ("helpful", [1.0]),
+                    ("watched", [0.0, 0.1, 0.95]),
+                    ("escalated", [1.0]),
+                ]
             )
         )
         reactions.append(
             Feedback(
                 feedback_id=f"f-{number}",
                 response_id=response.response_id,
-                timestamp_ms=response.timestamp_ms + draw(st.sampled_from([-1, 0, 1, HOUR, HOUR, 24 * HOUR, 24 * HOUR + 1])),
+                timestamp_ms=response.timestamp_ms
+                + draw(st.sampled_from([-1, 0, 1, HOUR, HOUR, 24 * HOUR, 24 * HOUR + 1])),
                 kind=kind,
                 user_id=draw(st.sampled_from([response.user_id, None, "student-9"])),
                 item_id=draw(st.sampled_from([item.item_id for item in response.items] + [None, "video-99"])),
