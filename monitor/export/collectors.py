@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
 from monitor.errors import DependencyUnavailable
@@ -21,19 +21,22 @@ class Exported:
     """One metric as it is scraped; a counter's name carries its suffix, a histogram's does not."""
 
     name: str
-    kind: Literal["gauge", "counter", "histogram", "info"]
+    kind: Literal["gauge", "counter", "histogram", "info", "unknown"]
     labels: tuple[str, ...]
     help: str
 
 
 _ARM: Final = ("experiment", "variant")
+# A sum and a count may fall after a revision, so they are no counters; and promtool reserves their suffixes for summaries
+# and histograms, so they are no gauges either.
+_FAMILIES: Final = {"gauge": GaugeMetricFamily, "unknown": UnknownMetricFamily}
 _EXPERIMENTS: Final = (
     Exported("abmonitor_responses", "gauge", _ARM, "Responses that count"),
     Exported("abmonitor_rated_responses", "gauge", _ARM, "Responses with at least one graded item"),
     Exported("abmonitor_students", "gauge", _ARM, "Students, and responses that name none"),
     Exported("abmonitor_feedback", "gauge", (*_ARM, "kind"), "Current reactions by kind"),
-    Exported("abmonitor_metric_sum", "gauge", (*_ARM, "metric"), "Sum of the metric over rated responses"),
-    Exported("abmonitor_metric_count", "gauge", (*_ARM, "metric"), "Rated responses where the metric is defined"),
+    Exported("abmonitor_metric_sum", "unknown", (*_ARM, "metric"), "Sum of the metric over rated responses"),
+    Exported("abmonitor_metric_count", "unknown", (*_ARM, "metric"), "Rated responses where the metric is defined"),
     Exported("abmonitor_metric_mean", "gauge", (*_ARM, "metric", "decay"), "Mean over rated responses"),
     Exported(
         "abmonitor_metric_effective_count", "gauge", (*_ARM, "metric", "decay"), "Effective sample size of the mean"
@@ -83,10 +86,10 @@ class ExperimentsCollector(Collector):
             log.warning("scrape without store reason=%s", error)
             yield GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", value=0)
             return
-        families: Mapping[str, GaugeMetricFamily] = {
-            each.name: GaugeMetricFamily(each.name, each.help, labels=each.labels)
+        families: Mapping[str, GaugeMetricFamily | UnknownMetricFamily] = {
+            each.name: _FAMILIES[each.kind](each.name, each.help, labels=each.labels)
             for each in _EXPERIMENTS
-            if each.kind == "gauge" and each.labels
+            if each.kind in _FAMILIES and each.labels
         }
         info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=["experiment"])
         for experiment in summary.experiments.values():
@@ -96,7 +99,9 @@ class ExperimentsCollector(Collector):
         yield info
         yield GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", value=1)
 
-    def _add(self, families: Mapping[str, GaugeMetricFamily], experiment: ExperimentSummary) -> None:
+    def _add(
+        self, families: Mapping[str, GaugeMetricFamily | UnknownMetricFamily], experiment: ExperimentSummary
+    ) -> None:
         def add(name: str, labels: list[str], value: float | None) -> None:
             if value is not None:
                 families[f"abmonitor_{name}"].add_metric(labels, value)

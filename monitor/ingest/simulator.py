@@ -3,8 +3,8 @@
 The model. A student has an ability to be helped a ~ N(0, 0.55²) and keeps to one variant. Answers follow school hours
 and a weekend dip; students differ in how much they ask (log-normal). The item at rank r of an answer has the latent
 quality 2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²), and its grade is that, rounded, from 0 to 4:
-within a student answers correlate by about 0.3. A declared share of answers is rated, at one or two of its ranks; some reactions
-are sent again, some are revised later, and some arrive before the answer they are about.
+within a student answers correlate by about 0.3. A declared share of answers is rated, at one or two of its ranks; some
+reactions are sent again, some are revised later, and some arrive before the answer they are about.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter as Counter_
+from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,6 +15,10 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
 )
+
+from monitor.events import REASONS
+
+OUTCOMES: Final = ("applied", "duplicate", "revised", "late", "skipped", "rejected")
 
 
 class Telemetry:
@@ -69,6 +75,14 @@ class Telemetry:
         self.paused = Gauge("abmonitor_paused", "1 while consumption waits for a dependency", registry=registry)
         self.store_up.set(0)
         self.paused.set(0)
+
+    def expect(self, topics: Iterable[str]) -> None:
+        """Show every topic's outcomes and reasons from the start, at 0: what increases must have been there before."""
+        for topic in topics:
+            for outcome in OUTCOMES:
+                self.events.labels(topic, outcome)
+            for reason in REASONS:
+                self.rejected.labels(topic, reason)
 
     def outcomes(self) -> Counter_[str]:
         """Return how many events had each outcome, over all topics."""

@@ -110,6 +110,7 @@ class Worker:
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics
+        telemetry.expect(set(topics.values()))
         self._stop = threading.Event()
         self._reasons: tuple[str, ...] = ("starting: no position loaded yet",)
         self._housekeeping_at = 0.0

@@ -56,6 +56,7 @@ class Process:
         deadline = time.monotonic() + within_s
         while not ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
                 raise RuntimeError(f"{self._command[0]} did not start:\n{self.log.read_text()[-3000:]}")
             time.sleep(0.05)
 

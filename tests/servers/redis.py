@@ -31,6 +31,7 @@ class RedisServer:
     def __init__(self, binary: str, **options: str) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="abm-redis-"))
         self.port = free_port()
+        self._password = options.get("requirepass")
         settings = {"appendonly": "yes", "appendfsync": "everysec", "save": "", **options}
         command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
         for name, value in settings.items():
@@ -44,7 +45,7 @@ class RedisServer:
 
     def client(self) -> Any:
         """Return a client of its own."""
-        return redis.Redis(port=self.port)
+        return redis.Redis(port=self.port, password=self._password)
 
     def start(self) -> None:
         """Start it, on the same port and files as before."""

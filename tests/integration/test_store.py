@@ -1,0 +1,214 @@
+"""The store's contract, on Redis and on Valkey."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from monitor.config import StoreSettings
+from monitor.errors import StoreOwned, StoreUnavailable, UsageError
+from monitor.events import Feedback, Item, Response
+from monitor.ingest.engine import HOUR_MS, PENDING_CLASS
+from monitor.ingest.progress import Progress
+from monitor.ingest.sweeper import Sweeper
+from monitor.store import Advance, Commit, RedisStore, open_store, served, view_store, warnings
+from tests.integration.test_exactness import Bench
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.dump import dump
+from tests.support.streams import EXPERIMENT, HOUR, START, settings_with
+
+
+def _response(number: int, at_ms: int) -> Response:
+    return Response(f"r-{number}", at_ms, "ranker", "control", (Item("video-1", 1),), f"student-{number}")
+
+
+def _rating(number: int, at_ms: int, score: float = 4.0) -> Feedback:
+    return Feedback(f"f-{number}", f"r-{number}", at_ms, "rating", None, "video-1", score)
+
+
+class TestCommit:
+    """Compare, then write."""
+
+    def test_a_lost_reply_changes_nothing_when_sent_again(self, store_server: RedisServer) -> None:
+        """The second time the script finds its own offsets."""
+        bench = Bench(store_server)
+        engine, store = bench.worker()
+        commit, _ = engine.apply([_response(1, START)], [], {"1": 0, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:0", None, 1, START, at_end=False)]
+        assert store.commit(commit) == "applied"
+        once = dump(bench.store)
+        store.state()
+        assert store.commit(commit) == "already"
+        assert dump(bench.store) == once
+
+    def test_a_worker_whose_positions_are_out_of_date_changes_nothing(self, store_server: RedisServer) -> None:
+        """The partition has gone on under another owner."""
+        bench = Bench(store_server)
+        bench.feed([[_response(1, START)], [_response(2, START)]])
+        engine, store = bench.worker()
+        commit, _ = engine.apply([_response(3, START)], [], {"1": 0, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:0", 1, 2, START, at_end=False), Advance("t:1", None, 5, START, at_end=False)]
+        before = dump(bench.store)
+        assert store.commit(commit) == "moved"
+        assert dump(bench.store) == before
+
+    def test_positions_are_kept_with_their_progress(self, store_server: RedisServer) -> None:
+        """Offset, newest event and end are read back."""
+        store = Bench(store_server).store
+        store.state()
+        store.commit(Commit(advances=[Advance("topic:3", None, 17, START, at_end=True)]))
+        position = store.state().positions["topic:3"]
+        assert (position.next_offset, position.newest_ms, position.at_end) == (17, START, True)
+
+
+class TestOpening:
+    """Whose store it is."""
+
+    def test_other_definitions_are_refused_with_what_differs_and_what_to_do(self, store_server: RedisServer) -> None:
+        """Nothing is written then."""
+        bench = Bench(store_server)
+        bench.feed([[_response(1, START)]])
+        before = dump(bench.store)
+        other = replace(bench.settings, experiments=(replace(EXPERIMENT, gain="exp2"),))
+        for opening in (open_store, view_store):
+            with pytest.raises(StoreOwned, match=r"ranker\.gain: .*'linear'.*'exp2'.*new name") as caught:
+                opening(bench.store, other)
+            assert caught.value.exit_code == 5
+        assert dump(bench.store) == before
+
+    def test_another_experiment_may_join(self, store_server: RedisServer) -> None:
+        """It gets a number of its own."""
+        bench = Bench(store_server)
+        joined = replace(bench.settings, experiments=(replace(EXPERIMENT, name="next"), EXPERIMENT))
+        assert open_store(bench.store, joined).numbers == {"ranker": 1, "next": 2}
+
+    def test_another_hash_key_is_refused(self, store_server: RedisServer) -> None:
+        """Rows made under one key are not found under another."""
+        bench = Bench(store_server)
+        for key in (None, "another"):
+            settings = replace(bench.settings, store=replace(bench.settings.store, user_hash_key=key))
+            with pytest.raises(StoreOwned, match="user_hash_key"):
+                open_store(bench.store, settings)
+
+    def test_looking_writes_nothing(self, store_server: RedisServer) -> None:
+        """An experiment that the store does not know has the number 0."""
+        store = RedisStore(StoreSettings(url=store_server.url))
+        assert view_store(store, settings_with(EXPERIMENT)) == {"ranker": 0}
+        assert store.client.dbsize() == 0
+
+
+class TestUnavailable:
+    """What is a reason to wait, and what is a reason to stop."""
+
+    def test_nobody_listens(self) -> None:
+        """The place is named, a password is not."""
+        store = RedisStore(StoreSettings(url="redis://:secret@127.0.0.1:1/0"))
+        with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as caught:
+            store.ping()
+        assert "secret" not in str(caught.value)
+
+    def test_a_wrong_password_is_a_mistake_and_not_an_outage(self) -> None:
+        """Waiting would not help."""
+        with RedisServer(redis_binary(), requirepass="right") as server:
+            with pytest.raises(UsageError, match="refuses this user"):
+                RedisStore(StoreSettings(url=server.url, password="wrong")).ping()
+            RedisStore(StoreSettings(url=server.url, password="right")).ping()
+
+    def test_a_full_store_is_waited_for(self) -> None:
+        """With noeviction it refuses the script before its first write."""
+        with RedisServer(redis_binary(), maxmemory="2mb", maxmemory_policy="noeviction") as server:
+            store = RedisStore(StoreSettings(url=server.url))
+            store.state()
+            store.client.config_set("maxmemory", "1mb")
+            with pytest.raises(StoreUnavailable):
+                store.commit(Commit(advances=[Advance("t:0", None, 1, START, at_end=False)]))
+            store.client.config_set("maxmemory", "0")
+            assert store.commit(Commit(advances=[Advance("t:0", None, 1, START, at_end=False)])) == "applied"
+
+
+class TestWarnings:
+    """Settings that a store should not have."""
+
+    def test_a_safe_server_has_none(self, store_server: RedisServer) -> None:
+        """Append-only, and nothing is evicted."""
+        assert warnings(RedisStore(StoreSettings(url=store_server.url))) == []
+
+    def test_eviction_and_no_persistence_are_named(self) -> None:
+        """Both at once."""
+        with RedisServer(redis_binary(), appendonly="no", maxmemory_policy="allkeys-lru") as server:
+            found = " ".join(warnings(RedisStore(StoreSettings(url=server.url))))
+        assert "maxmemory-policy is allkeys-lru" in found
+        assert "nothing is persisted" in found
+
+
+class TestSweep:
+    """Forgetting by event time."""
+
+    def test_rows_go_when_nothing_can_change_them_and_cannot_be_counted_twice(self, store_server: RedisServer) -> None:
+        """Once swept, a response that is sent again is late, for every worker."""
+        bench = Bench(store_server)
+        bench.feed([[_response(1, START), _rating(1, START + 1), _rating(9, START + 1)]])
+        later = START + EXPERIMENT.horizon_ms + 2 * HOUR
+        engine, store = bench.worker()
+        experiment = engine._experiments["ranker"]
+        progress = Progress([experiment])
+        progress.load(store.state())
+        commit, _ = engine.apply([_response(2, later)], [], progress.late_before())
+        commit.advances = [Advance("t:0", 3, 4, later, at_end=True)]
+        assert store.commit(commit) == "applied"
+        progress.advanced(commit.advances)
+        before = dump(bench.store)
+        assert len(list(store.client.scan_iter(store.keys.row(b"*")))) == 3
+        Sweeper(store, [experiment]).sweep(progress)
+        assert [key[-3:] for key in store.client.scan_iter(store.keys.row(b"*"))] == [b"r-2"]
+        assert dump(bench.store) == before
+        assert list(store.hours()) == [("1", later // HOUR_MS)]
+        fresh = Progress([experiment])
+        fresh.load(store.state())
+        other, _ = bench.worker()
+        again, outcomes = other.apply([_response(1, START)], [_rating(1, START + 1)], fresh.late_before())
+        assert outcomes["response", "late"] == 1
+        assert outcomes["feedback", "late"] == 1
+        assert not again.rows
+
+    def test_a_worker_that_has_not_seen_the_sweep_is_refused(self, store_server: RedisServer) -> None:
+        """Its idea of what is late is out of date."""
+        bench = Bench(store_server)
+        bench.feed([[_response(1, START)]])
+        engine, store = bench.worker()
+        commit, _ = engine.apply([_response(1, START)], [], {"1": 0, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:5", None, 1, START, at_end=False)]
+        bench.store.state()
+        assert bench.store.sweep("1", START // HOUR_MS, START + HOUR) == 1
+        assert store.commit(commit) == "moved"
+
+    def test_buckets_go_past_retention(self, store_server: RedisServer) -> None:
+        """Chunks behind the newest response's retention are deleted; all-time sums stay."""
+        bench = Bench(store_server)
+        later = START + EXPERIMENT.retention_ms + 30 * HOUR
+        bench.feed([[_response(1, START), _response(2, later)]])
+        engine, store = bench.worker()
+        progress = Progress([engine._experiments["ranker"]])
+        progress.load(store.state())
+        progress.advanced([Advance("t:0", 2, 2, later, at_end=True)])
+        Sweeper(store, [engine._experiments["ranker"]]).sweep(progress)
+        assert len(list(store.client.scan_iter(store.keys.prefix + b"b:1:0:1h:*"))) == 1
+        summary = bench.reader.summary().experiments["ranker"].variants["control"]
+        assert summary.responses == 2
+
+
+class TestEmbedded:
+    """`embedded:DIRECTORY`."""
+
+    def test_what_was_written_is_there_the_next_time(self, tmp_path: Path) -> None:
+        """A second starter finds the data of the first; a second user finds the running server."""
+        settings = StoreSettings(url=f"embedded:{tmp_path / 'store'}")
+        with served(settings) as reached:
+            RedisStore(reached).client.set("a", "1")
+            with served(settings) as again:
+                assert RedisStore(again).client.get("a") == b"1"
+            assert warnings(RedisStore(reached)) == []
+        with served(settings) as later:
+            assert RedisStore(later).client.get("a") == b"1"

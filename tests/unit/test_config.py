@@ -1,0 +1,212 @@
+"""The configuration: defaults, overrides, and one clear line for every fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from monitor.config import Settings, definition_differences, definitions, load_settings
+from monitor.errors import ConfigError, UsageError
+
+GOOD = """
+[[experiments]]
+name = "ranker"
+control = "a"
+variants = { a = 0.5, b = 0.5 }
+"""
+
+
+def _load(tmp_path: Path, text: str, **environ: str) -> Settings:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return load_settings(path, environ)
+
+
+class TestDefaults:
+    """Everything but name, control and variants has a default."""
+
+    def test_a_minimal_file_is_enough(self, tmp_path: Path) -> None:
+        """The defaults are those of the documentation."""
+        (experiment,) = _load(tmp_path, GOOD).experiments
+        assert [metric.name for metric in experiment.metrics] == ["dcg@5", "ndcg@5", "success@5"]
+        assert experiment.primary == "dcg@5"
+        assert experiment.grades == {"rating": "score"}
+        assert [decay.name for decay in experiment.decay] == ["1h", "24h"]
+        assert (experiment.feedback_window_ms, experiment.retention_ms) == (86_400_000, 30 * 86_400_000)
+
+    def test_every_key_is_documented(self) -> None:
+        """docs/configuration.md names every key of every section."""
+        text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+        settings = Settings(())
+        for section in ("kafka", "store", "http", "limits", "display"):
+            for name in getattr(settings, section).__dataclass_fields__:
+                assert f"`{name.removesuffix('_ms')}`" in text, f"{section}.{name}"
+
+
+class TestEnvironment:
+    """Variables override the file; secrets come from there or from a file."""
+
+    def test_scalars_and_experiments_are_overridden(self, tmp_path: Path) -> None:
+        """A number is read as a number, a list as TOML."""
+        settings = _load(
+            tmp_path,
+            GOOD,
+            ABMONITOR_HTTP_PORT="8000",
+            ABMONITOR_KAFKA_BOOTSTRAP_SERVERS="a:1,b:2",
+            ABMONITOR_EXPERIMENTS_0_GAIN="exp2",
+            ABMONITOR_EXPERIMENTS_0_DECAY='["2h"]',
+            ABMONITOR_LIMITS_MAX_CLOCK_SKEW="1m",
+            PATH="/bin",
+        )
+        assert settings.http.port == 8000
+        assert settings.kafka.bootstrap_servers == "a:1,b:2"
+        assert settings.experiments[0].gain == "exp2"
+        assert [decay.name for decay in settings.experiments[0].decay] == ["2h"]
+        assert settings.limits.max_clock_skew_ms == 60_000
+
+    def test_secrets_come_from_a_file_and_are_not_shown(self, tmp_path: Path) -> None:
+        """The content of …_FILE is the secret; a repr does not have it."""
+        secret = tmp_path / "password"
+        secret.write_text("hunter2\n")
+        settings = _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD_FILE=str(secret))
+        assert settings.store.password == "hunter2"
+        assert "hunter2" not in repr(settings)
+
+    def test_a_numeric_looking_password_stays_text(self, tmp_path: Path) -> None:
+        """Secrets are never parsed."""
+        assert _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD="0123").store.password == "0123"
+
+    def test_an_unknown_variable_is_refused_with_a_suggestion(self, tmp_path: Path) -> None:
+        """A typing error in the environment is not silent."""
+        with pytest.raises(ConfigError, match="did you mean ABMONITOR_HTTP_PORT"):
+            _load(tmp_path, GOOD, ABMONITOR_HTTP_PROT="1")
+
+
+def _with(line: str) -> str:
+    return GOOD + line + "\n"
+
+
+def _section(line: str) -> str:
+    return line + "\n" + GOOD
+
+
+FAULTS = [
+    ("", "experiments", "at least one"),
+    (_section("x = 1"), "x", "a known key"),
+    (_section("[kafak]"), "kafak", "did you mean kafka"),
+    (_section("[kafka]\nbootstrap_server = 'a:1'"), "kafka.bootstrap_server", "did you mean bootstrap_servers"),
+    (_section("[kafka]\nbootstrap_servers = 'nowhere'"), "kafka.bootstrap_servers", "host:port"),
+    (_section("[kafka]\nfeedback_topic = 'chatbot.responses'"), "kafka.responses_topic", "three different topics"),
+    (_section("[kafka]\nresponses_topic = 'a b'"), "kafka.responses_topic", "a topic's name"),
+    (_section("[kafka]\nstart = 'noon'"), "kafka.start", "earliest, latest"),
+    (_section("[kafka]\nstart = 2026-01-01T00:00:00"), "kafka.start", "with an offset"),
+    (_section("[kafka]\nmax_poll_records = 0"), "kafka.max_poll_records", "an integer from 1"),
+    (_section("[kafka]\nsecurity_protocol = 'TLS'"), "kafka.security_protocol", "one of PLAINTEXT"),
+    (_section("[kafka]\nsecurity_protocol = 'SASL_SSL'"), "kafka.sasl_mechanism", "a value, because"),
+    (_section("[kafka]\nsasl_mechanism = 'PLAIN'"), "kafka.sasl_mechanism", "SASL_SSL"),
+    (_section("[kafka]\nssl_ca_file = '/nowhere/ca.pem'"), "kafka.ssl_ca_file", "a file that can be read"),
+    (_section("[kafka]\nsasl_password = 'x'"), "kafka.sasl_password", "ABMONITOR_KAFKA_SASL_PASSWORD"),
+    (_section("[store]\nurl = 'http://a'"), "store.url", "redis://"),
+    (_section("[store]\nurl = 'redis+cluster://a'"), "store.url", "not supported by this version"),
+    (_section("[store]\nurl = 'redis://:secret@a'"), "store.url", "ABMONITOR_STORE_PASSWORD"),
+    (_section("[store]\nurl = 5"), "store.url", "a non-empty string"),
+    (_section("[http]\nport = 70000"), "http.port", "from 0 to 65535"),
+    (_section("[http]\nport = true"), "http.port", "an integer"),
+    (_section("[limits]\nmax_refused_share = 2"), "limits.max_refused_share", "from 0 to 1"),
+    (_section("[limits]\nmax_clock_skew = '5 minutes'"), "limits.max_clock_skew", "a duration"),
+    (_section("[display]\nmin_display_students = -1"), "display.min_display_students", "an integer from 1"),
+    (GOOD + GOOD, "experiments.name", "every name once"),
+    (GOOD.replace('name = "ranker"', 'name = " "'), "experiments[0].name", "printable"),
+    (GOOD.replace('name = "ranker"', ""), "experiments[0].name", "a name"),
+    (GOOD.replace('control = "a"', 'control = "c"'), "experiments.ranker.control", "one of a, b"),
+    (GOOD.replace("a = 0.5, b = 0.5", "a = 1.0"), "experiments.ranker.variants", "at least two variants"),
+    (GOOD.replace("b = 0.5", "b = 0.4"), "experiments.ranker.variants", "sum to 1"),
+    (GOOD.replace("a = 0.5, b = 0.5", "a = 0, b = 1"), "experiments.ranker.variants", "above 0 for the control"),
+    (GOOD.replace("a = 0.5", "a = nan"), "experiments.ranker.variants.a", "a number from 0 to 1"),
+    (_with("metrics = ['map@5']"), "experiments.ranker.metrics", "ndcg@k"),
+    (_with("metrics = ['dcg@0']"), "experiments.ranker.metrics", "k from 1"),
+    (_with("metrics = ['dcg@5', 'dcg@5']"), "experiments.ranker.metrics", "every metric once"),
+    (_with("metrics = []"), "experiments.ranker.metrics", "a list of 1"),
+    (_with("primary = 'rr@5'"), "experiments.ranker.primary", "one of dcg@5"),
+    (_with("gain = 'log'"), "experiments.ranker.gain", "one of linear, exp2"),
+    (_with("gain = { 0 = 0, 1 = 1 }"), "experiments.ranker.gain", "a gain for the grade 4"),
+    (_with("gain = { 0 = 1, 4 = 0 }"), "experiments.ranker.gain", "do not fall"),
+    (_with("discount = 'log10'"), "experiments.ranker.discount", "log2-from-2"),
+    (_with("ideal = 'judged'"), "experiments.ranker.ideal", "shown, constant"),
+    (_with("max_grade = 0"), "experiments.ranker.max_grade", "a number from"),
+    (_with("max_grade = 30000"), "experiments.ranker.max_grade", "at most 65536"),
+    (_with("gain = 'exp2'\nmax_grade = 17"), "experiments.ranker.max_grade", "to 16"),
+    (_with("relevant_grade = 9"), "experiments.ranker.relevant_grade", "to 4"),
+    (_with("grades = { helpful = 9 }"), "experiments.ranker.grades.helpful", "to 4"),
+    (_with("grades = { helpful = 'yes' }"), "experiments.ranker.grades.helpful", '"score"'),
+    (_with("grades = { watched = [[0.5, 1], [0.1, 2]] }"), "experiments.ranker.grades.watched", "thresholds that rise"),
+    (_with("grades = { watched = [1, 2] }"), "experiments.ranker.grades.watched", "pairs"),
+    (_with("feedback_window = '1 day'"), "experiments.ranker.feedback_window", "a duration"),
+    (_with("feedback_window = '0s'"), "experiments.ranker.feedback_window", "a duration"),
+    (_with("retention = '2d'"), "experiments.ranker.retention", "feedback_window + allowed_lateness"),
+    (_with("decay = ['fast']"), "experiments.ranker.decay", "half-lives"),
+    (_with("decay = ['1h', '1h']"), "experiments.ranker.decay", "every half-life once"),
+    (_with("starts_at = 2026-01-01T00:00:00"), "experiments.ranker.starts_at", "with an offset"),
+    (
+        _with("starts_at = 2026-02-01T00:00:00Z\nends_at = 2026-01-01T00:00:00Z"),
+        "experiments.ranker.ends_at",
+        "after starts_at",
+    ),
+    (_with("gian = 'exp2'"), "experiments.ranker.gian", "did you mean gain"),
+]
+
+
+class TestFaults:
+    """A wrong file is refused before anything starts."""
+
+    @pytest.mark.parametrize(("text", "key", "expected"), FAULTS, ids=[f"{key}-{said}" for _, key, said in FAULTS])
+    def test_names_key_value_and_expectation_in_one_line(
+        self, tmp_path: Path, text: str, key: str, expected: str
+    ) -> None:
+        """The line says which key, what it got, and what was expected."""
+        with pytest.raises(ConfigError) as caught:
+            _load(tmp_path, text)
+        line = str(caught.value)
+        assert line.startswith(f"{key}: got ")
+        assert expected in line
+        assert "\n" not in line
+        assert caught.value.exit_code == 2
+
+    @pytest.mark.parametrize(
+        ("content", "expected"), [(b"a = ", "not TOML"), (b"\xff\xfe", "not UTF-8"), (None, "No such file")]
+    )
+    def test_an_unreadable_file_is_named(self, tmp_path: Path, content: bytes | None, expected: str) -> None:
+        """Path and reason stand in the line."""
+        path = tmp_path / "config.toml"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(UsageError, match=expected) as caught:
+            load_settings(path, {})
+        assert str(path) in str(caught.value)
+
+    def test_a_directory_is_not_a_file(self, tmp_path: Path) -> None:
+        """Even that is a line and not a traceback."""
+        with pytest.raises(UsageError, match="directory"):
+            load_settings(tmp_path, {})
+
+
+class TestDefinitions:
+    """The part of an experiment that its aggregates depend on."""
+
+    def test_display_and_forgetting_are_left_out(self, tmp_path: Path) -> None:
+        """Another control, primary, share or retention may look at the same store."""
+        (one,) = _load(tmp_path, GOOD).experiments
+        text = GOOD.replace('control = "a"', 'control = "b"').replace("0.5, b = 0.5", "0.1, b = 0.9")
+        (other,) = _load(tmp_path, text + "primary = 'ndcg@5'\nretention = '60d'\n").experiments
+        assert definitions(one) == definitions(other)
+
+    @pytest.mark.parametrize(
+        "line",
+        ["gain = 'exp2'", "ideal = 'constant'", "feedback_window = '1h'", "metrics = ['dcg@5']", "decay = ['2h']"],
+    )
+    def test_what_changes_the_numbers_is_named(self, tmp_path: Path, line: str) -> None:
+        """The difference names experiment, key and both values."""
+        (one,), (other,) = _load(tmp_path, GOOD).experiments, _load(tmp_path, _with(line)).experiments
+        found = definition_differences("ranker", definitions(one), definitions(other))
+        assert any(each.startswith(f"ranker.{line.split(maxsplit=1)[0]}") for each in found)
