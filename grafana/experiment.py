@@ -173,13 +173,13 @@ def rated_share() -> JSON:
 def feedback_by_kind() -> JSON:
     """Return how often students react, by kind."""
     return graph(
-        "Feedback per response, by kind",
-        "Feedback of each kind divided by responses, all time; the control is dashed. A variant may rate well and"
-        " still send more students to a human: watch `escalated`. If a kind falls for all variants, its producer is"
+        "Reactions per response, by kind",
+        "Current reactions of each kind divided by responses, all time; the control is dashed. A variant may rate well"
+        " and still send more students to a human: watch `escalated`. If a kind falls for all variants, its producer is"
         " broken.",
         [target(per_response("abmonitor_feedback", "variant, kind"), "{{kind}}, {{variant}}")],
-        unit="percentunit",
-        decimals=1,
+        unit="short",
+        decimals=2,
         minimum=0,
         size=(12, 8),
         overrides=(dashed(", control$"),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
@@ -26,10 +26,15 @@ class Exported:
     help: str
 
 
+Family: TypeAlias = GaugeMetricFamily | UnknownMetricFamily
+
 _ARM: Final = ("experiment", "variant")
-# A sum and a count may fall after a revision, so they are no counters; and promtool reserves their suffixes for summaries
-# and histograms, so they are no gauges either.
-_FAMILIES: Final = {"gauge": GaugeMetricFamily, "unknown": UnknownMetricFamily}
+# A sum and a count may fall after a revision, so they are no counters; and promtool reserves the suffixes for summaries
+# and histograms, so they are no gauges either: unknown is what is left.
+_FAMILIES: Final[Mapping[str, type[GaugeMetricFamily | UnknownMetricFamily]]] = {
+    "gauge": GaugeMetricFamily,
+    "unknown": UnknownMetricFamily,
+}
 _EXPERIMENTS: Final = (
     Exported("abmonitor_responses", "gauge", _ARM, "Responses that count"),
     Exported("abmonitor_rated_responses", "gauge", _ARM, "Responses with at least one graded item"),
@@ -39,7 +44,7 @@ _EXPERIMENTS: Final = (
     Exported("abmonitor_metric_count", "unknown", (*_ARM, "metric"), "Rated responses where the metric is defined"),
     Exported("abmonitor_metric_mean", "gauge", (*_ARM, "metric", "decay"), "Mean over rated responses"),
     Exported(
-        "abmonitor_metric_effective_count", "gauge", (*_ARM, "metric", "decay"), "Effective sample size of the mean"
+        "abmonitor_metric_effective_count", "unknown", (*_ARM, "metric", "decay"), "Effective sample size of the mean"
     ),
     Exported(
         "abmonitor_variant_last_event_timestamp_seconds",
@@ -86,7 +91,7 @@ class ExperimentsCollector(Collector):
             log.warning("scrape without store reason=%s", error)
             yield GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", value=0)
             return
-        families: Mapping[str, GaugeMetricFamily | UnknownMetricFamily] = {
+        families: Mapping[str, Family] = {
             each.name: _FAMILIES[each.kind](each.name, each.help, labels=each.labels)
             for each in _EXPERIMENTS
             if each.kind in _FAMILIES and each.labels

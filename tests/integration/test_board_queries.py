@@ -37,6 +37,8 @@ EMPTY_IN_A_DEMO = {
     "Refused events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
 }
 
+FILLED = [query for query in QUERIES if query.panel not in EMPTY_IN_A_DEMO]
+
 SERVICE = """
 [kafka]
 bootstrap_servers = "{bootstrap}"
@@ -127,11 +129,13 @@ def chosen(scraped_demo: PrometheusServer) -> Mapping[str, str]:
     return values
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda query: f"{query.panel} {query.ref}")
+@pytest.mark.parametrize(
+    "query",
+    FILLED,
+    ids=lambda query: f"{query.panel} {query.ref}",
+)
 def test_every_panel_shows_numbers(query: Query, scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
     """A demo fills the board: each query returns finite numbers, and the comparison has a line per variant."""
-    if query.panel in EMPTY_IN_A_DEMO:
-        pytest.skip(EMPTY_IN_A_DEMO[query.panel])
     found = series(scraped_demo, filled_in(query.expr, chosen))
     assert found
     assert [labels for labels, value in found if not math.isfinite(value)] == []

@@ -17,7 +17,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-ODD = st.sampled_from(
+ODD: st.SearchStrategy[object] = st.sampled_from(
     [
         10**400,
         1e308,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+
+from monitor.config import load_settings
+from tests.servers.process import need
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -122,9 +124,6 @@ class TestWiring:
 
     def test_the_configuration_is_valid(self) -> None:
         """The monitor accepts the file that it is given."""
-        load_settings = getattr(pytest.importorskip("monitor.config"), "load_settings", None)
-        if load_settings is None:
-            pytest.skip("the settings cannot be loaded yet")
         settings = load_settings(DEPLOY / "config.toml", {})
         assert [experiment.name for experiment in settings.experiments] == ["ranker-v2"]
 
@@ -258,8 +257,6 @@ LINTERS = {
 def test_the_formats_own_checkers_agree(linter: str) -> None:
     """The Dockerfile, the compose file and the Prometheus configuration pass the checkers of their formats."""
     beside_python = Path(sys.executable).parent / linter
-    program = str(beside_python) if beside_python.exists() else shutil.which(linter)
-    if program is None:
-        pytest.skip(f"{linter} is not installed")
+    program = str(beside_python) if beside_python.exists() else need(linter, "prometheus")
     done = subprocess.run([program, *LINTERS[linter]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

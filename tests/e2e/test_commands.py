@@ -1,0 +1,242 @@
+"""The command line as a user meets it: the README's examples, exit codes, one readable line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.command import ab_monitor, eventually, get, service, status, write_config
+from tests.unit.test_events import FEEDBACK, RESPONSE
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+[kafka]
+bootstrap_servers = "<bootstrap>"
+responses_topic = "<name>.responses"
+feedback_topic = "<name>.feedback"
+dead_letter_topic = "<name>.dead"
+group_id = "<name>"
+[store]
+url = "<store>"
+[http]
+port = <port>
+[limits]
+max_refused_run = 20
+[[experiments]]
+name = "ranker"
+control = "control"
+variants = { control = 0.5, treatment = 0.5 }
+"""
+
+
+def _config(directory: Path, store: str, bootstrap: str = "127.0.0.1:1", name: str = "none", port: int = 0) -> Path:
+    values = [("store", store), ("bootstrap", bootstrap), ("name", name), ("port", str(port))]
+    return write_config(directory / "config.toml", CONFIG, values)
+
+
+class TestReadme:
+    """What the README says can be typed."""
+
+    def test_the_examples_run(self, tmp_path: Path) -> None:
+        """Every line of the section on your own events ends well, and the last ones show the variants."""
+        text = (ROOT / "README.md").read_text()
+        (block,) = re.findall(r"## On your own events\n\n```sh\n(.*?)```", text, re.DOTALL)
+        script = f'set -e\nab-monitor() {{ {sys.executable} -m monitor "$@"; }}\n{block}'
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("treatment") >= 3
+
+    def test_the_configuration_is_valid(self, tmp_path: Path) -> None:
+        """The example of a real Kafka is a configuration: only the cluster is missing."""
+        text = (ROOT / "README.md").read_text()
+        (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+        path = tmp_path / "config.toml"
+        path.write_text(block)
+        done = ab_monitor("evaluate", "--config", path, "-", stdin=json.dumps(RESPONSE).encode())
+        assert done.returncode == 0, done.stderr
+
+
+class TestMistakes:
+    """One line, and the exit code that the README promises."""
+
+    def test_a_wrong_configuration_is_2(self, tmp_path: Path) -> None:
+        """Key, value, expectation."""
+        path = tmp_path / "config.toml"
+        path.write_text(CONFIG.replace("<port>", "70000").replace("<bootstrap>", "a:1"))
+        done = ab_monitor("run", "--config", path)
+        assert done.returncode == 2
+        assert done.stderr == "ab-monitor: http.port: got 70000, expected an integer from 0 to 65535\n"
+
+    @pytest.mark.parametrize("command", ["run", "status", "check"])
+    def test_no_store_is_3(self, tmp_path: Path, command: str) -> None:
+        """The place is named."""
+        done = ab_monitor(command, "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
+        assert done.returncode == 3
+        assert done.stderr.splitlines()[-1].startswith("ab-monitor: store at 127.0.0.1:1/0:")
+
+    def test_no_kafka_is_3(self, tmp_path: Path, redis_server: RedisServer) -> None:
+        """After ten seconds of trying."""
+        redis_server.client().flushall()
+        done = ab_monitor("run", "--config", _config(tmp_path, redis_server.url))
+        assert done.returncode == 3
+        assert done.stderr.splitlines()[-1].startswith("ab-monitor: Kafka at 127.0.0.1:1:")
+
+    def test_a_flood_of_refused_lines_is_4_and_leaves_the_position_before_it(self, tmp_path: Path) -> None:
+        """The service stops instead of draining its input."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        lines = tmp_path / "events.jsonl"
+        lines.write_text("nonsense\n" * 50)
+        done = ab_monitor("replay", "--config", config, lines)
+        assert done.returncode == 4
+        assert "50 events in a row were refused" in done.stderr
+        assert f"{lines}:1: refused" not in done.stderr
+
+    def test_other_definitions_are_5(self, tmp_path: Path) -> None:
+        """What differs and what to do."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        assert ab_monitor("replay", "--config", config, "-", stdin=json.dumps(RESPONSE).encode()).returncode == 0
+        done = ab_monitor("status", "--config", config, environ={"ABMONITOR_EXPERIMENTS_0_GAIN": "exp2"})
+        assert done.returncode == 5
+        assert "ranker.gain: the store was made with 'linear', this file says 'exp2'" in done.stderr
+        assert "new name" in done.stderr
+
+    def test_a_missing_file_and_an_unknown_experiment(self, tmp_path: Path) -> None:
+        """Both are usage."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        assert ab_monitor("replay", "--config", config, tmp_path / "nothing.jsonl").returncode == 2
+        done = ab_monitor("status", "--config", config, "--experiment", "x")
+        assert (done.returncode, "expected one of ranker" in done.stderr) == (2, True)
+
+
+class TestReplay:
+    """Files."""
+
+    def test_refused_lines_are_named_and_the_rest_is_applied(self, tmp_path: Path) -> None:
+        """File, line, reason; packed files and stdin work too."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        lines = tmp_path / "events.jsonl"
+        bad = {**RESPONSE, "response_id": "r-2", "items": [{"item_id": "a", "position": 0}]}
+        lines.write_text("\n".join(map(json.dumps, [FEEDBACK, bad, RESPONSE])))
+        subprocess.run(["gzip", "-k", str(lines)], check=True)
+        done = ab_monitor("replay", "--config", config, lines)
+        assert done.returncode == 0
+        assert f"{lines}:2: refused: invalid_position" in done.stderr.replace("\n", "")
+        again = ab_monitor("replay", "--config", config, f"{lines}.gz")
+        assert "duplicate 2" in again.stderr
+        treatment = status(config)["experiments"]["ranker"]["variants"]["treatment"]
+        assert (treatment["responses"], treatment["rated_responses"]) == (1, 1)
+
+    def test_a_stopped_replay_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        """Stopped in the middle and started again, it reads the rest and nothing twice."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        lines = tmp_path / "events.jsonl"
+        with lines.open("w") as out:
+            for number in range(60_000):
+                out.write(json.dumps({**RESPONSE, "response_id": f"r-{number}", "experiment": "ranker"}) + "\n")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "monitor", "replay", "--config", str(config), str(lines)],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1].decode()
+        first = re.search(r"(\d+) lines", said)
+        assert process.returncode == 0, said
+        done = ab_monitor("replay", "--config", config, lines)
+        rest = re.search(r"(\d+) lines", done.stderr)
+        assert first is not None
+        assert rest is not None
+        assert int(first[1]) + int(rest[1]) == 60_000
+        assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 60_000
+
+
+class TestRun:
+    """The service on a real broker."""
+
+    def test_refused_messages_are_kept_and_nothing_of_a_student_is_shown(
+        self, tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer
+    ) -> None:
+        """The dead letter has the bytes as they were, and where and why; logs, metrics and store have no user text."""
+        redis_server.client().flushall()
+        for topic in ("responses", "feedback", "dead"):
+            kafka.create_topic(f"dead-letters.{topic}", 1)
+        config = _config(tmp_path, redis_server.url, kafka.bootstrap, "dead-letters", port=0)
+        secret = "my-very-own-question-4711"
+        producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+        bad = json.dumps({**RESPONSE, "user_query": secret, "user_id": secret + "-id", "items": 7}).encode()
+        good = json.dumps({**RESPONSE, "user_query": secret, "user_id": secret + "-id"}).encode()
+        producer.send("dead-letters.responses", bad)
+        producer.send("dead-letters.responses", good)
+        producer.flush()
+        producer.close()
+        with service(config, tmp_path / "log"):
+            eventually("the good one is applied", lambda: _responses(config) == 1)
+            port = re.search(r"127\.0\.0\.1:(\d+)", (tmp_path / "log").read_text())
+            assert port is not None
+            seen = [get(f"http://127.0.0.1:{port[1]}{path}")[1] for path in ("/", "/metrics", "/metrics/experiments")]
+            assert get(f"http://127.0.0.1:{port[1]}/-/ready")[0] == 200
+        consumer = KafkaConsumer(
+            "dead-letters.dead",
+            bootstrap_servers=kafka.bootstrap,
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=10_000,
+        )
+        letter = next(consumer)
+        consumer.close()
+        headers = {name: value.decode() for name, value in letter.headers}
+        assert letter.value == bad
+        assert (headers["topic"], headers["offset"], headers["reason"]) == ("dead-letters.responses", "0", "wrong_type")
+        stored = b"".join(redis_server.client().dump(key) + key for key in redis_server.client().keys())
+        for text in (*seen, (tmp_path / "log").read_text(), str(headers), stored.decode("latin-1")):
+            assert secret not in text
+        assert 'abmonitor_rejected_events_total{reason="wrong_type",topic="dead-letters.responses"} 1.0' in seen[1]
+
+    def test_the_store_may_go_and_come_back(self, tmp_path: Path, kafka: KafkaBroker) -> None:
+        """Readiness says so, consumption waits, and everything is applied once it is back."""
+        for topic in ("responses", "feedback", "dead"):
+            kafka.create_topic(f"outage.{topic}", 2)
+
+        with RedisServer(redis_binary()) as store:
+            config = _config(tmp_path, store.url, kafka.bootstrap, "outage")
+            producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+            with service(config, tmp_path / "log"):
+                producer.send("outage.responses", json.dumps(RESPONSE).encode()).get(20)
+                eventually("the first is applied", lambda: _responses(config) == 1)
+                port = re.search(r"127\.0\.0\.1:(\d+)", (tmp_path / "log").read_text())
+                assert port is not None
+                url = f"http://127.0.0.1:{port[1]}/-/ready"
+                store.process.kill()
+                producer.send("outage.responses", json.dumps({**RESPONSE, "response_id": "r-2"}).encode()).get(20)
+                status_code, reason = eventually(
+                    "not ready", lambda: answer if (answer := get(url))[0] == 503 else None
+                )
+                assert (status_code, "store at" in reason) == (503, True)
+                store.start()
+                eventually("ready again", lambda: get(url)[0] == 200)
+                eventually("the second is applied", lambda: _responses(config) == 2)
+            producer.close()
+
+
+def _responses(config: Path) -> int:
+    variants = status(config)["experiments"]["ranker"]["variants"]
+    return sum(int(each["responses"]) for each in variants.values())
