@@ -246,7 +246,7 @@ _WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", 
 @contextmanager
 def unavailable(settings: StoreSettings) -> Iterator[None]:
     """Turn what the store says when it cannot serve into `StoreUnavailable`; a wrong password into `UsageError`."""
-    place = settings.url.rpartition("@")[2]
+    place = settings.url.partition("://")[2].rpartition("@")[2]
     try:
         yield
     except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError) as error:

@@ -80,9 +80,7 @@ class TestMistakes:
 
     def test_a_wrong_configuration_is_2(self, tmp_path: Path) -> None:
         """Key, value, expectation."""
-        path = tmp_path / "config.toml"
-        path.write_text(CONFIG.replace("<port>", "70000").replace("<bootstrap>", "a:1"))
-        done = ab_monitor("run", "--config", path)
+        done = ab_monitor("run", "--config", _config(tmp_path, "redis://127.0.0.1:1/0", port=70_000))
         assert done.returncode == 2
         assert done.stderr == "ab-monitor: http.port: got 70000, expected an integer from 0 to 65535\n"
 
@@ -150,7 +148,7 @@ class TestReplay:
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         lines = tmp_path / "events.jsonl"
         with lines.open("w") as out:
-            for number in range(60_000):
+            for number in range(200_000):
                 out.write(json.dumps({**RESPONSE, "response_id": f"r-{number}", "experiment": "ranker"}) + "\n")
         process = subprocess.Popen(
             [sys.executable, "-m", "monitor", "replay", "--config", str(config), str(lines)],
@@ -166,8 +164,8 @@ class TestReplay:
         rest = re.search(r"(\d+) lines", done.stderr)
         assert first is not None
         assert rest is not None
-        assert int(first[1]) + int(rest[1]) == 60_000
-        assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 60_000
+        assert int(first[1]) + int(rest[1]) == 200_000
+        assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 200_000
 
 
 class TestRun:
@@ -206,7 +204,7 @@ class TestRun:
         headers = {name: value.decode() for name, value in letter.headers}
         assert letter.value == bad
         assert (headers["topic"], headers["offset"], headers["reason"]) == ("dead-letters.responses", "0", "wrong_type")
-        stored = b"".join(redis_server.client().dump(key) + key for key in redis_server.client().keys())
+        stored = b"".join(redis_server.client().dump(key) + key for key in redis_server.client().scan_iter())
         for text in (*seen, (tmp_path / "log").read_text(), str(headers), stored.decode("latin-1")):
             assert secret not in text
         assert 'abmonitor_rejected_events_total{reason="wrong_type",topic="dead-letters.responses"} 1.0' in seen[1]
