@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from monitor.config import ExperimentSettings, GradeRule
-from monitor.identity import ITEM_BYTES, TAG_BYTES
+from monitor.events import Feedback
+from monitor.identity import ITEM_BYTES, TAG_BYTES, Identities
 from monitor.ranking import Scorer
 
 DAY_MS = 86_400_000
@@ -93,6 +94,18 @@ def merge_reaction(row: Row, reaction: Reaction) -> Outcome:
     if len(reactions) > MAX_REACTIONS:
         del reactions[0]
     return outcome
+
+
+def reaction_of(event: Feedback, identities: Identities) -> Reaction:
+    """Return a feedback event as it stands in its response's row."""
+    return (
+        event.timestamp_ms,
+        event.feedback_id,
+        b"" if event.user_id is None else identities.student(event.user_id)[:TAG_BYTES],
+        b"" if event.item_id is None else identities.item(event.item_id),
+        event.kind,
+        event.score,
+    )
 
 
 def grader(rule: GradeRule) -> Callable[[float], float | None]:

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,8 @@ from rich.table import Table
 from monitor import __version__, demo, simulate
 from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
-from monitor.errors import AbMonitorError, UsageError
+from monitor.config.values import instant_ms as config_instant_ms
+from monitor.errors import AbMonitorError
 from monitor.evaluation import Evaluation, evaluate
 from monitor.events import instant_ms
 from monitor.export import render
@@ -195,7 +195,7 @@ def _progress(console: Console, source: FileSource) -> Iterator[None]:
 
 def _status(arguments: argparse.Namespace) -> int:
     settings = _only(_settings(arguments), arguments.experiment)
-    as_of_ms = None if arguments.as_of is None else _instant(arguments.as_of)
+    as_of_ms = None if arguments.as_of is None else config_instant_ms("--as-of", arguments.as_of)
     with viewed(settings, wall_clock) as reader:
         summary = reader.summary(as_of_ms)
     if arguments.json:
@@ -209,16 +209,6 @@ def _only(settings: Settings, experiment: str | None) -> Settings:
     if experiment is None:
         return settings
     return settings.only(experiment)
-
-
-def _instant(text: str) -> int:
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
-        raise UsageError(f"--as-of: got {text!r}, expected an ISO time with an offset, such as 2026-11-20T10:15:30Z")
-    return int(instant.timestamp() * 1000)
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

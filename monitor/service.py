@@ -13,7 +13,8 @@ from monitor.config import Settings
 from monitor.events import Decoder
 from monitor.export import HttpServer
 from monitor.identity import Identities
-from monitor.ingest.engine import Engine, Experiment
+from monitor.ingest.engine import Engine
+from monitor.ingest.experiment import Experiment
 from monitor.ingest.progress import Progress
 from monitor.ingest.source import Source
 from monitor.ingest.sweeper import Sweeper

@@ -6,11 +6,11 @@ import argparse
 import os
 import sys
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 from monitor.clock import wall_clock
 from monitor.config import load_settings
+from monitor.config.values import instant_ms
 from monitor.errors import UsageError
 from monitor.ingest.simulator import (
     Scenario,
@@ -89,7 +89,7 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
     if arguments.live:
         return replace(scenario, start_ms=wall_clock() - int(arguments.days * _DAY_MS))
     if arguments.start is not None:
-        return replace(scenario, start_ms=_start(arguments.start))
+        return replace(scenario, start_ms=instant_ms("--start", arguments.start))
     return scenario
 
 
@@ -104,13 +104,3 @@ def _pairs(flag: str, given: list[str]) -> dict[str, float]:
         if not name:
             raise UsageError(f"{flag}: got {text!r}, expected VARIANT=NUMBER")
     return pairs
-
-
-def _start(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise UsageError(f"--start: got {text!r}, expected an ISO time with an offset, such as 2026-11-02T00:00:00Z")
-    return int(moment.timestamp() * 1000)

@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
-from monitor.aggregates import Layout
 from monitor.attribution import (
     DAY_MS,
     PENDING,
-    Reaction,
     Row,
-    Rules,
     Standing,
     Student,
     Value,
@@ -26,68 +22,17 @@ from monitor.attribution import (
     expose,
     merge_reaction,
     merge_response,
+    reaction_of,
     response_sums,
     standing,
 )
-from monitor.config import ExperimentSettings
 from monitor.events import Feedback, Response
-from monitor.identity import TAG_BYTES, Identities
+from monitor.identity import Identities
+from monitor.ingest.cache import Cache
 from monitor.ingest.differences import Changes, write_responses, write_units
-from monitor.store import Commit, Keys, RedisStore
+from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
+from monitor.store import Commit, RedisStore
 from monitor.store.rows import VERSION_BYTES, decode_row, decode_student, encode_row, encode_student
-
-HOUR_MS = 3_600_000
-PENDING_CLASS = "p"
-Entry = TypeVar("Entry")
-
-
-class Experiment:
-    """One experiment as the engine needs it: its number in the store, its compiled rules, its arms."""
-
-    __slots__ = ("arms", "ends_ms", "layout", "number", "rules", "settings", "starts_ms", "student_prefix")
-
-    def __init__(self, number: int, settings: ExperimentSettings, keys: Keys) -> None:
-        self.number = number
-        self.settings = settings
-        self.rules = Rules(settings)
-        self.layout = Layout.of(settings)
-        self.student_prefix = keys.students(number)
-        self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
-        self.starts_ms = settings.starts_at_ms if settings.starts_at_ms is not None else 0
-        self.ends_ms = settings.ends_at_ms if settings.ends_at_ms is not None else 1 << 62
-
-
-class Cache(Generic[Entry]):
-    """The entries used last, in two generations of at most `limit` each."""
-
-    __slots__ = ("_limit", "_old", "_young")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._young: dict[bytes, Entry] = {}
-        self._old: dict[bytes, Entry] = {}
-
-    def get(self, key: bytes) -> Entry | None:
-        """Return the entry and keep it for another generation."""
-        entry = self._young.get(key)
-        if entry is None:
-            entry = self._old.pop(key, None)
-            if entry is not None:
-                self._young[key] = entry
-        return entry
-
-    def put(self, key: bytes, entry: Entry) -> None:
-        """Remember the entry."""
-        self._young[key] = entry
-
-    def age(self) -> None:
-        """Begin a new generation if the young one is full; between batches only."""
-        if len(self._young) > self._limit:
-            self._old, self._young = self._young, {}
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._young, self._old = {}, {}
 
 
 @dataclass(slots=True)
@@ -254,17 +199,8 @@ class Engine:
         if is_late:
             batch.outcomes["feedback", "late"] += 1
             return
-        identities = self._identities
-        reaction: Reaction = (
-            event.timestamp_ms,
-            event.feedback_id,
-            b"" if event.user_id is None else identities.student(event.user_id)[:TAG_BYTES],
-            b"" if event.item_id is None else identities.item(event.item_id),
-            event.kind,
-            event.score,
-        )
         first = key not in batch.rows
-        outcome = merge_reaction(self._touch(batch, key), reaction)
+        outcome = merge_reaction(self._touch(batch, key), reaction_of(event, self._identities))
         batch.outcomes["feedback", outcome] += 1
         if outcome == "duplicate" and first:
             del batch.rows[key]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from monitor.attribution import PENDING, Reaction, Row, Rules, merge_reaction, merge_response
+from monitor.attribution import PENDING, Row, Rules, merge_reaction, merge_response, reaction_of
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.errors import Refusal
 from monitor.evaluation import JudgedResponse
 from monitor.events import Decoder, Feedback, Response
-from monitor.identity import TAG_BYTES, Identities
+from monitor.identity import Identities
 from monitor.ingest.files import FileSource
 from monitor.ingest.source import Refused
 
@@ -31,7 +31,7 @@ def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> di
                 _merge(rows, event, experiment, identities)
         for name, (row, event) in rows.items():
             for reaction in feedback.get(name, ()):
-                merge_reaction(row, _reaction(reaction, identities))
+                merge_reaction(row, reaction_of(reaction, identities))
             grades = rules.grades(row)
             judged[experiment.name].append(
                 JudgedResponse(
@@ -82,14 +82,3 @@ def _merge(
     arm = sorted(experiment.variants).index(event.variant)
     if merge_response(row, event.timestamp_ms, arm, student, items, ranks) != "duplicate":
         rows[event.response_id] = row, event
-
-
-def _reaction(event: Feedback, identities: Identities) -> Reaction:
-    return (
-        event.timestamp_ms,
-        event.feedback_id,
-        b"" if event.user_id is None else identities.student(event.user_id)[:TAG_BYTES],
-        b"" if event.item_id is None else identities.item(event.item_id),
-        event.kind,
-        event.score,
-    )

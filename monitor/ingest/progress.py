@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from monitor.ingest.engine import PENDING_CLASS, Experiment
+from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.store import Advance, Position, State
 
 

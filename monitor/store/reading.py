@@ -23,6 +23,7 @@ from monitor.config import DecaySpec, ExperimentSettings, Settings
 from monitor.store.redis import RedisStore, unavailable
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 
+_MOST_KINDS = 50
 _ABSENT = DecayedMean(None, None, None, None, None)
 
 
@@ -197,14 +198,25 @@ class Reader:
             rated_responses=rated,
             students=int(arm.units[0] + arm.units[2]),
             responses_without_user=int(arm.units[2]),
-            feedback={kind: count for kind, count in sorted(arm.kinds.items()) if kind[0] != "+" and count},
-            responses_with_feedback={
-                kind[1:]: count for kind, count in sorted(arm.kinds.items()) if kind[0] == "+" and count
-            },
+            feedback=_bounded({kind: count for kind, count in arm.kinds.items() if kind[0] != "+"}, arm.experiment),
+            responses_with_feedback=_bounded(
+                {kind[1:]: count for kind, count in arm.kinds.items() if kind[0] == "+"}, arm.experiment
+            ),
             last_response_at_ms=arm.last_response_ms,
             last_event_at_ms=arm.last_event_ms,
             metrics=metrics,
         )
+
+
+def _bounded(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:
+    """Return the kinds that have any, sorted: the graded ones and the most frequent of the others, at most 50 of those.
+
+    Kinds become labels, and anybody may write a new one.
+    """
+    known = {kind: count for kind, count in kinds.items() if count}
+    others = sorted((kind for kind in known if kind not in experiment.grades), key=lambda kind: (-known[kind], kind))
+    shown = {kind for kind in known if kind in experiment.grades} | set(others[:_MOST_KINDS])
+    return {kind: known[kind] for kind in sorted(shown)}
 
 
 def _integers(stored: bytes | None, width: int) -> Ints:

@@ -15,7 +15,8 @@ from monitor.aggregates import Layout, join_limbs
 from monitor.config import ExperimentSettings, Settings, StoreSettings
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
-from monitor.ingest.engine import PENDING_CLASS, Engine, Experiment
+from monitor.ingest.engine import Engine
+from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.store import Advance, Reader, RedisStore, open_store
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump

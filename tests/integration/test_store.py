@@ -10,7 +10,7 @@ import pytest
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.events import Feedback, Item, Response
-from monitor.ingest.engine import HOUR_MS, PENDING_CLASS
+from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.store import Advance, Commit, RedisStore, open_store, served, view_store, warnings

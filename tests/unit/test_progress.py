@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.ingest.engine import PENDING_CLASS, Experiment
+from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.store import Keys, Position, State
 from tests.support.streams import EXPERIMENT, HOUR, START
