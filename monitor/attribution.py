@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from struct import Struct
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -227,8 +229,8 @@ class Standing(NamedTuple):
     """Variants with responses, rising; more than one makes a crossover."""
     first_variant: int
     first_day: int
-    unit: tuple[int, ...]
-    """(variant, first day, sums, sums of the closed window); empty for a crossover, which is left out."""
+    unit: bytes
+    """(variant, first day, sums, sums of the closed window) as 64-bit integers; empty for a crossover, left out."""
 
 
 class Student(msgspec.Struct, gc=False):
@@ -290,15 +292,24 @@ def standing(student: Student, width: int) -> Standing:
     """Return what the student contributes, with sums vectors of `width`."""
     first_day = student.first_ms // DAY_MS
     if len(student.totals) != 1:
-        return Standing(tuple(sorted(student.totals)), student.first_variant, first_day, ())
+        return Standing(tuple(sorted(student.totals)), student.first_variant, first_day, b"")
     ((variant, totals),) = student.totals.items()
     window = None
     for (day_variant, _), sums in student.days.items():
         if day_variant == variant:
             window = sums if window is None else [a + b for a, b in zip(window, sums, strict=True)]
-    return Standing(
-        (variant,), student.first_variant, first_day, (variant, first_day, *totals, *(window or [0] * width))
-    )
+    unit = pack_unit(variant, first_day, totals, window or [0] * width)
+    return Standing((variant,), student.first_variant, first_day, unit)
+
+
+def pack_unit(variant: int, first_day: int, totals: Sequence[int], window: Sequence[int]) -> bytes:
+    """Return a unit's numbers as native 64-bit integers, for numpy to read a whole batch of them at once."""
+    return _unit_format(2 * len(totals) + 2).pack(variant, first_day, *totals, *window)
+
+
+@cache
+def _unit_format(numbers: int) -> Struct:
+    return Struct(f"={numbers}q")
 
 
 def response_sums(value: Value) -> tuple[int, ...]:

@@ -21,8 +21,10 @@ class Changes:
 
     responses: list[int] = field(default_factory=list)
     """(sign, variant, ms, rated, m values)"""
-    units: list[int] = field(default_factory=list)
-    """(sign, variant, first day, sums vector, sums vector of the closed window)"""
+    units: list[bytes] = field(default_factory=list)
+    """Units that are new or have changed, as `pack_unit` writes them."""
+    former_units: list[bytes] = field(default_factory=list)
+    """What those were before."""
     presence: Counter[tuple[int, int]] = field(default_factory=Counter)
     """(variant, 0 students | 1 crossovers | 2 responses without user) → change"""
     cohorts: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -68,13 +70,16 @@ def write_units(commit: Commit, keys: Keys, number: int, layout: Layout, changes
     """Append what changed students add to their variants' and their cohort days' records."""
     totals: dict[int, Ints] = {}
     days: dict[int, Ints] = {}
-    if changes.units:
+    if changes.units or changes.former_units:
         width = layout.sums_width
-        rows = rows_of(changes.units, 3 + 2 * width)
-        sign, variant, day = rows[:, 0], rows[:, 1], rows[:, 2]
-        terms = layout.unit_terms(rows[:, 3 : 3 + width]) * sign[:, None]
+        packed = b"".join(changes.units + changes.former_units)
+        rows = np.frombuffer(packed, dtype=np.int64).reshape(-1, 2 + 2 * width)
+        variant, day = rows[:, 0], rows[:, 1]
+        sign = np.ones((len(rows), 1), dtype=np.int64)
+        sign[len(changes.units) :] = -1
+        terms = layout.unit_terms(rows[:, 2 : 2 + width]) * sign
         totals = dict(zip(*_listed(grouped(variant, terms)), strict=True))
-        terms = layout.cohort_terms(rows[:, 3 + width :]) * sign[:, None]
+        terms = layout.cohort_terms(rows[:, 2 + width :]) * sign
         days = dict(zip(*_listed(grouped(variant << _VARIANT_SHIFT | day, terms)), strict=True))
     for (index, place), change in changes.presence.items():
         totals.setdefault(index, np.zeros(layout.unit_width, dtype=np.int64))[place] += change

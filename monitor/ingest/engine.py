@@ -22,6 +22,7 @@ from monitor.attribution import (
     expose,
     merge_reaction,
     merge_response,
+    pack_unit,
     reaction_of,
     response_sums,
     standing,
@@ -250,7 +251,8 @@ class Engine:
             key = experiment.student_prefix + student
             batch.sums.append((experiment, key, timestamp_ms, arm & 255, signed))
         else:
-            changes.units += (sign, arm & 255, timestamp_ms // DAY_MS, *sums, *sums)
+            unit = pack_unit(arm & 255, timestamp_ms // DAY_MS, sums, sums)
+            (changes.units if sign > 0 else changes.former_units).append(unit)
             changes.presence[arm & 255, 2] += sign
         for kind, reactions in value.kinds:
             batch.kinds[arm, kind] += sign * reactions
@@ -271,8 +273,8 @@ class Engine:
                 batch.sums.append((experiment, key, row.timestamp_ms, variant, difference))
             else:
                 day = row.timestamp_ms // DAY_MS
-                changes.units += (-1, variant, day, *before, *before)
-                changes.units += (1, variant, day, *after, *after)
+                changes.former_units.append(pack_unit(variant, day, before, before))
+                changes.units.append(pack_unit(variant, day, after, after))
         if old.kinds != new.kinds:
             for sign, kinds in ((-1, old.kinds), (1, new.kinds)):
                 for kind, reactions in kinds:
@@ -325,11 +327,9 @@ class Engine:
         after = student.standing = standing(student, experiment.layout.sums_width)
         changes = self._changes(batch, experiment.number)
         if before is not None and before.unit:
-            changes.units.append(-1)
-            changes.units += before.unit
+            changes.former_units.append(before.unit)
         if after.unit:
-            changes.units.append(1)
-            changes.units += after.unit
+            changes.units.append(after.unit)
         if before is None or before[:3] != after[:3]:
             for sign, each in ((-1, before), (1, after)):
                 if each is None:
