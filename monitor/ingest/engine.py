@@ -50,7 +50,10 @@ class Before:
 class Pending:
     """What one call of `apply` collects on its way."""
 
+    view: dict[bytes, Row] = field(default_factory=dict)
+    """Every known row that the batch is about."""
     rows: dict[bytes, tuple[Row, Before | None]] = field(default_factory=dict)
+    """Those it touches."""
     exposures: list[tuple[Experiment, bytes, int, int]] = field(default_factory=list)
     sums: list[tuple[Experiment, bytes, int, int, Sequence[int]]] = field(default_factory=list)
     changes: dict[int, Changes] = field(default_factory=dict)
@@ -95,7 +98,7 @@ class Engine:
         batch = Pending()
         accepted = self._accept(responses, late, batch)
         keyed = [(self._identities.response(event.response_id), event) for event in feedback]
-        self._load_rows([key for _, _, key, _ in accepted], [key for key, _ in keyed])
+        self._load_rows(batch, [key for _, _, key, _ in accepted] + [key for key, _ in keyed])
         for experiment, arm, key, event in accepted:
             self._apply_response(batch, experiment, arm, key, event)
         for key, reaction_event in keyed:
@@ -134,22 +137,32 @@ class Engine:
         batch.outcomes["response", "late"] += too_late
         return accepted
 
-    def _load_rows(self, *wanted: Sequence[bytes]) -> None:
-        missing = list({key for keys in wanted for key in keys if self._rows.get(key) is None})
+    def _load_rows(self, batch: Pending, wanted: Sequence[bytes]) -> None:
+        """Fill the batch's view from the cache and, for the rest, from the store."""
+        view = batch.view
+        missing = []
+        for key in set(wanted):
+            row = self._rows.get(key)
+            if row is None:
+                missing.append(key)
+            else:
+                view[key] = row
         name = self._store.keys.row
         for key, stored in zip(missing, self._store.rows([name(key) for key in missing]), strict=True):
             if stored is not None:
-                self._rows.put(key, decode_row(stored))
+                view[key] = decode_row(stored)
+                self._rows.put(key, view[key])
 
     def _touch(self, batch: Pending, key: bytes) -> Row:
         """Return the row, noting what it contributed before this batch: nothing, if its response was not known."""
         touched = batch.rows.get(key)
         if touched is not None:
             return touched[0]
-        row = self._rows.get(key)
+        row = batch.view.get(key)
         if row is None:
             row = Row(0, PENDING, b"", b"", None, [])
             self._rows.put(key, row)
+            batch.view[key] = row
         before = None
         if row.arm != PENDING:
             value = row.value
@@ -170,7 +183,7 @@ class Engine:
                 break
         item_hash = identities.item
         hashes = b"".join([item_hash(item.item_id) for item in items])
-        known = self._rows.get(key)
+        known = batch.view.get(key)
         if known is not None and known.arm != PENDING and known.arm >> 8 not in self._by_number:
             batch.outcomes["response", "skipped"] += 1
             return
@@ -189,7 +202,7 @@ class Engine:
             batch.latest[arm, "r"] = event.timestamp_ms
 
     def _apply_feedback(self, batch: Pending, key: bytes, event: Feedback, late: Mapping[str, int]) -> None:
-        row = self._rows.get(key)
+        row = batch.view.get(key)
         if row is None or row.arm == PENDING:
             is_late = event.timestamp_ms < late[PENDING_CLASS]
         elif (number := row.arm >> 8) in self._by_number:

@@ -166,6 +166,10 @@ class FileSource:
         """See `Source`."""
         return {file.partition: file.line_number if file.ended else None for file in self._files}
 
+    def trouble(self) -> str | None:
+        """See `Source`: never."""
+        return None
+
     def finished(self) -> bool:
         """See `Source`: once every file is read."""
         return all(file.ended for file in self._files)

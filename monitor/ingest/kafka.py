@@ -7,6 +7,7 @@ I/O thread, where only pausing is safe: they pause new partitions and note them,
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ _SESSION_MS: Final = 10_000
 longer time (45 s by default) would only prolong the gap after a crash."""
 _REQUEST_S: Final = 30.0
 _ACKNOWLEDGE_EVERY_S: Final = 5.0
+_PROBE_EVERY_S: Final = 3.0
 
 
 def partition_name(partition: TopicPartition) -> str:
@@ -150,6 +152,8 @@ class KafkaSource:
         self._consumer.subscribe(topics=list(self._kinds), listener=self._rebalances)
         self._ends: dict[TopicPartition, int] = {}
         self._acknowledged_at = 0.0
+        self._probe_at = 0.0
+        self._trouble: str | None = None
 
     def unplaced(self) -> Sequence[str]:
         """See `Source`."""
@@ -242,6 +246,24 @@ class KafkaSource:
             mark = self._consumer.highwater(partition)
             ends[partition_name(partition)] = mark if mark is not None else self._ends.get(partition)
         return ends
+
+    def trouble(self) -> str | None:
+        """See `Source`: whether any bootstrap server accepts a connection. The client itself retries in silence."""
+        now = time.monotonic()
+        if now < self._probe_at:
+            return self._trouble
+        self._probe_at = now + _PROBE_EVERY_S
+        self._trouble = None
+        for server in self._settings.bootstrap_servers.split(","):
+            host, _, port = server.strip().rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+            except OSError as error:
+                self._trouble = f"Kafka at {self._settings.bootstrap_servers}: {error}"
+            else:
+                self._trouble = None
+                break
+        return self._trouble
 
     def finished(self) -> bool:
         """See `Source`: never."""

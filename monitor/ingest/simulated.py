@@ -67,6 +67,10 @@ class SimulatedSource:
         """See `Source`."""
         return {"simulated:0": self._offset if self._next is None else None}
 
+    def trouble(self) -> str | None:
+        """See `Source`: never."""
+        return None
+
     def finished(self) -> bool:
         """See `Source`."""
         return self._next is None

@@ -57,6 +57,9 @@ class Source(Protocol):
     def ends(self) -> Mapping[str, int | None]:
         """Return the known end offset of every assigned partition; None where it is not known yet."""
 
+    def trouble(self) -> str | None:
+        """Return why nothing can arrive now, if that is so; may take a second, and is asked now and then."""
+
     def finished(self) -> bool:
         """Return whether nothing will ever come any more."""
 

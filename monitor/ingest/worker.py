@@ -114,6 +114,7 @@ class Worker:
         self._stop = threading.Event()
         self._reasons: tuple[str, ...] = ("starting: no position loaded yet",)
         self._housekeeping_at = 0.0
+        self._trouble: str | None = None
         self.events = 0
         """Records committed so far, of whatever outcome."""
 
@@ -256,6 +257,7 @@ class Worker:
         if now < self._housekeeping_at and not force:
             return
         self._housekeeping_at = now + _HOUSEKEEPING_S
+        self._look_at_source()
         ends = self._source.ends()
         self._progress.see_ends(ends)
         now_ms = self._clock()
@@ -269,6 +271,18 @@ class Worker:
             age_s = max(now_ms - newest_ms, 0) / 1000 if behind and newest_ms else 0
             self._telemetry.lag_seconds.labels(topic, number).set(age_s)
         self._insist(lambda: self._sweeper.sweep(self._progress))
+
+    def _look_at_source(self) -> None:
+        """Say in the readiness when the source is out of reach, and when it is back."""
+        trouble = self._source.trouble()
+        if trouble is not None:
+            if self._trouble is None:
+                log.warning("source out of reach reason=%s", trouble)
+            self._reasons = (trouble,)
+        elif self._trouble is not None:
+            log.info("source back")
+            self._reasons = ()
+        self._trouble = trouble
 
     def _insist(self, action: Callable[[], Result]) -> Result:
         """Return what the action returns, waiting through outages; raise `Stopped` if told to stop meanwhile."""

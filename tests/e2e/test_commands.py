@@ -234,6 +234,33 @@ class TestRun:
                 eventually("the second is applied", lambda: _responses(config) == 2)
             producer.close()
 
+    def test_the_broker_may_go_and_come_back(self, tmp_path: Path, redis_server: RedisServer) -> None:
+        """Readiness says so, and what was written before and after is applied once."""
+        redis_server.client().flushall()
+        with KafkaBroker() as broker:
+            for topic in ("responses", "feedback", "dead"):
+                broker.create_topic(f"broker.{topic}", 2)
+            config = _config(tmp_path, redis_server.url, broker.bootstrap, "broker")
+            with service(config, tmp_path / "log"):
+                _send(broker, "broker.responses", RESPONSE)
+                eventually("the first is applied", lambda: _responses(config) == 1)
+                port = re.search(r"127\.0\.0\.1:(\d+)", (tmp_path / "log").read_text())
+                assert port is not None
+                url = f"http://127.0.0.1:{port[1]}/-/ready"
+                broker.process.kill()
+                reason = eventually("not ready", lambda: answer[1] if (answer := get(url))[0] == 503 else None)
+                assert "Kafka at 127.0.0.1" in reason
+                broker.start()
+                _send(broker, "broker.responses", {**RESPONSE, "response_id": "r-2"})
+                eventually("ready again", lambda: get(url)[0] == 200)
+                eventually("the second is applied", lambda: _responses(config) == 2)
+
+
+def _send(broker: KafkaBroker, topic: str, event: object) -> None:
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+    producer.send(topic, json.dumps(event).encode()).get(20)
+    producer.close()
+
 
 def _responses(config: Path) -> int:
     variants = status(config)["experiments"]["ranker"]["variants"]
