@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command(arguments)
     except AbMonitorError as error:
         if arguments.verbose:
-            raise
+            traceback.print_exc()
         print(f"ab-monitor: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

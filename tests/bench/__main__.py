@@ -4,7 +4,7 @@ Usage: python -m tests.bench [--responses N] [--json]
 
 The stream (the simulator's W1, 5 items and about 350 bytes per response, 4 partitions per topic) is written to Kafka
 first. Three readings of it follow in this process: poll only, poll and decode, and the whole worker; then the totals
-are compared with an independent count of the stream, because a fast wrong answer would be no answer.
+are compared with a recomputation of the stream that shares no code, because a fast wrong answer would be no answer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import sys
 import tempfile
 import threading
@@ -34,6 +35,7 @@ from monitor.ingest.telemetry import Telemetry
 from monitor.service import opened, worker_for
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
+from tests.support.oracle import judge
 
 PARTITIONS = 4
 
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _read("poll + decode", settings.kafka, sum(written.values()), _decoding(settings)),
             _work(settings, sum(written.values()), server),
         ]
-        server_us, bytes_used = _check(settings, server, written)
+        server_us, bytes_used = _check(scenario, settings, server, sum(written.values()))
     worker = readings[-1]
     figures = {
         "events": worker.events,
@@ -191,19 +193,25 @@ def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
     return reading
 
 
-def _check(settings: Settings, server: RedisServer, written: Counter[str]) -> tuple[float, float]:
-    """Compare the totals with what was written; return the server's µs per event and bytes per response."""
+def _check(scenario: Scenario, settings: Settings, server: RedisServer, events: int) -> tuple[float, float]:
+    """Compare the totals with a recomputation of the stream; return the server's µs per event, bytes per response."""
     client = server.client()
+    used = client.info("cpu")
+    decoder = Decoder(settings)
+    now_ms = wall_clock() + 10**12
+    judged = judge(settings.experiments[0], (decoder.event(each.payload, now_ms) for each in generate(scenario)))
     with opened(settings, wall_clock) as opening:
         (summary,) = opening.reader.summary().experiments.values()
-        responses = sum(each.responses for each in summary.variants.values())
-    if responses != written["response"]:
-        raise SystemExit(f"wrong: {responses} responses in the store, {written['response']} written")
-    used = client.info("cpu")
+    for name, found in summary.variants.items():
+        own = [each for each in judged if each.response.variant == name]
+        for metric, measured in found.metrics.items():
+            values = [each.metrics[metric] for each in own if each.rated]
+            total = math.fsum(value for value in values if value is not None)
+            if found.responses != len(own) or abs(measured.sum - total) > 1e-8 * max(len(own), 1):
+                raise SystemExit(f"wrong: {name} {metric}: {measured.sum} in the store, {total} recomputed")
     keys = list(client.scan_iter(b"abm:{0}:r*", count=5000))
     sample = keys[:: max(len(keys) // 2000, 1)]
     bytes_used = sum(client.memory_usage(key) or 0 for key in sample) / len(sample)
-    events = sum(written.values())
     return (used["used_cpu_user"] + used["used_cpu_sys"]) / events * 1e6, round(bytes_used)
 
 
