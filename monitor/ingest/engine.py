@@ -27,6 +27,7 @@ from monitor.attribution import (
     response_sums,
     standing,
 )
+from monitor.errors import StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.cache import Cache
@@ -93,9 +94,19 @@ class Engine:
         """Return what the events change, and how many of each kind had which outcome.
 
         Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
-        nothing. Raises `StoreUnavailable` when rows cannot be read; nothing has then been changed but the cache.
+        nothing. Raises `StoreUnavailable` when rows cannot be read; the cache, which may know half of the batch by then,
+        is dropped, and the same events may be applied again.
         """
         batch = Pending()
+        try:
+            return self._apply(batch, responses, feedback, late), batch.outcomes
+        except StoreUnavailable:
+            self.forget()
+            raise
+
+    def _apply(
+        self, batch: Pending, responses: Sequence[Response], feedback: Sequence[Feedback], late: Mapping[str, int]
+    ) -> Commit:
         accepted = self._accept(responses, late, batch)
         keyed = [(self._identities.response(event.response_id), event) for event in feedback]
         self._load_rows(batch, [key for _, _, key, _ in accepted] + [key for key, _ in keyed])
@@ -115,7 +126,7 @@ class Engine:
         self._write_rest(batch, commit)
         self._rows.age()
         self._students.age()
-        return commit, batch.outcomes
+        return commit
 
     def _accept(
         self, responses: Sequence[Response], late: Mapping[str, int], batch: Pending

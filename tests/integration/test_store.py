@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,36 @@ class TestCommit:
         store.commit(Commit(advances=[Advance("topic:3", None, 17, START, at_end=True)]))
         position = store.state().positions["topic:3"]
         assert (position.next_offset, position.newest_ms, position.at_end) == (17, START, True)
+
+
+class TestOutageWithinABatch:
+    """The store may go between two reads of one batch."""
+
+    @pytest.mark.parametrize("nth", [1, 2])
+    def test_the_batch_is_applied_whole_the_next_time(self, store_server: RedisServer, nth: int) -> None:
+        """Half-changed rows in the cache would look like duplicates, and their contributions would be lost."""
+        bench = Bench(store_server)
+        events = [_response(1, START), _response(2, START)], [_rating(1, START + 1)]
+        bench.feed([[*events[0], *events[1]]])
+        expected = dump(bench.store)
+        bench = Bench(store_server)
+        engine, store = bench.worker()
+        read, reads = store.rows, 0
+
+        def interrupted(keys: Sequence[bytes]) -> list[bytes | None]:
+            nonlocal reads
+            reads += 1
+            if reads == nth:
+                raise StoreUnavailable("gone for a moment")
+            return read(keys)
+
+        store.rows = interrupted  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable):
+            engine.apply(*events, {"1": 0, PENDING_CLASS: 0})
+        commit, _ = engine.apply(*events, {"1": 0, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:0", None, 3, START, at_end=False)]
+        assert store.commit(commit) == "applied"
+        assert dump(bench.store) == expected
 
 
 class TestOpening:
