@@ -94,8 +94,8 @@ class Engine:
         """Return what the events change, and how many of each kind had which outcome.
 
         Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
-        nothing. Raises `StoreUnavailable` when rows cannot be read; the cache, which may know half of the batch by then,
-        is dropped, and the same events may be applied again.
+        nothing. Raises `StoreUnavailable` when rows cannot be read; the cache, which may know half of the batch by
+        then, is dropped, and the same events may be applied again.
         """
         batch = Pending()
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.store import Advance, Position, State
@@ -58,6 +58,13 @@ class Progress:
             known = self._positions.get(partition)
             if known is not None and end is not None and known.at_end != (known.next_offset >= end):
                 self._positions[partition] = Position(known.next_offset, known.newest_ms, known.next_offset >= end)
+
+    def see_others(self, positions: Mapping[str, Position], own: Collection[str]) -> None:
+        """Take over what other workers have applied since."""
+        for partition, position in positions.items():
+            if partition not in own:
+                self._positions[partition] = position
+                self._stored.add(partition)
 
     def swept(self, experiment: str, before_ms: int) -> None:
         """Note that this worker has swept rows."""

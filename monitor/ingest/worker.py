@@ -29,6 +29,7 @@ from monitor.store import Advance, RedisStore
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _HOUSEKEEPING_S = 1.0
+_OTHERS_S = 10.0
 
 
 class Stopped(Exception):
@@ -113,7 +114,7 @@ class Worker:
         telemetry.expect(set(topics.values()))
         self._stop = threading.Event()
         self._reasons: tuple[str, ...] = ("starting: no position loaded yet",)
-        self._housekeeping_at = 0.0
+        self._housekeeping_at = self._others_at = 0.0
         self._trouble: str | None = None
         self.events = 0
         """Records committed so far, of whatever outcome."""
@@ -260,6 +261,10 @@ class Worker:
         self._look_at_source()
         ends = self._source.ends()
         self._progress.see_ends(ends)
+        if now >= self._others_at:
+            # The watermark rests on the partitions of all workers.
+            self._others_at = now + _OTHERS_S
+            self._progress.see_others(self._insist(self._store.positions), ends.keys())
         now_ms = self._clock()
         for partition, end in ends.items():
             if end is None or not self._progress.knows(partition):

@@ -113,14 +113,19 @@ class RedisStore:
                 .hgetall(keys.progress)
                 .execute()
             )
-        positions = {}
-        for partition, offset in offsets.items():
-            newest, _, at_end = progress[partition].partition(b":")
-            positions[partition.decode()] = Position(int(offset), int(newest), at_end == b"1")
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
         swept = {name[6:].decode(): int(ms) for name, ms in meta.items() if name.startswith(b"swept:")}
-        return State(self._commits, self._sweeps, swept, positions)
+        return State(self._commits, self._sweeps, swept, _positions(offsets, progress))
+
+    def positions(self) -> Mapping[str, Position]:
+        """Read how far every partition was applied, by whomever; the belief stays as it is."""
+        keys = self.keys
+        with unavailable(self._settings):
+            offsets, progress = (
+                self.client.pipeline(transaction=True).hgetall(keys.offsets).hgetall(keys.progress).execute()
+            )
+        return _positions(offsets, progress)
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the stored rows (version and body) of the keys, None where there is none."""
@@ -206,6 +211,14 @@ class RedisStore:
                 pipeline.hdel(index, *gone)
                 pipeline.unlink(*[self.keys.chunk(experiment, variant, decay, int(name)) for name in gone])
                 pipeline.execute()
+
+
+def _positions(offsets: Mapping[bytes, bytes], progress: Mapping[bytes, bytes]) -> dict[str, Position]:
+    positions = {}
+    for partition, offset in offsets.items():
+        newest, _, at_end = progress[partition].partition(b":")
+        positions[partition.decode()] = Position(int(offset), int(newest), at_end == b"1")
+    return positions
 
 
 def connect(settings: StoreSettings) -> redis.Redis:

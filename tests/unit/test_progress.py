@@ -41,3 +41,12 @@ def test_what_was_swept_stays_late() -> None:
     """A row that is gone cannot be counted twice, whatever the watermark says later."""
     progress = _progress({"a:0": Position(9, START, at_end=False)}, {"1": START + HOUR, PENDING_CLASS: 7})
     assert progress.late_before() == {"1": START + HOUR, PENDING_CLASS: max(7, START - HORIZON)}
+
+
+def test_other_workers_partitions_move_the_watermark_and_own_ones_do_not() -> None:
+    """What the store says of one's own partitions may be older than what one knows."""
+    progress = _progress({"a:0": Position(9, START, at_end=False), "a:1": Position(9, START, at_end=False)})
+    later = {"a:0": Position(1, START - HOUR, at_end=False), "a:1": Position(50, START + HOUR, at_end=False)}
+    progress.see_others(later, {"a:0"})
+    assert progress.watermark_ms() == START
+    assert progress.next_offset("a:1") == 50
