@@ -1,0 +1,135 @@
+"""What is shown, and what is left out."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry, generate_latest
+from rich.console import Console
+
+from monitor.errors import StoreUnavailable
+from monitor.export import ExperimentsCollector, render
+from monitor.export.presentation import age, rows, share
+from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+
+ABSENT = DecayedMean(None, None, None, None, None)
+METRIC = MetricSummary(
+    count=400,
+    undefined=0,
+    sum=812.25,
+    mean=2.030625,
+    mean_over_all=0.81225,
+    variance=1.9,
+    decayed={"24h": DecayedMean(2.1, 212.4, 0.85, 530.9, 0.09)},
+)
+CONTROL = VariantSummary(
+    responses=1000,
+    rated_responses=400,
+    students=120,
+    responses_without_user=3,
+    feedback={"rating": 640, "escalated": 31},
+    responses_with_feedback={"rating": 400, "escalated": 31},
+    last_response_at_ms=1_767_225_600_000,
+    last_event_at_ms=1_767_225_660_500,
+    metrics={"dcg@5": METRIC},
+)
+NOTHING = VariantSummary(
+    0, 0, 0, 0, {}, {}, None, None, {"dcg@5": MetricSummary(0, 0, 0.0, None, None, None, {"24h": ABSENT})}
+)
+SUMMARY = Summary(
+    as_of_ms=1_767_225_660_500,
+    experiments={
+        "ranker-v2": ExperimentSummary("ranker-v2", "control", "dcg@5", 2, {"treatment": NOTHING, "control": CONTROL})
+    },
+)
+
+
+def _exposed(summary: Summary, least: int = 1) -> list[str]:
+    registry = CollectorRegistry()
+    registry.register(ExperimentsCollector(lambda: summary, least))
+    return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+
+
+class TestJson:
+    """The object of `status --json`."""
+
+    def test_has_the_documented_shape(self) -> None:
+        """Numbers are numbers, absent statistics are null, times are ISO with milliseconds."""
+        found = SUMMARY.to_json()
+        assert found["as_of"] == "2026-01-01T00:01:00.500Z"
+        control = found["experiments"]["ranker-v2"]["variants"]["control"]
+        assert (control["responses"], control["feedback"]) == (1000, {"rating": 640, "escalated": 31})
+        assert control["last_response_at"] == "2026-01-01T00:00:00.000Z"
+        assert control["metrics"]["dcg@5"]["decayed"]["24h"]["effective_count"] == 212.4
+        treatment = found["experiments"]["ranker-v2"]["variants"]["treatment"]
+        assert treatment["last_response_at"] is None
+        assert treatment["metrics"]["dcg@5"]["mean"] is None
+
+
+class TestCollector:
+    """Families made at scrape time."""
+
+    def test_what_is_undefined_is_absent_and_counts_are_there_from_the_start(self) -> None:
+        """A variant without events has responses 0 and no mean."""
+        lines = _exposed(SUMMARY)
+        assert 'abmonitor_responses{experiment="ranker-v2",variant="treatment"} 0.0' in lines
+        assert 'abmonitor_metric_mean{decay="24h",experiment="ranker-v2",metric="dcg@5",variant="control"} 2.1' in lines
+        assert (
+            'abmonitor_metric_mean{decay="none",experiment="ranker-v2",metric="dcg@5",variant="control"} 2.030625'
+            in lines
+        )
+        assert not [line for line in lines if "mean" in line and "treatment" in line]
+        assert not [line for line in lines if "last_event" in line and "treatment" in line]
+        assert 'abmonitor_experiment_info{control="control",experiment="ranker-v2",primary="dcg@5"} 1.0' in lines
+        assert "abmonitor_store_up 1.0" in lines
+
+    def test_means_on_few_students_are_absent(self) -> None:
+        """min_display_students hides the metrics, not the counts."""
+        lines = _exposed(SUMMARY, least=121)
+        assert not [line for line in lines if line.startswith("abmonitor_metric")]
+        assert 'abmonitor_students{experiment="ranker-v2",variant="control"} 120.0' in lines
+
+    def test_names_of_any_kind_are_escaped(self) -> None:
+        """Quotes and backslashes in a name stay in their label."""
+        odd = replace(SUMMARY.experiments["ranker-v2"], name='a"b\\c')
+        assert any('experiment="a\\"b\\\\c"' in line for line in _exposed(replace(SUMMARY, experiments={"x": odd})))
+
+    def test_without_the_store_only_its_absence_is_said(self) -> None:
+        """A scrape answers also then."""
+
+        def gone() -> Summary:
+            raise StoreUnavailable("no store")
+
+        registry = CollectorRegistry()
+        registry.register(ExperimentsCollector(gone, 1))
+        lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+        assert lines == ["abmonitor_store_up 0.0"]
+
+
+class TestTable:
+    """What people read."""
+
+    def test_the_control_comes_first_and_differences_are_against_it(self) -> None:
+        """Whatever the order in the configuration."""
+        better = replace(CONTROL, metrics={"dcg@5": replace(METRIC, mean=2.2336875)})
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"treatment": better, "control": CONTROL})
+        (row,) = [row for row in rows(experiment, 0) if row.label == "all time"]
+        assert row.values == ("2.0306", "2.2337")
+        assert row.details[1].startswith("+10.0")
+        assert row.primary
+
+    def test_fits_eighty_columns(self) -> None:
+        """Two variants side by side, without wrapping; an empty variant shows dashes."""
+        out = io.StringIO()
+        Console(file=out, width=80).print(render(SUMMARY, now_ms=1_767_225_720_500))
+        text = out.getvalue()
+        assert "decay 24h" in text
+        assert "–" in text
+        assert "3 responses name no student" in text
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_ages_and_shares(self) -> None:
+        """Units that a person thinks in."""
+        assert [age(at, 10**9) for at in (None, 10**9, 10**9 - 150_000)] == ["never", "0\u202fs ago", "2\u202fmin ago"]
+        assert (share(None), share(0.4)) == ("–", "40.0\u202f%")
