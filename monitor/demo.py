@@ -163,4 +163,5 @@ def _explain(console: Console, scenario: Scenario, opening: Opening, server: Htt
         f"  curl http://127.0.0.1:{server.port}/metrics/experiments               while this demo runs (--stay)",
         markup=False,
         highlight=False,
+        soft_wrap=True,
     )

@@ -7,6 +7,7 @@ applied before.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import heapq
 import io
@@ -57,7 +58,7 @@ class _File:
         if not line:
             self.ended = True
             return False
-        self.line = line
+        self.line = line.removeprefix(codecs.BOM_UTF8) if self.line_number == 0 else line
         self.line_number += 1
         at_ms = instant(line)
         if at_ms is not None:
@@ -136,17 +137,21 @@ class FileSource:
         )
 
     def poll(self) -> Sequence[Slice]:
-        """See `Source`: the next lines in the order of their event times."""
+        """See `Source`: the next lines in the order of their event times; blank ones are passed over."""
         lines: dict[str, tuple[list[int], list[bytes | None]]] = {}
+        reached: dict[str, int] = {}
         for _ in range(_BATCH_LINES):
             file = next(self._merge, None)
             if file is None:
                 break
             offsets, payloads = lines.setdefault(file.partition, ([], []))
-            offsets.append(file.line_number - 1)
-            payloads.append(file.line.strip())
+            reached[file.partition] = file.line_number
+            payload = file.line.strip()
+            if payload:
+                offsets.append(file.line_number - 1)
+                payloads.append(payload)
         return [
-            Slice(partition, "event", offsets, payloads, offsets[-1] + 1)
+            Slice(partition, "event", offsets, payloads, reached[partition])
             for partition, (offsets, payloads) in lines.items()
         ]
 

@@ -143,6 +143,14 @@ class TestReplay:
         treatment = status(config)["experiments"]["ranker"]["variants"]["treatment"]
         assert (treatment["responses"], treatment["rated_responses"]) == (1, 1)
 
+    def test_a_mark_at_the_beginning_and_blank_lines_are_nothing(self, tmp_path: Path) -> None:
+        """Editors write them; they are no events and no mistakes."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        lines = tmp_path / "events.jsonl"
+        lines.write_bytes(b"\xef\xbb\xbf" + json.dumps(RESPONSE).encode() + b"\r\n\r\n\n")
+        done = ab_monitor("replay", "--config", config, lines)
+        assert (done.returncode, "replayed: 1 lines: applied 1" in done.stderr) == (0, True)
+
     def test_a_stopped_replay_goes_on_where_it_was(self, tmp_path: Path) -> None:
         """Stopped in the middle and started again, it reads the rest and nothing twice."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
