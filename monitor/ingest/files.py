@@ -40,8 +40,9 @@ class _When(msgspec.Struct):
 class _File:
     """One file: its lines, how many were handed out, and the event time of the line at hand."""
 
-    def __init__(self, path: str, stream: BinaryIO, partition: str) -> None:
+    def __init__(self, path: str, stream: BinaryIO, partition: str, raw: BinaryIO | None = None) -> None:
         self.path = path
+        self.raw = raw
         self.stream = stream
         self.partition = partition
         self.line_number = 0
@@ -101,7 +102,7 @@ class FileSource:
         stream: BinaryIO = raw
         if packed:
             stream = cast(BinaryIO, self._stack.enter_context(gzip.open(raw)))  # noqa: SIM115  closed by the stack
-        return _File(path, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0")
+        return _File(path, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0", raw)
 
     def _when(self, line: bytes) -> float | None:
         try:
@@ -156,13 +157,8 @@ class FileSource:
         ]
 
     def bytes_read(self) -> int:
-        """Return how far the files have been read, in (compressed) bytes."""
-        done = 0
-        for file in self._files:
-            stream = file.stream
-            if isinstance(stream, io.BufferedReader) and file.path != "stdin":
-                done += stream.tell()
-        return done
+        """Return how far the files have been read, in bytes of the files as they lie there."""
+        return sum(file.raw.tell() for file in self._files if file.raw is not None)
 
     def idle(self) -> None:
         """See `Source`."""
