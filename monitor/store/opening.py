@@ -59,6 +59,7 @@ def open_store(store: RedisStore, settings: Settings) -> Opened:
                 store.client.hsetnx(store.keys.definitions, name, text)
         stored = _stored(store)
     _check_definitions(stored, wanted)
+    store.opened = True
     return Opened({name: int(stored[name]["number"]) for name in wanted}, hash_key)
 
 

@@ -92,6 +92,8 @@ class RedisStore:
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
         self._commits = 0
         self._sweeps = 0
+        self.opened = False
+        """Whether `open_store` has registered the experiments here."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -103,7 +105,10 @@ class RedisStore:
             self.client.ping()
 
     def state(self) -> State:
-        """Read the positions and remember the number of commits and sweeps as this worker's belief."""
+        """Read the positions and remember the number of commits and sweeps as this worker's belief.
+
+        Raises `StoreOwned` when the store has been emptied since it was opened.
+        """
         keys = self.keys
         with unavailable(self._settings):
             meta, offsets, progress = (
@@ -112,6 +117,11 @@ class RedisStore:
                 .hgetall(keys.offsets)
                 .hgetall(keys.progress)
                 .execute()
+            )
+        if self.opened and b"schema" not in meta:
+            raise StoreOwned(
+                "the store was emptied while it was in use. Start again: without positions, events are read again from "
+                "where kafka.start says"
             )
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))

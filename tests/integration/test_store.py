@@ -123,6 +123,14 @@ class TestOpening:
             with pytest.raises(StoreOwned, match="user_hash_key"):
                 open_store(bench.store, settings)
 
+    def test_an_emptied_store_is_noticed(self, store_server: RedisServer) -> None:
+        """Going on would fill a store that knows no experiment."""
+        bench = Bench(store_server)
+        bench.store.state()
+        bench.store.client.flushall()
+        with pytest.raises(StoreOwned, match="emptied while it was in use"):
+            bench.store.state()
+
     def test_looking_writes_nothing(self, store_server: RedisServer) -> None:
         """An experiment that the store does not know has the number 0."""
         store = RedisStore(StoreSettings(url=store_server.url))
