@@ -1,7 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Where packages come from is the machine's business; where they go, and which ones, is not.
+INSTALL := env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_CONSTRAINT -u PIP_NO_DEPS -u PIP_DRY_RUN \
+	$(BIN)/python -I -m pip install --quiet --disable-pip-version-check --no-user --require-hashes
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --universal --python-version 3.11 \
 	--custom-compile-command "make lock" pyproject.toml
 
@@ -40,14 +42,14 @@ clean: ## forget what was set up
 
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ab-monitor needs Python 3.11 or newer")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -I -m pip --version > /dev/null 2>&1 || $(PYTHON) -I -m venv --clear $(VENV)
 	@echo "setting up $(VENV) …"
-	@$(PIP) install --require-hashes -r requirements/run.txt
-	@echo '$(CURDIR)' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ab-monitor.pth"
-	@printf '#!%s\nimport sys\nfrom monitor.cli import main\nsys.exit(main())\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/ab-monitor
+	@$(INSTALL) -r requirements/run.txt
+	@echo '$(CURDIR)' > "$$($(BIN)/python -I -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ab-monitor.pth"
+	@printf '#!/bin/sh\nexec "%s" -P -m monitor "$$@"\n' '$(CURDIR)/$(BIN)/python' > $(BIN)/ab-monitor
 	@chmod +x $(BIN)/ab-monitor
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.txt
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(INSTALL) -r requirements/dev.txt
 	@touch $@

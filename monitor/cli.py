@@ -24,7 +24,7 @@ from monitor import __version__, demo, simulate
 from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
-from monitor.errors import AbMonitorError
+from monitor.errors import AbMonitorError, InputRefused
 from monitor.evaluation import Evaluation, evaluate
 from monitor.events import instant_ms
 from monitor.export import render
@@ -167,6 +167,11 @@ def _replay(arguments: argparse.Namespace) -> int:
         finished = "replayed" if source.finished() else "stopped; the same command goes on from here. So far"
         console.print(f"{finished}: {worker.events} lines: {summary}", markup=False)
         Console().print(render(opening.reader.summary(), now_ms=wall_clock()))
+        if source.refused > settings.limits.max_refused_share * max(worker.events, 1):
+            raise InputRefused(
+                f"{source.refused} of {worker.events} lines were refused "
+                f"(limits.max_refused_share = {settings.limits.max_refused_share}); the others are applied"
+            )
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import signal
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from rich.text import Text
 
 from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
+from monitor.config.values import integer
 from monitor.errors import UsageError
 from monitor.export import HttpServer, render
 from monitor.ingest.simulated import SimulatedSource
@@ -52,13 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration until the simulated time is over or it is interrupted."""
     logging.getLogger("monitor").setLevel(logging.DEBUG if arguments.verbose else logging.WARNING)
     speed = arguments.days * _DAY_S / 60 if arguments.speed is None else arguments.speed
-    if speed <= 0 or arguments.days <= 0:
+    if not 0 < speed < math.inf or not 0 < arguments.days < math.inf:
         raise UsageError("--speed and --days: expected positive numbers")
+    port = integer("--port", arguments.port, 0, 65_535)
     scenario = _scenario(arguments)
     console = Console()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ab-monitor-demo-")))
-        settings = _settings(scenario, directory, arguments.port)
+        settings = _settings(scenario, directory, port)
         telemetry = Telemetry()
         opening = stack.enter_context(opened(settings, wall_clock))
         source = SimulatedSource(generate(scenario), scenario.start_ms, speed)

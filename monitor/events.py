@@ -35,13 +35,13 @@ REASONS: Final[Mapping[str, str]] = {
     "repeated_item": "one item stands in the list twice",
     "invalid_score": "the score is negative or not finite",
     "score_out_of_scale": "the score is above the scale that every experiment declares for the kind",
-    "invalid_kind": "the kind is empty, longer than 64 characters, or begins with +",
+    "invalid_kind": "the kind is empty, longer than 64 characters, not printable, or begins with +",
     "invalid_latency": "latency_ms is negative or not finite",
 }
 
 _LARGEST_POSITION: Final = 1_000_000
 _LONGEST_KIND: Final = 64
-_LATEST_MS: Final = 253_402_300_799_999
+LATEST_MS: Final = 253_402_300_799_999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_TIME: Final = 40
 
@@ -128,7 +128,7 @@ def instant_ms(timestamp: str | int) -> int:
         except OverflowError:
             raise Refusal("invalid_timestamp", "timestamp: expected a time from 1970 to 9999") from None
         instant = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-    if not 0 <= instant <= _LATEST_MS:
+    if not 0 <= instant <= LATEST_MS:
         raise Refusal("invalid_timestamp", "timestamp: expected a time from 1970 to 9999")
     return instant
 
@@ -319,9 +319,8 @@ class Decoder:
 
     def _feedback(self, wire: _WireFeedback, now_ms: int) -> Feedback:
         kind, score = wire.kind, wire.score
-        if len(kind) > _LONGEST_KIND or kind[0] == "+":
-            raise Refusal("invalid_kind", f"kind: expected 1 to {_LONGEST_KIND} characters, the first not +")
-        self._id("kind", kind)
+        if len(kind) > _LONGEST_KIND or kind[0] == "+" or not kind.isprintable():
+            raise Refusal("invalid_kind", f"kind: expected 1 to {_LONGEST_KIND} printable characters, the first not +")
         if not 0 <= score < math.inf:
             raise Refusal("invalid_score", "score: expected a finite number from 0")
         scale = self._scales.get(kind)

@@ -89,7 +89,10 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
     if arguments.live:
         return replace(scenario, start_ms=wall_clock() - int(arguments.days * _DAY_MS))
     if arguments.start is not None:
-        return replace(scenario, start_ms=instant_ms("--start", arguments.start))
+        try:
+            return replace(scenario, start_ms=instant_ms("--start", arguments.start))
+        except ValueError as error:
+            raise UsageError(f"simulate: {error}") from error
     return scenario
 
 

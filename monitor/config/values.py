@@ -12,6 +12,7 @@ from monitor.errors import ConfigError
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
+_LATEST_MS: Final = 253_402_300_799_999
 _LONGEST_MS: Final = 3650 * 86_400_000
 
 
@@ -68,7 +69,10 @@ def instant_ms(key: str, value: object) -> int:
             moment = None
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise ConfigError(key, str(value), "a time with an offset, such as 2026-11-01T00:00:00Z")
-    return int(moment.timestamp() * 1000)
+    instant = int(moment.timestamp() * 1000)
+    if not 0 <= instant <= _LATEST_MS:
+        raise ConfigError(key, str(value), "a time from 1970 to 9999")
+    return instant
 
 
 def instant_text(key: str, value: object, expected: str) -> str:

@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote_to_bytes
@@ -17,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 
 from monitor.clock import Clock
 from monitor.config import DisplaySettings, HttpSettings
+from monitor.config.values import instant_ms
 from monitor.errors import DependencyUnavailable, UsageError
 from monitor.export.collectors import ExperimentsCollector
 from monitor.export.page import Page
@@ -179,11 +179,6 @@ def _as_of(environ: Environ) -> int | None:
         return None
     try:
         # A + that was not escaped arrives as a blank.
-        moment = datetime.fromisoformat(given[-1].replace(" ", "+"))
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise _Answer(
-            HTTPStatus.BAD_REQUEST, "as_of: expected an ISO time with an offset, such as 2026-11-20T10:15:30Z"
-        )
-    return int(moment.timestamp() * 1000)
+        return instant_ms("as_of", given[-1].replace(" ", "+"))
+    except UsageError as error:
+        raise _Answer(HTTPStatus.BAD_REQUEST, str(error)) from error

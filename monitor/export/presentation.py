@@ -9,6 +9,7 @@ from typing import Final
 from monitor.summary import ExperimentSummary, VariantSummary
 
 ABSENT: Final = "–"
+_LONGEST_LABEL: Final = 20
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
@@ -84,7 +85,8 @@ def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) ->
         shares = [
             share(n / each.responses if each.responses else None) for n, each in zip(counts, variants, strict=True)
         ]
-        table.append(Row(f"with {kind}", tuple(shares), tuple(f"n {count(n)}" for n in counts), "feedback"))
+        label = kind if len(kind) <= _LONGEST_LABEL else kind[: _LONGEST_LABEL - 1] + "…"
+        table.append(Row(f"with {label}", tuple(shares), tuple(f"n {count(n)}" for n in counts), "feedback"))
     for name in variants[0].metrics:
         table += _metric_rows(experiment, name, variants, least_students)
     return table

@@ -14,6 +14,7 @@ import io
 import logging
 import secrets
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from typing import BinaryIO, Final, cast
 
 import msgspec
 
-from monitor.errors import InputRefused, UsageError
+from monitor.errors import InputRefused, Refusal, UsageError
 from monitor.ingest.source import Refused, Slice
 from monitor.store import Position
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 _BATCH_LINES: Final = 2000
 _LONGEST_LINE: Final = 16 * 1024 * 1024
 _REPORTED: Final = 20
+_IDLE_S: Final = 0.2
 
 
 class _When(msgspec.Struct):
@@ -83,6 +85,7 @@ class FileSource:
         self._files = [self._open(path) for path in paths]
         self._unplaced = True
         self._merge: Iterator[_File] = iter(())
+        self._ahead: _File | None = None
         self._held: dict[str, _File] = {file.partition: file for file in self._files}
         if len(self._held) < len(self._files):
             log.info("files with equal content are read once")
@@ -108,7 +111,7 @@ class FileSource:
         try:
             timestamp = self._decode(line).timestamp
             return None if timestamp is None else self._instant(timestamp)
-        except (msgspec.DecodeError, ValueError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Refusal):
             return None
 
     def unplaced(self) -> Sequence[str]:
@@ -124,7 +127,9 @@ class FileSource:
             while file.line_number < skip and file.advance(self._when):
                 pass
         self._merge = heapq.merge(*(self._lines(file) for file in self._files), key=lambda file: file.at_ms)
-        return {file.partition: file.line_number for file in self._files}
+        placed = {file.partition: file.line_number for file in self._files}
+        self._ahead = next(self._merge, None)
+        return placed
 
     def _lines(self, file: _File) -> Iterator[_File]:
         while file.advance(self._when):
@@ -142,7 +147,7 @@ class FileSource:
         lines: dict[str, tuple[list[int], list[bytes | None]]] = {}
         reached: dict[str, int] = {}
         for _ in range(_BATCH_LINES):
-            file = next(self._merge, None)
+            file = self._ahead
             if file is None:
                 break
             offsets, payloads = lines.setdefault(file.partition, ([], []))
@@ -151,6 +156,8 @@ class FileSource:
             if payload:
                 offsets.append(file.line_number - 1)
                 payloads.append(payload)
+            # One line ahead, so that the last batch knows that it is the last.
+            self._ahead = next(self._merge, None)
         return [
             Slice(partition, "event", offsets, payloads, reached[partition])
             for partition, (offsets, payloads) in lines.items()
@@ -162,6 +169,7 @@ class FileSource:
 
     def idle(self) -> None:
         """See `Source`."""
+        time.sleep(_IDLE_S)
 
     def ends(self) -> Mapping[str, int | None]:
         """See `Source`."""
@@ -173,7 +181,7 @@ class FileSource:
 
     def finished(self) -> bool:
         """See `Source`: once every file is read."""
-        return all(file.ended for file in self._files)
+        return self._ahead is None and all(file.ended for file in self._files)
 
     def acknowledge(self, offsets: Mapping[str, int]) -> None:
         """See `Source`: files keep no positions of their own."""

@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import (
+    IllegalStateError,
     KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
@@ -32,6 +34,8 @@ from monitor.store import Position
 log = logging.getLogger(__name__)
 _POLL_MS: Final = 200
 _BOOTSTRAP_MS: Final = 10_000
+_GONE: Final = (ValueError, KeyError, AssertionError, IllegalStateError)
+"""What the client raises about a partition that a rebalance has just taken away."""
 _SESSION_MS: Final = 10_000
 """After so long without a heartbeat a worker's partitions go to the others: heartbeats have a thread of their own, so a
 longer time (45 s by default) would only prolong the gap after a crash."""
@@ -157,19 +161,20 @@ class KafkaSource:
 
     def unplaced(self) -> Sequence[str]:
         """See `Source`."""
-        return [partition_name(each) for each in self._rebalances.unplaced]
+        return [partition_name(each) for each in self._rebalances.unplaced.copy()]
 
     def place(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
         """See `Source`; where the store holds no position, `kafka.start` decides."""
-        waiting = sorted(self._rebalances.unplaced & set(self._consumer.assignment()))
+        waiting = sorted(self._rebalances.unplaced.copy() & set(self._consumer.assignment()))
         offsets = {
             each: positions[partition_name(each)].next_offset for each in waiting if partition_name(each) in positions
         }
         offsets |= self._first_offsets([each for each in waiting if each not in offsets])
         for partition, offset in offsets.items():
-            self._consumer.seek(partition, offset)
-        if waiting:
-            self._consumer.resume(*waiting)
+            # A partition that went to another worker meanwhile is not ours to place.
+            with suppress(*_GONE):
+                self._consumer.seek(partition, offset)
+                self._consumer.resume(partition)
         self._rebalances.unplaced -= set(waiting)
         return {partition_name(each): offset for each, offset in offsets.items()}
 
@@ -243,7 +248,10 @@ class KafkaSource:
         """See `Source`: the newest high-water marks seen."""
         ends: dict[str, int | None] = {}
         for partition in self._consumer.assignment():
-            mark = self._consumer.highwater(partition)
+            try:
+                mark = self._consumer.highwater(partition)
+            except _GONE:
+                continue
             ends[partition_name(partition)] = mark if mark is not None else self._ends.get(partition)
         return ends
 

@@ -20,7 +20,8 @@ class Progress:
 
     def load(self, state: State) -> None:
         """Take over what the store says."""
-        self._positions = dict(state.positions)
+        placed = {name: each for name, each in self._positions.items() if name not in self._stored}
+        self._positions = {**placed, **state.positions}
         self._stored = set(state.positions)
         self._swept = state.swept_ms
 

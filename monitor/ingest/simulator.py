@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import heapq
+import math
 import sys
 import time
 import zlib
@@ -39,6 +40,7 @@ _SECOND_RATED: Final = 0.33
 _HOURS: Final = (1, 1, 1, 1, 1, 2, 5, 12, 20, 24, 22, 18, 14, 16, 20, 24, 26, 24, 20, 16, 12, 8, 4, 2)
 _WEEKEND: Final = 0.45
 _TOPICS: Final = ("fractions", "geometry", "algebra", "grammar", "essays", "physics", "chemistry", "history")
+_LATEST_START_MS: Final = 252_771_000_000_000
 _DEFAULT_START_MS: Final = 1_793_577_600_000
 _TRUTH_SAMPLE: Final = 200_000
 
@@ -77,7 +79,7 @@ class Scenario:
     part: int = 0
     """Number of this stretch of a longer simulation: other answers, the same students."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: C901  one check after the other
         for name in ("responses", "students", "items", "catalogue"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
@@ -85,10 +87,14 @@ class Scenario:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 to 1")
         if not 0 < self.days <= 3650:  # noqa: PLR2004  ten years
-            raise ValueError(f"days: got {self.days}, expected more than 0")
+            raise ValueError(f"days: got {self.days}, expected more than 0 and at most 3650")
+        if not 0 <= self.start_ms <= _LATEST_START_MS:
+            raise ValueError(f"start: got {self.start_ms} ms, expected a time from 1970 to 9980")
         if not self.shares or abs(sum(self.shares.values()) - 1) > 1e-9:  # noqa: PLR2004  rounding of decimals
             raise ValueError(f"shares: got {dict(self.shares)}, expected shares that sum to 1")
         for name in self.effects:
+            if not math.isfinite(self.effects[name]):
+                raise ValueError(f"effect: got {self.effects[name]} for {name}, expected a number")
             if name not in self.shares:
                 raise ValueError(f"effect: got {name!r}, expected one of {', '.join(self.shares)}")
         if self.catalogue < self.items:
@@ -242,6 +248,7 @@ def _hour(
         payload = (
             f'{{"response_id":"{identity}","timestamp":"{stamps[at]}Z","experiment":"{scenario.experiment}",'
             f'"variant":"{variants[student]}","user_id":"{name}","session_id":"s-{number + at}",'
+            f'"query_id":"q-{student % 40}",'
             f'"items":[{items}],"category":"{_TOPICS[student % len(_TOPICS)]}","latency_ms":{latency[at]}}}'
         ).encode()
         arrival_ms = at_ms

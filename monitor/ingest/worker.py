@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -24,7 +24,7 @@ from monitor.ingest.progress import Progress
 from monitor.ingest.source import Refused, Slice, Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
-from monitor.store import Advance, RedisStore
+from monitor.store import Advance, Commit, RedisStore
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -107,7 +107,7 @@ class Worker:
         self._sweeper = sweeper
         self._source = source
         self._decoder = decoder
-        self._limits = RefusalLimits(limits)
+        self._limits: dict[str, RefusalLimits] = defaultdict(lambda: RefusalLimits(limits))
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics
@@ -148,8 +148,20 @@ class Worker:
         state = self._insist(self._store.state)
         self._engine.forget()
         self._progress.load(state)
-        self._progress.start(self._insist(lambda: self._source.place(state.positions)))
+        offsets = self._insist(lambda: self._source.place(state.positions))
+        self._progress.start(offsets)
+        self._announce([name for name in offsets if name not in state.positions])
         self._ready()
+
+    def _announce(self, partitions: Sequence[str]) -> None:
+        """Store where new partitions begin, so that every worker's watermark knows of them."""
+        if not partitions:
+            return
+        ends = self._source.ends()
+        starts = [(name, self._progress.next_offset(name), ends.get(name)) for name in partitions]
+        steps = [Advance(name, None, at, 0, end is not None and at >= end) for name, at, end in starts]
+        self._insist(lambda: self._store.commit(Commit(advances=steps)))
+        self._progress.load(self._insist(self._store.state))
 
     def _process(self, slices: Sequence[Slice]) -> None:
         """Bring one poll into the store.
@@ -176,7 +188,12 @@ class Worker:
             self._engine.forget()
             state = self._insist(self._store.state)
             self._progress.load(state)
-            if status != "stale":
+            held = [self._progress.expected(step.partition) for step in commit.advances]
+            if held == [step.next_offset for step in commit.advances]:
+                # It was applied, and the reply was lost.
+                self._applied(slices, commit.advances, decoded, outcomes)
+                return
+            if held != [step.expected for step in commit.advances]:
                 self._progress.start(self._insist(lambda: self._source.rewind(state.positions)))  # noqa: B023
                 return
 
@@ -212,7 +229,9 @@ class Worker:
 
     def _keep_refused(self, slices: Sequence[Slice], refused: list[Refused]) -> None:
         """Put refused records where they can be found again, before anything moves past them."""
-        self._limits.count(sum(len(each.payloads) for each in slices), refused)
+        for topic in {each.partition.rpartition(":")[0] for each in slices}:
+            records = sum(len(each.payloads) for each in slices if each.partition.startswith(f"{topic}:"))
+            self._limits[topic].count(records, [each for each in refused if each.partition.startswith(f"{topic}:")])
         if not refused:
             return
         self._insist(lambda: self._source.keep_refused(refused))

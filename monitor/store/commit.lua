@@ -10,14 +10,15 @@
 --   n5 × (hash key, field)                    fields that take the number of this commit
 --   n6 × (field of latest, ms)
 --   n7 × (list key, field of hours, row keys with their lengths, how many)
--- Returns {status, seq, sweeps}: 1 applied, 2 already applied, 0 the positions or sweeps have moved, -1 a row has.
+-- Returns {status, seq, sweeps}: 1 applied, 2 already applied, 0 the positions have moved, -1 a row has, or rows were
+-- swept.
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
 local sweeps = tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')
 local n1, n2, n3, n4, n5, n6, n7 = unpack(ARGV, 4, 10)
 local first = 11
 
-local applied, expected = n1 ~= '0', sweeps == tonumber(ARGV[2])
+local applied, expected = n1 ~= '0', true
 for i = 0, n1 - 1 do
   local at = first + 4 * i
   local offset = redis.call('HGET', KEYS[2], ARGV[at]) or ''
@@ -26,6 +27,9 @@ for i = 0, n1 - 1 do
 end
 if not expected then
   return {applied and 2 or 0, seq, sweeps}
+end
+if sweeps ~= tonumber(ARGV[2]) then
+  return {-1, seq, sweeps}
 end
 
 local rows = first + 4 * n1

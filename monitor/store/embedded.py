@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import subprocess
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import redis
 import redis.exceptions
@@ -48,19 +49,54 @@ def served(settings: StoreSettings) -> Iterator[StoreSettings]:
         raise StoreUnavailable(f"embedded store: cannot use {directory}: {error.strerror}") from error
     socket = _socket(directory)
     reached = replace(settings, url=f"unix://{socket}", username=None, password=None)
-    if _answers(socket):
-        yield reached
-        return
+    with (directory / "users.lock").open("ab") as users, (directory / "start.lock").open("ab") as start:
+        with _held(start):
+            server = None if _answers(socket) else _started(directory, socket)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield reached
+        finally:
+            with _held(start):
+                _leave(users, socket, server)
+
+
+@contextmanager
+def _held(lock: BinaryIO) -> Iterator[None]:
+    """Hold a lock that one process at a time may have: starting and stopping are done by one."""
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _started(directory: Path, socket: Path) -> subprocess.Popen[bytes]:
     command = [str(get_binary_path()), "--dir", str(directory), "--unixsocket", str(socket), *_OPTIONS]
     with (directory / "valkey.log").open("ab") as log:
-        # A session of its own: Ctrl-C is for the command, which stops the server when it is done with it.
-        server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603  our own binary
+        # A session of its own: Ctrl-C is for the command, which stops the server when nobody uses it any more.
+        server = subprocess.Popen(  # noqa: S603  our own binary
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    _wait(server, socket, directory)
+    return server
+
+
+def _leave(users: BinaryIO, socket: Path, server: subprocess.Popen[bytes] | None) -> None:
+    """Stop the server if no other process uses it."""
+    fcntl.flock(users, fcntl.LOCK_UN)
     try:
-        _wait(server, socket, directory)
-        yield reached
-    finally:
-        server.terminate()
-        server.wait()
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if server is not None:
+            # It goes on for the others, and is no child to wait for any more.
+            server.returncode = 0
+        return
+    if _answers(socket):
+        with redis.Redis(unix_socket_path=str(socket)) as client:
+            client.shutdown()
+    deadline = time.monotonic() + _START_S
+    while (server.poll() is None if server is not None else _answers(socket)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _wait(server: subprocess.Popen[bytes], socket: Path, directory: Path) -> None:

@@ -6,13 +6,18 @@ from typing import Final
 
 import redis.exceptions
 
-from monitor.store.redis import RedisStore
+from monitor.store.redis import RedisStore, unavailable
 
 _OLDEST: Final = {"redis": (6, 2), "valkey": (7, 2)}
 
 
 def warnings(store: RedisStore) -> list[str]:
-    """Return what is unsafe in the server's settings, a sentence each; raises `StoreUnavailable` through the client."""
+    """Return what is unsafe in the server's settings, a sentence each; raises `StoreUnavailable`."""
+    with unavailable(store.settings):
+        return _warnings(store)
+
+
+def _warnings(store: RedisStore) -> list[str]:
     found = []
     server = store.client.info("server")
     name = "valkey" if "valkey_version" in server else "redis"

@@ -85,7 +85,7 @@ class RedisStore:
 
     def __init__(self, settings: StoreSettings, keys: Keys | None = None) -> None:
         self.keys = keys or Keys()
-        self._settings = settings
+        self.settings = settings
         self.client: Any = connect(settings)
         scripts = files("monitor.store")
         self._commit = self.client.register_script((scripts / "commit.lua").read_text())
@@ -101,7 +101,7 @@ class RedisStore:
 
     def ping(self) -> None:
         """Raise `StoreUnavailable` unless the store answers."""
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             self.client.ping()
 
     def state(self) -> State:
@@ -110,7 +110,7 @@ class RedisStore:
         Raises `StoreOwned` when the store has been emptied since it was opened.
         """
         keys = self.keys
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             meta, offsets, progress = (
                 self.client.pipeline(transaction=True)
                 .hgetall(keys.meta)
@@ -131,7 +131,7 @@ class RedisStore:
     def positions(self) -> Mapping[str, Position]:
         """Read how far every partition was applied, by whomever; the belief stays as it is."""
         keys = self.keys
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             offsets, progress = (
                 self.client.pipeline(transaction=True).hgetall(keys.offsets).hgetall(keys.progress).execute()
             )
@@ -140,7 +140,7 @@ class RedisStore:
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the stored rows (version and body) of the keys, None where there is none."""
         found: list[bytes | None] = []
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             for start in range(0, len(keys), _READ_AT_ONCE):
                 found += cast(list[bytes | None], self.client.mget(keys[start : start + _READ_AT_ONCE]))
         return found
@@ -169,7 +169,7 @@ class RedisStore:
             )
         for part in (commit.rows, commit.differences, commit.counts, commit.stamps, commit.latest, commit.notes):
             arguments += part
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             status, commits, _ = self._commit(
                 keys=[keys.meta, keys.offsets, keys.progress, keys.latest, keys.hours], args=arguments
             )
@@ -181,7 +181,7 @@ class RedisStore:
 
     def hours(self) -> Iterator[tuple[str, int]]:
         """Yield (experiment number or "p", hour) wherever rows are noted for sweeping."""
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             names = self.client.hkeys(self.keys.hours)
         for name in names:
             experiment, _, hour = name.decode().partition(":")
@@ -190,7 +190,7 @@ class RedisStore:
     def sweep(self, experiment: str, hour: int, before_ms: int) -> int:
         """Delete one noted batch of rows of that hour; return how many went, or -1 when the hour is done."""
         keys = self.keys
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             deleted, before, after = self._sweep(
                 keys=[keys.meta, keys.hour(experiment, hour), keys.hours],
                 args=[
@@ -207,14 +207,14 @@ class RedisStore:
 
     def newest_response_ms(self, experiment: int, variants: int) -> int | None:
         """Return the newest response's time over all variants of an experiment; None before the first."""
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             times = self.client.hmget(self.keys.latest, [f"{experiment}:{variant}:r" for variant in range(variants)])
         return max((int(time) for time in times if time is not None), default=None)
 
     def drop_chunks(self, experiment: int, variant: int, decay: str, oldest: int) -> None:
         """Delete the chunks of time buckets before `oldest`."""
         index = self.keys.chunks(experiment, variant, decay)
-        with unavailable(self._settings):
+        with unavailable(self.settings):
             gone = [name for name in self.client.hkeys(index) if int(name) < oldest]
             if gone:
                 pipeline = self.client.pipeline(transaction=True)

@@ -151,6 +151,30 @@ class TestReplay:
         done = ab_monitor("replay", "--config", config, lines)
         assert (done.returncode, "replayed: 1 lines: applied 1" in done.stderr) == (0, True)
 
+    def test_lines_whose_time_cannot_be_read_are_refused_like_others(self, tmp_path: Path) -> None:
+        """The merge by event time must not stumble over them."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        lines = tmp_path / "events.jsonl"
+        bad = [{**RESPONSE, "timestamp": each} for each in ("2026-13-01T00:00:00Z", "2026-11-10T10:00:00", -1)]
+        lines.write_text("\n".join(map(json.dumps, [RESPONSE, *bad, FEEDBACK, {**FEEDBACK, "kind": "watched"}])))
+        done = ab_monitor("replay", "--config", config, lines)
+        assert done.returncode == 0, done.stderr
+        assert "applied 3, rejected 3" in done.stderr
+
+    def test_two_at_once_on_a_new_embedded_store_share_one_server(self, tmp_path: Path) -> None:
+        """Whoever comes second uses the first one's server; the last one stops it; nothing is counted twice."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        files = []
+        for half in range(2):
+            files.append(tmp_path / f"{half}.jsonl")
+            rows = [json.dumps({**RESPONSE, "response_id": f"r-{n}"}) for n in range(half * 3000, 3000 + half * 3000)]
+            files[-1].write_text("\n".join(rows))
+        command = [sys.executable, "-m", "monitor", "replay", "--config", str(config)]
+        both = [subprocess.Popen([*command, str(file)], stdout=subprocess.DEVNULL) for file in files]
+        assert [each.wait(60) for each in both] == [0, 0]
+        assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 6000
+        assert not (tmp_path / "store/valkey.sock").exists()
+
     def test_a_stopped_replay_goes_on_where_it_was(self, tmp_path: Path) -> None:
         """Stopped in the middle and started again, it reads the rest and nothing twice."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")

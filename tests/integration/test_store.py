@@ -221,7 +221,7 @@ class TestSweep:
         commit.advances = [Advance("t:5", None, 1, START, at_end=False)]
         bench.store.state()
         assert bench.store.sweep("1", START // HOUR_MS, START + HOUR) == 1
-        assert store.commit(commit) == "moved"
+        assert store.commit(commit) == "stale"
 
     def test_buckets_go_past_retention(self, store_server: RedisServer) -> None:
         """Chunks behind the newest response's retention are deleted; all-time sums stay."""
