@@ -109,9 +109,9 @@ class Engine:
     ) -> Commit:
         accepted = self._accept(responses, late, batch)
         keyed = [(self._identities.response(event.response_id), event) for event in feedback]
-        self._load_rows(batch, [key for _, _, key, _ in accepted] + [key for key, _ in keyed])
-        for experiment, arm, key, event in accepted:
-            self._apply_response(batch, experiment, arm, key, event)
+        self._load_rows(batch, [key for _, key, _ in accepted] + [key for key, _ in keyed])
+        for arm, key, event in accepted:
+            self._apply_response(batch, arm, key, event)
         for key, reaction_event in keyed:
             self._apply_feedback(batch, key, reaction_event, late)
         self._settle_rows(batch)
@@ -130,7 +130,7 @@ class Engine:
 
     def _accept(
         self, responses: Sequence[Response], late: Mapping[str, int], batch: Pending
-    ) -> list[tuple[Experiment, int, bytes, Response]]:
+    ) -> list[tuple[int, bytes, Response]]:
         """Return the responses that belong to a declared experiment and variant and are not late."""
         accepted = []
         response_key = self._identities.response
@@ -143,7 +143,7 @@ class Engine:
             elif event.timestamp_ms < late[str(experiment.number)]:
                 too_late += 1
             else:
-                accepted.append((experiment, arm, response_key(event.response_id), event))
+                accepted.append((arm, response_key(event.response_id), event))
         batch.outcomes["response", "skipped"] += skipped
         batch.outcomes["response", "late"] += too_late
         return accepted
@@ -183,7 +183,7 @@ class Engine:
         batch.rows[key] = row, before
         return row
 
-    def _apply_response(self, batch: Pending, experiment: Experiment, arm: int, key: bytes, event: Response) -> None:
+    def _apply_response(self, batch: Pending, arm: int, key: bytes, event: Response) -> None:
         identities = self._identities
         student = identities.student(event.user_id) if event.user_id is not None else b""
         items = event.items
@@ -200,17 +200,25 @@ class Engine:
             return
         first = key not in batch.rows
         row = self._touch(batch, key)
+        replaced = row.arm, row.timestamp_ms, row.student
         outcome = merge_response(row, event.timestamp_ms, arm, student, hashes, ranks)
         batch.outcomes["response", outcome] += 1
         if outcome == "duplicate":
             if first:
                 del batch.rows[key]
-            if student and (event.timestamp_ms, student) != (row.timestamp_ms, row.student):
-                exposed = experiment.student_prefix + student
-                batch.exposures.append((experiment, exposed, event.timestamp_ms, arm & 255))
-        newest = batch.latest.get((arm, "r"), 0)
-        if event.timestamp_ms > newest:
-            batch.latest[arm, "r"] = event.timestamp_ms
+            if (arm, event.timestamp_ms, student) != replaced:
+                self._expose(batch, arm, event.timestamp_ms, student)
+        elif outcome == "revised":
+            self._expose(batch, *replaced)
+        for what in ("r", "e"):
+            if event.timestamp_ms > batch.latest.get((arm, what), 0):
+                batch.latest[arm, what] = event.timestamp_ms
+
+    def _expose(self, batch: Pending, arm: int, timestamp_ms: int, student: bytes) -> None:
+        """Note that a student was shown a response that does not stand: another one under its id does."""
+        if student:
+            experiment = self._by_number[arm >> 8]
+            batch.exposures.append((experiment, experiment.student_prefix + student, timestamp_ms, arm & 255))
 
     def _apply_feedback(self, batch: Pending, key: bytes, event: Feedback, late: Mapping[str, int]) -> None:
         row = batch.view.get(key)

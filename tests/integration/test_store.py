@@ -64,6 +64,21 @@ class TestCommit:
         assert (position.next_offset, position.newest_ms, position.at_end) == (17, START, True)
 
 
+class TestOneIdTwice:
+    """Two different responses under one id: the earlier one stands, and both students were shown something."""
+
+    def test_order_and_batches_do_not_matter(self, store_server: RedisServer) -> None:
+        """Also when they name different students and variants."""
+        early = _response(1, START)
+        late = Response("r-1", START + 50 * HOUR, "ranker", "treatment", early.items, "student-7")
+        dumps = []
+        for batches in ([[early, late]], [[late, early]], [[late], [early]], [[early], [late]], [[late, early, late]]):
+            bench = Bench(store_server)
+            bench.feed(batches)
+            dumps.append(dump(bench.store))
+        assert all(each == dumps[0] for each in dumps)
+
+
 class TestOutageWithinABatch:
     """The store may go between two reads of one batch."""
 
