@@ -34,7 +34,10 @@ PENDING = -1
 
 
 class Row(msgspec.Struct, gc=False):
-    """One response as the store keeps it; `arm` is `PENDING` while only its feedback has been seen."""
+    """One response as the store keeps it.
+
+    While only its feedback has been seen, `arm` is `PENDING` and `timestamp_ms` that of the newest reaction.
+    """
 
     timestamp_ms: int
     arm: int

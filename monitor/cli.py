@@ -28,9 +28,10 @@ from monitor.errors import AbMonitorError, InputRefused
 from monitor.evaluation import Evaluation, evaluate
 from monitor.events import instant_ms
 from monitor.export import render
+from monitor.ingest.connection import inspect_cluster
 from monitor.ingest.files import FileSource
 from monitor.ingest.judging import judged_responses
-from monitor.ingest.kafka import KafkaSource, inspect_cluster
+from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import http_for, opened, viewed, worker_for
 from monitor.store import warnings

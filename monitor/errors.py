@@ -7,6 +7,7 @@ AbMonitorError                      exit code 1
 │   └── StoreUnavailable            3   … the store: while running, a reason to wait
 ├── InputRefused                    4   more refused input than the limits allow
 ├── StoreOwned                      5   the store was made under other definitions, or by something else
+├── HistoryLost                     6   Kafka no longer holds what has not been applied yet
 └── Refusal                         one event is not acceptable; only this one is survivable per record
 """
 
@@ -55,6 +56,12 @@ class StoreOwned(AbMonitorError):
     """The store holds aggregates that this configuration must not touch."""
 
     exit_code = 5
+
+
+class HistoryLost(AbMonitorError):
+    """Events are gone before they could be applied, and the configuration does not accept that."""
+
+    exit_code = 6
 
 
 class Refusal(AbMonitorError):

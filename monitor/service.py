@@ -10,7 +10,6 @@ from typing import Final
 
 from monitor.clock import Clock
 from monitor.config import Settings
-from monitor.events import Decoder
 from monitor.export import HttpServer
 from monitor.identity import Identities
 from monitor.ingest.engine import Engine
@@ -20,7 +19,7 @@ from monitor.ingest.source import Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
-from monitor.store import Reader, RedisStore, open_store, served, view_store
+from monitor.store import Opened, Reader, RedisStore, live_store, open_store, served, view_store
 
 _COLLECT_AFTER: Final = 200_000
 """Allocations between two runs of Python's cyclic garbage collector, which walks every cached row."""
@@ -32,37 +31,36 @@ class Opening:
 
     store: RedisStore
     reader: Reader
-    numbers: Mapping[str, int]
-    hash_key: bytes
+    held: Opened
 
 
 @contextmanager
 def opened(settings: Settings, clock: Clock) -> Iterator[Opening]:
     """Yield the store of the settings, reachable and registered; see `open_store` for what is refused."""
     with served(settings.store) as reached, ExitStack() as stack:
-        store = RedisStore(reached)
+        store = live_store(reached)
         stack.callback(store.close)
-        store.ping()
         held = open_store(store, settings)
-        reading = RedisStore(reached)
+        reading = RedisStore(reached, store.keys)
         stack.callback(reading.close)
-        yield Opening(store, Reader(reading, settings, held.numbers, clock), held.numbers, held.hash_key)
+        yield Opening(store, Reader(reading, settings, held.numbers, clock), held)
 
 
 def worker_for(
     settings: Settings, opening: Opening, source: Source, telemetry: Telemetry, topics: Mapping[str, str], clock: Clock
 ) -> Worker:
     """Return a worker that brings the source's events into the store."""
-    experiments = [Experiment(opening.numbers[each.name], each, opening.store.keys) for each in settings.experiments]
+    experiments = [
+        Experiment(opening.held.numbers[each.name], each, opening.store.keys) for each in settings.experiments
+    ]
     gc.set_threshold(_COLLECT_AFTER)
     return Worker(
+        settings=settings,
         store=opening.store,
-        engine=Engine(experiments, Identities(opening.hash_key), opening.store),
-        progress=Progress(experiments),
+        engine=Engine(experiments, Identities(opening.held.hash_key), opening.store),
+        progress=Progress(opening.held.horizons_ms),
         sweeper=Sweeper(opening.store, experiments),
         source=source,
-        decoder=Decoder(settings),
-        limits=settings.limits,
         telemetry=telemetry,
         clock=clock,
         topics=topics,
@@ -73,7 +71,7 @@ def worker_for(
 def viewed(settings: Settings, clock: Clock) -> Iterator[Reader]:
     """Yield a reader of the settings' store, which is left as it is."""
     with served(settings.store) as reached, ExitStack() as stack:
-        store = RedisStore(reached)
+        store = live_store(reached)
         stack.callback(store.close)
         yield Reader(store, settings, view_store(store, settings), clock)
 

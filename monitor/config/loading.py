@@ -219,6 +219,10 @@ def _protocol(key: str, value: object) -> str:
     return one_of(key, value, _PROTOCOLS)
 
 
+def _lost_history(key: str, value: object) -> str:
+    return one_of(key, value, ("stop", "continue"))
+
+
 def _mechanism(key: str, value: object) -> str:
     return one_of(key, value, _MECHANISMS)
 
@@ -258,6 +262,8 @@ _KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
         "group_instance_id": text,
         "start": _start,
         "max_poll_records": _count,
+        "max_drift_ms": duration_ms,
+        "on_lost_history": _lost_history,
         "security_protocol": _protocol,
         "ssl_ca_file": _file,
         "ssl_cert_file": _file,

@@ -28,6 +28,10 @@ class KafkaSettings:
     start: str = "earliest"
     """earliest, latest or an ISO time with an offset; used only where the store holds no position."""
     max_poll_records: int = 1000
+    max_drift_ms: int = 3_600_000
+    """How far a partition may be ahead of the slowest in event time while there is a backlog."""
+    on_lost_history: Literal["stop", "continue"] = "stop"
+    """What to do when Kafka no longer holds the next event to apply."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ssl_ca_file: str | None = None
     ssl_cert_file: str | None = None

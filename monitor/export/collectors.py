@@ -67,6 +67,13 @@ CATALOGUE: Final = (
     Exported("abmonitor_batch_events", "histogram", (), "Events per commit"),
     Exported("abmonitor_event_delay_seconds", "histogram", (), "Time from an event's timestamp to its commit"),
     Exported("abmonitor_commit_conflicts_total", "counter", (), "Commits refused because the store had moved on"),
+    Exported(
+        "abmonitor_lost_events_total",
+        "counter",
+        ("topic", "partition"),
+        "Events gone from Kafka before they were applied",
+    ),
+    Exported("abmonitor_consumer_restarts_total", "counter", (), "Stalled consumers replaced"),
     Exported("abmonitor_paused", "gauge", (), "1 while consumption waits for a dependency"),
 )
 """Every metric of both endpoints: boards and rules may name nothing else."""

@@ -233,7 +233,8 @@ class Engine:
             batch.outcomes["feedback", "late"] += 1
             return
         first = key not in batch.rows
-        outcome = merge_reaction(self._touch(batch, key), reaction_of(event, self._identities))
+        row = self._touch(batch, key)
+        outcome = merge_reaction(row, reaction_of(event, self._identities))
         batch.outcomes["feedback", outcome] += 1
         if outcome == "duplicate" and first:
             del batch.rows[key]
@@ -244,8 +245,10 @@ class Engine:
         for key, (row, before) in batch.rows.items():
             arm, timestamp_ms = row.arm, row.timestamp_ms
             if arm == PENDING:
-                if row.version == 0:
-                    notes.setdefault((PENDING_CLASS, row.reactions[0][0] // HOUR_MS), []).append(key)
+                newest_ms = row.reactions[-1][0]
+                if row.version == 0 or newest_ms // HOUR_MS > timestamp_ms // HOUR_MS:
+                    notes.setdefault((PENDING_CLASS, newest_ms // HOUR_MS), []).append(key)
+                row.timestamp_ms = newest_ms
                 continue
             rules = self._by_number[arm >> 8].rules
             after = row.value = rules.evaluate(row) if row.reactions else rules.unrated

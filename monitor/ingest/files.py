@@ -16,7 +16,7 @@ import secrets
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from monitor.errors import InputRefused, Refusal, UsageError
-from monitor.ingest.source import Refused, Slice
+from monitor.ingest.source import Gap, Refused, Slice
 from monitor.store import Position
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,8 @@ class _File:
 
 class FileSource:
     """Reads files once, from their stored positions."""
+
+    restarts = 0
 
     def __init__(
         self, paths: Sequence[str], instant: Callable[[str | int], int], *, report: Callable[[str], None]
@@ -118,29 +120,42 @@ class FileSource:
         """See `Source`."""
         return [file.partition for file in self._files] if self._unplaced else []
 
-    def place(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
+        """See `Source`: none, files are read from where they are."""
+        del positions
+        return []
+
+    def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
+        """See `Source`: at the first line."""
+        return {name: Position(0) for name in self._held if name not in positions}
+
+    def place(self, positions: Mapping[str, Position]) -> None:
         """See `Source`: skip the lines that were applied before."""
         self._unplaced = False
         for file in self._files:
-            position = positions.get(file.partition)
-            skip = position.next_offset if position is not None else 0
-            while file.line_number < skip and file.advance(self._when):
+            while file.line_number < positions[file.partition].next_offset and file.advance(self._when):
                 pass
         self._merge = heapq.merge(*(self._lines(file) for file in self._files), key=lambda file: file.at_ms)
-        placed = {file.partition: file.line_number for file in self._files}
         self._ahead = next(self._merge, None)
-        return placed
+
+    def hold(self, partitions: Collection[str]) -> None:
+        """See `Source`: files are merged by event time, none is ahead."""
+
+    def joined(self) -> bool:
+        """See `Source`."""
+        return True
+
+    def own(self) -> Collection[str]:
+        """See `Source`."""
+        return self._held
 
     def _lines(self, file: _File) -> Iterator[_File]:
         while file.advance(self._when):
             yield file
 
-    def rewind(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
+    def rewind(self) -> None:
         """See `Source`: somebody else is reading the same files into the same store."""
-        raise UsageError(
-            "another process is reading the same files into the same store; stop one of them "
-            f"(positions: {sum(position.next_offset for position in positions.values())} lines)"
-        )
+        raise UsageError("another process is reading the same files into the same store; stop one of them")
 
     def poll(self) -> Sequence[Slice]:
         """See `Source`: the next lines in the order of their event times; blank ones are passed over."""

@@ -50,7 +50,7 @@ def _read(source: FileSource, settings: Settings, clock: Clock) -> tuple[list[Re
     decoder = Decoder(settings)
     responses: list[Response] = []
     feedback: dict[str, list[Feedback]] = defaultdict(list)
-    source.place({})
+    source.place(source.starts({}))
     while not source.finished():
         for each in source.poll():
             for offset, payload in zip(each.offsets, each.payloads, strict=True):

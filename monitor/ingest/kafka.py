@@ -7,123 +7,47 @@ I/O thread, where only pausing is safe: they pause new partitions and note them,
 from __future__ import annotations
 
 import logging
-import socket
-import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka import KafkaConsumer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import (
     IllegalStateError,
     KafkaError,
+    LogTruncationError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
 )
 from kafka.structs import OffsetAndMetadata
 
 from monitor.config import KafkaSettings
-from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError
-from monitor.ingest.source import Kind, Refused, Slice
+from monitor.errors import DependencyUnavailable
+from monitor.ingest.connection import BOOTSTRAP_MS, Topic, Topics, connection_options, unreachable
+from monitor.ingest.dead_letters import DeadLetters
+from monitor.ingest.membership import Rebalances, partition_name, partition_of
+from monitor.ingest.source import Gap, Kind, Refused, Slice
 from monitor.store import Position
 
 log = logging.getLogger(__name__)
 _POLL_MS: Final = 200
-_BOOTSTRAP_MS: Final = 10_000
 _GONE: Final = (ValueError, KeyError, AssertionError, IllegalStateError)
 """What the client raises about a partition that a rebalance has just taken away."""
 _SESSION_MS: Final = 10_000
 """After so long without a heartbeat a worker's partitions go to the others: heartbeats have a thread of their own, so a
 longer time (45 s by default) would only prolong the gap after a crash."""
-_REQUEST_S: Final = 30.0
+_METADATA_MS: Final = 15_000
+"""So soon new partitions are noticed (the default is five minutes)."""
+_RECONNECT_MS: Final = 2_000
+_CLOSE_MS: Final = 5_000
 _ACKNOWLEDGE_EVERY_S: Final = 5.0
 _PROBE_EVERY_S: Final = 3.0
-
-
-def partition_name(partition: TopicPartition) -> str:
-    """Return the name of a partition's position in the store."""
-    return f"{partition.topic}:{partition.partition}"
-
-
-def _partition(name: str) -> TopicPartition:
-    topic, _, number = name.rpartition(":")
-    return TopicPartition(topic, int(number))
-
-
-def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Return what every client of this cluster needs to connect."""
-    options: dict[str, Any] = {
-        "bootstrap_servers": settings.bootstrap_servers.split(","),
-        "security_protocol": settings.security_protocol,
-    }
-    if settings.security_protocol.endswith("SSL"):
-        try:
-            context = ssl.create_default_context(cafile=settings.ssl_ca_file)
-            if settings.ssl_cert_file:
-                context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file, settings.ssl_key_password)
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"kafka.ssl_*: the certificates cannot be used: {error}") from error
-        context.check_hostname = settings.ssl_check_hostname
-        options |= {"ssl_context": context, "ssl_check_hostname": settings.ssl_check_hostname}
-    if settings.sasl_mechanism:
-        options |= {
-            "sasl_mechanism": settings.sasl_mechanism,
-            "sasl_plain_username": settings.sasl_username,
-            "sasl_plain_password": settings.sasl_password,
-        }
-    return options
-
-
-def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
-    """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
-    try:
-        consumer = KafkaConsumer(
-            **connection_options(settings), bootstrap_timeout_ms=_BOOTSTRAP_MS, metrics_enabled=False
-        )
-    except KafkaError as error:
-        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
-    try:
-        partitions = {
-            topic: len(consumer.partitions_for_topic(topic) or ())
-            for topic in (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
-        }
-    except KafkaError as error:
-        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
-    finally:
-        consumer.close(autocommit=False)
-    lines: list[tuple[str, str | None]] = []
-    for topic, count in partitions.items():
-        problem = None if count else f"topic {topic} does not exist; create it before `ab-monitor run`"
-        lines.append((f"topic {topic}: {count} partitions" if count else f"topic {topic}: missing", problem))
-    if partitions[settings.responses_topic] != partitions[settings.feedback_topic]:
-        lines.append(
-            (
-                "partition counts differ",
-                "topics with the same number of partitions, both keyed by user_id, let each worker own its students",
-            )
-        )
-    return lines
-
-
-class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python carries no types
-    """Pauses what is new, notes what is gone."""
-
-    def __init__(self, consumer: KafkaConsumer) -> None:
-        self._consumer = consumer
-        self.unplaced: set[TopicPartition] = set()
-
-    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
-        self._consumer.pause(*assigned)
-        self.unplaced |= set(assigned)
-        log.info("partitions assigned count=%d", len(assigned))
-
-    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        self.unplaced -= set(revoked)
-        log.info("partitions revoked count=%d", len(revoked))
+_LOOK_EVERY_S: Final = 10.0
+_STALLED_S: Final = 30.0
+"""Without a record for so long from a partition that has more, the consumer is taken to be stuck."""
 
 
 class KafkaSource:
@@ -132,92 +56,162 @@ class KafkaSource:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._kinds: dict[str, Kind] = {settings.responses_topic: "response", settings.feedback_topic: "feedback"}
-        options = connection_options(settings)
+        self.restarts = 0
+        self._held: set[TopicPartition] = set()
+        self._ends: dict[TopicPartition, int] = {}
+        self._handed: dict[TopicPartition, int] = {}
+        self._moved_at: dict[TopicPartition, float] = {}
+        self._records: Mapping[TopicPartition, Sequence[Any]] = {}
+        self._acknowledged: dict[TopicPartition, int] = {}
+        self._applied: dict[TopicPartition, int] = {}
+        self._acknowledge_at = self._probe_at = self._look_at = 0.0
+        self._trouble: str | None = None
+        self._topics = Topics(settings)
+        self._described: Mapping[str, Topic] = {}
+        self._join()
+        self._dead_letters = DeadLetters(settings)
+
+    def _join(self) -> None:
+        """Become a member of the group, with nothing assigned yet."""
         try:
             self._consumer = KafkaConsumer(
-                **options,
-                group_id=settings.group_id,
-                group_instance_id=settings.group_instance_id,
+                **connection_options(self._settings),
+                group_id=self._settings.group_id,
+                group_instance_id=self._settings.group_instance_id,
                 session_timeout_ms=_SESSION_MS,
                 enable_auto_commit=False,
                 auto_offset_reset="none",
+                isolation_level="read_committed",
                 partition_assignment_strategy=(RangePartitionAssignor,),
-                max_poll_records=settings.max_poll_records,
+                max_poll_records=self._settings.max_poll_records,
                 allow_auto_create_topics=False,
-                bootstrap_timeout_ms=_BOOTSTRAP_MS,
+                metadata_max_age_ms=_METADATA_MS,
+                reconnect_backoff_max_ms=_RECONNECT_MS,
+                bootstrap_timeout_ms=BOOTSTRAP_MS,
                 metrics_enabled=False,
             )
-            self._producer = KafkaProducer(
-                **options, acks="all", max_block_ms=int(_REQUEST_S * 1000), metrics_enabled=False
-            )
         except KafkaError as error:
-            raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
-        self._rebalances = _Rebalances(self._consumer)
+            raise DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}") from error
+        self._rebalances = Rebalances(self._consumer)
         self._consumer.subscribe(topics=list(self._kinds), listener=self._rebalances)
-        self._ends: dict[TopicPartition, int] = {}
-        self._acknowledged_at = 0.0
-        self._probe_at = 0.0
-        self._trouble: str | None = None
 
     def unplaced(self) -> Sequence[str]:
         """See `Source`."""
         return [partition_name(each) for each in self._rebalances.unplaced.copy()]
 
-    def place(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
-        """See `Source`; where the store holds no position, `kafka.start` decides."""
-        waiting = sorted(self._rebalances.unplaced.copy() & set(self._consumer.assignment()))
-        offsets = {
-            each: positions[partition_name(each)].next_offset for each in waiting if partition_name(each) in positions
-        }
-        offsets |= self._first_offsets([each for each in waiting if each not in offsets])
-        for partition, offset in offsets.items():
+    def joined(self) -> bool:
+        """See `Source`."""
+        return self._rebalances.joined
+
+    def own(self) -> Collection[str]:
+        """See `Source`."""
+        return [partition_name(each) for each in self._consumer.assignment()]
+
+    def _waiting(self) -> list[TopicPartition]:
+        return sorted(self._rebalances.unplaced.copy() & set(self._consumer.assignment()))
+
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
+        """See `Source`: history that is gone, a topic that is another one, a position that never was."""
+        self._look()
+        waiting = [each for each in self._waiting() if partition_name(each) in positions]
+        if not waiting:
+            return []
+        begins = self._offsets("beginning_offsets", waiting)
+        gaps = []
+        for each in waiting:
+            name, position = partition_name(each), positions[partition_name(each)]
+            topic = self._described.get(each.topic)
+            begin, end = begins[each], self._ends.get(each, 0)
+            lost = 0
+            if topic is not None and position.origin and topic.identity != position.origin:
+                reason = "the topic was deleted and created anew"
+            elif position.next_offset < begin:
+                lost = begin - position.next_offset
+                reason = f"{lost} offsets from {position.next_offset} on are gone: Kafka begins at {begin}"
+            elif position.next_offset > end:
+                reason = f"Kafka ends at {end}, before the stored position {position.next_offset}"
+            else:
+                continue
+            resume = Position(begin, origin="" if topic is None else topic.identity)
+            gaps.append(Gap(name, position.next_offset, resume, lost, reason))
+        return gaps
+
+    def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
+        """See `Source`: where `kafka.start` says; partitions added to a known topic are read from their beginning."""
+        known = {name.rpartition(":")[0] for name in positions}
+        starts = {}
+        for name, topic in self._described.items():
+            partitions = [TopicPartition(name, number) for number in range(topic.partitions)]
+            new = [each for each in partitions if partition_name(each) not in positions]
+            offsets = self._first_offsets(new, "earliest" if name in known else self._settings.start)
+            for each, offset in offsets.items():
+                starts[partition_name(each)] = Position(offset, origin=topic.identity)
+        return starts
+
+    def place(self, positions: Mapping[str, Position]) -> None:
+        """See `Source`."""
+        now = time.monotonic()
+        for partition in self._waiting():
+            position = positions.get(partition_name(partition))
+            if position is None:
+                continue
+            self._handed[partition] = position.next_offset
+            self._moved_at[partition] = now
             # A partition that went to another worker meanwhile is not ours to place.
             with suppress(*_GONE):
-                self._consumer.seek(partition, offset)
-                self._consumer.resume(partition)
-        self._rebalances.unplaced -= set(waiting)
-        return {partition_name(each): offset for each, offset in offsets.items()}
+                self._consumer.seek(partition, position.next_offset)
+                if partition not in self._held:
+                    self._consumer.resume(partition)
+            self._rebalances.unplaced.discard(partition)
 
-    def rewind(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
+    def rewind(self) -> None:
         """See `Source`."""
-        self._rebalances.unplaced |= set(self._consumer.assignment())
-        return self.place(positions)
+        assigned = self._consumer.assignment()
+        self._consumer.pause(*assigned)
+        self._rebalances.unplaced |= set(assigned)
 
-    def _first_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def _first_offsets(self, partitions: list[TopicPartition], start: str) -> Mapping[TopicPartition, int]:
         if not partitions:
             return {}
-        start = self._settings.start
+        if start == "earliest":
+            return self._offsets("beginning_offsets", partitions)
+        ends = self._offsets("end_offsets", partitions)
+        if start == "latest":
+            return ends
+        since_ms = int(datetime.fromisoformat(start).timestamp() * 1000)
         try:
-            ends = self._consumer.end_offsets(partitions)
-            self._ends.update(ends)
-            if start == "latest":
-                return dict(ends)
-            if start == "earliest":
-                return dict(self._consumer.beginning_offsets(partitions))
-            since_ms = int(datetime.fromisoformat(start).timestamp() * 1000)
             found = self._consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
         except KafkaError as error:
-            raise DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}") from error
+            raise self._unavailable(error) from error
         return {each: found[each].offset if found.get(each) else ends[each] for each in partitions}
+
+    def _offsets(self, which: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            return dict(getattr(self._consumer, which)(partitions))
+        except KafkaError as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: KafkaError) -> DependencyUnavailable:
+        return DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}")
 
     def poll(self) -> Sequence[Slice]:
         """See `Source`; slices of responses come before those of feedback."""
         try:
             polled = self._consumer.poll(timeout_ms=_POLL_MS)
-        except NoOffsetForPartitionError:
-            # Just assigned: `place` comes next.
+        except (NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError) as error:
+            # Just assigned, or no longer there: `gaps` and `place` come next.
+            log.debug("partitions to be placed reason=%s", error)
+            self.rewind()
             return []
-        except OffsetOutOfRangeError as error:
-            raise AbMonitorError(
-                f"Kafka no longer holds the next event to apply ({error}); events are lost. "
-                "Restore the topic, or delete the position from the store to accept the loss"
-            ) from error
         except KafkaError as error:
-            raise DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}") from error
+            raise self._unavailable(error) from error
         slices = []
+        now = time.monotonic()
         for partition, records in polled.items():
             if partition in self._rebalances.unplaced:
                 continue
+            self._handed[partition] = records[-1].offset + 1
+            self._moved_at[partition] = now
             slices.append(
                 Slice(
                     partition_name(partition),
@@ -227,8 +221,35 @@ class KafkaSource:
                     records[-1].offset + 1,
                 )
             )
+        self._records = polled
         slices.sort(key=lambda each: each.kind != "response")
+        return slices or self._passed_over()
+
+    def _passed_over(self) -> list[Slice]:
+        """Return slices without records where the position has moved past what transactions leave in the log."""
+        slices = []
+        for partition in self._consumer.assignment():
+            if partition in self._rebalances.unplaced or self._handed.get(partition) == self._ends.get(partition):
+                continue
+            with suppress(KafkaError, *_GONE):
+                reached = self._consumer.position(partition, timeout_ms=0)
+                if reached is not None and reached > self._handed[partition]:
+                    self._handed[partition] = reached
+                    slices.append(Slice(partition_name(partition), self._kinds[partition.topic], (), (), reached))
         return slices
+
+    def hold(self, partitions: Collection[str]) -> None:
+        """See `Source`."""
+        held = {partition_of(name) for name in partitions}
+        if held == self._held:
+            return
+        assigned = self._consumer.assignment()
+        with suppress(*_GONE):
+            self._consumer.pause(*(held & assigned))
+            self._consumer.resume(*((self._held - held) & assigned - self._rebalances.unplaced))
+        now = time.monotonic()
+        self._moved_at |= dict.fromkeys(self._held - held, now)
+        self._held = held
 
     def idle(self) -> None:
         """See `Source`: poll with everything paused, so that the group keeps this member."""
@@ -243,35 +264,76 @@ class KafkaSource:
         still = [each for each in paused if each in self._consumer.assignment()]
         if still:
             self._consumer.resume(*[each for each in still if each not in self._rebalances.unplaced])
+        self._moved_at |= dict.fromkeys(self._moved_at, time.monotonic())
 
     def ends(self) -> Mapping[str, int | None]:
-        """See `Source`: the newest high-water marks seen."""
-        ends: dict[str, int | None] = {}
+        """See `Source`: of own partitions the newest high-water marks seen, of others what they were seconds ago."""
+        ends: dict[str, int | None] = {partition_name(each): end for each, end in self._ends.items()}
         for partition in self._consumer.assignment():
-            try:
+            mark = None
+            with suppress(*_GONE):
                 mark = self._consumer.highwater(partition)
-            except _GONE:
-                continue
-            ends[partition_name(partition)] = mark if mark is not None else self._ends.get(partition)
+            known = self._ends.get(partition)
+            ends[partition_name(partition)] = known if mark is None else max(mark, known or 0)
         return ends
 
     def trouble(self) -> str | None:
-        """See `Source`: whether any bootstrap server accepts a connection. The client itself retries in silence."""
+        """See `Source`: whether a bootstrap server answers and the topics are there.
+
+        Joins the group anew when no records arrive although there are some.
+        """
         now = time.monotonic()
         if now < self._probe_at:
             return self._trouble
         self._probe_at = now + _PROBE_EVERY_S
-        self._trouble = None
-        for server in self._settings.bootstrap_servers.split(","):
-            host, _, port = server.strip().rpartition(":")
+        self._trouble = unreachable(self._settings)
+        if self._trouble is None and now >= self._look_at:
             try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
-            except OSError as error:
-                self._trouble = f"Kafka at {self._settings.bootstrap_servers}: {error}"
-            else:
-                self._trouble = None
-                break
+                self._look()
+            except DependencyUnavailable as error:
+                self._trouble = str(error)
+                return self._trouble
+            self._watch()
+        missing = [topic for topic in self._kinds if topic not in self._described]
+        if self._trouble is None and missing:
+            self._look_at = 0.0
+            self._trouble = f"Kafka at {self._settings.bootstrap_servers}: no topic {', '.join(missing)}"
         return self._trouble
+
+    def _look(self) -> None:
+        """Learn which topics there are and where all their partitions end."""
+        described = self._topics.describe(list(self._kinds))
+        for name, topic in self._described.items():
+            if name in described and described[name].identity != topic.identity:
+                log.warning("topic was created anew topic=%s", name)
+                self.rewind()
+        self._described = described
+        partitions = [TopicPartition(name, n) for name, topic in described.items() for n in range(topic.partitions)]
+        if partitions:
+            self._ends = self._offsets("end_offsets", partitions)
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+
+    def _watch(self) -> None:
+        """Join the group anew if a partition that has more has not given any record for long."""
+        now = time.monotonic()
+        for partition in self._consumer.assignment():
+            if partition in self._held or partition in self._rebalances.unplaced:
+                continue
+            behind = self._ends.get(partition, 0) - self._handed.get(partition, 0)
+            if behind <= 0:
+                self._moved_at[partition] = now
+            elif now - self._moved_at.get(partition, now) > _STALLED_S:
+                log.warning(
+                    "nothing arrives although there is more: joining the group anew partition=%s behind=%d",
+                    partition_name(partition),
+                    behind,
+                )
+                self.restarts += 1
+                self._consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
+                self._held = set()
+                self._moved_at.clear()
+                self._join()
+                return
 
     def finished(self) -> bool:
         """See `Source`: never."""
@@ -279,48 +341,40 @@ class KafkaSource:
 
     def acknowledge(self, offsets: Mapping[str, int]) -> None:
         """See `Source`: commit to the group every few seconds, without waiting."""
+        self._applied |= {partition_of(name): offset for name, offset in offsets.items()}
         now = time.monotonic()
-        if now - self._acknowledged_at < _ACKNOWLEDGE_EVERY_S:
+        if now < self._acknowledge_at:
             return
-        self._acknowledged_at = now
-        owned = self._consumer.assignment()
-        commit = {
-            partition: OffsetAndMetadata(offset, "", -1)
-            for partition, offset in ((_partition(name), offset) for name, offset in offsets.items())
-            if partition in owned
-        }
+        self._acknowledge_at = now + _ACKNOWLEDGE_EVERY_S
+        commit = self._unacknowledged()
         if commit:
             self._consumer.commit_async(commit)
 
+    def _unacknowledged(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        owned = self._consumer.assignment()
+        commit = {
+            partition: OffsetAndMetadata(offset, "", -1)
+            for partition, offset in self._applied.items()
+            if partition in owned and self._acknowledged.get(partition) != offset
+        }
+        self._acknowledged |= self._applied
+        return commit
+
     def keep_refused(self, refused: Sequence[Refused]) -> None:
-        """See `Source`: write to the dead-letter topic and wait for every acknowledgement."""
-        futures = []
-        try:
-            for each in refused:
-                topic, _, number = each.partition.rpartition(":")
-                headers = {
-                    "topic": topic,
-                    "partition": number,
-                    "offset": str(each.offset),
-                    "reason": each.reason,
-                    "detail": each.detail,
-                }
-                futures.append(
-                    self._producer.send(
-                        self._settings.dead_letter_topic,
-                        value=each.payload,
-                        headers=[(name, value.encode()) for name, value in headers.items()],
-                    )
-                )
-            self._producer.flush(timeout=_REQUEST_S)
-            for future in futures:
-                future.get(timeout=_REQUEST_S)
-        except KafkaError as error:
-            raise DependencyUnavailable(
-                f"dead-letter topic {self._settings.dead_letter_topic} does not accept a refused event: {error}"
-            ) from error
+        """See `Source`: in the dead-letter topic."""
+        keys = {
+            (partition_name(partition), record.offset): record.key
+            for partition, records in self._records.items()
+            for record in records
+        }
+        self._dead_letters.keep([(each, keys.get((each.partition, each.offset))) for each in refused])
 
     def close(self) -> None:
         """See `Source`."""
-        self._producer.close(timeout=_REQUEST_S)
-        self._consumer.close(autocommit=False)
+        self._dead_letters.close()
+        self._topics.close()
+        with suppress(KafkaError):
+            commit = self._unacknowledged()
+            if commit and self._trouble is None:
+                self._consumer.commit(commit, timeout_ms=_CLOSE_MS)
+        self._consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)

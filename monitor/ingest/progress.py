@@ -4,79 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from monitor.ingest.experiment import PENDING_CLASS, Experiment
+from monitor.ingest.experiment import PENDING_CLASS
 from monitor.store import Advance, Position, State
+
+_UNREAD = Position(0)
 
 
 class Progress:
-    """Next offset, newest event time and end of every partition that is known, this worker's and others'."""
+    """Position and end of every partition of the source, this worker's and the others'.
 
-    def __init__(self, experiments: list[Experiment]) -> None:
-        self._horizons = {str(each.number): each.settings.horizon_ms for each in experiments}
-        self._horizons[PENDING_CLASS] = max(self._horizons.values())
+    `horizons_ms` says, by experiment number, how long a response may change.
+    """
+
+    def __init__(self, horizons_ms: Mapping[str, int]) -> None:
+        self._horizons = {**horizons_ms, PENDING_CLASS: max(horizons_ms.values())}
         self._swept: Mapping[str, int] = {}
         self._positions: dict[str, Position] = {}
-        self._stored: set[str] = set()
+        self._ends: dict[str, int | None] = {}
 
     def load(self, state: State) -> None:
         """Take over what the store says."""
-        placed = {name: each for name, each in self._positions.items() if name not in self._stored}
-        self._positions = {**placed, **state.positions}
-        self._stored = set(state.positions)
+        self._positions = dict(state.positions)
         self._swept = state.swept_ms
 
-    def start(self, offsets: Mapping[str, int]) -> None:
-        """Note where partitions without a stored position begin."""
-        for partition, offset in offsets.items():
-            if partition not in self._positions:
-                self._positions[partition] = Position(offset, 0, at_end=False)
-
     def knows(self, partition: str) -> bool:
-        """Return whether the partition has a position, stored or not."""
+        """Return whether the partition has a position."""
         return partition in self._positions
 
-    def expected(self, partition: str) -> int | None:
-        """Return the offset that the store should hold; None where it should hold none."""
-        return self._positions[partition].next_offset if partition in self._stored else None
-
-    def next_offset(self, partition: str) -> int:
-        """Return the partition's next offset to apply."""
-        return self._positions[partition].next_offset
-
-    def newest_ms(self, partition: str) -> int:
-        """Return the newest event time applied from the partition; 0 before the first."""
-        return self._positions[partition].newest_ms
+    def position(self, partition: str) -> Position:
+        """Return how far the partition was applied."""
+        return self._positions[partition]
 
     def advanced(self, steps: list[Advance]) -> None:
         """Note what a commit has applied."""
         for step in steps:
-            self._positions[step.partition] = Position(step.next_offset, step.newest_ms, step.at_end)
-            self._stored.add(step.partition)
+            self._positions[step.partition] = step.position
 
     def see_ends(self, ends: Mapping[str, int | None]) -> None:
-        """Note which partitions are read to their end."""
-        for partition, end in ends.items():
-            known = self._positions.get(partition)
-            if known is not None and end is not None and known.at_end != (known.next_offset >= end):
-                self._positions[partition] = Position(known.next_offset, known.newest_ms, known.next_offset >= end)
+        """Note where the partitions of the source end; partitions of other sources do not concern this one."""
+        self._ends = dict(ends)
 
     def see_others(self, positions: Mapping[str, Position], own: Collection[str]) -> None:
         """Take over what other workers have applied since."""
         for partition, position in positions.items():
             if partition not in own:
                 self._positions[partition] = position
-                self._stored.add(partition)
 
     def swept(self, experiment: str, before_ms: int) -> None:
         """Note that this worker has swept rows."""
         self._swept = {**self._swept, experiment: max(before_ms, self._swept.get(experiment, 0))}
 
+    def _behind(self) -> dict[str, int]:
+        """Return the newest event time of each partition that is not read to its end."""
+        behind = {}
+        for partition, end in self._ends.items():
+            position = self._positions.get(partition, _UNREAD)
+            if end is None or position.next_offset < end:
+                behind[partition] = position.newest_ms
+        return behind
+
+    def waiting(self) -> int:
+        """Return the number of events between the positions and the known ends, of all workers."""
+        return sum(
+            max(end - self._positions.get(partition, _UNREAD).next_offset, 0)
+            for partition, end in self._ends.items()
+            if end is not None
+        )
+
     def watermark_ms(self) -> int:
         """Return the smallest newest event time of the partitions not read to their end; of all, the largest."""
-        behind = [each.newest_ms for each in self._positions.values() if not each.at_end]
+        behind = self._behind()
         if behind:
-            return min(behind)
-        return max((each.newest_ms for each in self._positions.values()), default=0)
+            return min(behind.values())
+        return max((self._positions[name].newest_ms for name in self._ends if name in self._positions), default=0)
+
+    def ahead(self, partitions: Collection[str], by_ms: int) -> set[str]:
+        """Return those of the partitions whose newest event is more than `by_ms` ahead of the watermark."""
+        behind = self._behind()
+        if not behind:
+            return set()
+        limit = min(behind.values()) + by_ms
+        return {name for name in partitions if name in self._positions and self._positions[name].newest_ms > limit}
 
     def late_before(self) -> dict[str, int]:
         """Return, by experiment number, the response time before which an event is late."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from monitor.ingest.simulator import SimulatedEvent
-from monitor.ingest.source import Refused, Slice
+from monitor.ingest.source import Gap, Refused, Slice
 from monitor.store import Position
 
 _AT_ONCE: Final = 1000
 _REST_S: Final = 0.02
+_PARTITION: Final = "simulated:0"
 
 
 class SimulatedSource:
     """Hands out events when their arrival is due: `speed` simulated seconds pass in one real second."""
+
+    restarts = 0
 
     def __init__(self, events: Iterator[SimulatedEvent], start_ms: int, speed: float) -> None:
         self._events = events
@@ -33,17 +36,37 @@ class SimulatedSource:
 
     def unplaced(self) -> Sequence[str]:
         """See `Source`."""
-        return ["simulated:0"] if self._began is None else []
+        return [_PARTITION] if self._began is None else []
 
-    def place(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
-        """See `Source`: from the beginning, in a store of its own."""
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
+        """See `Source`: none."""
         del positions
-        self._began = time.monotonic()
-        return {"simulated:0": 0}
+        return []
 
-    def rewind(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
+    def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
         """See `Source`."""
-        raise RuntimeError(f"nobody else writes to a simulation's store, yet its positions are {positions}")
+        return {} if positions else {_PARTITION: Position(0)}
+
+    def place(self, positions: Mapping[str, Position]) -> None:
+        """See `Source`: from the beginning, in a store of its own."""
+        if positions[_PARTITION].next_offset:
+            raise RuntimeError(f"a simulation's store holds positions already: {positions}")
+        self._began = time.monotonic()
+
+    def rewind(self) -> None:
+        """See `Source`."""
+        raise RuntimeError("somebody else writes to the simulation's store")
+
+    def hold(self, partitions: Collection[str]) -> None:
+        """See `Source`: there is only one partition."""
+
+    def joined(self) -> bool:
+        """See `Source`."""
+        return True
+
+    def own(self) -> Collection[str]:
+        """See `Source`."""
+        return (_PARTITION,)
 
     def poll(self) -> Sequence[Slice]:
         """See `Source`: the events that are due."""
@@ -57,7 +80,7 @@ class SimulatedSource:
             return []
         first = self._offset
         self._offset += len(payloads)
-        return [Slice("simulated:0", "event", range(first, self._offset), payloads, self._offset)]
+        return [Slice(_PARTITION, "event", range(first, self._offset), payloads, self._offset)]
 
     def idle(self) -> None:
         """See `Source`."""
@@ -65,7 +88,7 @@ class SimulatedSource:
 
     def ends(self) -> Mapping[str, int | None]:
         """See `Source`."""
-        return {"simulated:0": self._offset if self._next is None else None}
+        return {_PARTITION: self._offset if self._next is None else None}
 
     def trouble(self) -> str | None:
         """See `Source`: never."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from monitor.clock import Clock, wall_clock
 from monitor.config import ExperimentSettings, KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.kafka import connection_options
+from monitor.ingest.connection import connection_options
 from monitor.ranking import SCALE, Scorer
 
 HOUR_MS: Final = 3_600_000

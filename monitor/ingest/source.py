@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -36,29 +36,60 @@ class Refused:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stored position from which the source cannot go on."""
+
+    partition: str
+    expected: int
+    resume: Position
+    """Where it can go on: at the oldest record that is still there. What is read again changes nothing."""
+    lost: int
+    """Offsets that are known to be gone without having been applied."""
+    reason: str
+
+
 class Source(Protocol):
     """Partitions with positions. Not for use by several threads."""
+
+    restarts: int
+    """Times it began anew because nothing arrived although there was something."""
 
     def unplaced(self) -> Sequence[str]:
         """Return the partitions that were assigned and wait for `place`."""
 
-    def place(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
-        """Start every unplaced partition at its position (or where the configuration says) and return the offsets."""
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
+        """Return where the unplaced partitions cannot go on from their positions."""
 
-    def rewind(self, positions: Mapping[str, Position]) -> Mapping[str, int]:
-        """Return to the stored positions in all assigned partitions, and say where that is."""
+    def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
+        """Return where the partitions that have no position yet begin, also of those that others read."""
+
+    def place(self, positions: Mapping[str, Position]) -> None:
+        """Start every unplaced partition at its position."""
+
+    def rewind(self) -> None:
+        """Have all assigned partitions placed again."""
 
     def poll(self) -> Sequence[Slice]:
         """Return the next records; none after a short wait, or when nothing is left."""
+
+    def hold(self, partitions: Collection[str]) -> None:
+        """Read nothing from these partitions, and from all others again."""
 
     def idle(self) -> None:
         """Stay a member without reading anything, for a short while."""
 
     def ends(self) -> Mapping[str, int | None]:
-        """Return the known end offset of every assigned partition; None where it is not known yet."""
+        """Return the end of every partition, also of those that others read; None where it is not known yet."""
+
+    def joined(self) -> bool:
+        """Return whether it is known which partitions are this worker's, be it none."""
+
+    def own(self) -> Collection[str]:
+        """Return the partitions that are assigned to this worker."""
 
     def trouble(self) -> str | None:
-        """Return why nothing can arrive now, if that is so; may take a second, and is asked now and then."""
+        """Look around and return why nothing can arrive now, if that is so; may take a second."""
 
     def finished(self) -> bool:
         """Return whether nothing will ever come any more."""

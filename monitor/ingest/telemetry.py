@@ -71,6 +71,15 @@ class Telemetry:
         self.commit_conflicts = Counter(
             "abmonitor_commit_conflicts", "Commits refused because the store had moved on", registry=registry
         )
+        # Offsets that Kafka no longer had when they were to be applied (kafka.on_lost_history = "continue").
+        self.lost = Counter(
+            "abmonitor_lost_events",
+            "Events gone from Kafka before they were applied",
+            ["topic", "partition"],
+            registry=registry,
+        )
+        # Times the consumer joined its group anew because nothing arrived although there was something.
+        self.restarts = Counter("abmonitor_consumer_restarts", "Stalled consumers replaced", registry=registry)
         self.store_up = Gauge("abmonitor_store_up", "1 if the store answered last", registry=registry)
         self.paused = Gauge("abmonitor_paused", "1 while consumption waits for a dependency", registry=registry)
         self.store_up.set(0)

@@ -1,8 +1,8 @@
 """The loop: poll, decode, apply, commit, until told to stop.
 
 A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand and stays
-in its group; if the positions have moved, somebody else owns the partitions: everything held is dropped and read again
-from the stored positions.
+in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every belief is
+dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody else by now.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from monitor.clock import Clock
-from monitor.config import LimitSettings
-from monitor.errors import DependencyUnavailable, InputRefused, Refusal, StoreUnavailable
-from monitor.events import Decoder, Feedback, Response
+from monitor.config import Settings
+from monitor.errors import DependencyUnavailable, HistoryLost, StoreUnavailable
+from monitor.events import Decoder
+from monitor.ingest.catching_up import CatchingUp
+from monitor.ingest.decoding import Decoded, counted, decode
 from monitor.ingest.engine import Engine
 from monitor.ingest.progress import Progress
-from monitor.ingest.source import Refused, Slice, Source
+from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
-from monitor.store import Advance, Commit, RedisStore
+from monitor.store import Advance, Commit, Position, RedisStore
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -36,86 +37,40 @@ class Stopped(Exception):
     """The worker was told to stop while it waited."""
 
 
-@dataclass(slots=True)
-class Decoded:
-    """One poll's records as events."""
-
-    responses: list[Response] = field(default_factory=list)
-    feedback: list[Feedback] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    newest_ms: dict[str, int] = field(default_factory=dict)
-
-
-class RefusalLimits:
-    """Counts refused records and stops the service before it drains a topic into the dead letters."""
-
-    def __init__(self, limits: LimitSettings) -> None:
-        self._limits = limits
-        self._run = 0
-        self._recent: deque[tuple[int, int]] = deque()
-        self._records = self._refused = 0
-
-    def count(self, records: int, refused: Sequence[Refused]) -> None:
-        """Note one poll; raise `InputRefused` beyond the configured run length or share."""
-        self._run = self._run + len(refused) if len(refused) == records else 0
-        self._recent.append((records, len(refused)))
-        self._records += records
-        self._refused += len(refused)
-        while self._recent and self._records - self._recent[0][0] >= self._limits.refused_window:
-            old = self._recent.popleft()
-            self._records -= old[0]
-            self._refused -= old[1]
-        if not refused:
-            return
-        last = refused[-1]
-        where = f"last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
-        if self._run > self._limits.max_refused_run:
-            raise InputRefused(
-                f"{self._run} events in a row were refused (limits.max_refused_run = "
-                f"{self._limits.max_refused_run}); {where}"
-            )
-        if (
-            self._records >= self._limits.refused_window
-            and self._refused > self._limits.max_refused_share * self._records
-        ):
-            raise InputRefused(
-                f"{self._refused} of the last {self._records} events were refused "
-                f"(limits.max_refused_share = {self._limits.max_refused_share}); {where}"
-            )
-
-
 class Worker:
     """One consumer of events. `readiness` may be read from any thread; `topics` names each kind's topic."""
 
     def __init__(
         self,
         *,
+        settings: Settings,
         store: RedisStore,
         engine: Engine,
         progress: Progress,
         sweeper: Sweeper,
         source: Source,
-        decoder: Decoder,
-        limits: LimitSettings,
         telemetry: Telemetry,
         clock: Clock,
         topics: Mapping[str, str],
     ) -> None:
+        self._settings = settings
         self._store = store
         self._engine = engine
         self._progress = progress
         self._sweeper = sweeper
         self._source = source
-        self._decoder = decoder
-        self._limits: dict[str, RefusalLimits] = defaultdict(lambda: RefusalLimits(limits))
+        self._decoder = Decoder(settings)
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics
         telemetry.expect(set(topics.values()))
+        self._catching_up = CatchingUp()
         self._stop = threading.Event()
         self._reasons: tuple[str, ...] = ("starting: no position loaded yet",)
         self._housekeeping_at = self._others_at = 0.0
         self._trouble: str | None = None
+        self._restarts = 0
+        self._placed = self._refused = self._holding = False
         self.events = 0
         """Records committed so far, of whatever outcome."""
 
@@ -128,7 +83,10 @@ class Worker:
         self._stop.set()
 
     def run(self) -> None:
-        """Work until stopped or until the source is finished."""
+        """Work until stopped or until the source is finished.
+
+        Raises `HistoryLost` when events are gone before they could be applied and the configuration says stop.
+        """
         try:
             while not self._stop.is_set():
                 if self._source.unplaced():
@@ -136,6 +94,7 @@ class Worker:
                 slices = self._insist(self._source.poll)
                 if slices:
                     self._process(slices)
+                    self._align()
                 elif self._source.finished():
                     self._housekeep(force=True)
                     return
@@ -144,94 +103,108 @@ class Worker:
             log.info("stopped while waiting")
 
     def _place(self) -> None:
-        """Start newly assigned partitions where the store says."""
-        state = self._insist(self._store.state)
+        """Start newly assigned partitions where the store says, once it says so for all."""
         self._engine.forget()
-        self._progress.load(state)
-        offsets = self._insist(lambda: self._source.place(state.positions))
-        self._progress.start(offsets)
-        self._announce([name for name in offsets if name not in state.positions])
-        self._ready()
-
-    def _announce(self, partitions: Sequence[str]) -> None:
-        """Store where new partitions begin, so that every worker's watermark knows of them."""
-        if not partitions:
+        state = self._insist(self._store.state)
+        gaps = self._insist(lambda: self._source.gaps(state.positions))
+        if gaps:
+            self._cross(gaps)
             return
-        ends = self._source.ends()
-        starts = [(name, self._progress.next_offset(name), ends.get(name)) for name in partitions]
-        steps = [Advance(name, None, at, 0, end is not None and at >= end) for name, at, end in starts]
-        self._insist(lambda: self._store.commit(Commit(advances=steps)))
-        self._progress.load(self._insist(self._store.state))
+        starts = self._insist(lambda: self._source.starts(state.positions))
+        if starts:
+            # Decided once, by whoever is first: every worker's watermark must know of every partition.
+            steps = [Advance(name, None, position) for name, position in starts.items()]
+            self._attempt(Commit(advances=steps))
+            return
+        self._progress.load(state)
+        self._source.place(state.positions)
+        self._progress.see_ends(self._source.ends())
+        self._placed = True
+        self._ready()
+        self._align()
+
+    def _attempt(self, commit: Commit) -> bool:
+        """Return whether a commit that others may be making as well was applied; the state tells what is the case."""
+        try:
+            return self._store.commit(commit) == "applied"
+        except StoreUnavailable as error:
+            self._wait(error)
+            return False
+
+    def _cross(self, gaps: Sequence[Gap]) -> None:
+        """Go on behind what is lost if that was agreed on, and count it; otherwise say what is lost and stop."""
+        lines = [f"{gap.partition}: {gap.reason}" for gap in gaps]
+        if self._settings.kafka.on_lost_history == "stop":
+            raise HistoryLost(
+                f"events may be lost: {'; '.join(lines)}. Nothing was skipped. "
+                'Restore the topic, or accept the loss with kafka.on_lost_history = "continue"'
+            )
+        commit = Commit(advances=[Advance(gap.partition, gap.expected, gap.resume) for gap in gaps])
+        for gap in gaps:
+            if gap.lost:
+                commit.counts += (self._store.keys.lost, gap.partition.encode(), gap.lost)
+        if not self._attempt(commit):
+            return
+        for gap, line in zip(gaps, lines, strict=True):
+            topic, _, number = gap.partition.rpartition(":")
+            self._telemetry.lost.labels(topic, number).inc(gap.lost)
+            log.error("history lost, going on at offset %d: %s", gap.resume.next_offset, line)
+
+    def _align(self) -> None:
+        """Read nothing more from partitions that are far ahead of the slowest in event time, until it has caught up."""
+        ahead = self._progress.ahead(self._source.own(), self._settings.kafka.max_drift_ms)
+        self._source.hold(ahead)
+        if bool(ahead) != self._holding:
+            self._holding = bool(ahead)
+            log.info("partitions ahead in event time are held back" if ahead else "partitions are aligned")
 
     def _process(self, slices: Sequence[Slice]) -> None:
         """Bring one poll into the store.
 
-        1. decode; 2. make refused records safe; 3. apply to rows; 4. commit. After a refused commit: read the store's
-        state again, and either apply once more (a row had changed) or go back to its positions (they had moved).
+        1. decode; 2. make refused records safe; 3. apply to rows; 4. commit. Unless that is known to have worked, read
+        the store's state again: the batch may have been applied although the reply was lost; or it has to be applied
+        once more; or the positions have moved, and everything is read again from there.
         """
-        decoded = self._decode(slices)
-        self._keep_refused(slices, decoded.refused)
+        decoded = decode(slices, self._decoder, self._clock())
+        advances = self._advances(slices, decoded)
+        self._keep_refused(decoded)
+        outcomes: Counter[tuple[str, str]] = Counter()
         while True:
-            late = self._progress.late_before()
-            commit, outcomes = self._insist(
-                lambda: self._engine.apply(decoded.responses, decoded.feedback, late)  # noqa: B023  called at once
-            )
-            commit.advances = self._advances(slices, decoded)
             started = time.perf_counter()
-            status = self._insist(lambda: self._store.commit(commit))  # noqa: B023  called at once
-            if status == "applied":
-                self._telemetry.commit_seconds.observe(time.perf_counter() - started)
-                self._applied(slices, commit.advances, decoded, outcomes)
-                return
-            self._telemetry.commit_conflicts.inc()
-            log.info("commit refused status=%s", status)
+            try:
+                commit, outcomes = self._engine.apply(decoded.responses, decoded.feedback, self._progress.late_before())
+                commit.advances = advances
+                status = self._store.commit(commit)
+            except StoreUnavailable as error:
+                self._refused = True
+                self._wait(error)
+                log.info("trying again")
+            else:
+                if status == "applied":
+                    self._telemetry.commit_seconds.observe(time.perf_counter() - started)
+                    break
+                self._telemetry.commit_conflicts.inc()
+                log.info("commit refused reason=%s", status)
             self._engine.forget()
             state = self._insist(self._store.state)
-            self._progress.load(state)
-            held = [self._progress.expected(step.partition) for step in commit.advances]
-            if held == [step.next_offset for step in commit.advances]:
+            held = [state.positions[step.partition].next_offset for step in advances]
+            if held == [step.position.next_offset for step in advances]:
                 # It was applied, and the reply was lost.
-                self._applied(slices, commit.advances, decoded, outcomes)
+                break
+            if held != [step.expected for step in advances]:
+                self._progress.load(state)
+                self._source.rewind()
                 return
-            if held != [step.expected for step in commit.advances]:
-                self._progress.start(self._insist(lambda: self._source.rewind(state.positions)))  # noqa: B023
-                return
+            self._progress.load(state)
+        if self._refused:
+            self._refused = False
+            log.info("resumed")
+            self._ready()
+        self._applied(slices, advances, decoded, outcomes)
 
-    def _decode(self, slices: Sequence[Slice]) -> Decoded:
-        decoded = Decoded()
-        now_ms = self._clock()
-        decoders: dict[str, Callable[[bytes | None, int], Response | Feedback]] = {
-            "response": self._decoder.response,
-            "feedback": self._decoder.feedback,
-            "event": self._decoder.event,
-        }
-        for each in slices:
-            decode = decoders[each.kind]
-            events: list[Response | Feedback] = []
-            for offset, payload in zip(each.offsets, each.payloads, strict=True):
-                try:
-                    events.append(decode(payload, now_ms))
-                except Refusal as refusal:
-                    decoded.refused.append(Refused(each.partition, offset, payload, refusal.reason, refusal.detail))
-            if events:
-                decoded.newest_ms[each.partition] = max([event.timestamp_ms for event in events])
-            if each.kind == "response":
-                decoded.responses += events  # type: ignore[arg-type]  # the decoder made responses
-            elif each.kind == "feedback":
-                decoded.feedback += events  # type: ignore[arg-type]  # the decoder made feedback
-            else:
-                for event in events:
-                    if isinstance(event, Response):
-                        decoded.responses.append(event)
-                    else:
-                        decoded.feedback.append(event)
-        return decoded
-
-    def _keep_refused(self, slices: Sequence[Slice], refused: list[Refused]) -> None:
+    def _keep_refused(self, decoded: Decoded) -> None:
         """Put refused records where they can be found again, before anything moves past them."""
-        for topic in {each.partition.rpartition(":")[0] for each in slices}:
-            records = sum(len(each.payloads) for each in slices if each.partition.startswith(f"{topic}:"))
-            self._limits[topic].count(records, [each for each in refused if each.partition.startswith(f"{topic}:")])
+        refused = decoded.refused
         if not refused:
             return
         self._insist(lambda: self._source.keep_refused(refused))
@@ -241,20 +214,18 @@ class Worker:
             self._telemetry.events.labels(topic, "rejected").inc()
 
     def _advances(self, slices: Sequence[Slice], decoded: Decoded) -> list[Advance]:
-        ends = self._source.ends()
+        """Return the partitions' steps; raises `InputRefused` when too much was refused."""
         advances = []
         for each in slices:
-            end = ends.get(each.partition)
-            expected = self._progress.expected(each.partition)
-            advances.append(
-                Advance(
-                    each.partition,
-                    expected,
-                    each.next_offset,
-                    max(decoded.newest_ms.get(each.partition, 0), self._progress.newest_ms(each.partition)),
-                    at_end=end is not None and each.next_offset >= end,
-                )
+            before = self._progress.position(each.partition)
+            refused = [record for record in decoded.refused if record.partition == each.partition]
+            position = Position(
+                each.next_offset,
+                max(decoded.newest_ms.get(each.partition, 0), before.newest_ms),
+                counted(before.refusals, each, refused, self._settings.limits),
+                before.origin,
             )
+            advances.append(Advance(each.partition, before.next_offset, position))
         return advances
 
     def _applied(
@@ -263,13 +234,14 @@ class Worker:
         for (kind, outcome), count in outcomes.items():
             self._telemetry.events.labels(self._topics[kind], outcome).inc(count)
         self._progress.advanced(advances)
+        self._progress.see_ends(self._source.ends())
         records = sum(len(each.payloads) for each in slices)
         self.events += records
         self._telemetry.batch_events.observe(records)
         now_ms = self._clock()
         for newest_ms in decoded.newest_ms.values():
             self._telemetry.event_delay_seconds.observe(max(now_ms - newest_ms, 0) / 1000)
-        self._source.acknowledge({step.partition: step.next_offset for step in advances})
+        self._source.acknowledge({step.partition: step.position.next_offset for step in advances})
 
     def _housekeep(self, *, force: bool = False) -> None:
         """Now and then: lag, ends, sweeping."""
@@ -278,34 +250,48 @@ class Worker:
             return
         self._housekeeping_at = now + _HOUSEKEEPING_S
         self._look_at_source()
+        self._source.acknowledge({})
         ends = self._source.ends()
         self._progress.see_ends(ends)
-        if now >= self._others_at:
+        if now >= self._others_at or self._holding:
             # The watermark rests on the partitions of all workers.
             self._others_at = now + _OTHERS_S
-            self._progress.see_others(self._insist(self._store.positions), ends.keys())
+            self._progress.see_others(self._insist(self._store.positions), self._source.own())
+            self._align()
+        self._measure_lag(ends)
+        self._catching_up.report(self._progress.waiting(), self.events)
+        self._insist(lambda: self._sweeper.sweep(self._progress))
+
+    def _measure_lag(self, ends: Mapping[str, int | None]) -> None:
         now_ms = self._clock()
+        own = self._source.own()
         for partition, end in ends.items():
-            if end is None or not self._progress.knows(partition):
+            if end is None or partition not in own or not self._progress.knows(partition):
                 continue
             topic, _, number = partition.rpartition(":")
-            behind = max(end - self._progress.next_offset(partition), 0)
-            newest_ms = self._progress.newest_ms(partition)
+            position = self._progress.position(partition)
+            behind = max(end - position.next_offset, 0)
             self._telemetry.lag_events.labels(topic, number).set(behind)
-            age_s = max(now_ms - newest_ms, 0) / 1000 if behind and newest_ms else 0
+            age_s = max(now_ms - position.newest_ms, 0) / 1000 if behind and position.newest_ms else 0
             self._telemetry.lag_seconds.labels(topic, number).set(age_s)
-        self._insist(lambda: self._sweeper.sweep(self._progress))
 
     def _look_at_source(self) -> None:
         """Say in the readiness when the source is out of reach, and when it is back."""
         trouble = self._source.trouble()
+        self._telemetry.restarts.inc(self._source.restarts - self._restarts)
+        self._restarts = self._source.restarts
         if trouble is not None:
             if self._trouble is None:
                 log.warning("source out of reach reason=%s", trouble)
             self._reasons = (trouble,)
+            self._telemetry.paused.set(1)
         elif self._trouble is not None:
             log.info("source back")
-            self._reasons = ()
+            self._trouble = None
+            self._ready()
+        elif not self._placed and self._source.joined():
+            # There are more workers than partitions: ready to take over.
+            self._ready()
         self._trouble = trouble
 
     def _insist(self, action: Callable[[], Result]) -> Result:
@@ -315,26 +301,30 @@ class Worker:
             try:
                 result = action()
             except DependencyUnavailable as error:
-                self._wait(error, first=not waiting)
+                self._wait(error)
                 waiting = True
-                if self._stop.is_set():
-                    raise Stopped from error
             else:
                 if waiting:
                     log.info("resumed")
                     self._ready()
                 return result
 
-    def _wait(self, error: DependencyUnavailable, *, first: bool) -> None:
-        if first:
+    def _wait(self, error: DependencyUnavailable) -> None:
+        """Say why nothing can be done, and stay a member for a moment."""
+        if self._reasons != (str(error),):
             log.warning("paused reason=%s", error)
         self._reasons = (str(error),)
         self._telemetry.paused.set(1)
         if isinstance(error, StoreUnavailable):
             self._telemetry.store_up.set(0)
         self._source.idle()
+        if self._stop.is_set():
+            raise Stopped from error
 
     def _ready(self) -> None:
+        """Be ready, if everything that is needed answers."""
+        if self._refused or self._trouble is not None or not (self._placed or self._source.joined()):
+            return
         self._telemetry.paused.set(0)
         self._telemetry.store_up.set(1)
         self._reasons = ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from monitor.store.embedded import served
 from monitor.store.inspection import warnings
 from monitor.store.keys import Keys
-from monitor.store.opening import Opened, open_store, view_store
+from monitor.store.opening import Opened, live_store, open_store, view_store
 from monitor.store.reading import Reader
-from monitor.store.redis import Advance, Commit, Position, RedisStore, State, Status
+from monitor.store.redis import Advance, Commit, Position, RedisStore, Refusals, State, Status
 
 __all__ = [
     "Advance",
@@ -17,8 +17,10 @@ __all__ = [
     "Position",
     "Reader",
     "RedisStore",
+    "Refusals",
     "State",
     "Status",
+    "live_store",
     "open_store",
     "served",
     "view_store",

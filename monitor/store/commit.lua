@@ -1,8 +1,9 @@
 -- Applies one batch: compares what the worker believed, then writes rows, adds differences and moves the positions.
 -- Nothing can fail after the first write: every value was bounded and every type fixed by the worker.
 --
--- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours
--- ARGV  1 expected seq  2 expected number of sweeps  3 versions of the rows (4 bytes each)  4 … seven counts n1 … n7, then
+-- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 number of the live generation
+-- ARGV  1 expected live generation  2 expected run of the server  3 expected seq  4 expected number of sweeps
+--       5 versions of the rows (4 bytes each)  6 … seven counts n1 … n7, then
 --   n1 × (partition, expected offset or "", new offset, progress)
 --   n2 × (row key, row)
 --   n3 × (key of a vector of integers, differences: 2 bytes index, 8 bytes difference)
@@ -10,36 +11,37 @@
 --   n5 × (hash key, field)                    fields that take the number of this commit
 --   n6 × (field of latest, ms)
 --   n7 × (list key, field of hours, row keys with their lengths, how many)
--- Returns {status, seq, sweeps}: 1 applied, 2 already applied, 0 the positions have moved, -1 a row has, or rows were
--- swept.
+-- Returns {status, seq}: 0 applied, 1 the positions have moved, 2 a row has changed, 3 rows were swept, 4 the server was
+-- started again or replaced, 5 another generation is live.
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
-local sweeps = tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')
-local n1, n2, n3, n4, n5, n6, n7 = unpack(ARGV, 4, 10)
-local first = 11
+local n1, n2, n3, n4, n5, n6, n7 = unpack(ARGV, 6, 12)
+local first = 13
 
-local applied, expected = n1 ~= '0', true
+if (redis.call('GET', KEYS[6]) or '0') ~= ARGV[1] then
+  return {5, seq}
+end
+if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= ARGV[2] then
+  return {4, seq}
+end
 for i = 0, n1 - 1 do
   local at = first + 4 * i
-  local offset = redis.call('HGET', KEYS[2], ARGV[at]) or ''
-  expected = expected and offset == ARGV[at + 1]
-  applied = applied and offset == ARGV[at + 2]
+  if (redis.call('HGET', KEYS[2], ARGV[at]) or '') ~= ARGV[at + 1] then
+    return {1, seq}
+  end
 end
-if not expected then
-  return {applied and 2 or 0, seq, sweeps}
-end
-if sweeps ~= tonumber(ARGV[2]) then
-  return {-1, seq, sweeps}
+if (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4] then
+  return {3, seq}
 end
 
 local rows = first + 4 * n1
-if seq ~= tonumber(ARGV[1]) then
+if seq ~= tonumber(ARGV[3]) then
   local missing = '\0\0\0\0'
   for i = 0, n2 - 1 do
     local version = redis.call('GETRANGE', ARGV[rows + 2 * i], 0, 3)
     if version == '' then version = missing end
-    if version ~= string.sub(ARGV[3], 4 * i + 1, 4 * i + 4) then
-      return {-1, seq, sweeps}
+    if version ~= string.sub(ARGV[5], 4 * i + 1, 4 * i + 4) then
+      return {2, seq}
     end
   end
 end
@@ -92,4 +94,4 @@ for _ = 1, n7 do
   redis.call('HINCRBY', KEYS[5], ARGV[at + 1], ARGV[at + 3])
   at = at + 4
 end
-return {1, seq, sweeps}
+return {0, seq}

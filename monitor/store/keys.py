@@ -1,10 +1,13 @@
 """Names of everything in the store. All of a shard's names share one hash tag, so that one script may touch them.
 
-`abm:{0}:` and then
+`abm:{0}:live` is the number of the generation that counts; a rebuild fills the next one beside it. A generation's names
+are `abm:{0}:`, its number, a colon, and then
     m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), hash key
     d                       hash: experiment → its number and definitions, as JSON
+    z                       hash: number of an experiment → how long its rows may change (ms)
     o                       hash: topic:partition → next offset to apply
-    w                       hash: topic:partition → newest event time (ms) and whether the partition was read to its end
+    w                       hash: topic:partition → the rest of its `Position`
+    l                       hash: topic:partition → events that Kafka had lost before they could be applied
     r<response>             a response's row
     s<experiment><student>  a student's row
     a:<e>:<v>               all-time sums over responses       (64-bit big-endian integers)
@@ -21,14 +24,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
+
+ROOT: Final = b"abm:{0}:"
+LIVE: Final = ROOT + b"live"
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of one shard."""
+    """The names of one generation."""
 
-    prefix: bytes = b"abm:{0}:"
+    generation: int = 0
+    prefix: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prefix", b"%b%d:" % (ROOT, self.generation))
 
     @property
     def meta(self) -> bytes:
@@ -39,12 +50,20 @@ class Keys:
         return self.prefix + b"d"
 
     @property
+    def horizons(self) -> bytes:
+        return self.prefix + b"z"
+
+    @property
     def offsets(self) -> bytes:
         return self.prefix + b"o"
 
     @property
     def progress(self) -> bytes:
         return self.prefix + b"w"
+
+    @property
+    def lost(self) -> bytes:
+        return self.prefix + b"l"
 
     @property
     def latest(self) -> bytes:

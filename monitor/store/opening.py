@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from monitor.config import Settings, definition_differences, definitions
+from monitor.config import Settings, StoreSettings, definition_differences, definitions
 from monitor.errors import StoreOwned
+from monitor.store.keys import LIVE, ROOT
 from monitor.store.redis import SCHEMA, RedisStore, unavailable
 
 _KEY_BYTES = 32
@@ -23,6 +24,16 @@ class Opened:
     numbers: Mapping[str, int]
     """Experiment → its number in the store."""
     hash_key: bytes
+    horizons_ms: Mapping[str, int]
+    """Number of every experiment, also of those that are no longer configured → how long its rows may change."""
+
+
+def live_store(settings: StoreSettings) -> RedisStore:
+    """Return the store's live generation; raises `StoreUnavailable`."""
+    store = RedisStore(settings)
+    with unavailable(settings):
+        store.use(int(store.client.get(LIVE) or 0))
+    return store
 
 
 def view_store(store: RedisStore, settings: Settings) -> Mapping[str, int]:
@@ -32,8 +43,8 @@ def view_store(store: RedisStore, settings: Settings) -> Mapping[str, int]:
     """
     with unavailable(settings.store):
         meta = store.client.hgetall(store.keys.meta)
+        _check_schema(store, meta)
         stored = _stored(store)
-    _check_schema(meta)
     _check_definitions(stored, {experiment.name: definitions(experiment) for experiment in settings.experiments})
     return {each.name: int(stored[each.name]["number"]) if each.name in stored else 0 for each in settings.experiments}
 
@@ -47,20 +58,25 @@ def open_store(store: RedisStore, settings: Settings) -> Opened:
     wanted = {experiment.name: definitions(experiment) for experiment in settings.experiments}
     with unavailable(settings.store):
         meta = store.client.hgetall(store.keys.meta)
+        _check_schema(store, meta)
         stored = _stored(store)
-        _check_schema(meta)
         _check_definitions(stored, wanted)
         hash_key = _hash_key(store, settings, meta)
         store.client.hset(store.keys.meta, "schema", SCHEMA)
+        store.client.set(LIVE, store.live, nx=True)
         for name, definition in wanted.items():
             if name not in stored:
                 number = store.client.hincrby(store.keys.meta, "experiments", 1)
                 text = json.dumps({"number": number, "definitions": definition}, sort_keys=True)
                 store.client.hsetnx(store.keys.definitions, name, text)
         stored = _stored(store)
+        horizons = {str(stored[each.name]["number"]): each.horizon_ms for each in settings.experiments}
+        store.client.hset(store.keys.horizons, mapping=horizons)
+        known = store.client.hgetall(store.keys.horizons)
     _check_definitions(stored, wanted)
     store.opened = True
-    return Opened({name: int(stored[name]["number"]) for name in wanted}, hash_key)
+    numbers = {name: int(stored[name]["number"]) for name in wanted}
+    return Opened(numbers, hash_key, {number.decode(): int(ms) for number, ms in known.items()})
 
 
 def _stored(store: RedisStore) -> dict[str, dict[str, Any]]:
@@ -68,8 +84,11 @@ def _stored(store: RedisStore) -> dict[str, dict[str, Any]]:
     return {name.decode(): json.loads(text) for name, text in texts.items()}
 
 
-def _check_schema(meta: Mapping[bytes, bytes]) -> None:
+def _check_schema(store: RedisStore, meta: Mapping[bytes, bytes]) -> None:
     schema = meta.get(b"schema")
+    if schema is None:
+        # Until schema 2 there were no generations.
+        schema = store.client.hget(ROOT + b"m", "schema")
     if schema is not None and int(schema) != SCHEMA:
         raise StoreOwned(f"the store has schema {int(schema)}, this version reads and writes schema {SCHEMA}")
 

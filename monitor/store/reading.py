@@ -20,6 +20,8 @@ from monitor.aggregates import (
 )
 from monitor.clock import Clock
 from monitor.config import DecaySpec, ExperimentSettings, Settings
+from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.store.keys import LIVE
 from monitor.store.redis import RedisStore, unavailable
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 
@@ -93,6 +95,7 @@ class Reader:
         keys = self.store.keys
         places = list(self._places())
         pipeline = self.store.client.pipeline(transaction=True)
+        pipeline.get(LIVE)
         pipeline.hgetall(keys.latest)
         for experiment, number, variant, _ in places:
             pipeline.get(keys.responses(number, variant))
@@ -102,6 +105,7 @@ class Reader:
                 pipeline.hkeys(keys.chunks(number, variant, decay.name))
         with unavailable(self._settings.store):
             replies = iter(pipeline.execute())
+        self._check_live(next(replies))
         latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
         arms = []
         for experiment, number, variant, name in places:
@@ -121,6 +125,13 @@ class Reader:
                 )
             )
         return arms
+
+    def _check_live(self, live: bytes | None) -> None:
+        """Raise `StoreUnavailable` once another generation is live: this one may be gone, and zeros would be wrong."""
+        try:
+            self.store.check_live(live)
+        except StoreOwned as error:
+            raise StoreUnavailable(str(error)) from error
 
     def _series(self, arms: Sequence[_Arm], as_of_ms: int) -> Mapping[tuple[int, int, str], Series | None]:
         """Read the time buckets that matter at `as_of_ms`, of all variants in one transaction."""

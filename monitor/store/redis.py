@@ -2,12 +2,14 @@
 
 `RedisStore.commit` is the only place that changes an aggregate:
 
-1. the script compares the number of sweeps and the offset of each partition of the batch with what the worker expects;
+1. the script compares the live generation, the server's run, the number of sweeps and the offset of each partition of
+   the batch with what the worker expects;
 2. if anybody else has committed since this worker's last commit, it compares the version of each row as well;
 3. it writes rows, differences and the new offsets.
 
-A worker whose beliefs are out of date changes nothing. A script whose reply was lost is sent again: the second time the
-offsets are those it was to write, and it says "already applied".
+A worker whose beliefs are out of date changes nothing. That includes all that it believed of a server which has since
+been started again, or replaced by its replica: what was acknowledged there last may be gone. When a reply is lost, the
+positions tell whether the script ran.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import redis
 import redis.exceptions
@@ -25,25 +27,46 @@ from redis.retry import Retry
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
-from monitor.store.keys import Keys
+from monitor.store.keys import LIVE, Keys
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 _TIMEOUT_S: Final = 10.0
 _READ_AT_ONCE: Final = 5000
 
-Status = Literal["applied", "already", "moved", "stale"]
-_STATUS: Final[Mapping[int, Status]] = {1: "applied", 2: "already", 0: "moved", -1: "stale"}
+Status = Literal["applied", "moved", "changed", "swept", "restarted", "switched"]
+_STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "restarted", "switched")
+
+
+class Refusals(NamedTuple):
+    """How many of a partition's events were refused: in a row up to now, and of the latest ones."""
+
+    run: int = 0
+    records: int = 0
+    refused: int = 0
+
+
+_NONE_REFUSED: Final = Refusals()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a partition was applied."""
+
+    next_offset: int
+    newest_ms: int = 0
+    """The newest event time applied; 0 before the first."""
+    refusals: Refusals = _NONE_REFUSED
+    origin: str = ""
+    """Identity of the topic that the offset is of: one of the same name that was created anew is another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """One partition's step: from the offset the worker expects (None: no position yet) to the next one to apply."""
+    """One partition's step: from the offset the worker expects (None: no position yet) to its next position."""
 
     partition: str
     expected: int | None
-    next_offset: int
-    newest_ms: int
-    at_end: bool
+    position: Position
 
 
 @dataclass(slots=True)
@@ -61,15 +84,6 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """How far a partition was applied."""
-
-    next_offset: int
-    newest_ms: int
-    at_end: bool
-
-
-@dataclass(frozen=True, slots=True)
 class State:
     """What the store says of itself."""
 
@@ -83,8 +97,10 @@ class State:
 class RedisStore:
     """One shard of the store. Not for concurrent use by several threads, but for `reader()`."""
 
-    def __init__(self, settings: StoreSettings, keys: Keys | None = None) -> None:
+    def __init__(self, settings: StoreSettings, keys: Keys | None = None, live: int | None = None) -> None:
         self.keys = keys or Keys()
+        self.live = self.keys.generation if live is None else live
+        """The generation that must be live for this one to be used: itself, unless it is being built."""
         self.settings = settings
         self.client: Any = connect(settings)
         scripts = files("monitor.store")
@@ -92,8 +108,13 @@ class RedisStore:
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
         self._commits = 0
         self._sweeps = 0
+        self._run = ""
         self.opened = False
         """Whether `open_store` has registered the experiments here."""
+
+    def use(self, generation: int) -> None:
+        """Turn to the generation that is live."""
+        self.keys, self.live = Keys(generation), generation
 
     def close(self) -> None:
         """Close the connections."""
@@ -107,15 +128,17 @@ class RedisStore:
     def state(self) -> State:
         """Read the positions and remember the number of commits and sweeps as this worker's belief.
 
-        Raises `StoreOwned` when the store has been emptied since it was opened.
+        Raises `StoreOwned` when the store has been emptied, or switched to another generation, since it was opened.
         """
         keys = self.keys
         with unavailable(self.settings):
-            meta, offsets, progress = (
+            meta, offsets, progress, live, server = (
                 self.client.pipeline(transaction=True)
                 .hgetall(keys.meta)
                 .hgetall(keys.offsets)
                 .hgetall(keys.progress)
+                .get(LIVE)
+                .info("server")
                 .execute()
             )
         if self.opened and b"schema" not in meta:
@@ -123,10 +146,20 @@ class RedisStore:
                 "the store was emptied while it was in use. Start again: without positions, events are read again from "
                 "where kafka.start says"
             )
+        if self.opened:
+            self.check_live(live)
+        self._run = server["run_id"]
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
         swept = {name[6:].decode(): int(ms) for name, ms in meta.items() if name.startswith(b"swept:")}
         return State(self._commits, self._sweeps, swept, _positions(offsets, progress))
+
+    def check_live(self, live: bytes | None) -> None:
+        """Raise `StoreOwned` unless the live generation is the one that this store was opened under."""
+        if int(live or 0) != self.live:
+            raise StoreOwned(
+                f"the store was switched to generation {int(live or 0)} (`ab-monitor rebuild`); start again to use it"
+            )
 
     def positions(self) -> Mapping[str, Position]:
         """Read how far every partition was applied, by whomever; the belief stays as it is."""
@@ -146,9 +179,11 @@ class RedisStore:
         return found
 
     def commit(self, commit: Commit) -> Status:
-        """Apply a batch; raise `StoreUnavailable` when it is not known whether it was (call again with the same)."""
+        """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""
         keys = self.keys
         arguments: list[Any] = [
+            self.live,
+            self._run,
             self._commits,
             self._sweeps,
             bytes(commit.versions),
@@ -164,20 +199,20 @@ class RedisStore:
             arguments += (
                 step.partition,
                 "" if step.expected is None else step.expected,
-                step.next_offset,
-                f"{step.newest_ms}:{step.at_end:d}",
+                step.position.next_offset,
+                _encode(step.position),
             )
         for part in (commit.rows, commit.differences, commit.counts, commit.stamps, commit.latest, commit.notes):
             arguments += part
         with unavailable(self.settings):
-            status, commits, _ = self._commit(
-                keys=[keys.meta, keys.offsets, keys.progress, keys.latest, keys.hours], args=arguments
+            status, commits = self._commit(
+                keys=[keys.meta, keys.offsets, keys.progress, keys.latest, keys.hours, LIVE], args=arguments
             )
         # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
         # cache: the belief stays behind, and versions are compared until `state` is read again.
-        if status == 1 and commits == self._commits + 1:
+        if status == 0 and commits == self._commits + 1:
             self._commits = commits
-        return _STATUS[status]
+        return _STATUS[int(status)]
 
     def hours(self) -> Iterator[tuple[str, int]]:
         """Yield (experiment number or "p", hour) wherever rows are noted for sweeping."""
@@ -201,7 +236,8 @@ class RedisStore:
                     before_ms,
                 ],
             )
-        if before == self._sweeps:
+        # Rows of feedback without a response may be in the caller's cache and change again; those of responses cannot.
+        if before == self._sweeps and not (experiment == "p" and deleted > 0):
             self._sweeps = after
         return int(deleted)
 
@@ -224,11 +260,16 @@ class RedisStore:
 
 
 def _positions(offsets: Mapping[bytes, bytes], progress: Mapping[bytes, bytes]) -> dict[str, Position]:
-    positions = {}
-    for partition, offset in offsets.items():
-        newest, _, at_end = progress[partition].partition(b":")
-        positions[partition.decode()] = Position(int(offset), int(newest), at_end == b"1")
-    return positions
+    return {name.decode(): _decode(int(offset), progress[name]) for name, offset in offsets.items()}
+
+
+def _encode(position: Position) -> str:
+    return ":".join(map(str, (position.newest_ms, *position.refusals, position.origin)))
+
+
+def _decode(next_offset: int, progress: bytes) -> Position:
+    newest_ms, run, records, refused, origin = progress.decode().split(":", 4)
+    return Position(next_offset, int(newest_ms), Refusals(int(run), int(records), int(refused)), origin)
 
 
 def connect(settings: StoreSettings) -> redis.Redis:

@@ -24,8 +24,14 @@ while at <= #noted do
   local length = string.byte(noted, at)
   local key = ARGV[3] .. string.sub(noted, at + 1, at + length)
   at = at + 1 + length
-  -- Byte 5 opens the array, byte 6 is its first element: 0xff (-1) while the response has not been seen.
-  if ARGV[2] == '' or redis.call('GETRANGE', key, 5, 5) == '\255' then
+  local gone = ARGV[2] == ''
+  if not gone then
+    -- Byte 4 opens the array; 0xff (-1) is the arm of a response that has not been seen, and after 0xcf comes the time of
+    -- its newest reaction. If that is too young, the row is noted once more under that reaction's hour.
+    local head = redis.call('GETRANGE', key, 5, 14)
+    gone = string.sub(head, 1, 2) == '\255\207' and struct.unpack('>l', head, 3) < tonumber(ARGV[5])
+  end
+  if gone then
     deleted = deleted + redis.call('UNLINK', key)
   end
 end

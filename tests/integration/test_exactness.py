@@ -17,7 +17,7 @@ from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
-from monitor.store import Advance, Reader, RedisStore, open_store
+from monitor.store import Advance, Position, Reader, RedisStore, open_store
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.oracle import Judged, decayed_mean, judge, students
@@ -68,10 +68,10 @@ class Bench:
                     {str(self.number): 0, PENDING_CLASS: 0},
                 )
                 expected = offsets[turn] or None
-                commit.advances = [Advance(f"t:{turn}", expected, offsets[turn] + len(batch), 0, at_end=False)]
+                commit.advances = [Advance(f"t:{turn}", expected, Position(offsets[turn] + len(batch)))]
                 status = store.commit(commit)
                 if status != "applied":
-                    assert status == "stale"
+                    assert status == "changed"
                     engine.forget()
                     store.state()
             offsets[turn] += len(batch)

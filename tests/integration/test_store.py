@@ -14,7 +14,7 @@ from monitor.events import Feedback, Item, Response
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
-from monitor.store import Advance, Commit, RedisStore, open_store, served, view_store, warnings
+from monitor.store import Advance, Commit, Position, RedisStore, Refusals, open_store, served, view_store, warnings
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.dump import dump
@@ -33,15 +33,16 @@ class TestCommit:
     """Compare, then write."""
 
     def test_a_lost_reply_changes_nothing_when_sent_again(self, store_server: RedisServer) -> None:
-        """The second time the script finds its own offsets."""
+        """The second time the script finds other offsets than it expects: its own."""
         bench = Bench(store_server)
         engine, store = bench.worker()
         commit, _ = engine.apply([_response(1, START)], [], {"1": 0, PENDING_CLASS: 0})
-        commit.advances = [Advance("t:0", None, 1, START, at_end=False)]
+        commit.advances = [Advance("t:0", None, Position(1, START))]
         assert store.commit(commit) == "applied"
         once = dump(bench.store)
         store.state()
-        assert store.commit(commit) == "already"
+        assert store.commit(commit) == "moved"
+        assert store.state().positions["t:0"] == Position(1, START)
         assert dump(bench.store) == once
 
     def test_a_worker_whose_positions_are_out_of_date_changes_nothing(self, store_server: RedisServer) -> None:
@@ -50,18 +51,18 @@ class TestCommit:
         bench.feed([[_response(1, START)], [_response(2, START)]])
         engine, store = bench.worker()
         commit, _ = engine.apply([_response(3, START)], [], {"1": 0, PENDING_CLASS: 0})
-        commit.advances = [Advance("t:0", 1, 2, START, at_end=False), Advance("t:1", None, 5, START, at_end=False)]
+        commit.advances = [Advance("t:0", 1, Position(2, START)), Advance("t:1", None, Position(5, START))]
         before = dump(bench.store)
         assert store.commit(commit) == "moved"
         assert dump(bench.store) == before
 
     def test_positions_are_kept_with_their_progress(self, store_server: RedisServer) -> None:
-        """Offset, newest event and end are read back."""
+        """What is written is read back."""
         store = Bench(store_server).store
         store.state()
-        store.commit(Commit(advances=[Advance("topic:3", None, 17, START, at_end=True)]))
-        position = store.state().positions["topic:3"]
-        assert (position.next_offset, position.newest_ms, position.at_end) == (17, START, True)
+        position = Position(17, START, Refusals(1, 20, 3), "c5f6:id")
+        store.commit(Commit(advances=[Advance("topic:3", None, position)]))
+        assert store.state().positions["topic:3"] == position
 
 
 class TestOneIdTwice:
@@ -104,7 +105,7 @@ class TestOutageWithinABatch:
         with pytest.raises(StoreUnavailable):
             engine.apply(*events, {"1": 0, PENDING_CLASS: 0})
         commit, _ = engine.apply(*events, {"1": 0, PENDING_CLASS: 0})
-        commit.advances = [Advance("t:0", None, 3, START, at_end=False)]
+        commit.advances = [Advance("t:0", None, Position(3, START))]
         assert store.commit(commit) == "applied"
         assert dump(bench.store) == expected
 
@@ -177,9 +178,9 @@ class TestUnavailable:
             store.state()
             store.client.config_set("maxmemory", "1mb")
             with pytest.raises(StoreUnavailable):
-                store.commit(Commit(advances=[Advance("t:0", None, 1, START, at_end=False)]))
+                store.commit(Commit(advances=[Advance("t:0", None, Position(1, START))]))
             store.client.config_set("maxmemory", "0")
-            assert store.commit(Commit(advances=[Advance("t:0", None, 1, START, at_end=False)])) == "applied"
+            assert store.commit(Commit(advances=[Advance("t:0", None, Position(1, START))])) == "applied"
 
 
 class TestWarnings:
@@ -207,10 +208,11 @@ class TestSweep:
         later = START + EXPERIMENT.horizon_ms + 2 * HOUR
         engine, store = bench.worker()
         experiment = engine._experiments["ranker"]
-        progress = Progress([experiment])
+        progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
+        progress.see_ends({"t:0": 4})
         commit, _ = engine.apply([_response(2, later)], [], progress.late_before())
-        commit.advances = [Advance("t:0", 3, 4, later, at_end=True)]
+        commit.advances = [Advance("t:0", 3, Position(4, later))]
         assert store.commit(commit) == "applied"
         progress.advanced(commit.advances)
         before = dump(bench.store)
@@ -219,8 +221,9 @@ class TestSweep:
         assert [key[-3:] for key in store.client.scan_iter(store.keys.row(b"*"))] == [b"r-2"]
         assert dump(bench.store) == before
         assert list(store.hours()) == [("1", later // HOUR_MS)]
-        fresh = Progress([experiment])
+        fresh = Progress({"1": EXPERIMENT.horizon_ms})
         fresh.load(store.state())
+        fresh.see_ends({"t:0": 4})
         other, _ = bench.worker()
         again, outcomes = other.apply([_response(1, START)], [_rating(1, START + 1)], fresh.late_before())
         assert outcomes["response", "late"] == 1
@@ -233,10 +236,10 @@ class TestSweep:
         bench.feed([[_response(1, START)]])
         engine, store = bench.worker()
         commit, _ = engine.apply([_response(1, START)], [], {"1": 0, PENDING_CLASS: 0})
-        commit.advances = [Advance("t:5", None, 1, START, at_end=False)]
+        commit.advances = [Advance("t:5", None, Position(1, START))]
         bench.store.state()
         assert bench.store.sweep("1", START // HOUR_MS, START + HOUR) == 1
-        assert store.commit(commit) == "stale"
+        assert store.commit(commit) == "swept"
 
     def test_buckets_go_past_retention(self, store_server: RedisServer) -> None:
         """Chunks behind the newest response's retention are deleted; all-time sums stay."""
@@ -244,9 +247,10 @@ class TestSweep:
         later = START + EXPERIMENT.retention_ms + 30 * HOUR
         bench.feed([[_response(1, START), _response(2, later)]])
         engine, store = bench.worker()
-        progress = Progress([engine._experiments["ranker"]])
+        progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
-        progress.advanced([Advance("t:0", 2, 2, later, at_end=True)])
+        progress.see_ends({"t:0": 2})
+        progress.advanced([Advance("t:0", 2, Position(2, later))])
         Sweeper(store, [engine._experiments["ranker"]]).sweep(progress)
         assert len(list(store.client.scan_iter(store.keys.prefix + b"b:1:0:1h:*"))) == 1
         summary = bench.reader.summary().experiments["ranker"].variants["control"]

@@ -2,51 +2,70 @@
 
 from __future__ import annotations
 
-from monitor.ingest.experiment import PENDING_CLASS, Experiment
+from collections.abc import Mapping
+
+from monitor.ingest.experiment import PENDING_CLASS
 from monitor.ingest.progress import Progress
-from monitor.store import Keys, Position, State
+from monitor.store import Position, State
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 HORIZON = EXPERIMENT.horizon_ms
 
 
-def _progress(positions: dict[str, Position], swept: dict[str, int] | None = None) -> Progress:
-    progress = Progress([Experiment(1, EXPERIMENT, Keys())])
+def _progress(
+    positions: Mapping[str, Position], ends: Mapping[str, int | None], swept: Mapping[str, int] | None = None
+) -> Progress:
+    progress = Progress({"1": HORIZON})
     progress.load(State(0, 0, swept or {}, positions))
+    progress.see_ends(ends)
     return progress
 
 
 def test_a_partition_that_lags_holds_the_watermark_back() -> None:
     """Catching up on months with one topic ahead makes nothing late."""
-    progress = _progress({"a:0": Position(9, START + 900 * HOUR, at_end=True), "b:0": Position(1, START, at_end=False)})
+    progress = _progress({"a:0": Position(9, START + 900 * HOUR), "b:0": Position(1, START)}, {"a:0": 9, "b:0": 2})
     assert progress.watermark_ms() == START
     assert progress.late_before()["1"] == START - HORIZON
+    assert progress.waiting() == 1
 
 
 def test_read_to_the_end_it_is_the_newest_event() -> None:
     """Idle partitions hold nothing back."""
-    progress = _progress({"a:0": Position(9, START + 5, at_end=True), "b:0": Position(1, START, at_end=True)})
+    progress = _progress({"a:0": Position(9, START + 5), "b:0": Position(1, START)}, {"a:0": 9, "b:0": 1})
     assert progress.watermark_ms() == START + 5
 
 
 def test_a_partition_nobody_has_read_makes_nothing_late() -> None:
-    """Without any event seen there, anything may still come."""
-    progress = _progress({"a:0": Position(9, START, at_end=True)})
-    progress.start({"b:0": 0})
-    assert progress.watermark_ms() == 0
-    assert progress.expected("b:0") is None
+    """Without any event seen there, anything may still come; nor does an unknown end make anything late."""
+    assert _progress({"a:0": Position(9, START)}, {"a:0": 9, "b:0": 3}).watermark_ms() == 0
+    assert _progress({"a:0": Position(9, START)}, {"a:0": None}).watermark_ms() == START
+
+
+def test_partitions_of_other_sources_do_not_count() -> None:
+    """A replay that was never finished, or a topic that is no longer read, would hold the watermark back for ever."""
+    positions = {"a:0": Position(9, START), "file-1:0": Position(7, START - 500 * HOUR)}
+    assert _progress(positions, {"a:0": 9}).watermark_ms() == START
 
 
 def test_what_was_swept_stays_late() -> None:
     """A row that is gone cannot be counted twice, whatever the watermark says later."""
-    progress = _progress({"a:0": Position(9, START, at_end=False)}, {"1": START + HOUR, PENDING_CLASS: 7})
+    progress = _progress({"a:0": Position(9, START)}, {"a:0": 10}, {"1": START + HOUR, PENDING_CLASS: 7})
     assert progress.late_before() == {"1": START + HOUR, PENDING_CLASS: max(7, START - HORIZON)}
 
 
 def test_other_workers_partitions_move_the_watermark_and_own_ones_do_not() -> None:
     """What the store says of one's own partitions may be older than what one knows."""
-    progress = _progress({"a:0": Position(9, START, at_end=False), "a:1": Position(9, START, at_end=False)})
-    later = {"a:0": Position(1, START - HOUR, at_end=False), "a:1": Position(50, START + HOUR, at_end=False)}
-    progress.see_others(later, {"a:0"})
+    ends = {"a:0": 100, "a:1": 100}
+    progress = _progress({"a:0": Position(9, START), "a:1": Position(9, START)}, ends)
+    progress.see_others({"a:0": Position(1, START - HOUR), "a:1": Position(50, START + HOUR)}, {"a:0"})
     assert progress.watermark_ms() == START
-    assert progress.next_offset("a:1") == 50
+    assert progress.position("a:1").next_offset == 50
+
+
+def test_partitions_far_ahead_of_the_slowest_are_to_be_held_back() -> None:
+    """Only while something is behind; the slowest itself never."""
+    positions = {"a:0": Position(9, START + 2 * HOUR), "b:0": Position(1, START), "b:1": Position(1, START + HOUR)}
+    progress = _progress(positions, {"a:0": 20, "b:0": 2, "b:1": 2})
+    assert progress.ahead(positions, HOUR) == {"a:0"}
+    progress.see_ends({"a:0": 20, "b:0": 1, "b:1": 2})
+    assert progress.ahead(positions, HOUR) == set()

@@ -1,0 +1,125 @@
+"""What every client of the Kafka cluster needs: options to connect, and a look at topics."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.errors import KafkaError
+
+from monitor.config import KafkaSettings
+from monitor.errors import DependencyUnavailable, UsageError
+
+BOOTSTRAP_MS: Final = 10_000
+_REQUEST_MS: Final = 5_000
+
+
+def connection_options(settings: KafkaSettings) -> dict[str, Any]:
+    """Return what every client of this cluster needs to connect."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": settings.bootstrap_servers.split(","),
+        "security_protocol": settings.security_protocol,
+    }
+    if settings.security_protocol.endswith("SSL"):
+        try:
+            context = ssl.create_default_context(cafile=settings.ssl_ca_file)
+            if settings.ssl_cert_file:
+                context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file, settings.ssl_key_password)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"kafka.ssl_*: the certificates cannot be used: {error}") from error
+        context.check_hostname = settings.ssl_check_hostname
+        options |= {"ssl_context": context, "ssl_check_hostname": settings.ssl_check_hostname}
+    if settings.sasl_mechanism:
+        options |= {
+            "sasl_mechanism": settings.sasl_mechanism,
+            "sasl_plain_username": settings.sasl_username,
+            "sasl_plain_password": settings.sasl_password,
+        }
+    return options
+
+
+def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
+    """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
+    try:
+        consumer = KafkaConsumer(
+            **connection_options(settings), bootstrap_timeout_ms=BOOTSTRAP_MS, metrics_enabled=False
+        )
+    except KafkaError as error:
+        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
+    try:
+        partitions = {
+            topic: len(consumer.partitions_for_topic(topic) or ())
+            for topic in (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
+        }
+    except KafkaError as error:
+        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
+    finally:
+        consumer.close(autocommit=False)
+    lines: list[tuple[str, str | None]] = []
+    for topic, count in partitions.items():
+        problem = None if count else f"topic {topic} does not exist; create it before `ab-monitor run`"
+        lines.append((f"topic {topic}: {count} partitions" if count else f"topic {topic}: missing", problem))
+    if partitions[settings.responses_topic] != partitions[settings.feedback_topic]:
+        lines.append(
+            (
+                "partition counts differ",
+                "topics with the same number of partitions, both keyed by user_id, let each worker own its students",
+            )
+        )
+    return lines
+
+
+def unreachable(settings: KafkaSettings) -> str | None:
+    """Return why no bootstrap server accepts a connection, None if one does: clients retry in silence."""
+    trouble = None
+    for server in settings.bootstrap_servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+        except OSError as error:
+            trouble = f"Kafka at {settings.bootstrap_servers}: {error}"
+        else:
+            return None
+    return trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What the cluster says of a topic."""
+
+    identity: str
+    """Another topic that is created under the same name has another one."""
+    partitions: int
+
+
+class Topics:
+    """Asks the cluster about topics, over a connection of its own."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._admin: KafkaAdminClient | None = None
+
+    def describe(self, names: Collection[str]) -> Mapping[str, Topic]:
+        """Return those of the topics that exist; raises `DependencyUnavailable`."""
+        try:
+            if self._admin is None:
+                self._admin = KafkaAdminClient(**connection_options(self._settings), request_timeout_ms=_REQUEST_MS)
+            found = self._admin.describe_topics(list(names))
+        except KafkaError as error:
+            self.close()
+            raise DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}") from error
+        return {
+            each["name"]: Topic(str(each["topic_id"]), len(each["partitions"]))
+            for each in found
+            if not each["error_code"]
+        }
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None

@@ -1,0 +1,70 @@
+"""Refused messages: kept in a topic of their own as they were, with where and why in the headers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from monitor import __version__
+from monitor.config import KafkaSettings
+from monitor.errors import DependencyUnavailable
+from monitor.ingest.connection import connection_options
+from monitor.ingest.source import Refused
+
+_REQUEST_S: Final = 30.0
+_LARGEST: Final = 512 * 1024 * 1024
+"""What the topic accepts is decided by its own `max.message.bytes`, not by this client."""
+
+
+class DeadLetters:
+    """Writes to the dead-letter topic."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._topic = settings.dead_letter_topic
+        try:
+            self._producer = KafkaProducer(
+                **connection_options(settings),
+                acks="all",
+                max_block_ms=int(_REQUEST_S * 1000),
+                max_request_size=_LARGEST,
+                metrics_enabled=False,
+            )
+        except KafkaError as error:
+            raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
+
+    def keep(self, refused: Sequence[tuple[Refused, bytes | None]]) -> None:
+        """Write the records with their keys and wait for every acknowledgement; raises `DependencyUnavailable`."""
+        futures = []
+        try:
+            for each, key in refused:
+                topic, _, number = each.partition.rpartition(":")
+                headers = {
+                    "topic": topic,
+                    "partition": number,
+                    "offset": str(each.offset),
+                    "reason": each.reason,
+                    "detail": each.detail,
+                    "version": __version__,
+                }
+                futures.append(
+                    self._producer.send(
+                        self._topic,
+                        key=key,
+                        value=each.payload,
+                        headers=[(name, value.encode()) for name, value in headers.items()],
+                    )
+                )
+            self._producer.flush(timeout=_REQUEST_S)
+            for future in futures:
+                future.get(timeout=_REQUEST_S)
+        except KafkaError as error:
+            raise DependencyUnavailable(
+                f"dead-letter topic {self._topic} does not accept a refused event: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._producer.close(timeout=_REQUEST_S)

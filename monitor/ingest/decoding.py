@@ -1,0 +1,86 @@
+"""One poll's records → events, or refusals within their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from monitor.config import LimitSettings
+from monitor.errors import InputRefused, Refusal
+from monitor.events import Decoder, Feedback, Response
+from monitor.ingest.source import Refused, Slice
+from monitor.store import Refusals
+
+
+@dataclass(slots=True)
+class Decoded:
+    """One poll's records as events."""
+
+    responses: list[Response] = field(default_factory=list)
+    feedback: list[Feedback] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    newest_ms: dict[str, int] = field(default_factory=dict)
+
+
+def decode(slices: Sequence[Slice], decoder: Decoder, now_ms: int) -> Decoded:
+    """Return what the records are."""
+    decoded = Decoded()
+    decoders: dict[str, Callable[[bytes | None, int], Response | Feedback]] = {
+        "response": decoder.response,
+        "feedback": decoder.feedback,
+        "event": decoder.event,
+    }
+    for each in slices:
+        read = decoders[each.kind]
+        events: list[Response | Feedback] = []
+        for offset, payload in zip(each.offsets, each.payloads, strict=True):
+            try:
+                events.append(read(payload, now_ms))
+            except Refusal as refusal:
+                decoded.refused.append(Refused(each.partition, offset, payload, refusal.reason, refusal.detail))
+        if events:
+            decoded.newest_ms[each.partition] = max([event.timestamp_ms for event in events])
+        if each.kind == "response":
+            decoded.responses += events  # type: ignore[arg-type]  # the decoder made responses
+        elif each.kind == "feedback":
+            decoded.feedback += events  # type: ignore[arg-type]  # the decoder made feedback
+        else:
+            for event in events:
+                if isinstance(event, Response):
+                    decoded.responses.append(event)
+                else:
+                    decoded.feedback.append(event)
+    return decoded
+
+
+def counted(before: Refusals, records: Slice, refused: Sequence[Refused], limits: LimitSettings) -> Refusals:
+    """Return a partition's refusals after more of its records; raises `InputRefused` beyond the limits.
+
+    The numbers are stored with the position, so a service that is started again and again does not drain a topic into
+    the dead letters a little at a time.
+    """
+    run, seen, bad = before
+    seen += len(records.offsets)
+    bad += len(refused)
+    longest = run
+    if refused:
+        offsets = {each.offset for each in refused}
+        for offset in records.offsets:
+            run = run + 1 if offset in offsets else 0
+            longest = max(longest, run)
+        last = refused[-1]
+        where = f"last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
+        if longest > limits.max_refused_run:
+            raise InputRefused(
+                f"{longest} events in a row were refused (limits.max_refused_run = {limits.max_refused_run}); {where}"
+            )
+        if seen >= limits.refused_window and bad > limits.max_refused_share * seen:
+            raise InputRefused(
+                f"{bad} of the last {seen} events were refused "
+                f"(limits.max_refused_share = {limits.max_refused_share}); {where}"
+            )
+    elif records.offsets:
+        run = 0
+    if seen >= 2 * limits.refused_window:
+        seen, bad = seen // 2, bad // 2
+    return Refusals(run, seen, bad)
