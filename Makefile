@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --un
 	--custom-compile-command "make lock" pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test check format bench faults lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -32,6 +32,10 @@ format: $(VENV)/dev.stamp ## mend what can be mended by itself
 
 bench: $(VENV)/dev.stamp ## events per CPU-second on a real broker; docs/performance.md
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+faults: $(VENV)/dev.stamp ## every kind of fault on real parts; writes the table in docs/reliability.md
+	@.ci/install-debian
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 lock: $(VENV)/dev.stamp ## pin the dependencies anew
 	$(LOCK) -o requirements/run.txt

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from monitor import __version__, demo, simulate
+from monitor import __version__, dead_letters, demo, rebuild, simulate
 from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
@@ -99,6 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_arguments(
         add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common)
     )
+    rebuild.add_arguments(
+        add("rebuild", _rebuild, "read Kafka again into a new generation, compare, and switch to it", configured)
+    )
+    reset = add("reset", _reset, "delete everything that the store holds", configured)
+    reset.add_argument("--yes", action="store_true", help="do not ask")
+    dead_letters.add_arguments(add("dead-letters", _dead_letters, "what was refused, and its way back", configured))
     add("check", _check, "validate the file, reach Kafka and the store, warn about unsafe settings", configured)
     return parser
 
@@ -244,6 +250,18 @@ def _evaluation_table(name: str, evaluation: Evaluation) -> Table:
             *["–" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row]
         )
     return table
+
+
+def _rebuild(arguments: argparse.Namespace) -> int:
+    return rebuild.rebuild(arguments, _settings(arguments), _stopped_by_signals)
+
+
+def _reset(arguments: argparse.Namespace) -> int:
+    return rebuild.reset(arguments, _settings(arguments))
+
+
+def _dead_letters(arguments: argparse.Namespace) -> int:
+    return dead_letters.run(arguments, _settings(arguments))
 
 
 def _check(arguments: argparse.Namespace) -> int:

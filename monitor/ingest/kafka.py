@@ -190,12 +190,20 @@ class KafkaSource:
             return dict(getattr(self._consumer, which)(partitions))
         except KafkaError as error:
             raise self._unavailable(error) from error
+        except KeyError as error:
+            # The client raises it of partitions that have just been created.
+            raise DependencyUnavailable(f"Kafka says nothing yet of partition {error}") from error
 
     def _unavailable(self, error: KafkaError) -> DependencyUnavailable:
         return DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}")
 
     def poll(self) -> Sequence[Slice]:
         """See `Source`; slices of responses come before those of feedback."""
+        fetcher = self._consumer._fetcher  # noqa: SLF001
+        if not fetcher._next_partition_records:  # noqa: SLF001
+            # kafka-python 3.0.12 returns to the records that it keeps of a paused partition only when no partition is
+            # in line, and one that is drained stays in line: resumed partitions might never be read again.
+            fetcher._next_partition_records = None  # noqa: SLF001
         try:
             polled = self._consumer.poll(timeout_ms=_POLL_MS)
         except (NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError) as error:

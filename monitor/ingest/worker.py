@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _HOUSEKEEPING_S = 1.0
 _OTHERS_S = 10.0
+_HELD_SAID_S = 60.0
 
 
 class Stopped(Exception):
@@ -68,9 +69,12 @@ class Worker:
         self._stop = threading.Event()
         self._reasons: tuple[str, ...] = ("starting: no position loaded yet",)
         self._housekeeping_at = self._others_at = 0.0
+        self._held_said_at = -_HELD_SAID_S
         self._trouble: str | None = None
         self._restarts = 0
         self._placed = self._refused = self._holding = False
+        self.waiting: int | None = None
+        """Events between the positions and the ends of all partitions, as last seen."""
         self.events = 0
         """Records committed so far, of whatever outcome."""
 
@@ -154,9 +158,11 @@ class Worker:
         """Read nothing more from partitions that are far ahead of the slowest in event time, until it has caught up."""
         ahead = self._progress.ahead(self._source.own(), self._settings.kafka.max_drift_ms)
         self._source.hold(ahead)
-        if bool(ahead) != self._holding:
-            self._holding = bool(ahead)
-            log.info("partitions ahead in event time are held back" if ahead else "partitions are aligned")
+        self._holding = bool(ahead)
+        now = time.monotonic()
+        if ahead and now - self._held_said_at > _HELD_SAID_S:
+            self._held_said_at = now
+            log.info("partitions far ahead in event time are held back count=%d", len(ahead))
 
     def _process(self, slices: Sequence[Slice]) -> None:
         """Bring one poll into the store.
@@ -259,7 +265,8 @@ class Worker:
             self._progress.see_others(self._insist(self._store.positions), self._source.own())
             self._align()
         self._measure_lag(ends)
-        self._catching_up.report(self._progress.waiting(), self.events)
+        self.waiting = self._progress.waiting()
+        self._catching_up.report(self.waiting, self.events)
         self._insist(lambda: self._sweeper.sweep(self._progress))
 
     def _measure_lag(self, ends: Mapping[str, int | None]) -> None:

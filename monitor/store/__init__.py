@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from monitor.store.embedded import served
+from monitor.store.generations import live_store
 from monitor.store.inspection import warnings
 from monitor.store.keys import Keys
-from monitor.store.opening import Opened, live_store, open_store, view_store
+from monitor.store.opening import Opened, open_store, view_store
 from monitor.store.reading import Reader
 from monitor.store.redis import Advance, Commit, Position, RedisStore, Refusals, State, Status
 

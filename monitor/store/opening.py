@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from monitor.config import Settings, StoreSettings, definition_differences, definitions
+from monitor.config import Settings, definition_differences, definitions
 from monitor.errors import StoreOwned
 from monitor.store.keys import LIVE, ROOT
 from monitor.store.redis import SCHEMA, RedisStore, unavailable
@@ -28,14 +28,6 @@ class Opened:
     """Number of every experiment, also of those that are no longer configured → how long its rows may change."""
 
 
-def live_store(settings: StoreSettings) -> RedisStore:
-    """Return the store's live generation; raises `StoreUnavailable`."""
-    store = RedisStore(settings)
-    with unavailable(settings):
-        store.use(int(store.client.get(LIVE) or 0))
-    return store
-
-
 def view_store(store: RedisStore, settings: Settings) -> Mapping[str, int]:
     """Return the configured experiments' numbers without writing anything; 0 for one the store does not know.
 
@@ -44,7 +36,7 @@ def view_store(store: RedisStore, settings: Settings) -> Mapping[str, int]:
     with unavailable(settings.store):
         meta = store.client.hgetall(store.keys.meta)
         _check_schema(store, meta)
-        stored = _stored(store)
+        stored = stored_experiments(store)
     _check_definitions(stored, {experiment.name: definitions(experiment) for experiment in settings.experiments})
     return {each.name: int(stored[each.name]["number"]) if each.name in stored else 0 for each in settings.experiments}
 
@@ -59,7 +51,7 @@ def open_store(store: RedisStore, settings: Settings) -> Opened:
     with unavailable(settings.store):
         meta = store.client.hgetall(store.keys.meta)
         _check_schema(store, meta)
-        stored = _stored(store)
+        stored = stored_experiments(store)
         _check_definitions(stored, wanted)
         hash_key = _hash_key(store, settings, meta)
         store.client.hset(store.keys.meta, "schema", SCHEMA)
@@ -69,7 +61,7 @@ def open_store(store: RedisStore, settings: Settings) -> Opened:
                 number = store.client.hincrby(store.keys.meta, "experiments", 1)
                 text = json.dumps({"number": number, "definitions": definition}, sort_keys=True)
                 store.client.hsetnx(store.keys.definitions, name, text)
-        stored = _stored(store)
+        stored = stored_experiments(store)
         horizons = {str(stored[each.name]["number"]): each.horizon_ms for each in settings.experiments}
         store.client.hset(store.keys.horizons, mapping=horizons)
         known = store.client.hgetall(store.keys.horizons)
@@ -79,8 +71,10 @@ def open_store(store: RedisStore, settings: Settings) -> Opened:
     return Opened(numbers, hash_key, {number.decode(): int(ms) for number, ms in known.items()})
 
 
-def _stored(store: RedisStore) -> dict[str, dict[str, Any]]:
-    texts = store.client.hgetall(store.keys.definitions)
+def stored_experiments(store: RedisStore) -> dict[str, dict[str, Any]]:
+    """Return experiment → its number and definitions."""
+    with unavailable(store.settings):
+        texts = store.client.hgetall(store.keys.definitions)
     return {name.decode(): json.loads(text) for name, text in texts.items()}
 
 

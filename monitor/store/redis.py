@@ -141,13 +141,13 @@ class RedisStore:
                 .info("server")
                 .execute()
             )
+        if self.opened and live is not None:
+            self.check_live(live)
         if self.opened and b"schema" not in meta:
             raise StoreOwned(
                 "the store was emptied while it was in use. Start again: without positions, events are read again from "
                 "where kafka.start says"
             )
-        if self.opened:
-            self.check_live(live)
         self._run = server["run_id"]
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))

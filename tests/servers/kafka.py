@@ -26,7 +26,7 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={directory}/logs
@@ -62,14 +62,19 @@ def jars() -> Path:
 
 
 class KafkaBroker:
-    """One broker with its own directory."""
+    """One broker with its own directory; `advertised` is the port that clients are told, of a proxy in front of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, advertised: int | None = None) -> None:
         self._jars = jars()
         self._directory = Path(tempfile.mkdtemp(prefix="abm-kafka-"))
         self.port = free_port()
         self._settings = self._directory / "server.properties"
-        self._settings.write_text(_SETTINGS.format(port=self.port, controller=free_port(), directory=self._directory))
+        self._advertised = advertised or self.port
+        self._settings.write_text(
+            _SETTINGS.format(
+                port=self.port, advertised=self._advertised, controller=free_port(), directory=self._directory
+            )
+        )
         self.process = Process(
             self._java("-Xmx512m", "kafka.Kafka", str(self._settings)),
             self._directory,
@@ -79,7 +84,7 @@ class KafkaBroker:
     @property
     def bootstrap(self) -> str:
         """Its address."""
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self._advertised}"
 
     def _java(self, *arguments: str) -> list[str]:
         heap = [argument for argument in arguments if argument.startswith("-X")]

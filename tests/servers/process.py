@@ -60,6 +60,10 @@ class Process:
                 raise RuntimeError(f"{self._command[0]} did not start:\n{self.log.read_text()[-3000:]}")
             time.sleep(0.05)
 
+    def wrapped_in(self, *command: str) -> None:
+        """Have it started by another command."""
+        self._command = [*command, *self._command]
+
     @property
     def pid(self) -> int:
         """The process's number."""

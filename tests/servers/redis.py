@@ -29,14 +29,14 @@ class RedisServer:
     """A server with its own directory; keyword arguments are its settings (`maxmemory_policy="noeviction"`)."""
 
     def __init__(self, binary: str, **options: str) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="abm-redis-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="abm-redis-"))
         self.port = free_port()
         self._password = options.get("requirepass")
         settings = {"appendonly": "yes", "appendfsync": "everysec", "save": "", **options}
-        command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
+        command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
         for name, value in settings.items():
             command += [f"--{name.replace('_', '-')}", value]
-        self.process = Process(command, self._directory)
+        self.process = Process(command, self.directory)
 
     @property
     def url(self) -> str:
@@ -66,4 +66,4 @@ class RedisServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.process.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,0 +1,207 @@
+"""`ab-monitor rebuild` and `ab-monitor reset`: a new generation beside the live one, or nothing at all.
+
+A rebuild reads Kafka from its beginning into the next generation, under the definitions of the configuration file,
+until it has reached the positions of the live one. Then the numbers are compared and the live generation is switched in
+one write; workers of the old one stop (exit code 5) and, started again with the same file, go on with the new one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from monitor.clock import wall_clock
+from monitor.config import Settings
+from monitor.errors import HistoryLost, StoreOwned, UsageError
+from monitor.ingest.kafka import KafkaSource
+from monitor.ingest.source import Refused
+from monitor.ingest.telemetry import Telemetry
+from monitor.ingest.worker import Worker
+from monitor.service import Opening, worker_for
+from monitor.store import Position, Reader, RedisStore, open_store, served
+from monitor.store.generations import (
+    ArmTotals,
+    drop,
+    drop_everything,
+    generations,
+    live_store,
+    next_store,
+    switch,
+    totals,
+)
+
+log = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0
+_NO_LIMIT: Final = 1_000_000_000
+
+Stoppable = Callable[[Callable[[], None]], AbstractContextManager[None]]
+
+
+class _History(KafkaSource):
+    """Both topics from their beginning, by a group of its own; what was refused has its dead letter already."""
+
+    def __init__(self, settings: Settings, generation: int) -> None:
+        kafka = settings.kafka
+        super().__init__(
+            replace(
+                kafka,
+                group_id=f"{kafka.group_id}.rebuild-{generation}",
+                group_instance_id=None,
+                start="earliest" if kafka.start == "latest" else kafka.start,
+            )
+        )
+        self.refused = 0
+
+    def keep_refused(self, refused: Sequence[Refused]) -> None:
+        self.refused += len(refused)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of `rebuild`."""
+    parser.add_argument(
+        "--accept-loss", action="store_true", help="switch even if Kafka no longer holds all that the live one has"
+    )
+    parser.add_argument("--discard", action="store_true", help="delete what an earlier rebuild has left, and stop")
+
+
+def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppable) -> int:
+    """Build the next generation, compare it with the live one, and switch."""
+    with served(settings.store) as reached, ExitStack() as stack:
+        live = live_store(reached)
+        stack.callback(live.close)
+        building = next_store(live)
+        stack.callback(building.close)
+        for number in generations(live) - {live.live, building.keys.generation}:
+            log.info("old generation deleted number=%d keys=%d", number, drop(live, number))
+        if arguments.discard:
+            print(f"{drop(live, building.keys.generation)} keys of an unfinished rebuild deleted")
+            return 0
+        opening = _opening(building, live, settings)
+        if not _filled(live, opening, settings, stoppable):
+            print("stopped; the same command goes on from here, --discard deletes what there is", file=sys.stderr)
+            return 0
+        _compare(live, building, accept_loss=arguments.accept_loss)
+        if not switch(live, building.keys.generation):
+            raise StoreOwned("somebody else has switched the store meanwhile; nothing was changed")
+        print(f"switched to generation {building.keys.generation}")
+        print(f"{drop(live, live.live)} keys of generation {live.live} deleted")
+    return 0
+
+
+def _opening(building: RedisStore, live: RedisStore, settings: Settings) -> Opening:
+    """Return the next generation, taken up where an interrupted rebuild left it if that had the same definitions."""
+    try:
+        held = open_store(building, settings)
+    except StoreOwned as error:
+        log.info("an earlier rebuild is deleted reason=%s", error)
+        drop(live, building.keys.generation)
+        held = open_store(building, settings)
+    return Opening(building, Reader(building, settings, held.numbers, wall_clock), held)
+
+
+def _filled(live: RedisStore, opening: Opening, settings: Settings, stoppable: Stoppable) -> bool:
+    """Read history until the live positions are reached; return whether they were."""
+    source = _History(settings, opening.store.keys.generation)
+    topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
+    limits = replace(settings.limits, max_refused_share=1.0, max_refused_run=_NO_LIMIT)
+    try:
+        worker = worker_for(replace(settings, limits=limits), opening, source, Telemetry(), topics, wall_clock)
+        # The worker's own connection is for its thread alone.
+        watched = RedisStore(opening.store.settings, opening.store.keys)
+        with stoppable(worker.stop), _watched(worker, live, watched, set(topics.values())) as reached:
+            worker.run()
+    finally:
+        source.close()
+    if source.refused:
+        print(f"{source.refused} events are refused and have their dead letters already")
+    return reached.is_set()
+
+
+@contextmanager
+def _watched(worker: Worker, live: RedisStore, building: RedisStore, topics: set[str]) -> Iterator[threading.Event]:
+    """Stop the worker once it has reached the live positions, or the ends if those are behind them."""
+    reached, done = threading.Event(), threading.Event()
+
+    def look() -> None:
+        while not done.wait(_LOOK_S):
+            target = _of_topics(live.positions(), topics)
+            own = building.positions()
+            behind = any(own[name].next_offset < each.next_offset for name, each in target.items() if name in own)
+            if worker.waiting == 0 or (target and not behind and target.keys() <= own.keys()):
+                reached.set()
+                worker.stop()
+                return
+
+    thread = threading.Thread(target=look, name="rebuild", daemon=True)
+    thread.start()
+    try:
+        yield reached
+    finally:
+        done.set()
+        thread.join()
+        building.close()
+
+
+def _of_topics(positions: Mapping[str, Position], topics: set[str]) -> dict[str, Position]:
+    return {name: each for name, each in positions.items() if name.rpartition(":")[0] in topics}
+
+
+def _compare(live: RedisStore, building: RedisStore, *, accept_loss: bool) -> None:
+    """Print both generations side by side; raises `HistoryLost` if the new one has less than the live one."""
+    before, after = totals(live), totals(building)
+    own, others = building.positions(), live.positions()
+    newer = sum(max(each.next_offset - own[name].next_offset, 0) for name, each in others.items() if name in own)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(("", "live", "rebuilt")):
+        table.add_column(column, justify="right" if place else "left")
+    missing = []
+    for experiment, arms in {**before, **after}.items():
+        for variant in arms:
+            old = before.get(experiment, {}).get(variant, ArmTotals(0, 0, {}))
+            new = after.get(experiment, {}).get(variant, ArmTotals(0, 0, {}))
+            _row(table, f"{experiment} / {variant}: responses", old.responses, new.responses)
+            _row(table, "  rated", old.rated, new.rated)
+            for metric in {**old.means, **new.means}:
+                _row(table, f"  {metric}", old.means.get(metric), new.means.get(metric))
+            if experiment in after and new.responses + newer < old.responses:
+                missing.append(f"{old.responses - new.responses} responses of {experiment} / {variant}")
+    Console().print(table)
+    if missing and not accept_loss:
+        raise HistoryLost(
+            f"Kafka no longer holds {', '.join(missing)}. Nothing was switched; --accept-loss switches all the same, "
+            "--discard deletes what was built"
+        )
+
+
+def _row(table: Table, name: str, *values: float | None) -> None:
+    cells = ["–" if value is None else f"{value:.6f}" if isinstance(value, float) else f"{value:,}" for value in values]
+    table.add_row(name, *cells)
+
+
+def reset(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Delete everything, after asking."""
+    with served(settings.store) as reached, ExitStack() as stack:
+        store = live_store(reached)
+        stack.callback(store.close)
+        held = totals(store)
+        responses = sum(arm.responses for arms in held.values() for arm in arms.values())
+        place = settings.store.url.partition("://")[2].rpartition("@")[2] or settings.store.url
+        what = f"everything that AB Monitor holds at {place}: {responses:,} responses of {', '.join(held) or 'nothing'}"
+        if not arguments.yes:
+            if not sys.stdin.isatty():
+                raise UsageError(f"reset deletes {what}. Without a terminal to ask on, it needs --yes")
+            if input(f"This deletes {what}. Type yes to go on: ").strip() != "yes":
+                print("nothing was deleted")
+                return 0
+        print(f"{drop_everything(store)} keys deleted")
+    return 0

@@ -1,0 +1,108 @@
+"""Rebuild and reset: definitions change without downtime, and nothing goes without being asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+
+from monitor.config import StoreSettings
+from monitor.store import RedisStore
+from monitor.store.generations import generations, live_store
+from tests.faults.arena import Arena, Expectations
+from tests.faults.catalogue import Ground
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.command import ab_monitor
+from tests.support.dump import dump
+
+
+@pytest.fixture
+def arena(tmp_path: Path, kafka: KafkaBroker) -> Iterator[Arena]:
+    """Yield a place with half of its stream applied."""
+    with RedisServer(redis_binary()) as calm:
+        ground = Ground(tmp_path, kafka, Expectations(tmp_path, calm))
+        with ground.arena() as made:
+            with made.worker():
+                made.write(made.events[: made.half], per_second=20_000)
+                made.finish()
+            yield made
+
+
+def _live(arena: Arena) -> RedisStore:
+    return live_store(StoreSettings(url=arena.server.url))
+
+
+class TestRebuild:
+    """A new generation beside the live one."""
+
+    def test_definitions_change_while_the_service_runs(self, arena: Arena) -> None:
+        """The old workers serve until the switch, then stop; the new numbers are those of a fresh start."""
+        new = arena.directory / "new.toml"
+        new.write_text(arena.config.read_text() + 'gain = "exp2"\n')
+        with arena.worker() as worker:
+            worker.ready()
+            arena.write(arena.events[arena.half :], per_second=2_000)
+            done = ab_monitor("rebuild", "--config", new)
+            assert done.returncode == 0, done.stderr
+            assert "switched to generation 1" in done.stdout
+            worker.ends_with(5)
+            assert "switched to generation 1" in worker.said()
+        assert ab_monitor("status", "--config", arena.config).returncode == 5
+        arena.written()
+        store = _live(arena)
+        arena.store = store
+        with arena.worker(new):
+            arena.finish()
+        assert generations(store) == {1}
+        anew = RedisServer(redis_binary())
+        with anew:
+            fresh = arena.write_config(arena.directory / "fresh.toml", store_url=anew.url)
+            fresh.write_text(fresh.read_text() + 'gain = "exp2"\n')
+            lines = arena.directory / "all.jsonl"
+            lines.write_bytes(b"\n".join(event.payload for event in arena.events))
+            assert ab_monitor("replay", "--config", fresh, lines).returncode == 0
+            expected = dump(RedisStore(StoreSettings(url=anew.url)))
+        prefix = len(b"abm:{0}:0:")
+        assert {name[prefix:]: found for name, found in dump(store).items()} == {
+            name[prefix:]: found for name, found in expected.items()
+        }
+
+    def test_lost_history_is_not_switched_to(self, arena: Arena) -> None:
+        """Kafka holds less than the store: the live generation stays unless that is accepted."""
+        with KafkaAdminClient(bootstrap_servers=arena.broker.bootstrap) as admin:
+            admin.delete_records({TopicPartition(arena.topics["responses"], 0): 300})
+        before = dump(arena.store)
+        done = ab_monitor("rebuild", "--config", arena.config)
+        assert done.returncode == 6
+        assert "Kafka no longer holds" in done.stderr
+        assert _live(arena).live == 0
+        assert {name: found for name, found in dump(arena.store).items() if name in before} == before
+        accepted = ab_monitor("rebuild", "--config", arena.config, "--accept-loss")
+        assert accepted.returncode == 0, accepted.stderr
+        assert _live(arena).live == 1
+
+    def test_what_is_left_of_a_rebuild_can_be_discarded(self, arena: Arena) -> None:
+        """The live generation is not touched."""
+        with KafkaAdminClient(bootstrap_servers=arena.broker.bootstrap) as admin:
+            admin.delete_records({TopicPartition(arena.topics["responses"], 0): 300})
+        assert ab_monitor("rebuild", "--config", arena.config).returncode == 6
+        assert generations(arena.store) == {0, 1}
+        assert ab_monitor("rebuild", "--config", arena.config, "--discard").returncode == 0
+        assert generations(arena.store) == {0}
+
+
+class TestReset:
+    """Everything goes, after asking."""
+
+    def test_without_a_terminal_it_needs_yes(self, arena: Arena) -> None:
+        """Nothing is deleted by accident; what would be is named."""
+        refused = ab_monitor("reset", "--config", arena.config)
+        assert refused.returncode == 2
+        assert "responses of ranker-v2" in refused.stderr
+        assert dump(arena.store)
+        done = ab_monitor("reset", "--config", arena.config, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert arena.server.client().dbsize() == 0

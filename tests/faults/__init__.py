@@ -1,0 +1,1 @@
+"""The catalogue of faults, made to happen to real parts."""

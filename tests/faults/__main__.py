@@ -1,0 +1,80 @@
+"""`make faults`: the whole catalogue on real parts, and its table in docs/reliability.md.
+
+Without arguments all faults run and the table is written; with words, only the faults whose names contain one of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from tests.faults import inputs, kafkas, stores, workers  # noqa: F401  they fill the catalogue
+from tests.faults.arena import Expectations, Result
+from tests.faults.catalogue import CATALOGUE, Fault, Ground
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer, redis_binary
+
+_DOCUMENT = Path(__file__).parents[2] / "docs/reliability.md"
+_BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->\n"
+_HEAD = (
+    "| fault | how it is made | times | events | expected | got | lost | doubled | integers equal | resumed after |\n"
+    "| --- | --- | ---: | ---: | --- | --- | ---: | ---: | --- | ---: |\n"
+)
+
+
+def _row(fault: Fault, result: Result) -> str:
+    expected, got = result.expected, result.got
+    difference = got.responses + got.reactions - expected.responses - expected.reactions
+    cells = [
+        f"{fault.group}: {fault.name}",
+        fault.how + (f". *{result.note}*" if result.note else ""),
+        str(result.times),
+        str(result.events),
+        f"{expected.responses} + {expected.reactions}",
+        f"{got.responses} + {got.reactions}",
+        str(max(-difference, 0)),
+        str(max(difference, 0)),
+        "all" if result.equal else "**no**",
+        "–" if result.resumed_s is None else f"{result.resumed_s:.1f} s",
+    ]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def main(words: list[str]) -> int:
+    """Run, print, and write the table if everything was run."""
+    chosen = [each for each in CATALOGUE if not words or any(word.lower() in each.name.lower() for word in words)]
+    rows = []
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="abm-faults-") as place, KafkaBroker() as broker:
+        directory = Path(place)
+        with RedisServer(redis_binary()) as calm:
+            ground = Ground(directory, broker, Expectations(directory, calm))
+            for number, fault in enumerate(chosen, 1):
+                began = time.monotonic()
+                try:
+                    result = fault.run(ground)
+                except Exception:  # noqa: BLE001  the others are to run as well
+                    traceback.print_exc()
+                    print(f"{number}/{len(chosen)} {fault.name}: FAILED", flush=True)
+                    bad += 1
+                    continue
+                right = result.equal and result.got == result.expected
+                bad += not right
+                rows.append(_row(fault, result))
+                took = time.monotonic() - began
+                print(
+                    f"{number}/{len(chosen)} {fault.name}: {'exact' if right else 'WRONG'} ({took:.0f} s)", flush=True
+                )
+    print(_HEAD + "".join(rows))
+    if not words and not bad:
+        text = _DOCUMENT.read_text()
+        before, after = text.partition(_BEGIN)[0], text.partition(_END)[2]
+        _DOCUMENT.write_text(before + _BEGIN + _HEAD + "".join(rows) + _END + after)
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

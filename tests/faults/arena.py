@@ -1,0 +1,333 @@
+"""Where faults happen: a stream on a real broker, workers as processes, a real store, and what must come out."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from monitor.config import StoreSettings
+from monitor.ingest.simulator import Scenario, SimulatedEvent, generate
+from monitor.store import RedisStore
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer
+from tests.support.command import ab_monitor, eventually, get, service
+from tests.support.dump import dump
+
+Dump = Mapping[bytes, Mapping[int | bytes, int]]
+
+SCENARIO = Scenario(responses=8_000, students=700, days=2, seed=5)
+_CONFIG = """
+[kafka]
+bootstrap_servers = "{bootstrap}"
+responses_topic = "{name}.responses"
+feedback_topic = "{name}.feedback"
+dead_letter_topic = "{name}.dead"
+group_id = "{name}"
+{kafka}
+[store]
+url = "{store}"
+[http]
+port = 0
+[[experiments]]
+name = "{experiment}"
+control = "control"
+variants = {{ control = 0.5, treatment = 0.5 }}
+"""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a store amounts to, in whole things."""
+
+    responses: int
+    reactions: int
+
+    @classmethod
+    def of(cls, aggregates: Dump) -> Totals:
+        """Return the totals of a dump."""
+        responses = reactions = 0
+        for name, found in aggregates.items():
+            family = name.split(b":", 3)[3][:2]
+            if family == b"a:":
+                responses += found.get(0, 0)
+            elif family == b"k:":
+                reactions += sum(count for kind, count in found.items() if isinstance(kind, bytes) and kind[:1] != b"+")
+        return cls(responses, reactions)
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of a run under a fault."""
+
+    events: int = 0
+    times: int = 1
+    expected: Totals = field(default_factory=lambda: Totals(0, 0))
+    got: Totals = field(default_factory=lambda: Totals(0, 0))
+    equal: bool = False
+    resumed_s: float | None = None
+    note: str = ""
+
+
+class Expectations:
+    """What undisturbed replays of the same events leave, each made once."""
+
+    def __init__(self, directory: Path, server: RedisServer) -> None:
+        self._directory = directory
+        self._server = server
+        self._known: dict[int, Dump] = {}
+
+    def of(self, events: Sequence[SimulatedEvent]) -> Dump:
+        """Return the aggregates of the events."""
+        key = hash(tuple(event.payload for event in events))
+        if key not in self._known:
+            self._server.client().flushall()
+            config = self._directory / "calm.toml"
+            config.write_text(
+                _CONFIG.format(
+                    bootstrap="127.0.0.1:1",
+                    name="calm",
+                    kafka="",
+                    store=self._server.url,
+                    experiment=SCENARIO.experiment,
+                )
+            )
+            lines = self._directory / "calm.jsonl"
+            lines.write_bytes(b"\n".join(event.payload for event in events) + b"\n")
+            done = ab_monitor("replay", "--config", config, lines)
+            assert done.returncode == 0, done.stderr
+            self._known[key] = dump(RedisStore(StoreSettings(url=self._server.url)))
+        return self._known[key]
+
+
+class Arena:
+    """One run. Records go to random partitions: correctness must not rest on keys."""
+
+    def __init__(
+        self,
+        directory: Path,
+        broker: KafkaBroker,
+        store: RedisServer,
+        expectations: Expectations,
+        *,
+        partitions: int = 4,
+        kafka: str = "",
+        store_url: str | None = None,
+        bootstrap: str | None = None,
+        create_topics: bool = True,
+        days: float = SCENARIO.days,
+        topic_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.broker = broker
+        self.server = store
+        self.name = f"fault-{random.randrange(1 << 40):x}"
+        self.topics = {kind: f"{self.name}.{kind}" for kind in ("responses", "feedback", "dead")}
+        self.events = list(generate(replace(SCENARIO, days=days)))
+        self.result = Result(events=len(self.events))
+        self._expectations = expectations
+        self._partitions = partitions
+        self._topic_settings = topic_settings
+        self._stack = ExitStack()
+        self._chance = random.Random(7)
+        self._bootstrap = bootstrap or broker.bootstrap
+        self.config = directory / "config.toml"
+        self.write_config(kafka=kafka, store_url=store_url or store.url)
+        if create_topics:
+            self.create_topics()
+        self.store = RedisStore(StoreSettings(url=store.url))
+        self.half = len(self.events) // 2
+        self._writer: threading.Thread | None = None
+        self._workers = 0
+
+    def write_config(self, path: Path | None = None, *, kafka: str = "", store_url: str | None = None) -> Path:
+        """Write a worker's configuration."""
+        place = path or self.config
+        place.write_text(
+            _CONFIG.format(
+                bootstrap=self._bootstrap,
+                name=self.name,
+                kafka=kafka,
+                store=store_url or self.server.url,
+                experiment=SCENARIO.experiment,
+            )
+        )
+        return place
+
+    def create_topics(self, *kinds: str) -> None:
+        """Create the topics, or some of them."""
+        for kind in kinds or self.topics:
+            self.broker.create_topic(self.topics[kind], self._partitions, self._topic_settings)
+
+    # ------------------------------------------------------------------ the stream
+
+    def producer(self, **options: Any) -> KafkaProducer:
+        """Return a producer that survives the faults."""
+        patient = {"acks": "all", "delivery_timeout_ms": 600_000}
+        return KafkaProducer(bootstrap_servers=self.broker.bootstrap, **patient, **options)
+
+    def write(self, events: Sequence[SimulatedEvent] | None = None, per_second: float = 3_000) -> None:
+        """Begin to write the stream in the background."""
+        todo = self.events if events is None else events
+        producer = self.producer()
+
+        def work() -> None:
+            began = time.monotonic()
+            for number, event in enumerate(todo):
+                topic = self.topics["responses" if event.kind == "response" else "feedback"]
+                producer.send(topic, event.payload, partition=self._chance.randrange(self._partitions))
+                ahead_s = number / per_second - (time.monotonic() - began)
+                if ahead_s > 0.05:
+                    time.sleep(ahead_s)
+            producer.flush()
+            producer.close()
+
+        self._writer = threading.Thread(target=work, daemon=True)
+        self._writer.start()
+
+    def written(self) -> None:
+        """Wait until the stream is in Kafka."""
+        assert self._writer is not None
+        self._writer.join(300)
+        assert not self._writer.is_alive()
+
+    def ends(self) -> dict[str, int]:
+        """Return where the partitions end."""
+        consumer = KafkaConsumer(bootstrap_servers=self.broker.bootstrap)
+        try:
+            partitions = [
+                TopicPartition(self.topics[kind], number)
+                for kind in ("responses", "feedback")
+                for number in consumer.partitions_for_topic(self.topics[kind]) or ()
+            ]
+            return {f"{each.topic}:{each.partition}": end for each, end in consumer.end_offsets(partitions).items()}
+        finally:
+            consumer.close()
+
+    # ------------------------------------------------------------------ the workers
+
+    @contextmanager
+    def worker(self, config: Path | None = None) -> Iterator[Worker]:
+        """Run a worker while the block runs."""
+        self._workers += 1
+        log = self.directory / f"worker-{self._workers}.log"
+        with service(config or self.config, log) as process:
+            yield Worker(process, log)
+
+    def applied(self) -> int:
+        """Return how many offsets are behind all positions."""
+        return sum(each.next_offset for each in self.store.positions().values())
+
+    def progresses(self, by: int = 1_000, within_s: float = 90) -> None:
+        """Wait until that many more events are applied."""
+        start = self.applied()
+        eventually(f"{by} more events are applied", lambda: self.applied() >= start + by, within_s=within_s)
+
+    def resumes(self, since: float, within_s: float = 180) -> None:
+        """Measure how long it takes from `since` until anything more is applied."""
+        start = eventually("the store answers", self._applied_or_none, within_s=within_s)
+        eventually(
+            "the work is resumed", lambda: (self._applied_or_none() or 0) > start, within_s=within_s, every_s=0.05
+        )
+        self.result.resumed_s = max(self.result.resumed_s or 0.0, time.monotonic() - since)
+
+    def _applied_or_none(self) -> int | None:
+        with suppress(Exception):
+            return self.applied() + 1
+        return None
+
+    def finish(self, within_s: float = 180) -> None:
+        """Wait until everything is written and applied."""
+        if self._writer is not None:
+            self.written()
+        ends = self.ends()
+
+        def all_applied() -> bool:
+            with suppress(Exception):
+                positions = self.store.positions()
+                return all(name in positions and positions[name].next_offset == end for name, end in ends.items())
+            return False
+
+        eventually("everything is applied", all_applied, within_s=within_s)
+
+    def compare(self, events: Sequence[SimulatedEvent] | None = None) -> Result:
+        """Compare what the store holds with an undisturbed replay."""
+        expected = self._expectations.of(self.events if events is None else events)
+        got = dump(self.store)
+        self.result.expected, self.result.got = Totals.of(expected), Totals.of(got)
+        self.result.equal = got == expected
+        return self.result
+
+    def dead_letters(self) -> list[Any]:
+        """Return what is in the dead-letter topic."""
+        consumer = KafkaConsumer(
+            self.topics["dead"],
+            bootstrap_servers=self.broker.bootstrap,
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=3_000,
+        )
+        try:
+            return list(consumer)
+        finally:
+            consumer.close()
+
+    def turn_to(self, server: RedisServer) -> None:
+        """Take another server's content for the result."""
+        self.store.close()
+        self.store = RedisStore(StoreSettings(url=server.url))
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.store.close()
+
+
+class Worker:
+    """One `ab-monitor run`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    def said(self) -> str:
+        """Return its log so far."""
+        return self._log.read_text()
+
+    def says(self, what: str, within_s: float = 60) -> None:
+        """Wait for a text in its log."""
+        eventually(f"the log says {what!r}", lambda: what in self.said(), within_s=within_s)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def ends_with(self, code: int, within_s: float = 60) -> None:
+        """Wait for its end and compare the exit code."""
+        assert self.process.wait(within_s) == code, self.said()[-2000:]
+
+    def readiness(self) -> tuple[int, str]:
+        """Return what /-/ready says."""
+        port = re.search(r"127\.0\.0\.1:(\d+)/", self.said())
+        return (0, "") if port is None else get(f"http://127.0.0.1:{port[1]}/-/ready")
+
+    def unready(self, because: str, within_s: float = 60) -> None:
+        """Wait until /-/ready says 503 and why."""
+
+        def waits() -> bool:
+            code, why = self.readiness()
+            return code == 503 and because in why
+
+        eventually(f"not ready because of {because!r}", waits, within_s=within_s)
+
+    def ready(self, within_s: float = 60) -> None:
+        """Wait until it is ready."""
+        eventually("ready", lambda: self.readiness()[0] == 200, within_s=within_s)

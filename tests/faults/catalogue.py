@@ -1,0 +1,65 @@
+"""Every kind of fault: how it is made, and what it has to end in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.faults.arena import Arena, Expectations, Result
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer, redis_binary
+
+
+@dataclass(slots=True)
+class Ground:
+    """What runs share: a broker, and what undisturbed runs leave."""
+
+    directory: Path
+    broker: KafkaBroker
+    expectations: Expectations
+    runs: int = 0
+
+    @contextmanager
+    def arena(self, store: RedisServer | None = None, **options: Any) -> Iterator[Arena]:
+        """Yield an arena with a store of its own."""
+        self.runs += 1
+        directory = self.directory / f"run-{self.runs}"
+        directory.mkdir()
+        broker = options.pop("broker", self.broker)
+        with store or RedisServer(redis_binary()) as server:
+            arena = Arena(directory, broker, server, self.expectations, **options)
+            try:
+                yield arena
+            finally:
+                arena.close()
+
+
+Run = Callable[[Ground], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind."""
+
+    group: str
+    name: str
+    how: str
+    run: Run
+    fast: bool
+    """Whether `make test` runs it, too."""
+
+
+CATALOGUE: list[Fault] = []
+
+
+def fault(group: str, name: str, how: str, *, fast: bool = True) -> Callable[[Run], Run]:
+    """Enter a function into the catalogue."""
+
+    def enter(run: Run) -> Run:
+        CATALOGUE.append(Fault(group, name, how, run, fast))
+        return run
+
+    return enter

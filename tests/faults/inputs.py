@@ -1,0 +1,156 @@
+"""Faults of the input."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+from tests.faults.arena import Arena, Result
+from tests.faults.catalogue import Ground, fault
+from tests.support.command import ab_monitor
+
+_RESPONSE = {
+    "response_id": "r-hostile",
+    "timestamp": "2026-11-20T10:15:30.123Z",
+    "experiment": "x",
+    "variant": "control",
+    "items": [{"item_id": "v", "position": 1}],
+}
+
+
+def _send(arena: Arena, payloads: list[bytes | None], kind: str = "responses") -> None:
+    producer = arena.producer()
+    for payload in payloads:
+        producer.send(arena.topics[kind], payload, partition=0)
+    producer.flush()
+    producer.close()
+
+
+@fault(
+    "input",
+    "Flood of refused messages",
+    "5 000 messages that are no events in one partition: the service stops with exit code 4 after `max_refused_run`, and again when it is started again; with higher limits it keeps them all as dead letters",
+)
+def flood(ground: Ground) -> Result:
+    with ground.arena() as arena:
+        _send(arena, [b"{}"] * 5_000)
+        arena.write(per_second=4_000)
+        for _ in range(2):
+            with arena.worker() as worker:
+                worker.ends_with(4)
+                assert "max_refused_run = 1000" in worker.said()
+        kept = len(arena.dead_letters())
+        assert kept <= 2_000, f"{kept} of 5000 went to the dead letters although the limit is 1000"
+        config = arena.config.read_text()
+        arena.config.write_text(config + "\n[limits]\nmax_refused_run = 100_000\nmax_refused_share = 1.0\n")
+        began = time.monotonic()
+        with arena.worker():
+            arena.resumes(began)
+            arena.finish()
+        assert {letter.offset for letter in arena.dead_letters() if letter.value == b"{}"}
+        assert len({dict(letter.headers)["offset"] for letter in arena.dead_letters()}) == 5_000
+        return arena.compare()
+
+
+def _hostile() -> list[bytes | None]:
+    """Return payloads that have broken consumers elsewhere; all of them have to be refused."""
+    items = [{"item_id": f"v{n}", "position": n + 1} for n in range(100_000)]
+    text = json.dumps(_RESPONSE)
+    return [
+        None,
+        b"",
+        b"\x00" * 1000,
+        b"\xff\xfe" + text.encode("utf-16-le"),
+        text.encode("utf-16"),
+        text.replace("r-hostile", "caf\u00e9").encode("latin-1"),
+        json.dumps({**_RESPONSE, "user_query": "x" * 10_000_000}).encode(),
+        json.dumps({**_RESPONSE, "items": items}).encode(),
+        b"[" * 900_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        json.dumps({**_RESPONSE, "response_id": "r" * 100_000}).encode(),
+        json.dumps({**_RESPONSE, "response_id": "\ud800"}).encode(),
+        json.dumps({**_RESPONSE, "timestamp": 10**30}).encode(),
+        json.dumps({**_RESPONSE, "timestamp": -1}).encode(),
+        text.replace('"position": 1', '"position": 1e400').encode(),
+        text.replace('"position": 1', '"position": NaN').encode(),
+        text.replace('"r-hostile"', "17").encode(),
+    ]
+
+
+@fault(
+    "input",
+    "Hostile payloads",
+    "10 MB, 100 000 items, 900 000 brackets, wrong encodings, lone surrogates, numbers out of range, no bytes at all, amid the stream",
+)
+def hostile(ground: Ground) -> Result:
+    with ground.arena(topic_settings={"max.message.bytes": "20000000"}) as arena, arena.worker() as worker:
+        arena.write(per_second=3_000)
+        arena.progresses(1_000)
+        before = _memory_mb(worker.process.pid)
+        payloads = _hostile()
+        for kind in ("responses", "feedback"):
+            producer = arena.producer(max_request_size=20_000_000)
+            for payload in payloads * 2:
+                producer.send(arena.topics[kind], payload, key=b"k", partition=0)
+            producer.flush()
+            producer.close()
+        sent = time.monotonic()
+        arena.resumes(sent)
+        arena.finish()
+        grown = _memory_mb(worker.process.pid) - before
+        letters = arena.dead_letters()
+        assert len(letters) == 4 * len(payloads)
+        assert sorted(len(each.value or b"") for each in letters) == sorted(len(each or b"") for each in payloads * 4)
+        assert {name for name, _ in letters[0].headers} == {
+            "topic",
+            "partition",
+            "offset",
+            "reason",
+            "detail",
+            "version",
+        }
+        arena.result.times = len(letters)
+        arena.result.note = f"all {len(letters)} kept as dead letters; the worker grew by {grown:.0f} MB"
+        assert grown < 400
+        return arena.compare()
+
+
+def _memory_mb(pid: int) -> float:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
+@fault(
+    "input",
+    "Dead letters sent round again",
+    "responses are refused because a limit is too low; the limit is raised and `ab-monitor dead-letters retry` sends them back to their topic",
+)
+def retried(ground: Ground) -> Result:
+    with ground.arena() as arena:
+        config = arena.config.read_text()
+        arena.config.write_text(
+            config + "\n[limits]\nmax_items = 1\nmax_refused_run = 100_000\nmax_refused_share = 1.0\n"
+        )
+        few = [event for event in arena.events if event.kind == "response"][:500]
+        rest = [event for event in arena.events if event not in set(few)]
+        refused = sum(len(json.loads(event.payload)["items"]) > 1 for event in few)
+        with arena.worker():
+            arena.write(few, per_second=5_000)
+            arena.finish()
+        arena.config.write_text(config)
+        listed = ab_monitor("dead-letters", "--config", arena.config, "list", "--json")
+        assert listed.returncode == 0, listed.stderr
+        assert sum(each["count"] for each in json.loads(listed.stdout)["reasons"]) == refused
+        with arena.worker():
+            arena.write(rest, per_second=5_000)
+            arena.finish()
+            began = time.monotonic()
+            done = ab_monitor("dead-letters", "--config", arena.config, "retry")
+            assert done.returncode == 0, done.stderr
+            assert f"{refused} sent back" in done.stdout
+            arena.finish()
+            arena.result.resumed_s = time.monotonic() - began
+        arena.result.times = refused
+        return arena.compare()

@@ -1,0 +1,254 @@
+"""Faults of Kafka."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafka import KafkaAdminClient, TopicPartition
+
+from tests.faults.arena import Arena, Result, Worker
+from tests.faults.catalogue import Ground, fault
+from tests.servers.kafka import KafkaBroker
+from tests.servers.proxy import Proxy
+from tests.support.command import eventually
+
+
+@contextmanager
+def _own_broker(ground: Ground) -> Iterator[tuple[Arena, Worker]]:
+    """Yield a run in mid-stream with a broker of its own."""
+    with KafkaBroker() as broker, ground.arena(broker=broker) as arena, arena.worker() as worker:
+        arena.write(per_second=1_500)
+        arena.progresses(1_500)
+        yield arena, worker
+
+
+@fault("kafka", "Broker killed and restarted", "`kill -9`, started again on its log")
+def broker_killed(ground: Ground) -> Result:
+    with _own_broker(ground) as (arena, worker):
+        arena.broker.process.kill()
+        worker.unready("Kafka at")
+        arena.broker.start()
+        back = time.monotonic()
+        arena.resumes(back)
+        worker.ready()
+        arena.finish()
+        return arena.compare()
+
+
+@fault("kafka", "Broker frozen", "SIGSTOP for 20 seconds: connections stay open and say nothing", fast=False)
+def broker_frozen(ground: Ground) -> Result:
+    with _own_broker(ground) as (arena, _):
+        os.kill(arena.broker.process.pid, signal.SIGSTOP)
+        try:
+            time.sleep(20)
+        finally:
+            os.kill(arena.broker.process.pid, signal.SIGCONT)
+        back = time.monotonic()
+        arena.resumes(back)
+        arena.finish()
+        return arena.compare()
+
+
+@fault(
+    "kafka", "Network to Kafka cut", "the worker's connections are cut and refused for 15 seconds, the broker lives on"
+)
+def network_cut(ground: Ground) -> Result:
+    with Proxy(0) as proxy:
+        broker = KafkaBroker(advertised=proxy.port)
+        proxy.target = broker.port
+        with broker, ground.arena(broker=broker) as arena, arena.worker() as worker:
+            arena.write(per_second=1_500)
+            arena.progresses(1_500)
+            proxy.cut()
+            worker.unready("Kafka at")
+            time.sleep(15)
+            proxy.mend()
+            back = time.monotonic()
+            arena.resumes(back)
+            worker.ready()
+            arena.finish()
+            return arena.compare()
+
+
+@fault("kafka", "Topics missing at start", "the worker is started first, the topics are created later")
+def topics_missing(ground: Ground) -> Result:
+    with ground.arena(create_topics=False) as arena, arena.worker() as worker:
+        worker.unready("no topic")
+        arena.create_topics()
+        created = time.monotonic()
+        arena.write(per_second=4_000)
+        worker.ready()
+        arena.result.resumed_s = time.monotonic() - created
+        arena.finish()
+        return arena.compare()
+
+
+def _recreate(arena: Arena, kind: str) -> None:
+    with KafkaAdminClient(bootstrap_servers=arena.broker.bootstrap) as admin:
+        admin.delete_topics([arena.topics[kind]])
+        eventually("the topic is gone", lambda: arena.topics[kind] not in admin.list_topics())
+        arena.create_topics(kind)
+
+
+@fault(
+    "kafka",
+    "Topic deleted and created anew, stop",
+    'both topics are created anew and filled past the stored positions while the worker is down: it stops with exit code 6; started with on_lost_history = "continue" it reads them from their beginning',
+)
+def topic_recreated(ground: Ground) -> Result:
+    with ground.arena() as arena:
+        half = len(arena.events) // 2
+        with arena.worker():
+            arena.write(arena.events[:half], per_second=5_000)
+            arena.finish()
+        _recreate(arena, "responses")
+        _recreate(arena, "feedback")
+        arena.write(arena.events[half:] + arena.events, per_second=20_000)
+        arena.written()
+        with arena.worker() as worker:
+            worker.ends_with(6)
+            assert "the topic was deleted and created anew" in worker.said()
+        arena.write_config(kafka='on_lost_history = "continue"')
+        began = time.monotonic()
+        with arena.worker():
+            arena.resumes(began)
+            arena.finish()
+        return arena.compare()
+
+
+@fault("kafka", "Topic deleted and created anew while running", 'the feedback topic, with on_lost_history = "continue"')
+def topic_recreated_live(ground: Ground) -> Result:
+    with ground.arena(kafka='on_lost_history = "continue"') as arena, arena.worker() as worker:
+        half = len(arena.events) // 2
+        arena.write(arena.events[:half], per_second=5_000)
+        arena.finish()
+        _recreate(arena, "feedback")
+        began = time.monotonic()
+        arena.write(arena.events[half:], per_second=5_000)
+        worker.says("created anew")
+        arena.resumes(began)
+        arena.finish()
+        return arena.compare()
+
+
+def _lose_history(arena: Arena, *, applied: int, lost: int) -> None:
+    """Apply some events, and have Kafka forget some of those that come after."""
+    with arena.worker():
+        arena.write(arena.events[:applied], per_second=5_000)
+        arena.finish()
+    before = arena.ends()
+    arena.write(arena.events[applied : applied + lost], per_second=20_000)
+    arena.written()
+    with KafkaAdminClient(bootstrap_servers=arena.broker.bootstrap) as admin:
+        gone = {}
+        for name, end in arena.ends().items():
+            topic, _, number = name.rpartition(":")
+            if end > before[name]:
+                gone[TopicPartition(topic, int(number))] = end
+        admin.delete_records(gone)
+    arena.write(arena.events[applied + lost :], per_second=20_000)
+    arena.written()
+
+
+@fault(
+    "kafka",
+    "History lost to retention, continue",
+    '1 000 events are deleted from the log before they were applied, with on_lost_history = "continue": exactly these are missing, and are counted as lost',
+)
+def history_lost(ground: Ground) -> Result:
+    with ground.arena(kafka='on_lost_history = "continue"') as arena:
+        _lose_history(arena, applied=3_000, lost=1_000)
+        began = time.monotonic()
+        with arena.worker() as worker:
+            arena.resumes(began)
+            arena.finish()
+            assert worker.said().count("offsets from") >= 1
+        counted = sum(map(int, arena.store.client.hvals(arena.store.keys.lost)))
+        assert counted == 1_000
+        arena.result.note = (
+            "1 000 events that Kafka no longer had; counted in `abmonitor_lost_events_total` and in the store"
+        )
+        return arena.compare(arena.events[:3_000] + arena.events[4_000:])
+
+
+@fault(
+    "kafka",
+    "History lost to retention, stop",
+    "1 000 events are deleted from the log before they were applied: exit code 6, nothing skipped",
+)
+def history_lost_stop(ground: Ground) -> Result:
+    with ground.arena() as arena:
+        _lose_history(arena, applied=3_000, lost=1_000)
+        with arena.worker() as worker:
+            worker.ends_with(6)
+            assert "Nothing was skipped" in worker.said()
+        arena.result.note = "stopped before the gap; what was applied stays"
+        return arena.compare(arena.events[:3_000])
+
+
+@fault(
+    "kafka",
+    "Position beyond the end",
+    'the stored positions are moved 500 past the end of the log: exit code 6; with on_lost_history = "continue" everything is read again',
+)
+def beyond_the_end(ground: Ground) -> Result:
+    with ground.arena() as arena:
+        with arena.worker():
+            arena.write(arena.events[:3_000], per_second=5_000)
+            arena.finish()
+        client, keys = arena.store.client, arena.store.keys
+        for name, end in arena.ends().items():
+            client.hset(keys.offsets, name, end + 500)
+        arena.write(arena.events[3_000:4_000], per_second=20_000)
+        arena.written()
+        with arena.worker() as worker:
+            worker.ends_with(6)
+            assert "before the stored position" in worker.said()
+        arena.write_config(kafka='on_lost_history = "continue"')
+        with arena.worker():
+            arena.write(arena.events[4_000:], per_second=5_000)
+            arena.finish()
+        return arena.compare()
+
+
+@fault(
+    "kafka",
+    "Catching up with one topic far ahead",
+    "two workers, a backlog of 60 days in which all feedback comes after all responses, one partition each",
+)
+def backlog(ground: Ground) -> Result:
+    with ground.arena(partitions=2, days=60) as arena:
+        arena.write(sorted(arena.events, key=lambda event: event.kind != "response"), per_second=1e9)
+        arena.written()
+        began = time.monotonic()
+        with arena.worker() as first, arena.worker():
+            first.says("held back")
+            arena.resumes(began)
+            arena.finish()
+        return arena.compare()
+
+
+@fault(
+    "kafka",
+    "Dead-letter topic missing",
+    "a refused event, and no topic to keep it in: nothing advances until there is one",
+)
+def no_dead_letters(ground: Ground) -> Result:
+    with ground.arena(create_topics=False) as arena, arena.worker() as worker:
+        arena.create_topics("responses", "feedback")
+        producer = arena.producer()
+        producer.send(arena.topics["responses"], b"nonsense", partition=0).get(30)
+        producer.close()
+        worker.unready("dead-letter topic", within_s=120)
+        assert arena.applied() == 0
+        arena.create_topics("dead")
+        created = time.monotonic()
+        arena.write(per_second=4_000)
+        arena.resumes(created)
+        arena.finish()
+        assert [letter.value for letter in arena.dead_letters()][:1] == [b"nonsense"]
+        return arena.compare()
