@@ -16,6 +16,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from monitor.attribution import DAY_MS
 from monitor.config import StoreSettings
 from monitor.ingest.simulator import Scenario, SimulatedEvent, generate
 from monitor.store import RedisStore
@@ -133,7 +134,7 @@ class Arena:
         self.server = store
         self.name = f"fault-{random.randrange(1 << 40):x}"
         self.topics = {kind: f"{self.name}.{kind}" for kind in ("responses", "feedback", "dead")}
-        self.events = list(generate(replace(SCENARIO, days=days)))
+        self.events = list(generate(replace(SCENARIO, days=days, start_ms=SCENARIO.start_ms - int(days * DAY_MS))))
         self.result = Result(events=len(self.events))
         self._expectations = expectations
         self._partitions = partitions

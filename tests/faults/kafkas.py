@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from monitor.clock import wall_clock
+from monitor.config import load_settings
+from monitor.ingest import kafka
+from monitor.ingest.telemetry import Telemetry
+from monitor.service import opened, worker_for
 from tests.faults.arena import Arena, Result, Worker
 from tests.faults.catalogue import Ground, fault
 from tests.servers.kafka import KafkaBroker
@@ -84,6 +91,34 @@ def topics_missing(ground: Ground) -> Result:
         worker.ready()
         arena.result.resumed_s = time.monotonic() - created
         arena.finish()
+        return arena.compare()
+
+
+@fault(
+    "kafka",
+    "Consumer stalls in silence",
+    "the client is made to stop fetching every partition without anybody knowing; the watchdog joins the group anew (its 30 seconds are 3 here)",
+)
+def stalled(ground: Ground) -> Result:
+    with ground.arena() as arena, pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(kafka, "_STALLED_S", 3.0)
+        settings = load_settings(arena.config, {})
+        opening = stack.enter_context(opened(settings, wall_clock))
+        source = kafka.KafkaSource(settings.kafka)
+        stack.callback(source.close)
+        topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
+        worker = worker_for(settings, opening, source, Telemetry(), topics, wall_clock)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        arena.write(per_second=1_500)
+        arena.progresses(1_500)
+        source._consumer.pause(*source._consumer.assignment())
+        began = time.monotonic()
+        arena.resumes(began)
+        arena.finish()
+        worker.stop()
+        thread.join()
+        assert source.restarts == 1
         return arena.compare()
 
 

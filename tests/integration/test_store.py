@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -270,3 +271,75 @@ class TestEmbedded:
             assert warnings(RedisStore(reached)) == []
         with served(settings) as later:
             assert RedisStore(later).client.get("a") == b"1"
+
+
+class TestLostTail:
+    """A server that comes back without what it acknowledged last."""
+
+    def test_rows_cached_from_lost_writes_hide_no_event(self) -> None:
+        """The positions of the other partition are as expected, but the worker's rows are not what is stored."""
+        with RedisServer(redis_binary(), appendfsync="always") as server:
+            bench = Bench(server)
+            engine, store = bench.worker()
+            late = {"1": 0, PENDING_CLASS: 0}
+
+            def commit(partition: str, events: Sequence[Response], feedback: Sequence[Feedback], offset: int) -> str:
+                made, _ = engine.apply(events, feedback, late)
+                made.advances = [Advance(partition, offset - 1 or None, Position(offset))]
+                return store.commit(made)
+
+            assert commit("a:0", [_response(1, START)], [], 1) == "applied"
+            (file,) = (server.directory / "appendonlydir").glob("*.incr.aof")
+            size = file.stat().st_size
+            assert commit("b:0", [], [_rating(1, START + 1)], 1) == "applied"
+            server.process.kill()
+            os.truncate(file, size)
+            server.start()
+            click = Feedback("f-2", "r-1", START + 2, "clicked", None, "video-1", 1.0)
+            assert commit("a:0", [], [click], 2) == "restarted"
+            engine.forget()
+            assert "b:0" not in store.state().positions
+            assert commit("a:0", [], [click], 2) == "applied"
+            assert commit("b:0", [], [_rating(1, START + 1)], 1) == "applied"
+            found = bench.reader.summary().experiments["ranker"].variants["control"]
+            assert (found.rated_responses, dict(found.feedback)) == (1, {"clicked": 1, "rating": 1})
+
+
+class TestForgottenRows:
+    """Everything that is noted goes at last."""
+
+    def test_feedback_without_its_response_stays_as_long_as_its_newest_reaction(
+        self, store_server: RedisServer
+    ) -> None:
+        """An early reaction that counts for nothing must not take a later one with it."""
+        bench = Bench(store_server)
+        engine, store = bench.worker()
+        commit, _ = engine.apply([], [_rating(1, START)], {"1": 0, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:0", None, Position(1))]
+        assert store.commit(commit) == "applied"
+        later = Feedback("f-7", "r-1", START + 50 * HOUR, "rating", None, "video-1", 3.0)
+        commit, _ = engine.apply([], [later], {"1": 0, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:0", 1, Position(2))]
+        assert store.commit(commit) == "applied"
+        progress = Progress({"1": EXPERIMENT.horizon_ms})
+        sweeper = Sweeper(store, [engine._experiments["ranker"]])
+        for passed, rows in ((10 * HOUR, 1), (60 * HOUR, 0)):
+            progress.load(store.state())
+            progress.advanced([Advance("t:0", None, Position(2, START + EXPERIMENT.horizon_ms + passed))])
+            progress.see_ends({"t:0": 2})
+            sweeper.sweep(progress)
+            assert len(list(store.client.scan_iter(store.keys.row(b"*")))) == rows
+        assert list(store.hours()) == []
+
+    def test_rows_of_an_experiment_that_is_configured_no_longer_go_too(self, store_server: RedisServer) -> None:
+        """Its horizon is kept in the store."""
+        bench = Bench(store_server)
+        bench.feed([[_response(1, START)]])
+        other = replace(EXPERIMENT, name="next")
+        opened = open_store(bench.store, replace(bench.settings, experiments=(other,)))
+        progress = Progress(opened.horizons_ms)
+        progress.load(bench.store.state())
+        progress.advanced([Advance("t:0", 1, Position(1, START + EXPERIMENT.horizon_ms + 2 * HOUR))])
+        progress.see_ends({"t:0": 1})
+        Sweeper(bench.store, []).sweep(progress)
+        assert list(bench.store.client.scan_iter(bench.store.keys.row(b"*"))) == []
