@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from monitor import __version__, dead_letters, demo, rebuild, simulate
+from monitor import __version__, audit, dead_letters, demo, rebuild, simulate
 from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
@@ -99,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_arguments(
         add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common)
     )
+    audit.add_arguments(add("audit", _audit, "compare the stored aggregates with the stored rows", configured))
     rebuild.add_arguments(
         add("rebuild", _rebuild, "read Kafka again into a new generation, compare, and switch to it", configured)
     )
@@ -250,6 +251,10 @@ def _evaluation_table(name: str, evaluation: Evaluation) -> Table:
             *["–" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row]
         )
     return table
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    return audit.run(arguments, _only(_settings(arguments), arguments.experiment))
 
 
 def _rebuild(arguments: argparse.Namespace) -> int:

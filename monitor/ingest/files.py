@@ -52,6 +52,13 @@ class _File:
         self.at_ms = 0.0
         self.ended = False
 
+    def begin_again(self) -> None:
+        """Go back to the first line."""
+        if self.raw is None:
+            raise UsageError(f"{self.path} cannot be read again, and the store no longer holds what came from it")
+        self.stream.seek(0)
+        self.line_number, self.line, self.at_ms, self.ended = 0, b"", 0.0, False
+
     def advance(self, instant: Callable[[bytes], float | None]) -> bool:
         """Take the next line; a line without a readable time keeps the time of the one before."""
         try:
@@ -86,6 +93,7 @@ class FileSource:
         self.total_bytes = sum(Path(path).stat().st_size for path in paths if path != "-" and Path(path).is_file())
         self._files = [self._open(path) for path in paths]
         self._unplaced = True
+        self._handed: dict[str, int] = {}
         self._merge: Iterator[_File] = iter(())
         self._ahead: _File | None = None
         self._held: dict[str, _File] = {file.partition: file for file in self._files}
@@ -132,6 +140,7 @@ class FileSource:
     def place(self, positions: Mapping[str, Position]) -> None:
         """See `Source`: skip the lines that were applied before."""
         self._unplaced = False
+        self._handed = {name: positions[name].next_offset for name in self._held}
         for file in self._files:
             while file.line_number < positions[file.partition].next_offset and file.advance(self._when):
                 pass
@@ -154,18 +163,20 @@ class FileSource:
             yield file
 
     def rewind(self) -> None:
-        """See `Source`: somebody else is reading the same files into the same store."""
-        raise UsageError("another process is reading the same files into the same store; stop one of them")
+        """See `Source`: the store went back, or somebody else reads the same files into it."""
+        for file in self._files:
+            file.begin_again()
+        self._unplaced = True
 
     def poll(self) -> Sequence[Slice]:
         """See `Source`: the next lines in the order of their event times; blank ones are passed over."""
-        lines: dict[str, tuple[list[int], list[bytes | None]]] = {}
+        lines: dict[str, tuple[int, list[int], list[bytes | None]]] = {}
         reached: dict[str, int] = {}
         for _ in range(_BATCH_LINES):
             file = self._ahead
             if file is None:
                 break
-            offsets, payloads = lines.setdefault(file.partition, ([], []))
+            _, offsets, payloads = lines.setdefault(file.partition, (self._handed[file.partition], [], []))
             reached[file.partition] = file.line_number
             payload = file.line.strip()
             if payload:
@@ -173,9 +184,10 @@ class FileSource:
                 payloads.append(payload)
             # One line ahead, so that the last batch knows that it is the last.
             self._ahead = next(self._merge, None)
+        self._handed |= reached
         return [
-            Slice(partition, "event", offsets, payloads, reached[partition])
-            for partition, (offsets, payloads) in lines.items()
+            Slice(partition, "event", begin, offsets, payloads, reached[partition])
+            for partition, (begin, offsets, payloads) in lines.items()
         ]
 
     def bytes_read(self) -> int:

@@ -218,12 +218,13 @@ class KafkaSource:
         for partition, records in polled.items():
             if partition in self._rebalances.unplaced:
                 continue
-            self._handed[partition] = records[-1].offset + 1
+            begin, self._handed[partition] = self._handed[partition], records[-1].offset + 1
             self._moved_at[partition] = now
             slices.append(
                 Slice(
                     partition_name(partition),
                     self._kinds[partition.topic],
+                    begin,
                     [record.offset for record in records],
                     [record.value for record in records],
                     records[-1].offset + 1,
@@ -241,9 +242,12 @@ class KafkaSource:
                 continue
             with suppress(KafkaError, *_GONE):
                 reached = self._consumer.position(partition, timeout_ms=0)
-                if reached is not None and reached > self._handed[partition]:
+                begin = self._handed[partition]
+                if reached is not None and reached > begin:
                     self._handed[partition] = reached
-                    slices.append(Slice(partition_name(partition), self._kinds[partition.topic], (), (), reached))
+                    slices.append(
+                        Slice(partition_name(partition), self._kinds[partition.topic], begin, (), (), reached)
+                    )
         return slices
 
     def hold(self, partitions: Collection[str]) -> None:

@@ -80,7 +80,7 @@ class SimulatedSource:
             return []
         first = self._offset
         self._offset += len(payloads)
-        return [Slice(_PARTITION, "event", range(first, self._offset), payloads, self._offset)]
+        return [Slice(_PARTITION, "event", first, range(first, self._offset), payloads, self._offset)]
 
     def idle(self) -> None:
         """See `Source`."""

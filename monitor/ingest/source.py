@@ -19,6 +19,8 @@ class Slice:
     """`topic:number`, the name of its position in the store."""
     kind: Kind
     """What the records must be; "event" where either may stand."""
+    begin: int
+    """Position before the first of them: where the slice before ended, or where the partition was placed."""
     offsets: Sequence[int]
     payloads: Sequence[bytes | None]
     next_offset: int

@@ -231,7 +231,7 @@ class Worker:
                 counted(before.refusals, each, refused, self._settings.limits),
                 before.origin,
             )
-            advances.append(Advance(each.partition, before.next_offset, position))
+            advances.append(Advance(each.partition, each.begin, position))
         return advances
 
     def _applied(

@@ -46,8 +46,9 @@ if seq ~= tonumber(ARGV[3]) then
   end
 end
 
+-- One more is begun at the first write than are done until the last one: see RedisStore.state.
+redis.call('HINCRBY', KEYS[1], 'begun', 1)
 seq = seq + 1
-redis.call('HSET', KEYS[1], 'seq', seq)
 for i = 0, n1 - 1 do
   local at = first + 4 * i
   redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 2])
@@ -94,4 +95,5 @@ for _ = 1, n7 do
   redis.call('HINCRBY', KEYS[5], ARGV[at + 1], ARGV[at + 3])
   at = at + 4
 end
+redis.call('HSET', KEYS[1], 'seq', seq)
 return {0, seq}

@@ -15,7 +15,7 @@ positions tell whether the script ran.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -149,10 +149,29 @@ class RedisStore:
                 "where kafka.start says"
             )
         self._run = server["run_id"]
+        if meta.get(b"begun", b"0") != meta.get(b"seq", b"0"):
+            raise StoreOwned(
+                "the server has applied a part of a commit again when it loaded its append-only file, which had been cut "
+                "within a transaction: its aggregates cannot be trusted. `ab-monitor rebuild` makes new ones from Kafka"
+            )
+        if self.opened and meta.get(b"run") != self._run.encode():
+            self._meet_server()
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
         swept = {name[6:].decode(): int(ms) for name, ms in meta.items() if name.startswith(b"swept:")}
         return State(self._commits, self._sweeps, swept, _positions(offsets, progress))
+
+    def _meet_server(self) -> None:
+        """Have a server that was started since rewrite its append-only file.
+
+        If the file was cut within a transaction, Redis and Valkey leave the beginning of that transaction in it, and
+        what is appended next would complete it at the start after this one (mended in valkey-io/valkey#4342).
+        """
+        with unavailable(self.settings):
+            # It may not be allowed to this user, there may be no such file, or it may be being rewritten already.
+            with suppress(redis.exceptions.ResponseError):
+                self.client.bgrewriteaof()
+            self.client.hset(self.keys.meta, "run", self._run)
 
     def check_live(self, live: bytes | None) -> None:
         """Raise `StoreOwned` unless the live generation is the one that this store was opened under."""

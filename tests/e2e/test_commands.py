@@ -175,6 +175,16 @@ class TestReplay:
         assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 6000
         assert not (tmp_path / "store/valkey.sock").exists()
 
+    def test_two_at_once_on_the_same_file_count_nothing_twice(self, tmp_path: Path) -> None:
+        """Whoever is refused goes back to where the other one is."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        lines = tmp_path / "events.jsonl"
+        lines.write_text("\n".join(json.dumps({**RESPONSE, "response_id": f"r-{n}"}) for n in range(30_000)))
+        command = [sys.executable, "-m", "monitor", "replay", "--config", str(config), str(lines)]
+        both = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+        assert [each.wait(60) for each in both] == [0, 0]
+        assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 30_000
+
     def test_a_stopped_replay_goes_on_where_it_was(self, tmp_path: Path) -> None:
         """Stopped in the middle and started again, it reads the rest and nothing twice."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")

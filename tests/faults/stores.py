@@ -160,7 +160,8 @@ def cut_file(ground: Ground) -> Result:
         for _ in range(arena.result.times):
             arena.progresses(300)
             arena.server.process.kill()
-            (file,) = Path(arena.server.directory, "appendonlydir").glob("*.incr.aof")
+            files = Path(arena.server.directory, "appendonlydir").glob("*.incr.aof")
+            file = max(files, key=lambda each: each.stat().st_mtime)
             os.truncate(file, chance.randrange(file.stat().st_size // 2, file.stat().st_size))
             arena.server.start()
             back = time.monotonic()

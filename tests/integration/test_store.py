@@ -304,6 +304,29 @@ class TestLostTail:
             found = bench.reader.summary().experiments["ranker"].variants["control"]
             assert (found.rated_responses, dict(found.feedback)) == (1, {"clicked": 1, "rating": 1})
 
+    def test_a_commit_that_is_half_replayed_is_noticed(self) -> None:
+        """A file cut within a transaction, loaded, appended to and loaded again: its increments count twice."""
+        with RedisServer(redis_binary(), appendfsync="always") as server:
+            store = Bench(server).worker()[1]
+            (file,) = (server.directory / "appendonlydir").glob("*.incr.aof")
+
+            def commit(offset: int) -> int:
+                step = Advance("a:0", offset - 1 or None, Position(offset))
+                assert store.commit(Commit(advances=[step])) == "applied"
+                return file.stat().st_size
+
+            whole = commit(1)
+            cut = (whole + commit(2)) // 2
+            server.process.kill()
+            os.truncate(file, cut)
+            server.start()
+            store.state()
+            commit(2)
+            server.process.kill()
+            server.start()
+            with pytest.raises(StoreOwned, match="append-only file.*rebuild"):
+                store.state()
+
 
 class TestForgottenRows:
     """Everything that is noted goes at last."""

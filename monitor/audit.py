@@ -1,0 +1,369 @@
+"""`ab-monitor audit`: compares the stored aggregates with the stored rows.
+
+Every integer that can be recomputed from rows that are still held is recomputed and compared:
+
+- students' rows are kept, so the sums over students and cohorts are compared whole, and all-time sums over responses
+  with what the students' totals add up to;
+- responses' rows are held from the sweep's boundary on, so time buckets after it are compared; as long as nothing was
+  swept, all-time sums, feedback kinds and what responses without a student contribute are compared as well.
+
+The rows are read with SCAN, a few thousand at a time, so the store has to stand still meanwhile: if a commit came in
+between, the audit starts over a few times and then says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms, oldest_chunk
+from monitor.attribution import DAY_MS, PENDING, Row, Student, pack_unit, response_sums, standing
+from monitor.config import Settings
+from monitor.errors import DependencyUnavailable
+from monitor.ingest.differences import Changes, write_responses, write_units
+from monitor.ingest.experiment import Experiment
+from monitor.store import Commit, RedisStore, State, served, view_store
+from monitor.store.generations import live_store
+from monitor.store.redis import unavailable
+from monitor.store.rows import decode_row, decode_student
+from monitor.summary import iso
+
+_AT_ONCE: Final = 5_000
+_ATTEMPTS: Final = 3
+_SHOWN: Final = 20
+_ROW: Final = ord("r")
+_DIFFERENCE: Final = np.dtype([("index", ">u2"), ("difference", ">i8")])
+_RESPONSES: Final = ("responses", "their offsets", "rated responses", "their offsets")
+_PER_METRIC: Final = (
+    "undefined {}", "their offsets", "Σ {}, low", "Σ {}, high", "Σ {}·offset, low", "Σ {}·offset, high",
+    "Σ {}², low", "Σ {}², high",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One integer that is not what the rows say."""
+
+    experiment: str
+    variant: str
+    what: str
+    stored: int
+    recomputed: int
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was compared, and what differs."""
+
+    checked: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """(experiment, variant, kind of record) → integers compared"""
+    differences: list[Difference] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    rows: int = 0
+    students: int = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument("--experiment", metavar="E", help="only this one")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Audit the store; return 0 if all agrees, 1 if something differs."""
+    with served(settings.store) as reached:
+        store = live_store(reached)
+        try:
+            findings = audit(store, settings)
+        finally:
+            store.close()
+    if arguments.json:
+        print(json.dumps(_json(findings), indent=1, ensure_ascii=False))
+    else:
+        _show(findings)
+    return 1 if findings.differences else 0
+
+
+def audit(store: RedisStore, settings: Settings) -> Findings:
+    """Recompute and compare; raises `DependencyUnavailable` when commits keep coming in between."""
+    numbers = view_store(store, settings)
+    experiments = [
+        Experiment(numbers[each.name], each, store.keys) for each in settings.experiments if numbers[each.name]
+    ]
+    for _ in range(_ATTEMPTS):
+        before = store.state()
+        findings = _Pass(store, experiments, before).compare()
+        after = store.state()
+        if (after.commits, after.sweeps) == (before.commits, before.sweeps):
+            return findings
+    raise DependencyUnavailable(
+        f"the store is being written: {after.commits - before.commits} commits came in during the last of {_ATTEMPTS} "
+        "attempts. Stop the workers for the time of the audit (they go on exactly where they were), or audit a copy"
+    )
+
+
+class _Pass:
+    """One reading of all rows."""
+
+    def __init__(self, store: RedisStore, experiments: Sequence[Experiment], state: State) -> None:
+        self._store = store
+        self._by_number = {each.number: each for each in experiments}
+        self._swept = {each.number: state.swept_ms.get(str(each.number), 0) for each in experiments}
+        self._expected: dict[bytes, Counter[int]] = defaultdict(Counter)
+        self._kinds: Counter[tuple[int, str]] = Counter()
+        self._totals: dict[tuple[int, int], list[int]] = {}
+        self._findings = Findings()
+
+    def compare(self) -> Findings:
+        """Read every row, then every aggregate."""
+        for names in self._batches():
+            rows = [name for name in names if name[len(self._store.keys.prefix)] == _ROW]
+            self._add_responses(rows)
+            for experiment in self._by_number.values():
+                students = [name for name in names if name.startswith(experiment.student_prefix)]
+                self._add_students(experiment, students)
+        for experiment in self._by_number.values():
+            for index, name in enumerate(sorted(experiment.settings.variants)):
+                self._compare_variant(experiment, index, name)
+        return self._findings
+
+    def _batches(self) -> Iterator[list[bytes]]:
+        """Yield the names of all rows, a few thousand at a time."""
+        with unavailable(self._store.settings):
+            batch: set[bytes] = set()
+            for name in self._store.client.scan_iter(self._store.keys.prefix + b"[rs]*", count=_AT_ONCE):
+                batch.add(name)
+                if len(batch) >= _AT_ONCE:
+                    yield list(batch)
+                    batch = set()
+            yield list(batch)
+
+    # ------------------------------------------------------------------ what the rows say
+
+    def _add_responses(self, names: list[bytes]) -> None:
+        by_experiment: dict[int, list[Row]] = defaultdict(list)
+        for stored in self._store.rows(names):
+            if stored is not None:
+                row = decode_row(stored)
+                if row.arm != PENDING and row.arm >> 8 in self._by_number:
+                    by_experiment[row.arm >> 8].append(row)
+        for number, rows in by_experiment.items():
+            experiment = self._by_number[number]
+            self._findings.rows += len(rows)
+            changes = Changes()
+            for row in rows:
+                variant = row.arm & 255
+                value = experiment.rules.evaluate(row)
+                changes.responses += (1, variant, row.timestamp_ms, value.rated, *value.values)
+                if not row.student:
+                    sums = response_sums(value)
+                    changes.units.append(pack_unit(variant, row.timestamp_ms // DAY_MS, sums, sums))
+                    changes.presence[variant, 2] += 1
+                for kind, reactions in value.kinds:
+                    self._kinds[row.arm, kind] += reactions
+                    self._kinds[row.arm, "+" + kind] += 1
+            self._add(experiment, changes)
+
+    def _add_students(self, experiment: Experiment, names: list[bytes]) -> None:
+        changes = Changes()
+        width = experiment.layout.sums_width
+        for stored in self._store.rows(names):
+            if stored is None:
+                continue
+            student: Student = decode_student(stored, width)
+            self._findings.students += 1
+            found = standing(student, width)
+            if found.unit:
+                changes.units.append(found.unit)
+            changes.cohorts[found.first_variant, found.first_day] += 1
+            for variant in found.variants:
+                changes.presence[variant, 0] += 1
+                known = self._totals.setdefault((experiment.number, variant), [0] * width)
+                for at, number in enumerate(student.totals[variant]):
+                    known[at] += number
+            if len(found.variants) > 1:
+                changes.presence[found.first_variant, 1] += 1
+        self._add(experiment, changes)
+
+    def _add(self, experiment: Experiment, changes: Changes) -> None:
+        """Sum up what the worker would have written for these rows."""
+        commit = Commit()
+        arguments = commit, self._store.keys, experiment.number, experiment.layout
+        write_responses(*arguments, experiment.settings.decay, changes)
+        write_units(*arguments, changes)
+        for key, packed in zip(commit.differences[::2], commit.differences[1::2], strict=True):
+            found = np.frombuffer(packed, dtype=_DIFFERENCE)
+            known = self._expected[key]
+            for index, difference in zip(found["index"].tolist(), found["difference"].tolist(), strict=True):
+                known[index] += difference
+
+    # ------------------------------------------------------------------ what the store says
+
+    def _vector(self, key: bytes) -> Ints:
+        with unavailable(self._store.settings):
+            stored = self._store.client.get(key)
+        return np.frombuffer(stored or b"", dtype=">i8").astype(np.int64)
+
+    def _compare_variant(self, experiment: Experiment, index: int, name: str) -> None:
+        number, keys = experiment.number, self._store.keys
+        swept_ms = self._swept[number]
+        newest_ms = self._store.newest_response_ms(number, len(experiment.arms)) or 0
+        retention_ms = experiment.settings.retention_ms
+        everything = self._vector(keys.responses(number, index))
+        students = self._vector(keys.units(number, index))
+        anonymous = int(students[2]) if len(students) > 2 else 0  # noqa: PLR2004  see Layout.unit_width
+        where = experiment.settings.name, name
+        if not swept_ms:
+            self._compare(where, "all time", keys.responses(number, index), everything, _labels(experiment))
+            self._compare_kinds(where, number, index)
+        else:
+            self._findings.unchecked.append(f"{name}: feedback kinds, because old responses are gone by design")
+        if not anonymous:
+            self._compare_totals(where, experiment, index, everything)
+        if not swept_ms or not anonymous:
+            self._compare(where, "students", keys.units(number, index), students)
+        else:
+            self._findings.unchecked.append(f"{name}: sums over students, because {anonymous} responses name none")
+        for day in self._places(keys.cohorts(number, index), keys.cohort(number, index, 0)):
+            key = keys.cohort(number, index, day)
+            if not swept_ms or not anonymous or day * DAY_MS >= swept_ms:
+                label = iso(day * DAY_MS)[:10]
+                self._compare(where, "cohorts", key, self._vector(key), prefix=f"cohort {label}")
+        for decay in experiment.settings.decay:
+            span_ms = bucket_span_ms(decay)
+            first = -(-swept_ms * BUCKETS_PER_CHUNK // span_ms)
+            for chunk in self._places(keys.chunks(number, index, decay.name), keys.chunk(number, index, decay.name, 0)):
+                from_bucket = max(first - chunk * BUCKETS_PER_CHUNK, 0)
+                if from_bucket < BUCKETS_PER_CHUNK and chunk >= oldest_chunk(newest_ms, retention_ms, span_ms):
+                    self._compare_chunk(where, experiment, index, decay.name, chunk, span_ms, from_bucket)
+
+    def _places(self, index: bytes, zeroth: bytes) -> list[int]:
+        """Return the numbers of the records that an index names, or that the rows say there must be."""
+        prefix = zeroth.removesuffix(b"0")
+        with unavailable(self._store.settings):
+            named = {int(place) for place in self._store.client.hkeys(index)}
+        return sorted(named | {int(key[len(prefix) :]) for key in self._expected if key.startswith(prefix)})
+
+    def _compare_chunk(
+        self,
+        where: tuple[str, str],
+        experiment: Experiment,
+        index: int,
+        decay: str,
+        chunk: int,
+        span_ms: int,
+        from_bucket: int,
+    ) -> None:
+        width = experiment.layout.response_width
+        labels = _labels(experiment)
+        key = self._store.keys.chunk(experiment.number, index, decay, chunk)
+        stored = self._vector(key)
+        expected = self._expected.get(key, Counter())
+        for at in sorted({*np.flatnonzero(stored).tolist(), *expected}):
+            bucket, place = divmod(at, width)
+            if bucket >= from_bucket:
+                begins = iso((chunk * BUCKETS_PER_CHUNK + bucket) * span_ms // BUCKETS_PER_CHUNK)
+                found = int(stored[at]) if at < len(stored) else 0
+                self._check(
+                    where, "time buckets", f"{decay} bucket from {begins}: {labels[place]}", found, expected[at]
+                )
+
+    def _compare_kinds(self, where: tuple[str, str], number: int, index: int) -> None:
+        with unavailable(self._store.settings):
+            stored = self._store.client.hgetall(self._store.keys.kinds(number, index))
+        found = {kind.decode(): int(count) for kind, count in stored.items()}
+        expected = {kind: count for (arm, kind), count in self._kinds.items() if arm == number << 8 | index}
+        for kind in sorted({*found, *expected}):
+            label = f"responses with {kind[1:]}" if kind[:1] == "+" else f"reactions of kind {kind}"
+            self._check(where, "feedback", label, found.get(kind, 0), expected.get(kind, 0))
+
+    def _compare_totals(self, where: tuple[str, str], experiment: Experiment, index: int, everything: Ints) -> None:
+        """Compare the sums over all responses with the sums over all students' totals."""
+        width = experiment.layout.sums_width
+        metrics = [metric.name for metric in experiment.settings.metrics]
+        expected = self._totals.get((experiment.number, index), [0] * width)
+        found = [*everything.tolist(), *[0] * (experiment.layout.response_width - len(everything))]
+        for label, stored, recomputed in (
+            ("responses, against students", found[0], expected[0]),
+            ("rated responses, against students", found[2], expected[1]),
+            *(
+                (
+                    f"Σ {metric}, against students",
+                    (found[7 + 8 * m] << LIMB_BITS) + found[6 + 8 * m],
+                    expected[2 + m],
+                )
+                for m, metric in enumerate(metrics)
+            ),
+            *(
+                (f"undefined {metric}, against students", found[4 + 8 * m], expected[2 + len(metrics) + m])
+                for m, metric in enumerate(metrics)
+            ),
+        ):
+            self._check(where, "all time", label, stored, recomputed)
+
+    def _compare(
+        self, where: tuple[str, str], kind: str, key: bytes, stored: Ints, labels: Sequence[str] = (), prefix: str = ""
+    ) -> None:
+        expected = self._expected.get(key, Counter())
+        for at in sorted({*np.flatnonzero(stored).tolist(), *expected}):
+            label = labels[at] if labels else f"{prefix or kind}, integer {at}"
+            self._check(where, kind, label, int(stored[at]) if at < len(stored) else 0, expected[at])
+
+    def _check(self, where: tuple[str, str], kind: str, label: str, stored: int, recomputed: int) -> None:
+        self._findings.checked[*where, kind] += 1
+        if stored != recomputed:
+            self._findings.differences.append(Difference(*where, label, stored, recomputed))
+
+
+def _labels(experiment: Experiment) -> list[str]:
+    """Return what each integer of a record over responses is; see `Layout.response_width`."""
+    names = [metric.name for metric in experiment.settings.metrics]
+    return [*_RESPONSES, *(label.format(name) for name in names for label in _PER_METRIC)]
+
+
+def _json(findings: Findings) -> dict[str, Any]:
+    return {
+        "rows": findings.rows,
+        "students": findings.students,
+        "checked": sum(findings.checked.values()),
+        "unchecked": findings.unchecked,
+        "differences": [
+            {name: getattr(each, name) for name in ("experiment", "variant", "what", "stored", "recomputed")}
+            for each in findings.differences
+        ],
+    }
+
+
+def _show(findings: Findings) -> None:
+    console = Console()
+    wrong = Counter((each.experiment, each.variant) for each in findings.differences)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(("experiment", "variant", "records", "integers compared")):
+        table.add_column(column, justify="right" if place == 3 else "left")  # noqa: PLR2004  the last one
+    for (experiment, variant, kind), count in sorted(findings.checked.items()):
+        table.add_row(experiment, variant, kind, f"{count:,}")
+    console.print(table)
+    for each in findings.differences[:_SHOWN]:
+        line = f"{each.experiment} / {each.variant}: {each.what}: stored {each.stored}, rows say {each.recomputed}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if len(findings.differences) > _SHOWN:
+        console.print(f"… and {len(findings.differences) - _SHOWN} more")
+    for line in findings.unchecked:
+        console.print(f"not compared: {line}", markup=False, highlight=False, soft_wrap=True)
+    checked = sum(findings.checked.values())
+    verdict = "all agree" if not findings.differences else f"{len(findings.differences)} DIFFER ({len(wrong)} variants)"
+    console.print(
+        f"audit: {checked:,} integers recomputed from {findings.rows:,} responses and {findings.students:,} students: "
+        f"{verdict}",
+        highlight=False,
+        soft_wrap=True,
+    )

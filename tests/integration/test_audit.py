@@ -1,0 +1,122 @@
+"""The audit, on real servers: silent about what is right, and by name about what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.audit import audit
+from monitor.errors import DependencyUnavailable
+from monitor.events import Feedback, Response
+from monitor.ingest.progress import Progress
+from monitor.ingest.sweeper import Sweeper
+from monitor.store import Advance, Commit, Position
+from tests.integration.test_exactness import _SLOW, Bench
+from tests.integration.test_store import _rating, _response
+from tests.servers.redis import RedisServer
+from tests.support.streams import EXPERIMENT, HOUR, START, arrivals, streams
+
+Events = Sequence[Response | Feedback]
+
+
+@settings(max_examples=25, suppress_health_check=_SLOW)
+@given(data=st.data())
+def test_what_a_worker_writes_agrees_with_its_rows(data: st.DataObject, redis_server: RedisServer) -> None:
+    """Whatever the stream, the order and the batches."""
+    events = data.draw(streams())
+    bench = Bench(redis_server)
+    bench.feed(data.draw(arrivals(events)), workers=2, turns=data.draw(st.lists(st.integers(0, 1), min_size=1)))
+    findings = audit(bench.store, bench.settings)
+    assert findings.differences == []
+    assert findings.unchecked == []
+    bench.store.close()
+
+
+@pytest.fixture
+def bench(store_server: RedisServer) -> Bench:
+    """Return a store with a few events."""
+    made = Bench(store_server)
+    anonymous = Response("r-8", START + HOUR, "ranker", "treatment", _response(8, START).items, None)
+    made.feed(
+        [
+            [
+                _response(1, START),
+                _response(2, START + 3 * HOUR),
+                anonymous,
+                _rating(1, START + 5),
+                _rating(8, START + HOUR),
+            ]
+        ]
+    )
+    return made
+
+
+def _increase(name: Callable[[Bench], bytes], at: int) -> Callable[[Bench], None]:
+    def corrupt(bench: Bench) -> None:
+        bench.store.client.execute_command("BITFIELD", name(bench), "INCRBY", "i64", f"#{at}", 1)
+
+    return corrupt
+
+
+def _delete(pattern: bytes) -> Callable[[Bench], None]:
+    def corrupt(bench: Bench) -> None:
+        name = next(bench.store.client.scan_iter(bench.store.keys.prefix + pattern))
+        assert bench.store.client.delete(name)
+
+    return corrupt
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "said"),
+    [
+        (_increase(lambda b: b.store.keys.responses(b.number, 0), 0), "responses"),
+        (_increase(lambda b: b.store.keys.units(b.number, 0), 3), "students, integer 3"),
+        (_increase(lambda b: b.store.keys.cohort(b.number, 0, START // 86_400_000), 1), "cohort 2026-01-01"),
+        (
+            _increase(lambda b: b.store.keys.chunk(b.number, 0, "1h", START // HOUR), 2),
+            "1h bucket from 2026-01-01T00:00",
+        ),
+        (lambda b: b.store.client.hincrby(b.store.keys.kinds(b.number, 0), "rating", 1), "reactions of kind rating"),
+        (_delete(b"rr-1"), "rated responses"),
+        (_delete(b"s*"), "students, integer 0"),
+        (_delete(b"b:*:24h:*"), "24h bucket"),
+    ],
+)
+def test_every_kind_of_damage_is_named(bench: Bench, corrupt: Callable[[Bench], None], said: str) -> None:
+    """Where it is, what is stored and what the rows say."""
+    assert audit(bench.store, bench.settings).differences == []
+    corrupt(bench)
+    assert said in " ".join(each.what for each in audit(bench.store, bench.settings).differences)
+
+
+def test_what_was_swept_is_no_damage(bench: Bench) -> None:
+    """Only what the rows that are held can tell is compared, and the rest is said."""
+    later = START + EXPERIMENT.horizon_ms + 2 * HOUR
+    engine, store = bench.worker()
+    progress = Progress({"1": EXPERIMENT.horizon_ms})
+    progress.load(store.state())
+    progress.see_ends({"t:0": 5})
+    progress.advanced([Advance("t:0", 5, Position(5, later))])
+    Sweeper(store, [engine._experiments["ranker"]]).sweep(progress)
+    findings = audit(bench.store, bench.settings)
+    assert findings.differences == []
+    assert any("feedback kinds" in line for line in findings.unchecked)
+    assert any("1 responses name none" in line for line in findings.unchecked)
+
+
+def test_a_store_that_is_written_meanwhile_is_not_judged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half-read rows would look like damage."""
+    _, store = bench.worker()
+    read = bench.store.rows
+
+    def rows(keys: Sequence[bytes]) -> list[bytes | None]:
+        store.state()
+        assert store.commit(Commit()) == "applied"
+        return read(keys)
+
+    monkeypatch.setattr(bench.store, "rows", rows)
+    with pytest.raises(DependencyUnavailable, match="is being written"):
+        audit(bench.store, bench.settings)
