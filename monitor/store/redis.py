@@ -151,7 +151,7 @@ class RedisStore:
         self._run = server["run_id"]
         if meta.get(b"begun", b"0") != meta.get(b"seq", b"0"):
             raise StoreOwned(
-                "the server has applied a part of a commit again when it loaded its append-only file, which had been cut "
+                "the server has applied a part of a commit again when it loaded its append-only file, which was cut "
                 "within a transaction: its aggregates cannot be trusted. `ab-monitor rebuild` makes new ones from Kafka"
             )
         if self.opened and meta.get(b"run") != self._run.encode():

@@ -310,21 +310,20 @@ class TestLostTail:
             store = Bench(server).worker()[1]
             (file,) = (server.directory / "appendonlydir").glob("*.incr.aof")
 
-            def commit(offset: int) -> int:
+            def commit(offset: int) -> None:
                 step = Advance("a:0", offset - 1 or None, Position(offset))
                 assert store.commit(Commit(advances=[step])) == "applied"
-                return file.stat().st_size
 
-            whole = commit(1)
-            cut = (whole + commit(2)) // 2
+            commit(1)
+            commit(2)
             server.process.kill()
-            os.truncate(file, cut)
+            os.truncate(file, file.read_bytes().rindex(b"EXEC") + 2)
             server.start()
             store.state()
             commit(2)
             server.process.kill()
             server.start()
-            with pytest.raises(StoreOwned, match="append-only file.*rebuild"):
+            with pytest.raises(StoreOwned, match=r"append-only file.*rebuild"):
                 store.state()
 
 
