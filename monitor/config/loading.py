@@ -29,6 +29,7 @@ PREFIX: Final = "ABMONITOR_"
 _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
     "store": {"password", "user_hash_key"},
+    "http": {"token"},
 }
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -36,6 +37,7 @@ _SCHEMES: Final = ("redis://", "rediss://", "unix://", "embedded:")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
 _LARGEST_PORT: Final = 65_535
+_SHORTEST_TOKEN: Final = 16
 
 Reader = Callable[[str, object], Any]
 
@@ -73,6 +75,7 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
         raise _unknown_variable(name)
     _check_kafka(settings.kafka)
     _check_store(settings.store, _table("store", document))
+    _check_pair("http", settings.http.tls_cert_file, settings.http.tls_key_file, ("tls_cert_file", "tls_key_file"))
     return settings
 
 
@@ -219,6 +222,13 @@ def _protocol(key: str, value: object) -> str:
     return one_of(key, value, _PROTOCOLS)
 
 
+def _token(key: str, value: object) -> str:
+    token = text(key, value)
+    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(key, "…", f"at least {_SHORTEST_TOKEN} printable ASCII characters without blanks")
+    return token
+
+
 def _lost_history(key: str, value: object) -> str:
     return one_of(key, value, ("stop", "continue"))
 
@@ -286,7 +296,9 @@ _STORE: Final[Mapping[str, Reader]] = MappingProxyType(
         "user_hash_key": text,
     }
 )
-_HTTP: Final[Mapping[str, Reader]] = MappingProxyType({"host": text, "port": _port})
+_HTTP: Final[Mapping[str, Reader]] = MappingProxyType(
+    {"host": text, "port": _port, "tls_cert_file": _file, "tls_key_file": _file, "token": _token}
+)
 _LIMITS: Final[Mapping[str, Reader]] = MappingProxyType(
     {
         "max_payload_bytes": _count,
@@ -328,9 +340,11 @@ def _check_kafka(kafka: KafkaSettings) -> None:
     _check_pair("kafka", kafka.ssl_cert_file, kafka.ssl_key_file)
 
 
-def _check_pair(section: str, certificate: str | None, key: str | None) -> None:
+def _check_pair(
+    section: str, certificate: str | None, key: str | None, names: tuple[str, str] = ("ssl_cert_file", "ssl_key_file")
+) -> None:
     if (certificate is None) != (key is None):
-        given, missing = ("ssl_cert_file", "ssl_key_file") if certificate else ("ssl_key_file", "ssl_cert_file")
+        given, missing = names if certificate else names[::-1]
         raise ConfigError(f"{section}.{given}", certificate or key, f"{section}.{missing} with it")
 
 

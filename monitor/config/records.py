@@ -59,6 +59,11 @@ class StoreSettings:
 class HttpSettings:
     host: str = "127.0.0.1"
     port: int = 9464
+    tls_cert_file: str | None = None
+    """PEM, the chain included; with it only HTTPS is spoken."""
+    tls_key_file: str | None = None
+    token: str | None = field(default=None, repr=False)
+    """What `Authorization: Bearer` has to bring, but for the health checks; None lets everybody in."""
 
 
 @dataclass(frozen=True, slots=True)

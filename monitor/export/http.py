@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
@@ -11,6 +13,7 @@ from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from cheroot import wsgi
+from cheroot.ssl.builtin import BuiltinSSLAdapter
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -27,6 +30,8 @@ _TIMEOUT_S: Final = 10
 _LARGEST_HEADER: Final = 16_384
 _THREADS: Final = 4
 _LARGEST_BACKLOG: Final = 64
+_OPEN: Final = ("/-/healthy", "/-/ready")
+"""What an orchestrator asks, without a token."""
 PATHS: Final = (
     "/",
     "/metrics",
@@ -83,6 +88,8 @@ class HttpServer:
             shutdown_timeout=1,
         )
         self._server.max_request_header_size = _LARGEST_HEADER
+        self._token = None if settings.token is None else f"Bearer {settings.token}".encode()
+        self._server.ssl_adapter = _tls(settings)
         log_line: Any = lambda msg="", level=20, traceback=False: log.log(level, "http %s", msg)  # noqa: ARG005, E731
         cast(Any, self._server).error_log = log_line
         self._thread: threading.Thread | None = None
@@ -91,6 +98,11 @@ class HttpServer:
     def port(self) -> int:
         """The port it listens on."""
         return int(self._server.bind_addr[1])
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http{'s' if self._settings.tls_cert_file else ''}://{self._settings.host}:{self.port}/"
 
     def start(self) -> None:
         """Listen; raises `UsageError` if the address cannot be used."""
@@ -111,12 +123,14 @@ class HttpServer:
         path = environ.get("PATH_INFO", "")
         headers = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
         try:
-            _admit(environ)
+            self._admit(path, environ)
             status, kind, body = self._route(path, environ)
         except _Answer as answer:
             status, kind, body = answer.status, "text/plain; charset=utf-8", answer.text.encode() + b"\n"
             if status == HTTPStatus.METHOD_NOT_ALLOWED:
                 headers.append(("Allow", "GET, HEAD"))
+            if status == HTTPStatus.UNAUTHORIZED:
+                headers.append(("WWW-Authenticate", "Bearer"))
         except DependencyUnavailable as error:
             status, kind = HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8"
             body = f"the store is out of reach: {error}\n".encode()
@@ -125,6 +139,16 @@ class HttpServer:
         headers += [("Content-Type", kind), ("Content-Length", str(len(body)))]
         start(f"{status.value} {status.phrase}", headers)
         return [b""] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _admit(self, path: str, environ: Environ) -> None:
+        """Refuse what is neither GET nor HEAD, any body, and whoever does not bring the token if one is needed."""
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            raise _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+        if int(environ.get("CONTENT_LENGTH") or 0) > 0 or environ.get("HTTP_TRANSFER_ENCODING"):
+            raise _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
+        given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1")
+        if self._token is not None and path not in _OPEN and not hmac.compare_digest(given, self._token):
+            raise _Answer(HTTPStatus.UNAUTHORIZED, "a bearer token is needed here")
 
     def _route(self, path: str, environ: Environ) -> tuple[HTTPStatus, str, bytes]:  # noqa: PLR0911  one for each path
         if path in ("/metrics", "/metrics/experiments"):
@@ -160,12 +184,15 @@ class HttpServer:
         return HTTPStatus.OK, "text/html; charset=utf-8", self._page.render(summary, trouble)
 
 
-def _admit(environ: Environ) -> None:
-    """Refuse what is neither GET nor HEAD, and any body."""
-    if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-        raise _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
-    if int(environ.get("CONTENT_LENGTH") or 0) > 0 or environ.get("HTTP_TRANSFER_ENCODING"):
-        raise _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
+def _tls(settings: HttpSettings) -> BuiltinSSLAdapter | None:
+    if settings.tls_cert_file is None:
+        return None
+    try:
+        adapter = BuiltinSSLAdapter(settings.tls_cert_file, settings.tls_key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"http.tls_*: the certificate or its key cannot be used: {error}") from error
+    adapter.context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return adapter
 
 
 def _json(found: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> tuple[HTTPStatus, str, bytes]:

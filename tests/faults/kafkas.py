@@ -244,7 +244,8 @@ def beyond_the_end(ground: Ground) -> Result:
             worker.ends_with(6)
             assert "before the stored position" in worker.said()
         arena.write_config(kafka='on_lost_history = "continue"')
-        with arena.worker():
+        with arena.worker() as worker:
+            worker.says("history lost")
             arena.write(arena.events[4_000:], per_second=5_000)
             arena.finish()
         return arena.compare()
@@ -260,8 +261,8 @@ def backlog(ground: Ground) -> Result:
         arena.write(sorted(arena.events, key=lambda event: event.kind != "response"), per_second=1e9)
         arena.written()
         began = time.monotonic()
-        with arena.worker() as first, arena.worker():
-            first.says("held back")
+        with arena.worker() as first, arena.worker() as second:
+            eventually("one waits for the other", lambda: "held back" in first.said() + second.said())
             arena.resumes(began)
             arena.finish()
         return arena.compare()
