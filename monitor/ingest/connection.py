@@ -5,17 +5,19 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer
-from kafka.errors import KafkaError
+from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError, SaslAuthenticationFailedError
 
 from monitor.config import KafkaSettings
-from monitor.errors import DependencyUnavailable, UsageError
+from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError
 
 BOOTSTRAP_MS: Final = 10_000
 _REQUEST_MS: Final = 5_000
+_PROBE_S: Final = 2.0
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
@@ -49,14 +51,14 @@ def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
             **connection_options(settings), bootstrap_timeout_ms=BOOTSTRAP_MS, metrics_enabled=False
         )
     except KafkaError as error:
-        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
+        raise unusable(settings, error) from error
     try:
         partitions = {
             topic: len(consumer.partitions_for_topic(topic) or ())
             for topic in (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
         }
     except KafkaError as error:
-        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
+        raise refused(settings, error) from error
     finally:
         consumer.close(autocommit=False)
     lines: list[tuple[str, str | None]] = []
@@ -74,17 +76,57 @@ def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
 
 
 def unreachable(settings: KafkaSettings) -> str | None:
-    """Return why no bootstrap server accepts a connection, None if one does: clients retry in silence."""
+    """Return why no bootstrap server accepts a connection (and a handshake), None if one does.
+
+    The client itself tries again and again without a word.
+    """
     trouble = None
+    context = connection_options(settings).get("ssl_context")
     for server in settings.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
+        host = host.strip("[]")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+            with socket.create_connection((host, int(port)), timeout=_PROBE_S) as plain:
+                if context is not None:
+                    with context.wrap_socket(plain, server_hostname=host) as secured:
+                        _listen(secured)
+        except ssl.SSLCertVerificationError as error:
+            trouble = f"Kafka at {settings.bootstrap_servers}: its certificate is refused: {error.verify_message}"
         except OSError as error:
             trouble = f"Kafka at {settings.bootstrap_servers}: {error}"
         else:
             return None
     return trouble
+
+
+def _listen(secured: ssl.SSLSocket) -> None:
+    """Give the server the time to refuse this client's certificate, which TLS 1.3 does after the handshake."""
+    secured.settimeout(0.2)
+    with suppress(TimeoutError):
+        secured.recv(1)
+
+
+def refused(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
+    """Return what it means that the cluster does not do what a client wants: a mistake, or an outage."""
+    place = f"Kafka at {settings.bootstrap_servers}"
+    if isinstance(error, SaslAuthenticationFailedError) or "SaslAuthenticationFailed" in str(error):
+        return UsageError(f"{place} refuses kafka.sasl_username {settings.sasl_username!r} or its password")
+    if isinstance(error, AuthorizationError):
+        return UsageError(f"{place} does not permit this: {error}; docs/security.md lists what is needed")
+    return DependencyUnavailable(f"{place}: {error}")
+
+
+def unusable(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
+    """Return why a client could not be made: it says only that it could not connect in time."""
+    trouble = unreachable(settings)
+    if trouble is not None:
+        return DependencyUnavailable(trouble)
+    if settings.sasl_mechanism is not None and isinstance(error, KafkaTimeoutError):
+        return UsageError(
+            f"Kafka at {settings.bootstrap_servers} refuses kafka.sasl_username {settings.sasl_username!r}, its "
+            f"password, or {settings.sasl_mechanism}: it closes the connection instead of answering"
+        )
+    return refused(settings, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +153,7 @@ class Topics:
             found = self._admin.describe_topics(list(names))
         except KafkaError as error:
             self.close()
-            raise DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}") from error
+            raise refused(self._settings, error) from error
         return {
             each["name"]: Topic(str(each["topic_id"]), len(each["partitions"]))
             for each in found

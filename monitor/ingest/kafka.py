@@ -26,7 +26,7 @@ from kafka.structs import OffsetAndMetadata
 
 from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.connection import BOOTSTRAP_MS, Topic, Topics, connection_options, unreachable
+from monitor.ingest.connection import BOOTSTRAP_MS, Topic, Topics, connection_options, refused, unreachable, unusable
 from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.membership import Rebalances, partition_name, partition_of
 from monitor.ingest.source import Gap, Kind, Refused, Slice
@@ -91,7 +91,7 @@ class KafkaSource:
                 metrics_enabled=False,
             )
         except KafkaError as error:
-            raise DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}") from error
+            raise unusable(self._settings, error) from error
         self._rebalances = Rebalances(self._consumer)
         self._consumer.subscribe(topics=list(self._kinds), listener=self._rebalances)
 
@@ -182,20 +182,17 @@ class KafkaSource:
         try:
             found = self._consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
         except KafkaError as error:
-            raise self._unavailable(error) from error
+            raise refused(self._settings, error) from error
         return {each: found[each].offset if found.get(each) else ends[each] for each in partitions}
 
     def _offsets(self, which: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         try:
             return dict(getattr(self._consumer, which)(partitions))
         except KafkaError as error:
-            raise self._unavailable(error) from error
+            raise refused(self._settings, error) from error
         except KeyError as error:
             # The client raises it of partitions that have just been created.
             raise DependencyUnavailable(f"Kafka says nothing yet of partition {error}") from error
-
-    def _unavailable(self, error: KafkaError) -> DependencyUnavailable:
-        return DependencyUnavailable(f"Kafka at {self._settings.bootstrap_servers}: {error}")
 
     def poll(self) -> Sequence[Slice]:
         """See `Source`; slices of responses come before those of feedback."""
@@ -212,7 +209,7 @@ class KafkaSource:
             self.rewind()
             return []
         except KafkaError as error:
-            raise self._unavailable(error) from error
+            raise refused(self._settings, error) from error
         slices = []
         now = time.monotonic()
         for partition, records in polled.items():

@@ -335,7 +335,10 @@ def unavailable(settings: StoreSettings) -> Iterator[None]:
     except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         raise UsageError(f"store at {place} refuses this user: {error}") from error
     except _WAIT as error:
-        raise StoreUnavailable(f"store at {place}: {error}") from error
+        hint = ""
+        if settings.url.startswith("rediss://") and settings.ssl_cert_file is None and "EOF occurred" in str(error):
+            hint = " (does the server want a client's certificate? store.ssl_cert_file)"
+        raise StoreUnavailable(f"store at {place}: {error}{hint}") from error
     except redis.exceptions.ResponseError as error:
         if "WRONGTYPE" in str(error):
             raise StoreOwned(f"store at {place} holds something else under the prefix abm: ({error})") from error

@@ -25,10 +25,10 @@ _SETTINGS = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
+advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}{listeners}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
 log.dirs={directory}/logs
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
@@ -62,9 +62,21 @@ def jars() -> Path:
 
 
 class KafkaBroker:
-    """One broker with its own directory; `advertised` is the port that clients are told, of a proxy in front of it."""
+    """One broker with its own directory.
 
-    def __init__(self, *, advertised: int | None = None) -> None:
+    `advertised` is the port that clients are told, of a proxy in front of it; `listeners` are further ones: name →
+    protocol and port; `settings` are added to server.properties; `scram` are users and passwords.
+    """
+
+    def __init__(
+        self,
+        *,
+        advertised: int | None = None,
+        listeners: Mapping[str, tuple[str, int]] | None = None,
+        settings: Mapping[str, str] | None = None,
+        scram: Mapping[str, str] | None = None,
+    ) -> None:
+        self._scram = dict(scram or {})
         self._jars = jars()
         self._directory = Path(tempfile.mkdtemp(prefix="abm-kafka-"))
         self.port = free_port()
@@ -72,8 +84,14 @@ class KafkaBroker:
         self._advertised = advertised or self.port
         self._settings.write_text(
             _SETTINGS.format(
-                port=self.port, advertised=self._advertised, controller=free_port(), directory=self._directory
+                port=self.port,
+                advertised=self._advertised,
+                controller=free_port(),
+                directory=self._directory,
+                listeners="".join(f",{name}://127.0.0.1:{port}" for name, (_, port) in (listeners or {}).items()),
+                protocols="".join(f",{name}:{protocol}" for name, (protocol, _) in (listeners or {}).items()),
             )
+            + "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
         )
         self.process = Process(
             self._java("-Xmx512m", "kafka.Kafka", str(self._settings)),
@@ -112,10 +130,18 @@ class KafkaBroker:
                 {name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(settings or {})}}
             )
 
+    def _users(self) -> list[str]:
+        return [
+            argument
+            for name, password in self._scram.items()
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+            for argument in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
+        ]
+
     def __enter__(self) -> Self:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings)),
+            self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings), *self._users()),
             check=True,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "LOG_DIR": str(self._directory)},
