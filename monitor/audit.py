@@ -118,6 +118,7 @@ class _Pass:
         self._store = store
         self._by_number = {each.number: each for each in experiments}
         self._swept = {each.number: state.swept_ms.get(str(each.number), 0) for each in experiments}
+        self._closed = store.closed()
         self._expected: dict[bytes, Counter[int]] = defaultdict(Counter)
         self._kinds: Counter[tuple[int, str]] = Counter()
         self._totals: dict[tuple[int, int], list[int]] = {}
@@ -215,35 +216,45 @@ class _Pass:
 
     def _compare_variant(self, experiment: Experiment, index: int, name: str) -> None:
         number, keys = experiment.number, self._store.keys
-        swept_ms = self._swept[number]
-        newest_ms = self._store.newest_response_ms(number, len(experiment.arms)) or 0
-        retention_ms = experiment.settings.retention_ms
         everything = self._vector(keys.responses(number, index))
-        students = self._vector(keys.units(number, index))
-        anonymous = int(students[2]) if len(students) > 2 else 0  # noqa: PLR2004  see Layout.unit_width
         where = experiment.settings.name, name
-        if not swept_ms:
+        if self._swept[number]:
+            self._findings.unchecked.append(f"{name}: feedback kinds, because old responses are gone by design")
+        else:
             self._compare(where, "all time", keys.responses(number, index), everything, _labels(experiment))
             self._compare_kinds(where, number, index)
+        if number in self._closed:
+            self._findings.unchecked.append(f"{name}: sums over students, because the experiment is over")
         else:
-            self._findings.unchecked.append(f"{name}: feedback kinds, because old responses are gone by design")
+            self._compare_students(where, experiment, index, everything)
+        self._compare_buckets(where, experiment, index)
+
+    def _compare_students(self, where: tuple[str, str], experiment: Experiment, index: int, everything: Ints) -> None:
+        number, keys, swept_ms = experiment.number, self._store.keys, self._swept[experiment.number]
+        students = self._vector(keys.units(number, index))
+        anonymous = int(students[2]) if len(students) > 2 else 0  # noqa: PLR2004  see Layout.unit_width
         if not anonymous:
             self._compare_totals(where, experiment, index, everything)
         if not swept_ms or not anonymous:
             self._compare(where, "students", keys.units(number, index), students)
         else:
-            self._findings.unchecked.append(f"{name}: sums over students, because {anonymous} responses name none")
+            self._findings.unchecked.append(f"{where[1]}: sums over students, because {anonymous} responses name none")
         for day in self._places(keys.cohorts(number, index), keys.cohort(number, index, 0)):
             key = keys.cohort(number, index, day)
             if not swept_ms or not anonymous or day * DAY_MS >= swept_ms:
                 label = iso(day * DAY_MS)[:10]
                 self._compare(where, "cohorts", key, self._vector(key), prefix=f"cohort {label}")
+
+    def _compare_buckets(self, where: tuple[str, str], experiment: Experiment, index: int) -> None:
+        number, keys = experiment.number, self._store.keys
+        newest_ms = self._store.newest_response_ms(number, len(experiment.arms)) or 0
         for decay in experiment.settings.decay:
             span_ms = bucket_span_ms(decay)
-            first = -(-swept_ms * BUCKETS_PER_CHUNK // span_ms)
+            oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, span_ms)
+            first = -(-self._swept[number] * BUCKETS_PER_CHUNK // span_ms)
             for chunk in self._places(keys.chunks(number, index, decay.name), keys.chunk(number, index, decay.name, 0)):
                 from_bucket = max(first - chunk * BUCKETS_PER_CHUNK, 0)
-                if from_bucket < BUCKETS_PER_CHUNK and chunk >= oldest_chunk(newest_ms, retention_ms, span_ms):
+                if from_bucket < BUCKETS_PER_CHUNK and chunk >= oldest:
                     self._compare_chunk(where, experiment, index, decay.name, chunk, span_ms, from_bucket)
 
     def _places(self, index: bytes, zeroth: bytes) -> list[int]:

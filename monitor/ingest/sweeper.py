@@ -19,6 +19,8 @@ class Sweeper:
         self._store = store
         self._experiments = experiments
         self._hour = 0
+        self._closing: dict[int, int] = {}
+        """Experiments that are over → where the deletion of their students has come to."""
         self._due: list[tuple[str, int]] = []
 
     def sweep(self, progress: Progress) -> None:
@@ -32,7 +34,12 @@ class Sweeper:
                 if (noted + 1) * HOUR_MS <= late.get(experiment, 0)
             )
             self._drop_chunks()
+            self._close(progress)
             self._hour = hour
+        for number, cursor in list(self._closing.items()):
+            self._closing[number] = self._store.drop_students(number, cursor)
+            if self._closing[number] == 0:
+                del self._closing[number]
         for _ in range(_BATCHES_AT_ONCE):
             if not self._due:
                 return
@@ -41,6 +48,18 @@ class Sweeper:
             progress.swept(experiment, before_ms)
             if self._store.sweep(experiment, noted, before_ms) < 0:
                 self._due.pop()
+
+    def _close(self, progress: Progress) -> None:
+        """Begin to forget the students of experiments that are over and can no longer change."""
+        late = progress.late_before()
+        over = [each for each in self._experiments if each.ends_ms <= late.get(str(each.number), 0)]
+        closed = self._store.closed() if over else ()
+        for each in over:
+            if each.number not in closed and each.number not in self._closing:
+                # The sweep's boundary tells every worker that nothing of it may be touched any more.
+                progress.swept(str(each.number), each.ends_ms)
+                self._store.sweep(str(each.number), (each.ends_ms - 1) // HOUR_MS, each.ends_ms)
+                self._closing[each.number] = 0
 
     def _drop_chunks(self) -> None:
         for experiment in self._experiments:

@@ -2,7 +2,8 @@
 
 `abm:{0}:live` is the number of the generation that counts; a rebuild fills the next one beside it. A generation's names
 are `abm:{0}:`, its number, a colon, and then
-    m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), hash key
+    m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), closed:<e>,
+                            begun, run, hash key
     d                       hash: experiment → its number and definitions, as JSON
     z                       hash: number of an experiment → how long its rows may change (ms)
     o                       hash: topic:partition → next offset to apply

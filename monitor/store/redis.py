@@ -32,6 +32,7 @@ from monitor.store.keys import LIVE, Keys
 SCHEMA: Final = 2
 _TIMEOUT_S: Final = 10.0
 _READ_AT_ONCE: Final = 5000
+_SCAN_AT_ONCE: Final = 2000
 
 Status = Literal["applied", "moved", "changed", "swept", "restarted", "switched"]
 _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "restarted", "switched")
@@ -260,6 +261,23 @@ class RedisStore:
             self._sweeps = after
         return int(deleted)
 
+    def closed(self) -> frozenset[int]:
+        """Return the numbers of the experiments that are over and whose students' rows were deleted."""
+        with unavailable(self.settings):
+            names = self.client.hkeys(self.keys.meta)
+        return frozenset(int(name[7:]) for name in names if name.startswith(b"closed:"))
+
+    def drop_students(self, experiment: int, cursor: int) -> int:
+        """Delete some of an experiment's students' rows from `cursor` (0 at first) on; return the next, 0 when done."""
+        with unavailable(self.settings):
+            pattern = self.keys.prefix + b"s" + _escaped(experiment.to_bytes(2)) + b"*"
+            cursor, names = self.client.scan(cursor, match=pattern, count=_SCAN_AT_ONCE)
+            if names:
+                self.client.unlink(*names)
+            if cursor == 0:
+                self.client.hset(self.keys.meta, f"closed:{experiment}", 1)
+        return int(cursor)
+
     def newest_response_ms(self, experiment: int, variants: int) -> int | None:
         """Return the newest response's time over all variants of an experiment; None before the first."""
         with unavailable(self.settings):
@@ -280,6 +298,11 @@ class RedisStore:
 
 def _positions(offsets: Mapping[bytes, bytes], progress: Mapping[bytes, bytes]) -> dict[str, Position]:
     return {name.decode(): _decode(int(offset), progress[name]) for name, offset in offsets.items()}
+
+
+def _escaped(text: bytes) -> bytes:
+    """Return the bytes as a pattern that matches only them."""
+    return b"".join(b"\\" + bytes((byte,)) if byte in b"*?[]^-\\" else bytes((byte,)) for byte in text)
 
 
 def _encode(position: Position) -> str:

@@ -353,6 +353,29 @@ class TestForgottenRows:
             assert len(list(store.client.scan_iter(store.keys.row(b"*")))) == rows
         assert list(store.hours()) == []
 
+    def test_students_of_an_experiment_that_is_over_go_and_its_sums_stay(self, store_server: RedisServer) -> None:
+        """Once nothing can change it, and for every worker."""
+        ended = replace(EXPERIMENT, ends_at_ms=START + 5 * HOUR)
+        bench = Bench(store_server, ended)
+        bench.feed([[_response(1, START), _rating(1, START + 1), _response(2, START + HOUR)]])
+        before = dump(bench.store)
+        engine, store = bench.worker()
+        other, elsewhere = bench.worker()
+        students = bench.store.keys.students(bench.number) + b"*"
+        sweeper = Sweeper(store, [engine._experiments["ranker"]])
+        for passed, rows in ((4 * HOUR, 2), (6 * HOUR, 0)):
+            progress = Progress({"1": ended.horizon_ms})
+            progress.load(store.state())
+            progress.advanced([Advance("t:0", 3, Position(3, START + ended.horizon_ms + passed))])
+            progress.see_ends({"t:0": 3})
+            sweeper.sweep(progress)
+            assert len(list(store.client.scan_iter(students))) == rows
+        assert dump(bench.store) == before
+        assert store.closed() == {1}
+        commit, _ = other.apply([_response(3, START)], [], {"1": 0, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:1", None, Position(1))]
+        assert elsewhere.commit(commit) == "swept"
+
     def test_rows_of_an_experiment_that_is_configured_no_longer_go_too(self, store_server: RedisServer) -> None:
         """Its horizon is kept in the store."""
         bench = Bench(store_server)
