@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Audit the store; return 0 if all agrees, 1 if something differs."""
-    with served(settings.store) as reached:
+    with served(settings.store, existing=True) as reached:
         store = live_store(reached)
         try:
             findings = audit(store, settings)

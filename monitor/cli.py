@@ -274,7 +274,7 @@ def _check(arguments: argparse.Namespace) -> int:
     names = ", ".join(experiment.name for experiment in settings.experiments)
     print(f"configuration  ok: {names}")
     unsafe = []
-    with viewed(settings, wall_clock) as reader:
+    with viewed(settings, wall_clock, existing=False) as reader:
         print("store          ok: reachable, definitions agree")
         unsafe += warnings(reader.store)
     for line, problem in inspect_cluster(settings.kafka):

@@ -190,7 +190,7 @@ def _row(table: Table, name: str, *values: float | None) -> None:
 
 def reset(arguments: argparse.Namespace, settings: Settings) -> int:
     """Delete everything, after asking."""
-    with served(settings.store) as reached, ExitStack() as stack:
+    with served(settings.store, existing=True) as reached, ExitStack() as stack:
         store = live_store(reached)
         stack.callback(store.close)
         held = totals(store)

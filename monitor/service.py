@@ -68,9 +68,9 @@ def worker_for(
 
 
 @contextmanager
-def viewed(settings: Settings, clock: Clock) -> Iterator[Reader]:
-    """Yield a reader of the settings' store, which is left as it is."""
-    with served(settings.store) as reached, ExitStack() as stack:
+def viewed(settings: Settings, clock: Clock, *, existing: bool = True) -> Iterator[Reader]:
+    """Yield a reader of the settings' store, which is left as it is; see `served` for `existing`."""
+    with served(settings.store, existing=existing) as reached, ExitStack() as stack:
         store = live_store(reached)
         stack.callback(store.close)
         yield Reader(store, settings, view_store(store, settings), clock)

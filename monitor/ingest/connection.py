@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError, SaslAuthenticationFailedError
 
 from monitor.config import KafkaSettings
@@ -18,6 +19,7 @@ from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError
 BOOTSTRAP_MS: Final = 10_000
 _REQUEST_MS: Final = 5_000
 _PROBE_S: Final = 2.0
+_LARGEST: Final = "max.message.bytes"
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
@@ -72,7 +74,24 @@ def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
                 "topics with the same number of partitions, both keyed by user_id, let each worker own its students",
             )
         )
-    return lines
+    return lines + _narrow_dead_letters(settings)
+
+
+def _narrow_dead_letters(settings: KafkaSettings) -> list[tuple[str, str | None]]:
+    """Return a line if a message of a source topic may be too large for the dead-letter topic."""
+    names = [settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic]
+    try:
+        with KafkaAdminClient(**connection_options(settings), request_timeout_ms=_REQUEST_MS) as admin:
+            found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
+    except KafkaError:
+        # Not everybody may look at configurations, and a topic may be missing.
+        return []
+    *sources, letters = (int(found["topic"][name].get(_LARGEST, {}).get("value", 0)) for name in names)
+    if max(sources) <= letters:
+        return []
+    topic = settings.dead_letter_topic
+    problem = f"{_LARGEST} of {topic} is less than {max(sources)}: a large refused message would stop the service"
+    return [(f"topic {settings.dead_letter_topic}: messages limited", problem)]
 
 
 def unreachable(settings: KafkaSettings) -> str | None:

