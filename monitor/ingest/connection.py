@@ -94,10 +94,11 @@ def _narrow_dead_letters(settings: KafkaSettings) -> list[tuple[str, str | None]
     return [(f"topic {settings.dead_letter_topic}: messages limited", problem)]
 
 
-def unreachable(settings: KafkaSettings) -> str | None:
+def unreachable(settings: KafkaSettings, *, patient: bool = False) -> str | None:
     """Return why no bootstrap server accepts a connection (and a handshake), None if one does.
 
-    The client itself tries again and again without a word.
+    The client itself tries again and again without a word. With `patient`, the server is given a moment to refuse this
+    client's certificate, which TLS 1.3 does after the handshake.
     """
     trouble = None
     context = connection_options(settings).get("ssl_context")
@@ -107,8 +108,10 @@ def unreachable(settings: KafkaSettings) -> str | None:
         try:
             with socket.create_connection((host, int(port)), timeout=_PROBE_S) as plain:
                 if context is not None:
-                    with context.wrap_socket(plain, server_hostname=host) as secured:
-                        _listen(secured)
+                    with context.wrap_socket(plain, server_hostname=host) as secured, suppress(TimeoutError):
+                        secured.settimeout(0.2)
+                        if patient:
+                            secured.recv(1)
         except ssl.SSLCertVerificationError as error:
             trouble = f"Kafka at {settings.bootstrap_servers}: its certificate is refused: {error.verify_message}"
         except OSError as error:
@@ -116,13 +119,6 @@ def unreachable(settings: KafkaSettings) -> str | None:
         else:
             return None
     return trouble
-
-
-def _listen(secured: ssl.SSLSocket) -> None:
-    """Give the server the time to refuse this client's certificate, which TLS 1.3 does after the handshake."""
-    secured.settimeout(0.2)
-    with suppress(TimeoutError):
-        secured.recv(1)
 
 
 def refused(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
@@ -137,7 +133,7 @@ def refused(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
 
 def unusable(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
     """Return why a client could not be made: it says only that it could not connect in time."""
-    trouble = unreachable(settings)
+    trouble = unreachable(settings, patient=True)
     if trouble is not None:
         return DependencyUnavailable(trouble)
     if settings.sasl_mechanism is not None and isinstance(error, KafkaTimeoutError):

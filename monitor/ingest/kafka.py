@@ -48,6 +48,7 @@ _PROBE_EVERY_S: Final = 3.0
 _LOOK_EVERY_S: Final = 10.0
 _STALLED_S: Final = 30.0
 """Without a record for so long from a partition that has more, the consumer is taken to be stuck."""
+_BLOCKED_S: Final = 2.0
 
 
 class KafkaSource:
@@ -64,7 +65,7 @@ class KafkaSource:
         self._records: Mapping[TopicPartition, Sequence[Any]] = {}
         self._acknowledged: dict[TopicPartition, int] = {}
         self._applied: dict[TopicPartition, int] = {}
-        self._acknowledge_at = self._probe_at = self._look_at = 0.0
+        self._acknowledge_at = self._probe_at = self._look_at = self._polled_at = 0.0
         self._trouble: str | None = None
         self._topics = Topics(settings)
         self._described: Mapping[str, Topic] = {}
@@ -196,6 +197,11 @@ class KafkaSource:
 
     def poll(self) -> Sequence[Slice]:
         """See `Source`; slices of responses come before those of feedback."""
+        now = time.monotonic()
+        if now - self._polled_at > _BLOCKED_S:
+            # Nobody asked for records meanwhile: that is no stall.
+            self._moved_at |= dict.fromkeys(self._moved_at, now)
+        self._polled_at = now
         fetcher = self._consumer._fetcher  # noqa: SLF001
         if not fetcher._next_partition_records:  # noqa: SLF001
             # kafka-python 3.0.12 returns to the records that it keeps of a paused partition only when no partition is
@@ -211,7 +217,6 @@ class KafkaSource:
         except KafkaError as error:
             raise refused(self._settings, error) from error
         slices = []
-        now = time.monotonic()
         for partition, records in polled.items():
             if partition in self._rebalances.unplaced:
                 continue

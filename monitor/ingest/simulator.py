@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import heapq
+import json
 import math
 import sys
 import time
@@ -79,7 +80,7 @@ class Scenario:
     part: int = 0
     """Number of this stretch of a longer simulation: other answers, the same students."""
 
-    def __post_init__(self) -> None:  # noqa: C901  one check after the other
+    def __post_init__(self) -> None:  # noqa: C901, PLR0912  one check after the other
         for name in ("responses", "students", "items", "catalogue"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
@@ -90,6 +91,11 @@ class Scenario:
             raise ValueError(f"days: got {self.days}, expected more than 0 and at most 3650")
         if not 0 <= self.start_ms <= _LATEST_START_MS:
             raise ValueError(f"start: got {self.start_ms} ms, expected a time from 1970 to 9980")
+        if self.seed < 0 or self.part < 0:
+            raise ValueError(f"seed: got {self.seed}, expected 0 or more")
+        for name, share in self.shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"share: got {share:g} for {name}, expected 0 to 1")
         if not self.shares or abs(sum(self.shares.values()) - 1) > 1e-9:  # noqa: PLR2004  rounding of decimals
             raise ValueError(f"shares: got {dict(self.shares)}, expected shares that sum to 1")
         for name in self.effects:
@@ -109,7 +115,7 @@ def w1() -> Scenario:
 def default_config(scenario: Scenario) -> str:
     """Return a configuration file that fits the scenario."""
     names = list(scenario.shares)
-    shares = ", ".join(f'"{name}" = {share:g}' for name, share in scenario.shares.items())
+    shares = ", ".join(f"{_quoted(name)} = {share:g}" for name, share in scenario.shares.items())
     return f"""# AB Monitor: docs/configuration.md has every key.
 [kafka]
 bootstrap_servers = "localhost:9092"
@@ -126,8 +132,8 @@ host = "127.0.0.1"
 port = 9464
 
 [[experiments]]
-name = "{scenario.experiment}"
-control = "{names[0]}"
+name = {_quoted(scenario.experiment)}
+control = {_quoted(names[0])}
 variants = {{ {shares} }}
 metrics = ["dcg@5", "ndcg@5", "success@5"]
 primary = "dcg@5"
@@ -141,6 +147,11 @@ rating = "score"
 helpful = 4
 watched = [[0.1, 1], [0.5, 2], [0.9, 4]]
 """
+
+
+def _quoted(text: str) -> str:
+    """Return a string as JSON, and TOML, write it."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def variant_of(scenario: Scenario, student: int) -> str:
@@ -192,6 +203,7 @@ def generate(scenario: Scenario) -> Iterator[SimulatedEvent]:
     ability = constant.normal(0, _ABILITY, scenario.students)
     activity = np.cumsum(constant.lognormal(0, 1.0, scenario.students))
     variants = [variant_of(scenario, student) for student in range(scenario.students)]
+    quoted = [_quoted(name) for name in variants]
     effect = np.array([scenario.effects.get(name, 0.0) for name in variants]) + ability
     hours = max(round(scenario.days * 24), 1)
     rhythm = np.array([_rhythm(scenario.start_ms + hour * HOUR_MS) for hour in range(hours)])
@@ -204,7 +216,7 @@ def generate(scenario: Scenario) -> Iterator[SimulatedEvent]:
         begin = scenario.start_ms + int(hour * length_ms)
         times = begin + np.sort(chance.integers(0, max(int(length_ms), 1), answers))
         students = np.searchsorted(activity, chance.random(answers) * activity[-1])
-        for event in _hour(scenario, chance, times, students, effect, variants, number):
+        for event in _hour(scenario, chance, times, students, effect, quoted, number):
             heapq.heappush(waiting, (event.arrival_ms, next(serial), event))
         number += answers
         while waiting and waiting[0][0] < begin + int(length_ms):
@@ -230,6 +242,7 @@ def _hour(
 ) -> Iterator[SimulatedEvent]:
     """Yield one hour's answers and all the reactions to them, in any order."""
     n = len(times)
+    experiment = _quoted(scenario.experiment)
     stamps = np.datetime_as_string(times.astype("datetime64[ms]"), unit="ms").tolist()
     shown = (chance.integers(0, scenario.catalogue, (n, 1)) + np.arange(scenario.items)) % scenario.catalogue
     empty = chance.random(n) < scenario.empty_share
@@ -243,12 +256,11 @@ def _hour(
         at_ms = int(times[at])
         name = f"student-{student}"
         identity = f"r-{scenario.seed}-{scenario.part}-{number + at:09d}"
-        videos = [] if empty[at] else [f"video-{video}" for video in shown[at].tolist()]
+        videos = [] if empty[at] else [f"v-{video}" for video in shown[at].tolist()]
         items = ",".join([f'{{"item_id":"{video}","position":{rank}}}' for rank, video in enumerate(videos, 1)])
         payload = (
-            f'{{"response_id":"{identity}","timestamp":"{stamps[at]}Z","experiment":"{scenario.experiment}",'
-            f'"variant":"{variants[student]}","user_id":"{name}","session_id":"s-{number + at}",'
-            f'"query_id":"q-{student % 40}",'
+            f'{{"response_id":"{identity}","timestamp":"{stamps[at]}Z","experiment":{experiment},'
+            f'"variant":{variants[student]},"user_id":"{name}","query_id":"q-{student % 40}",'
             f'"items":[{items}],"category":"{_TOPICS[student % len(_TOPICS)]}","latency_ms":{latency[at]}}}'
         ).encode()
         arrival_ms = at_ms
@@ -303,10 +315,21 @@ def _feedback(
 
 
 def endless(scenario: Scenario) -> Iterator[SimulatedEvent]:
-    """Yield one stretch of the scenario after the other, for ever."""
+    """Yield one stretch of the scenario after the other, for ever, in the order of arrival."""
+    late: list[SimulatedEvent] = []
+    length_ms = scenario.days * 24 * HOUR_MS
     for part in count():
-        start_ms = scenario.start_ms + int(part * scenario.days * 24 * HOUR_MS)
-        yield from generate(replace(scenario, part=scenario.part + part, start_ms=start_ms))
+        start_ms = scenario.start_ms + int(part * length_ms)
+        ends_ms = scenario.start_ms + int((part + 1) * length_ms)
+        stretch = generate(replace(scenario, part=scenario.part + part, start_ms=start_ms))
+        # What arrives after the stretch goes in between the events of the next.
+        both = heapq.merge(late, stretch, key=lambda event: event.arrival_ms)
+        late = []
+        for event in both:
+            if event.arrival_ms < ends_ms:
+                yield event
+            else:
+                late.append(event)
 
 
 def paced(

@@ -2,7 +2,7 @@
 
 Usage: python -m tests.bench [--responses N] [--json]
 
-The stream (the simulator's W1, 5 items and about 350 bytes per response, 4 partitions per topic) is written to Kafka
+The stream (the simulator's W1, 5 items and about 370 bytes per response, 4 partitions per topic) is written to Kafka
 first. Three readings of it follow in this process: poll only, poll and decode, and the whole worker; then the totals
 are compared with a recomputation of the stream that shares no code, because a fast wrong answer would be no answer.
 """
