@@ -33,7 +33,7 @@ def _own_broker(ground: Ground) -> Iterator[tuple[Arena, Worker]]:
         yield arena, worker
 
 
-@fault("kafka", "Broker killed and restarted", "`kill -9`, started again on its log")
+@fault("kafka", "Broker killed and restarted", "`kill -9`, started again on its log", fast=False)
 def broker_killed(ground: Ground) -> Result:
     with _own_broker(ground) as (arena, worker):
         arena.broker.process.kill()
@@ -61,7 +61,10 @@ def broker_frozen(ground: Ground) -> Result:
 
 
 @fault(
-    "kafka", "Network to Kafka cut", "the worker's connections are cut and refused for 15 seconds, the broker lives on"
+    "kafka",
+    "Network to Kafka cut",
+    "the worker's connections are cut and refused for 15 seconds, the broker lives on",
+    fast=False,
 )
 def network_cut(ground: Ground) -> Result:
     with Proxy(0) as proxy:
@@ -272,6 +275,7 @@ def backlog(ground: Ground) -> Result:
     "kafka",
     "Dead-letter topic missing",
     "a refused event, and no topic to keep it in: nothing advances until there is one",
+    fast=False,
 )
 def no_dead_letters(ground: Ground) -> Result:
     with ground.arena(create_topics=False) as arena, arena.worker() as worker:

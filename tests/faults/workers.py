@@ -13,7 +13,7 @@ from tests.faults.catalogue import Ground, fault
 from tests.support.command import eventually
 
 
-@fault("workers", "Worker killed", "`kill -9` at a random moment, started again")
+@fault("workers", "Worker killed", "`kill -9` at a random moment, started again", fast=False)
 def killed(ground: Ground) -> Result:
     with ground.arena() as arena:
         arena.write()
