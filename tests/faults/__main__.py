@@ -1,6 +1,7 @@
 """`make faults`: the whole catalogue on real parts, and its table in docs/reliability.md.
 
-Without arguments all faults run and the table is written; with words, only the faults whose names contain one of them.
+Without arguments all faults run and the table is written; with words, only the faults whose names contain one of them,
+and with `--valkey` the stores are Valkey servers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.faults import inputs, kafkas, stores, workers  # noqa: F401  they fil
 from tests.faults.arena import Expectations, Result
 from tests.faults.catalogue import CATALOGUE, Fault, Ground
 from tests.servers.kafka import KafkaBroker
-from tests.servers.redis import RedisServer, redis_binary
+from tests.servers.redis import RedisServer, redis_binary, valkey_binary
 
 _DOCUMENT = Path(__file__).parents[2] / "docs/reliability.md"
 _BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->\n"
@@ -43,15 +44,17 @@ def _row(fault: Fault, result: Result) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run, print, and write the table if everything was run."""
+    binary = valkey_binary() if "--valkey" in arguments else redis_binary()
+    words = [word for word in arguments if not word.startswith("--")]
     chosen = [each for each in CATALOGUE if not words or any(word.lower() in each.name.lower() for word in words)]
     rows = []
     bad = 0
     with tempfile.TemporaryDirectory(prefix="abm-faults-") as place, KafkaBroker() as broker:
         directory = Path(place)
         with RedisServer(redis_binary()) as calm:
-            ground = Ground(directory, broker, Expectations(directory, calm))
+            ground = Ground(directory, broker, Expectations(directory, calm), binary)
             for number, fault in enumerate(chosen, 1):
                 began = time.monotonic()
                 try:
@@ -69,7 +72,7 @@ def main(words: list[str]) -> int:
                     f"{number}/{len(chosen)} {fault.name}: {'exact' if right else 'WRONG'} ({took:.0f} s)", flush=True
                 )
     print(_HEAD + "".join(rows))
-    if not words and not bad:
+    if not arguments and not bad:
         text = _DOCUMENT.read_text()
         before, after = text.partition(_BEGIN)[0], text.partition(_END)[2]
         _DOCUMENT.write_text(before + _BEGIN + _HEAD + "".join(rows) + _END + after)

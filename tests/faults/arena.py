@@ -149,6 +149,7 @@ class Arena:
         self.store = RedisStore(StoreSettings(url=store.url))
         self.half = len(self.events) // 2
         self._writer: threading.Thread | None = None
+        self._hurry = threading.Event()
         self._workers = 0
 
     def write_config(self, path: Path | None = None, *, kafka: str = "", store_url: str | None = None) -> Path:
@@ -178,7 +179,8 @@ class Arena:
         return KafkaProducer(bootstrap_servers=self.broker.bootstrap, **patient, **options)
 
     def write(self, events: Sequence[SimulatedEvent] | None = None, per_second: float = 3_000) -> None:
-        """Begin to write the stream in the background."""
+        """Begin to write the stream in the background; `finish` and `written` want the rest of it at once."""
+        self._hurry.clear()
         todo = self.events if events is None else events
         producer = self.producer()
 
@@ -189,7 +191,7 @@ class Arena:
                 producer.send(topic, event.payload, partition=self._chance.randrange(self._partitions))
                 ahead_s = number / per_second - (time.monotonic() - began)
                 if ahead_s > 0.05:
-                    time.sleep(ahead_s)
+                    self._hurry.wait(ahead_s)
             producer.flush()
             producer.close()
 
@@ -199,6 +201,7 @@ class Arena:
     def written(self) -> None:
         """Wait until the stream is in Kafka."""
         assert self._writer is not None
+        self._hurry.set()
         self._writer.join(300)
         assert not self._writer.is_alive()
 

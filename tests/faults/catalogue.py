@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,13 @@ class Ground:
     directory: Path
     broker: KafkaBroker
     expectations: Expectations
+    binary: str = field(default_factory=redis_binary)
+    """The store's server."""
     runs: int = 0
+
+    def server(self) -> RedisServer:
+        """Return a store that is not started yet."""
+        return RedisServer(self.binary)
 
     @contextmanager
     def arena(self, store: RedisServer | None = None, **options: Any) -> Iterator[Arena]:
@@ -29,7 +35,7 @@ class Ground:
         directory = self.directory / f"run-{self.runs}"
         directory.mkdir()
         broker = options.pop("broker", self.broker)
-        with store or RedisServer(redis_binary()) as server:
+        with store or self.server() as server:
             arena = Arena(directory, broker, server, self.expectations, **options)
             try:
                 yield arena

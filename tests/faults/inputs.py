@@ -86,7 +86,7 @@ def _hostile() -> list[bytes | None]:
 )
 def hostile(ground: Ground) -> Result:
     with ground.arena(topic_settings={"max.message.bytes": "20000000"}) as arena, arena.worker() as worker:
-        arena.write(per_second=3_000)
+        arena.write(per_second=600)
         arena.progresses(1_000)
         before = _memory_mb(worker.process.pid)
         payloads = _hostile()

@@ -28,8 +28,8 @@ from tests.support.command import eventually
 def _own_broker(ground: Ground) -> Iterator[tuple[Arena, Worker]]:
     """Yield a run in mid-stream with a broker of its own."""
     with KafkaBroker() as broker, ground.arena(broker=broker) as arena, arena.worker() as worker:
-        arena.write(per_second=1_500)
-        arena.progresses(1_500)
+        arena.write(per_second=600)
+        arena.progresses(1_000)
         yield arena, worker
 
 
@@ -71,8 +71,8 @@ def network_cut(ground: Ground) -> Result:
         broker = KafkaBroker(advertised=proxy.port)
         proxy.target = broker.port
         with broker, ground.arena(broker=broker) as arena, arena.worker() as worker:
-            arena.write(per_second=1_500)
-            arena.progresses(1_500)
+            arena.write(per_second=600)
+            arena.progresses(1_000)
             proxy.cut()
             worker.unready("Kafka at")
             time.sleep(15)
@@ -113,8 +113,8 @@ def stalled(ground: Ground) -> Result:
         worker = worker_for(settings, opening, source, Telemetry(), topics, wall_clock)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        arena.write(per_second=1_500)
-        arena.progresses(1_500)
+        arena.write(per_second=600)
+        arena.progresses(1_000)
         source._consumer.pause(*source._consumer.assignment())
         began = time.monotonic()
         arena.resumes(began)
@@ -166,7 +166,7 @@ def topic_recreated_live(ground: Ground) -> Result:
         arena.finish()
         _recreate(arena, "feedback")
         began = time.monotonic()
-        arena.write(arena.events[half:], per_second=5_000)
+        arena.write(arena.events[half:], per_second=600)
         worker.says("created anew")
         arena.resumes(began)
         arena.finish()
@@ -287,7 +287,7 @@ def no_dead_letters(ground: Ground) -> Result:
         assert arena.applied() == 0
         arena.create_topics("dead")
         created = time.monotonic()
-        arena.write(per_second=4_000)
+        arena.write(per_second=600)
         arena.resumes(created)
         arena.finish()
         assert [letter.value for letter in arena.dead_letters()][:1] == [b"nonsense"]

@@ -14,17 +14,17 @@ from pathlib import Path
 from tests.faults.arena import Arena, Result, Worker
 from tests.faults.catalogue import Ground, fault
 from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer, redis_binary
+from tests.servers.redis import RedisServer
 from tests.support.command import eventually
 
 
 @contextmanager
 def _under_way(ground: Ground, store: RedisServer | None = None) -> Iterator[tuple[Arena, Proxy, Worker]]:
     """Yield a run in mid-stream whose store is behind a proxy."""
-    server = store or RedisServer(redis_binary())
+    server = store or ground.server()
     with Proxy(server.port) as proxy, ground.arena(server, store_url=proxy.url) as arena, arena.worker() as worker:
-        arena.write(per_second=1_500)
-        arena.progresses(1_500)
+        arena.write(per_second=600)
+        arena.progresses(1_000)
         yield arena, proxy, worker
 
 
@@ -136,7 +136,7 @@ def out_of_memory(ground: Ground) -> Result:
     "writes to the append-only file fail (file size limit of the server's process); lifted again",
 )
 def disk_full(ground: Ground) -> Result:
-    server = RedisServer(redis_binary())
+    server = ground.server()
     server.process.wrapped_in("env", "--ignore-signal=XFSZ")
     with _under_way(ground, server) as (arena, _, worker):
         _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
@@ -177,13 +177,13 @@ def cut_file(ground: Ground) -> Result:
     "replication is stopped, the master goes on for 2 seconds and dies, its replica is promoted",
 )
 def stale_replica(ground: Ground) -> Result:
-    with RedisServer(redis_binary()) as replica, _under_way(ground) as (arena, proxy, worker):
+    with ground.server() as replica, _under_way(ground) as (arena, proxy, worker):
         copy = replica.client()
         copy.replicaof("127.0.0.1", arena.server.port)
         eventually("the replica is in step", lambda: copy.info("replication")["master_link_status"] == "up")
         arena.progresses(500)
         copy.replicaof("NO", "ONE")
-        arena.progresses(1_500)
+        arena.progresses(1_000)
         arena.server.process.kill()
         proxy.target = replica.port
         proxy.mend()
@@ -197,7 +197,7 @@ def stale_replica(ground: Ground) -> Result:
 
 @fault("store", "Read-only replica by mistake", "the address leads to a read-only replica for a while")
 def read_only_replica(ground: Ground) -> Result:
-    with RedisServer(redis_binary()) as replica, _under_way(ground) as (arena, proxy, worker):
+    with ground.server() as replica, _under_way(ground) as (arena, proxy, worker):
         copy = replica.client()
         copy.replicaof("127.0.0.1", arena.server.port)
         eventually("the replica is in step", lambda: copy.info("replication")["master_link_status"] == "up")
@@ -251,8 +251,8 @@ def scripts_and_connections_gone(ground: Ground) -> Result:
 def emptied(ground: Ground) -> Result:
     with ground.arena() as arena:
         with arena.worker() as worker:
-            arena.write(per_second=1_500)
-            arena.progresses(1_500)
+            arena.write(per_second=600)
+            arena.progresses(1_000)
             arena.server.client().flushall()
             worker.ends_with(5)
             ended = time.monotonic()

@@ -16,7 +16,7 @@ from tests.support.command import eventually
 @fault("workers", "Worker killed", "`kill -9` at a random moment, started again", fast=False)
 def killed(ground: Ground) -> Result:
     with ground.arena() as arena:
-        arena.write()
+        arena.write(per_second=600)
         arena.result.times = 3
         for _ in range(arena.result.times):
             with arena.worker() as worker:
@@ -33,9 +33,9 @@ def killed(ground: Ground) -> Result:
 @fault("workers", "Workers join and leave", "three workers, one of them stopped, a fourth joining, all in mid-stream")
 def joining_and_leaving(ground: Ground) -> Result:
     with ground.arena() as arena, ExitStack() as stack:
-        arena.write(per_second=1_500)
+        arena.write(per_second=600)
         workers = [stack.enter_context(arena.worker()) for _ in range(3)]
-        arena.progresses(1_500)
+        arena.progresses(1_000)
         workers[0].signal(signal.SIGTERM)
         workers[0].ends_with(0)
         left = time.monotonic()
@@ -52,7 +52,7 @@ def rolling_restart(ground: Ground) -> Result:
             arena.write_config(arena.directory / f"{n}.toml", kafka=f'group_instance_id = "worker-{n}"')
             for n in range(2)
         ]
-        arena.write(per_second=1_500)
+        arena.write(per_second=600)
         workers = [stack.enter_context(arena.worker(config)) for config in configs]
         arena.progresses(1_000)
         arena.result.times = 2
@@ -101,7 +101,7 @@ def partitions_added(ground: Ground) -> Result:
         added = time.monotonic()
         arena._partitions = 5
         eventually("the producer sees them", lambda: len(arena.ends()) == 10)
-        arena.write(arena.events[half:])
+        arena.write(arena.events[half:], per_second=300)
         worker.says("assigned count=10", within_s=90)
         arena.resumes(added)
         arena.finish()
