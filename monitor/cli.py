@@ -145,7 +145,7 @@ def _run(arguments: argparse.Namespace) -> int:
         worker = worker_for(settings, opening, source, telemetry, topics, wall_clock)
         server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
         stack.enter_context(_stopped_by_signals(worker.stop))
-        logging.getLogger(__name__).info("serving url=http://%s:%d/", settings.http.host, server.port)
+        logging.getLogger(__name__).info("serving url=%s", server.url)
         worker.run()
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -29,6 +30,7 @@ PREFIX: Final = "ABMONITOR_"
 _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
     "store": {"password", "user_hash_key"},
+    "http": {"token"},
 }
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -36,6 +38,7 @@ _SCHEMES: Final = ("redis://", "rediss://", "unix://", "embedded:")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
 _LARGEST_PORT: Final = 65_535
+_SHORTEST_TOKEN: Final = 16
 
 Reader = Callable[[str, object], Any]
 
@@ -73,6 +76,7 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
         raise _unknown_variable(name)
     _check_kafka(settings.kafka)
     _check_store(settings.store, _table("store", document))
+    _check_http(settings.http)
     return settings
 
 
@@ -247,6 +251,13 @@ def _file(key: str, value: object) -> str:
         raise ConfigError(key, value, f"a file that can be read ({error.strerror})") from error
 
 
+def _token(key: str, value: object) -> str:
+    token = text(key, value)
+    if len(token) < _SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
+        raise ConfigError(key, "…", f"at least {_SHORTEST_TOKEN} visible ASCII characters")
+    return token
+
+
 _SCALARS: Final = {_boolean, _port, _share, _count}
 _KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
     {
@@ -280,7 +291,9 @@ _STORE: Final[Mapping[str, Reader]] = MappingProxyType(
         "user_hash_key": text,
     }
 )
-_HTTP: Final[Mapping[str, Reader]] = MappingProxyType({"host": text, "port": _port})
+_HTTP: Final[Mapping[str, Reader]] = MappingProxyType(
+    {"host": text, "port": _port, "tls_cert_file": _file, "tls_key_file": _file, "token": _token}
+)
 _LIMITS: Final[Mapping[str, Reader]] = MappingProxyType(
     {
         "max_payload_bytes": _count,
@@ -319,13 +332,13 @@ def _check_kafka(kafka: KafkaSettings) -> None:
                 raise ConfigError(f"kafka.{name}", None, f"a value, because security_protocol is {protected}")
     if kafka.ssl_ca_file and not protected.endswith("SSL"):
         raise ConfigError("kafka.ssl_ca_file", kafka.ssl_ca_file, "security_protocol SSL or SASL_SSL with it")
-    _check_pair("kafka", kafka.ssl_cert_file, kafka.ssl_key_file)
+    _check_pair("kafka.ssl", kafka.ssl_cert_file, kafka.ssl_key_file)
 
 
-def _check_pair(section: str, certificate: str | None, key: str | None) -> None:
+def _check_pair(start: str, certificate: str | None, key: str | None) -> None:
     if (certificate is None) != (key is None):
-        given, missing = ("ssl_cert_file", "ssl_key_file") if certificate else ("ssl_key_file", "ssl_cert_file")
-        raise ConfigError(f"{section}.{given}", certificate or key, f"{section}.{missing} with it")
+        given, missing = ("cert_file", "key_file") if certificate else ("key_file", "cert_file")
+        raise ConfigError(f"{start}_{given}", certificate or key, f"{start}_{missing} with it")
 
 
 def _check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
@@ -337,4 +350,18 @@ def _check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
         raise ConfigError("store.url", shown, "redis://, rediss://, unix:// or embedded:DIRECTORY")
     if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
         raise ConfigError("store.url", "redis://…@…", f"the password in {PREFIX}STORE_PASSWORD, not in the file")
-    _check_pair("store", store.ssl_cert_file, store.ssl_key_file)
+    _check_pair("store.ssl", store.ssl_cert_file, store.ssl_key_file)
+
+
+def _check_http(http: HttpSettings) -> None:
+    _check_pair("http.tls", http.tls_cert_file, http.tls_key_file)
+    if http.tls_cert_file:
+        try:
+            # An empty password: OpenSSL would ask the terminal for that of an encrypted key.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(http.tls_cert_file, http.tls_key_file, "")
+        except OSError as error:
+            raise ConfigError(
+                "http.tls_cert_file",
+                http.tls_cert_file,
+                f"a PEM certificate and its unencrypted key in http.tls_key_file ({error})",
+            ) from error

@@ -55,6 +55,10 @@ class StoreSettings:
 class HttpSettings:
     host: str = "127.0.0.1"
     port: int = 9464
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    token: str | None = field(default=None, repr=False)
+    """What a request must bring as `Authorization: Bearer …`; without one, everybody may read."""
 
 
 @dataclass(frozen=True, slots=True)
