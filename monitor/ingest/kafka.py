@@ -28,6 +28,7 @@ from kafka.structs import OffsetAndMetadata
 
 from monitor.config import KafkaSettings
 from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError
+from monitor.ingest.probing import explained
 from monitor.ingest.source import Kind, Refused, Slice
 from monitor.store import Position
 
@@ -80,12 +81,11 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
     """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
+    options = connection_options(settings)
     try:
-        consumer = KafkaConsumer(
-            **connection_options(settings), bootstrap_timeout_ms=_BOOTSTRAP_MS, metrics_enabled=False
-        )
+        consumer = KafkaConsumer(**options, bootstrap_timeout_ms=_BOOTSTRAP_MS, metrics_enabled=False)
     except KafkaError as error:
-        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
+        raise explained(settings, options, error) from error
     try:
         partitions = {
             topic: len(consumer.partitions_for_topic(topic) or ())
@@ -151,7 +151,7 @@ class KafkaSource:
                 **options, acks="all", max_block_ms=int(_REQUEST_S * 1000), metrics_enabled=False
             )
         except KafkaError as error:
-            raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}") from error
+            raise explained(settings, options, error) from error
         self._rebalances = _Rebalances(self._consumer)
         self._consumer.subscribe(topics=list(self._kinds), listener=self._rebalances)
         self._ends: dict[TopicPartition, int] = {}

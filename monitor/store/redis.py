@@ -26,6 +26,7 @@ from redis.retry import Retry
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.store.keys import Keys
+from monitor.store.tls import refusal
 
 SCHEMA: Final = 1
 _TIMEOUT_S: Final = 10.0
@@ -268,13 +269,16 @@ _WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", 
 
 @contextmanager
 def unavailable(settings: StoreSettings) -> Iterator[None]:
-    """Turn what the store says when it cannot serve into `StoreUnavailable`; a wrong password into `UsageError`."""
+    """Turn what the store says when it cannot serve into `StoreUnavailable`; what it refuses, `UsageError`."""
     place = settings.url.partition("://")[2].rpartition("@")[2]
     try:
         yield
     except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         raise UsageError(f"store at {place} refuses this user: {error}") from error
     except _WAIT as error:
+        refused = refusal(settings, error)
+        if refused is not None:
+            raise UsageError(f"store at {place}: {refused}") from error
         raise StoreUnavailable(f"store at {place}: {error}") from error
     except redis.exceptions.ResponseError as error:
         if "WRONGTYPE" in str(error):
