@@ -153,6 +153,17 @@ class TestPrometheus:
             assert all(1 < float(each["value"][1]) < 3 for each in found)
             assert server.query("abmonitor_store_up == 1")
 
+    def test_the_documented_configuration_is_one(self, tmp_path: Path) -> None:
+        """Promtool accepts what docs/http.md says about TLS and the token, files included."""
+        text = (Path(__file__).parents[2] / "docs/http.md").read_text()
+        (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "ab-monitor-ca.pem"))
+        (tmp_path / "ab-monitor-token").write_text(TOKEN)
+        config = tmp_path / "prometheus.yml"
+        config.write_text(block.replace("/etc/prometheus", str(tmp_path)))
+        done = promtool("check", "config", str(config))
+        assert done.returncode == 0, done.stdout + done.stderr
+
 
 class TestPage:
     """The page for people, in a browser."""
