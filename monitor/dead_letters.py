@@ -19,7 +19,8 @@ from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings
 from monitor.errors import DependencyUnavailable, Refusal, UsageError
 from monitor.events import Decoder
-from monitor.ingest.connection import BOOTSTRAP_MS, connection_options, unusable
+from monitor.ingest.connection import BOOTSTRAP_MS, connection_options
+from monitor.ingest.probing import explained
 from monitor.summary import iso
 
 _POLL_MS: Final = 500
@@ -99,7 +100,7 @@ def _letters(settings: KafkaSettings) -> Iterator[Letter]:
         finally:
             consumer.close(autocommit=False)
     except KafkaError as error:
-        raise unusable(settings, error) from error
+        raise explained(settings, connection_options(settings), error) from error
 
 
 def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int], place: str) -> Iterator[Letter]:
@@ -201,7 +202,7 @@ def _retried(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
         producer.flush(timeout=_REQUEST_S)
         producer.close(timeout=_REQUEST_S)
     except KafkaError as error:
-        raise unusable(settings.kafka, error) from error
+        raise explained(settings.kafka, connection_options(settings.kafka), error) from error
     if failures:
         raise DependencyUnavailable(
             f"Kafka at {settings.kafka.bootstrap_servers} refused {len(failures)} of {sent} messages: {failures[0]}. "

@@ -1,7 +1,8 @@
 """What can go wrong, as one tree.
 
 AbMonitorError                      exit code 1
-├── UsageError                      2   the command line or the configuration file is wrong
+├── UsageError                      2   the command line or the configuration is wrong, or a server refuses its user
+│   │                                   or its certificates
 │   └── ConfigError                 2   … and this is the key
 ├── DependencyUnavailable           3   Kafka or the store is out of reach at start
 │   └── StoreUnavailable            3   … the store: while running, a reason to wait
@@ -12,6 +13,15 @@ AbMonitorError                      exit code 1
 """
 
 from __future__ import annotations
+
+import re
+from typing import Final
+
+_TLS_REFUSAL: Final = re.compile(
+    r"\[(?:SSL|X509)(?:: (?P<name>CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|NO_CERTIFICATE\w*"
+    r"|\w*ALERT_\w*(?:CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE|ACCESS_DENIED|PROTOCOL_VERSION)\w*))\] (?P<text>[^(]+)"
+)
+"""What OpenSSL says when one side does not accept the other; connections that break say other things."""
 
 
 class AbMonitorError(Exception):
@@ -75,3 +85,18 @@ class Refusal(AbMonitorError):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+
+
+def tls_refusal(said: str) -> str | None:
+    """Return why TLS is refused if that is what an error's text says, without the places in OpenSSL's source."""
+    found = _TLS_REFUSAL.search(said)
+    if found is None:
+        return None
+    text = found["text"].strip(" .")
+    if "ALERT" in found["name"]:
+        return f"the server does not accept this side's certificate, or wants one: {text}"
+    if found["name"] == "WRONG_VERSION_NUMBER":
+        return f"the server does not speak TLS here: {text}"
+    if found["name"].startswith("NO_CERTIFICATE"):
+        return f"the authority's file cannot be used: {text}"
+    return f"the server's certificate is not accepted: {text.removeprefix('certificate verify failed: ')}"

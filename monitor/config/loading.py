@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -75,7 +76,7 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
         raise _unknown_variable(name)
     _check_kafka(settings.kafka)
     _check_store(settings.store, _table("store", document))
-    _check_pair("http", settings.http.tls_cert_file, settings.http.tls_key_file, ("tls_cert_file", "tls_key_file"))
+    _check_http(settings.http)
     return settings
 
 
@@ -222,13 +223,6 @@ def _protocol(key: str, value: object) -> str:
     return one_of(key, value, _PROTOCOLS)
 
 
-def _token(key: str, value: object) -> str:
-    token = text(key, value)
-    if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(key, "…", f"at least {_SHORTEST_TOKEN} printable ASCII characters without blanks")
-    return token
-
-
 def _lost_history(key: str, value: object) -> str:
     return one_of(key, value, ("stop", "continue"))
 
@@ -259,6 +253,13 @@ def _file(key: str, value: object) -> str:
             return name
     except OSError as error:
         raise ConfigError(key, value, f"a file that can be read ({error.strerror})") from error
+
+
+def _token(key: str, value: object) -> str:
+    token = text(key, value)
+    if len(token) < _SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
+        raise ConfigError(key, "…", f"at least {_SHORTEST_TOKEN} visible ASCII characters")
+    return token
 
 
 _SCALARS: Final = {_boolean, _port, _share, _count}
@@ -337,15 +338,13 @@ def _check_kafka(kafka: KafkaSettings) -> None:
                 raise ConfigError(f"kafka.{name}", None, f"a value, because security_protocol is {protected}")
     if kafka.ssl_ca_file and not protected.endswith("SSL"):
         raise ConfigError("kafka.ssl_ca_file", kafka.ssl_ca_file, "security_protocol SSL or SASL_SSL with it")
-    _check_pair("kafka", kafka.ssl_cert_file, kafka.ssl_key_file)
+    _check_pair("kafka.ssl", kafka.ssl_cert_file, kafka.ssl_key_file)
 
 
-def _check_pair(
-    section: str, certificate: str | None, key: str | None, names: tuple[str, str] = ("ssl_cert_file", "ssl_key_file")
-) -> None:
+def _check_pair(start: str, certificate: str | None, key: str | None) -> None:
     if (certificate is None) != (key is None):
-        given, missing = names if certificate else names[::-1]
-        raise ConfigError(f"{section}.{given}", certificate or key, f"{section}.{missing} with it")
+        given, missing = ("cert_file", "key_file") if certificate else ("key_file", "cert_file")
+        raise ConfigError(f"{start}_{given}", certificate or key, f"{start}_{missing} with it")
 
 
 def _check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
@@ -357,4 +356,18 @@ def _check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
         raise ConfigError("store.url", shown, "redis://, rediss://, unix:// or embedded:DIRECTORY")
     if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
         raise ConfigError("store.url", "redis://…@…", f"the password in {PREFIX}STORE_PASSWORD, not in the file")
-    _check_pair("store", store.ssl_cert_file, store.ssl_key_file)
+    _check_pair("store.ssl", store.ssl_cert_file, store.ssl_key_file)
+
+
+def _check_http(http: HttpSettings) -> None:
+    _check_pair("http.tls", http.tls_cert_file, http.tls_key_file)
+    if http.tls_cert_file:
+        try:
+            # An empty password: OpenSSL would ask the terminal for that of an encrypted key.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(http.tls_cert_file, http.tls_key_file, "")
+        except OSError as error:
+            raise ConfigError(
+                "http.tls_cert_file",
+                http.tls_cert_file,
+                f"a PEM certificate and its unencrypted key in http.tls_key_file ({error})",
+            ) from error

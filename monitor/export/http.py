@@ -5,14 +5,18 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from cheroot import wsgi
+from cheroot.makefile import StreamReader
+from cheroot.server import HTTPConnection
 from cheroot.ssl.builtin import BuiltinSSLAdapter
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -28,10 +32,14 @@ from monitor.summary import Summary
 log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 10
 _LARGEST_HEADER: Final = 16_384
-_THREADS: Final = 4
+_LARGEST_BODY: Final = 1
+"""Bytes; cheroot takes 0 for no limit. What slips through is refused by `_admit`."""
+_THREADS: Final = 16
+"""Requests that may arrive or be answered at the same time; a slow one keeps its thread for `_TIMEOUT_S`."""
+_MOST_CONNECTIONS: Final = 256
 _LARGEST_BACKLOG: Final = 64
-_OPEN: Final = ("/-/healthy", "/-/ready")
-"""What an orchestrator asks, without a token."""
+_OPEN_PATHS: Final = frozenset({"/-/healthy", "/-/ready"})
+"""Need no token: whoever restarts containers has none."""
 PATHS: Final = (
     "/",
     "/metrics",
@@ -53,6 +61,70 @@ class _Answer(Exception):
         super().__init__(text)
         self.status = status
         self.text = text
+
+
+class _Socket:
+    """The reading side of a connection: what arrives after `deadline` (monotonic seconds) is not waited for."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self._inner = inner
+        self.deadline = 0.0
+
+    def recv_into(self, buffer: Any) -> int:
+        self._inner.settimeout(max(self.deadline - time.monotonic(), 0.001))
+        try:
+            return self._inner.recv_into(buffer)
+        finally:
+            self._inner.settimeout(_TIMEOUT_S)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Connection(HTTPConnection):
+    """A connection whose handshake and whole request must be here within `_TIMEOUT_S`, not just each next byte."""
+
+    def __init__(self, server: Any, sock: socket.socket, makefile: Any) -> None:
+        super().__init__(server, sock, makefile)
+        self._reading = _Socket(sock)
+        self.rfile = StreamReader(self._reading, "rb", self.rbufsize)
+
+    def communicate(self) -> bool:
+        self._reading.deadline = time.monotonic() + _TIMEOUT_S
+        if isinstance(self.socket, ssl.SSLSocket):
+            try:
+                self.socket.do_handshake()
+            except OSError as error:
+                log.debug("http no handshake with %s: %s", self.remote_addr, error)
+                return False
+        return bool(cast(Any, super()).communicate())
+
+
+class _Tls(BuiltinSSLAdapter):
+    """TLS whose handshakes are left to the connections: cheroot's own would be made by the thread that accepts."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        super().__init__(certificate, key)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    def wrap(self, sock: socket.socket) -> tuple[ssl.SSLSocket, dict[str, str]]:
+        wrapped = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        return wrapped, {"wsgi.url_scheme": "https"}
+
+
+class _Server(wsgi.Server):
+    """A server that gives a connection a thread only when something has arrived on it."""
+
+    ConnectionClass = _Connection
+
+    def process_conn(self, conn: Any) -> None:
+        waiting = cast(Any, self)._connections  # noqa: SLF001  its own, but untyped
+        if conn.last_used is not None:
+            super().process_conn(conn)
+        elif waiting._num_connections < _MOST_CONNECTIONS:  # noqa: SLF001  cheroot has no other count
+            waiting.put(conn)
+        else:
+            conn.close()
 
 
 class HttpServer:
@@ -78,18 +150,18 @@ class HttpServer:
         self._page = Page(clock, display)
         self._experiments = CollectorRegistry()
         self._experiments.register(ExperimentsCollector(lambda: summary(None), display.min_display_students))
-        self._server = wsgi.Server(
+        self._server = _Server(
             (settings.host, settings.port),
             self._answer,
             numthreads=_THREADS,
-            max=_THREADS * 2,
             timeout=_TIMEOUT_S,
             request_queue_size=_LARGEST_BACKLOG,
             shutdown_timeout=1,
         )
         self._server.max_request_header_size = _LARGEST_HEADER
-        self._token = None if settings.token is None else f"Bearer {settings.token}".encode()
-        self._server.ssl_adapter = _tls(settings)
+        self._server.max_request_body_size = _LARGEST_BODY
+        if settings.tls_cert_file and settings.tls_key_file:
+            self._server.ssl_adapter = _Tls(settings.tls_cert_file, settings.tls_key_file)
         log_line: Any = lambda msg="", level=20, traceback=False: log.log(level, "http %s", msg)  # noqa: ARG005, E731
         cast(Any, self._server).error_log = log_line
         self._thread: threading.Thread | None = None
@@ -102,7 +174,8 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Where it is."""
-        return f"http{'s' if self._settings.tls_cert_file else ''}://{self._settings.host}:{self.port}/"
+        scheme = "https" if self._settings.tls_cert_file else "http"
+        return f"{scheme}://{self._settings.host}:{self.port}/"
 
     def start(self) -> None:
         """Listen; raises `UsageError` if the address cannot be used."""
@@ -110,6 +183,8 @@ class HttpServer:
             self._server.prepare()
         except OSError as error:
             raise UsageError(f"http: cannot listen on {self._settings.host}:{self._settings.port}: {error}") from error
+        if self._settings.token is not None and self._settings.tls_cert_file is None:
+            log.warning("http.token can be read on the way: without http.tls_cert_file nothing is encrypted")
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
         self._thread.start()
 
@@ -123,7 +198,8 @@ class HttpServer:
         path = environ.get("PATH_INFO", "")
         headers = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
         try:
-            self._admit(path, environ)
+            self._authorize(path, environ)
+            _admit(environ)
             status, kind, body = self._route(path, environ)
         except _Answer as answer:
             status, kind, body = answer.status, "text/plain; charset=utf-8", answer.text.encode() + b"\n"
@@ -140,14 +216,13 @@ class HttpServer:
         start(f"{status.value} {status.phrase}", headers)
         return [b""] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
-    def _admit(self, path: str, environ: Environ) -> None:
-        """Refuse what is neither GET nor HEAD, any body, and whoever does not bring the token if one is needed."""
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            raise _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
-        if int(environ.get("CONTENT_LENGTH") or 0) > 0 or environ.get("HTTP_TRANSFER_ENCODING"):
-            raise _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
-        given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1")
-        if self._token is not None and path not in _OPEN and not hmac.compare_digest(given, self._token):
+    def _authorize(self, path: str, environ: Environ) -> None:
+        if self._settings.token is None or path in _OPEN_PATHS:
+            return
+        scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+        # WSGI hands headers over decoded as Latin-1.
+        known = hmac.compare_digest(given.strip().encode("latin-1"), self._settings.token.encode())
+        if scheme.lower() != "bearer" or not known:
             raise _Answer(HTTPStatus.UNAUTHORIZED, "a bearer token is needed here")
 
     def _route(self, path: str, environ: Environ) -> tuple[HTTPStatus, str, bytes]:  # noqa: PLR0911  one for each path
@@ -184,15 +259,12 @@ class HttpServer:
         return HTTPStatus.OK, "text/html; charset=utf-8", self._page.render(summary, trouble)
 
 
-def _tls(settings: HttpSettings) -> BuiltinSSLAdapter | None:
-    if settings.tls_cert_file is None:
-        return None
-    try:
-        adapter = BuiltinSSLAdapter(settings.tls_cert_file, settings.tls_key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"http.tls_*: the certificate or its key cannot be used: {error}") from error
-    adapter.context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return adapter
+def _admit(environ: Environ) -> None:
+    """Refuse what is neither GET nor HEAD, and any body."""
+    if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+        raise _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+    if int(environ.get("CONTENT_LENGTH") or 0) != 0 or environ.get("HTTP_TRANSFER_ENCODING"):
+        raise _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
 
 
 def _json(found: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> tuple[HTTPStatus, str, bytes]:

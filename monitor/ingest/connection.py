@@ -5,16 +5,16 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import AuthorizationError, KafkaError, KafkaTimeoutError, SaslAuthenticationFailedError
+from kafka.errors import AuthorizationError, KafkaError, SaslAuthenticationFailedError
 
 from monitor.config import KafkaSettings
 from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError
+from monitor.ingest.probing import explained
 
 BOOTSTRAP_MS: Final = 10_000
 _REQUEST_MS: Final = 5_000
@@ -53,7 +53,7 @@ def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
             **connection_options(settings), bootstrap_timeout_ms=BOOTSTRAP_MS, metrics_enabled=False
         )
     except KafkaError as error:
-        raise unusable(settings, error) from error
+        raise explained(settings, connection_options(settings), error) from error
     try:
         partitions = {
             topic: len(consumer.partitions_for_topic(topic) or ())
@@ -94,26 +94,13 @@ def _narrow_dead_letters(settings: KafkaSettings) -> list[tuple[str, str | None]
     return [(f"topic {settings.dead_letter_topic}: messages limited", problem)]
 
 
-def unreachable(settings: KafkaSettings, *, patient: bool = False) -> str | None:
-    """Return why no bootstrap server accepts a connection (and a handshake), None if one does.
-
-    The client itself tries again and again without a word. With `patient`, the server is given a moment to refuse this
-    client's certificate, which TLS 1.3 does after the handshake.
-    """
+def unreachable(settings: KafkaSettings) -> str | None:
+    """Return why no bootstrap server accepts a connection, None if one does: clients retry in silence."""
     trouble = None
-    context = connection_options(settings).get("ssl_context")
     for server in settings.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
-        host = host.strip("[]")
         try:
-            with socket.create_connection((host, int(port)), timeout=_PROBE_S) as plain:
-                if context is not None:
-                    with context.wrap_socket(plain, server_hostname=host) as secured, suppress(TimeoutError):
-                        secured.settimeout(0.2)
-                        if patient:
-                            secured.recv(1)
-        except ssl.SSLCertVerificationError as error:
-            trouble = f"Kafka at {settings.bootstrap_servers}: its certificate is refused: {error.verify_message}"
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
         except OSError as error:
             trouble = f"Kafka at {settings.bootstrap_servers}: {error}"
         else:
@@ -129,19 +116,6 @@ def refused(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
     if isinstance(error, AuthorizationError):
         return UsageError(f"{place} does not permit this: {error}; docs/security.md lists what is needed")
     return DependencyUnavailable(f"{place}: {error}")
-
-
-def unusable(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
-    """Return why a client could not be made: it says only that it could not connect in time."""
-    trouble = unreachable(settings, patient=True)
-    if trouble is not None:
-        return DependencyUnavailable(trouble)
-    if settings.sasl_mechanism is not None and isinstance(error, KafkaTimeoutError):
-        return UsageError(
-            f"Kafka at {settings.bootstrap_servers} refuses kafka.sasl_username {settings.sasl_username!r}, its "
-            f"password, or {settings.sasl_mechanism}: it closes the connection instead of answering"
-        )
-    return refused(settings, error)
 
 
 @dataclass(frozen=True, slots=True)

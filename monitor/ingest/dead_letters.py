@@ -11,7 +11,8 @@ from kafka.errors import KafkaError
 from monitor import __version__
 from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.connection import connection_options, unusable
+from monitor.ingest.connection import connection_options
+from monitor.ingest.probing import explained
 from monitor.ingest.source import Refused
 
 _REQUEST_S: Final = 30.0
@@ -33,7 +34,7 @@ class DeadLetters:
                 metrics_enabled=False,
             )
         except KafkaError as error:
-            raise unusable(settings, error) from error
+            raise explained(settings, connection_options(settings), error) from error
 
     def keep(self, refused: Sequence[tuple[Refused, bytes | None]]) -> None:
         """Write the records with their keys and wait for every acknowledgement; raises `DependencyUnavailable`."""

@@ -26,9 +26,10 @@ from kafka.structs import OffsetAndMetadata
 
 from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.connection import BOOTSTRAP_MS, Topic, Topics, connection_options, refused, unreachable, unusable
+from monitor.ingest.connection import BOOTSTRAP_MS, Topic, Topics, connection_options, refused, unreachable
 from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.membership import Rebalances, partition_name, partition_of
+from monitor.ingest.probing import explained
 from monitor.ingest.source import Gap, Kind, Refused, Slice
 from monitor.store import Position
 
@@ -92,7 +93,7 @@ class KafkaSource:
                 metrics_enabled=False,
             )
         except KafkaError as error:
-            raise unusable(self._settings, error) from error
+            raise explained(self._settings, connection_options(self._settings), error) from error
         self._rebalances = Rebalances(self._consumer)
         self._consumer.subscribe(topics=list(self._kinds), listener=self._rebalances)
 

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from monitor.clock import Clock, wall_clock
 from monitor.config import ExperimentSettings, KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.connection import connection_options, unusable
+from monitor.ingest.connection import connection_options
+from monitor.ingest.probing import explained
 from monitor.ranking import SCALE, Scorer
 
 HOUR_MS: Final = 3_600_000
@@ -376,7 +377,7 @@ def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> 
         producer.flush(timeout=60)
         producer.close(timeout=60)
     except KafkaError as error:
-        raise unusable(settings, error) from error
+        raise explained(settings, connection_options(settings), error) from error
     if failures:
         raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} refused an event: {failures[0]}")
     return written

@@ -28,6 +28,7 @@ from redis.retry import Retry
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.store.keys import LIVE, Keys
+from monitor.store.tls import refusal
 
 SCHEMA: Final = 2
 _TIMEOUT_S: Final = 10.0
@@ -351,17 +352,17 @@ _WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", 
 
 @contextmanager
 def unavailable(settings: StoreSettings) -> Iterator[None]:
-    """Turn what the store says when it cannot serve into `StoreUnavailable`; a wrong password into `UsageError`."""
+    """Turn what the store says when it cannot serve into `StoreUnavailable`; what it refuses, `UsageError`."""
     place = settings.url.partition("://")[2].rpartition("@")[2]
     try:
         yield
     except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         raise UsageError(f"store at {place} refuses this user: {error}") from error
     except _WAIT as error:
-        hint = ""
-        if settings.url.startswith("rediss://") and settings.ssl_cert_file is None and "EOF occurred" in str(error):
-            hint = " (does the server want a client's certificate? store.ssl_cert_file)"
-        raise StoreUnavailable(f"store at {place}: {error}{hint}") from error
+        refused = refusal(settings, error)
+        if refused is not None:
+            raise UsageError(f"store at {place}: {refused}") from error
+        raise StoreUnavailable(f"store at {place}: {error}") from error
     except redis.exceptions.ResponseError as error:
         if "WRONGTYPE" in str(error):
             raise StoreOwned(f"store at {place} holds something else under the prefix abm: ({error})") from error

@@ -6,15 +6,25 @@ import http.client
 import json
 import re
 import socket
+import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import trustme
+from prometheus_client import CollectorRegistry
 
-from monitor.export import CATALOGUE
+from monitor.clock import wall_clock
+from monitor.config import DisplaySettings, HttpSettings
+from monitor.errors import DependencyUnavailable
+from monitor.export import CATALOGUE, HttpServer
+from monitor.summary import Summary
 from tests.servers.chromium import dom, screenshot
 from tests.servers.process import free_port
 from tests.servers.prometheus import PrometheusServer, promtool
@@ -60,10 +70,12 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def _ask(port: int, path: str, method: str = "GET", body: bytes | None = None, long_header: str = "") -> Answer:
+def _ask(
+    port: int, path: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None
+) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        connection.request(method, path, body=body, headers={"X-Long": long_header})
+        connection.request(method, path, body=body, headers=dict(headers or {}))
         answer = connection.getresponse()
         return Answer(answer.status, dict(answer.getheaders()), answer.read())
     finally:
@@ -106,17 +118,6 @@ class TestPaths:
         assert decayed["mean"] is None
         assert _ask(port, "/api/experiments?as_of=noon").status == 400
 
-    def test_a_slow_client_does_not_hold_the_others_up(self, port: int) -> None:
-        """Connections that send nothing are only connections."""
-        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
-        assert _ask(port, "/-/healthy").status == 200
-        for each in idle:
-            each.close()
-
-    def test_oversized_headers_are_refused(self, port: int) -> None:
-        """413 and not a crash."""
-        assert _ask(port, "/", long_header="x" * 40_000).status in (400, 413, 431)
-
 
 class TestPrometheus:
     """Both endpoints under a real Prometheus and promtool."""
@@ -152,6 +153,17 @@ class TestPrometheus:
             assert all(1 < float(each["value"][1]) < 3 for each in found)
             assert server.query("abmonitor_store_up == 1")
 
+    def test_the_documented_configuration_is_one(self, tmp_path: Path) -> None:
+        """Promtool accepts what docs/http.md says about TLS and the token, files included."""
+        text = (Path(__file__).parents[2] / "docs/http.md").read_text()
+        (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "ab-monitor-ca.pem"))
+        (tmp_path / "ab-monitor-token").write_text(TOKEN)
+        config = tmp_path / "prometheus.yml"
+        config.write_text(block.replace("/etc/prometheus", str(tmp_path)))
+        done = promtool("check", "config", str(config))
+        assert done.returncode == 0, done.stdout + done.stderr
+
 
 class TestPage:
     """The page for people, in a browser."""
@@ -170,3 +182,221 @@ class TestPage:
         picture = tmp_path / "page.png"
         screenshot(f"http://127.0.0.1:{port}/", picture, width, height)
         assert picture.stat().st_size > 20_000
+
+
+TOKEN = "a-token-of-some-length"
+
+
+def _no_store(_as_of_ms: int | None) -> Summary:
+    raise DependencyUnavailable("no store here")
+
+
+@contextmanager
+def _server(
+    *, certificate: trustme.LeafCert | None = None, directory: Path | None = None, token: str | None = None
+) -> Iterator[int]:
+    """Yield the port of a server without a store."""
+    files = {}
+    if certificate is not None and directory is not None:
+        files = {"tls_cert_file": str(directory / "cert.pem"), "tls_key_file": str(directory / "key.pem")}
+        Path(files["tls_cert_file"]).write_bytes(b"".join(each.bytes() for each in certificate.cert_chain_pems))
+        Path(files["tls_key_file"]).write_bytes(certificate.private_key_pem.bytes())
+    server = HttpServer(
+        HttpSettings(port=0, token=token, **files),
+        summary=_no_store,
+        process_registry=CollectorRegistry(),
+        readiness=lambda: (),
+        display=DisplaySettings(),
+        clock=wall_clock,
+    )
+    server.start()
+    try:
+        yield server.port
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[int]:
+    """Yield the port of a server that wants a token."""
+    with _server(token=TOKEN) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Return who signs."""
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def encrypted(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Yield the port of a server with a certificate for 127.0.0.1."""
+    certificate = authority.issue_cert("127.0.0.1")
+    with _server(certificate=certificate, directory=tmp_path_factory.mktemp("tls")) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[int]:
+    """Yield the port of a server for everybody."""
+    with _server() as port:
+        yield port
+
+
+class TestToken:
+    """With a token, only those who have it may read."""
+
+    @pytest.mark.parametrize("path", ["/", "/metrics", "/metrics/experiments", "/api/experiments", "/api/x", "/else"])
+    @pytest.mark.parametrize(
+        "given", [None, f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", f"Basic {TOKEN}", TOKEN, "Bearer \xe9"]
+    )
+    def test_without_it_nothing_is_said(self, guarded: int, path: str, given: str | None) -> None:
+        """Not even which paths there are; the answer names the scheme."""
+        answer = _ask(guarded, path, headers={} if given is None else {"Authorization": given})
+        assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert answer.body == b"a bearer token is needed here\n"
+
+    @pytest.mark.parametrize(
+        ("path", "status"), [("/", 503), ("/metrics", 200), ("/api/experiments", 503), ("/else", 404)]
+    )
+    @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+    def test_with_it_everything_is_as_without(self, guarded: int, path: str, status: int, scheme: str) -> None:
+        """There is no store here: 503 is what the page says to everybody who may ask."""
+        assert _ask(guarded, path, headers={"Authorization": f"{scheme} {TOKEN}"}).status == status
+
+    @pytest.mark.parametrize("path", ["/-/healthy", "/-/ready"])
+    def test_probes_need_none(self, guarded: int, path: str) -> None:
+        """Whoever restarts containers has no token."""
+        assert _ask(guarded, path).status == 200
+
+    def test_other_methods_need_it_too(self, guarded: int) -> None:
+        """405 comes after 401."""
+        assert _ask(guarded, "/metrics", "POST").status == 401
+
+
+class TestTls:
+    """With a certificate, nobody on the way can read or change anything."""
+
+    def test_who_trusts_the_authority_can_read(self, encrypted: int, authority: trustme.CA) -> None:
+        """Several requests over one connection."""
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        connection = http.client.HTTPSConnection("127.0.0.1", encrypted, timeout=10, context=context)
+        for path in ("/-/healthy", "/metrics"):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert (answer.status, bool(answer.read()) or path == "/metrics") == (200, True)
+        connection.close()
+
+    def test_who_does_not_stops_by_himself(self, encrypted: int) -> None:
+        """A server under a strange authority is not talked to, and survives it."""
+        connection = http.client.HTTPSConnection("127.0.0.1", encrypted, timeout=10)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            connection.request("GET", "/-/healthy")
+
+    def test_nothing_older_than_1_2(self, encrypted: int, authority: trustme.CA) -> None:
+        """TLS 1.1 is refused by the server, 1.2 is not."""
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            assert _handshake(encrypted, authority, ssl.TLSVersion.TLSv1_1) is None
+        assert _handshake(encrypted, authority, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+
+    def test_plain_requests_get_nothing(self, encrypted: int, authority: trustme.CA) -> None:
+        """They are closed, and others go on."""
+        with pytest.raises((http.client.HTTPException, OSError)):
+            _ask(encrypted, "/-/healthy")
+        assert _handshake(encrypted, authority, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+
+    def test_half_handshakes_do_not_hold_the_others_up(self, encrypted: int, authority: trustme.CA) -> None:
+        """Connections that never say hello, or stop in the middle of it, cost the others nothing."""
+        with _sending(encrypted, [b""] * 50 + [b"\x16\x03\x01\x02"] * 8):
+            started = time.monotonic()
+            assert _handshake(encrypted, authority, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+            assert time.monotonic() - started < 5
+
+
+def _handshake(port: int, authority: trustme.CA, version: ssl.TLSVersion) -> str | None:
+    """Return the version that was agreed on, None if the server refuses."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(context)
+    # Debian's OpenSSL offers no TLS 1.1 at its usual level.
+    context.set_ciphers("DEFAULT@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    with socket.create_connection(("127.0.0.1", port), timeout=15) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped:
+                return wrapped.version()
+        except ssl.SSLError as error:
+            assert "alert protocol version" in str(error).replace("_", " ").lower()
+            return None
+
+
+@contextmanager
+def _sending(port: int, beginnings: list[bytes]) -> Iterator[list[socket.socket]]:
+    """Yield connections that have sent just these bytes."""
+    connections = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in beginnings]
+    for connection, beginning in zip(connections, beginnings, strict=True):
+        connection.sendall(beginning)
+    try:
+        yield connections
+    finally:
+        for each in connections:
+            each.close()
+
+
+class TestStrangers:
+    """What comes in too big or too slowly."""
+
+    @pytest.mark.parametrize(
+        ("request_bytes", "status"),
+        [
+            (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40_000 + b"\r\n\r\n", 413),
+            (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 10_000 + b"\r\n", 413),
+            (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+            (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+            (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+            (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx", 413),
+            (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 413),
+            (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 413),
+            (b"nonsense\r\n\r\n", 400),
+            (b"GET / HTTP/9.9\r\n\r\n", 505),
+        ],
+        ids=["header", "headers", "line", "body", "post", "byte", "chunks", "negative", "nonsense", "version"],
+    )
+    def test_oversized_and_malformed_requests_are_refused(self, plain: int, request_bytes: bytes, status: int) -> None:
+        """At once, without waiting for what they announce; the next one is served."""
+        started = time.monotonic()
+        with _sending(plain, [request_bytes]) as (connection,):
+            assert int(connection.recv(1024).split()[1]) == status
+        assert _ask(plain, "/-/healthy").status == 200
+        assert time.monotonic() - started < 5
+
+    def test_slow_clients_are_cut_off_and_do_not_hold_the_others_up(self, plain: int) -> None:
+        """Silent ones, and those that send a byte now and then: none outlives the timeout of ten seconds by much."""
+        beginnings = [b""] * 100 + [b"G"] * 4 + [b"GET / HTTP/1.1\r\nX: "] * 4
+        started = time.monotonic()
+        with _sending(plain, beginnings) as slow, ThreadPoolExecutor(len(slow)) as pool:
+            ends = [pool.submit(_drip, each, b"") for each in slow[:4]]
+            ends += [pool.submit(_drip, each, b"x") for each in slow[-8:]]
+            while time.monotonic() - started < 4:
+                asked = time.monotonic()
+                assert _ask(plain, "/-/healthy").status == 200
+                assert time.monotonic() - asked < 2
+            for end in ends:
+                assert 8 < end.result() - started < 16
+
+
+def _drip(connection: socket.socket, drop: bytes) -> float:
+    """Send a drop each second until the connection is closed; return when that was."""
+    connection.settimeout(1)
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        try:
+            connection.sendall(drop)
+            if not connection.recv(1024):
+                break
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+    return time.monotonic()

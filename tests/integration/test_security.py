@@ -1,293 +1,359 @@
-"""TLS, passwords and permissions, on real servers that insist on them."""
+"""Encrypted connections to real servers, refusals in one line, and the rights that docs/security.md gives."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
+import shlex
+import ssl
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+import redis
+import redis.exceptions
+import trustme
+from kafka import KafkaConsumer, KafkaProducer
 
-from tests.servers.certificates import Authority
-from tests.servers.kafka import KafkaBroker
+from tests.servers.kafka import KafkaBroker, Listener
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer, redis_binary
-from tests.support.command import ab_monitor, eventually, service, status
+from tests.support.certificates import Certificate, write_authority, write_certificate
+from tests.support.command import ab_monitor, eventually, service, status, write_config
+from tests.unit.test_events import FEEDBACK, RESPONSE
 
-PASSWORD = "correct-horse"
 DOCUMENT = (Path(__file__).parents[2] / "docs/security.md").read_text()
-RESPONSE = {
-    "response_id": "r-1",
-    "timestamp": "2026-11-10T10:00:00Z",
-    "experiment": "ranker",
-    "variant": "treatment",
-    "user_id": "student-1",
-    "items": [{"item_id": "a", "position": 1}],
-}
+PASSWORD = "a-password-of-ours"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+CONFIG = """
+[kafka]
+bootstrap_servers = "<bootstrap>"
+<kafka>
+[store]
+url = "<url>"
+<store>
+[http]
+port = <port>
+<http>
+[[experiments]]
+name = "ranker"
+control = "control"
+variants = { control = 0.5, treatment = 0.5 }
+"""
+KAFKA_SECRET = {"ABMONITOR_KAFKA_SASL_PASSWORD": PASSWORD}
+STORE_SECRET = {"ABMONITOR_STORE_PASSWORD": PASSWORD}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Secured servers and what is needed to use them."""
+class Papers:
+    """Certificates of one authority, and a stranger's."""
 
-    directory: Path
-    authority: Authority
-    broker: KafkaBroker
-    scram: str
-    mutual: str
-    redis: RedisServer
-    redis_tls: str
+    authority: Path
+    stranger: Path
+    good: Certificate
+    expired: Certificate
+    elsewhere: Certificate
+    client: Certificate
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Yield a broker with SCRAM over TLS, one with client certificates, and a Redis with both."""
-    directory = tmp_path_factory.mktemp("security")
-    authority = Authority(directory)
-    server = authority.issue("server")
-    scram, mutual, redis_tls = free_port(), free_port(), free_port()
-    broker = _broker(server.both, authority.file, scram, mutual)
-    redis = RedisServer(
-        redis_binary(),
-        tls_port=str(redis_tls),
-        tls_cert_file=str(server.certificate),
-        tls_key_file=str(server.key),
-        tls_ca_cert_file=str(authority.file),
-        tls_auth_clients="yes",
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+    """Return certificates for 127.0.0.1 and for a client."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    yesterday = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    before = yesterday - dt.timedelta(days=30)
+    return Papers(
+        authority=write_authority(folder, "authority", authority),
+        stranger=write_authority(folder, "stranger", trustme.CA()),
+        good=write_certificate(folder, "good", authority.issue_cert("127.0.0.1")),
+        expired=write_certificate(
+            folder, "expired", authority.issue_cert("127.0.0.1", not_before=before, not_after=yesterday)
+        ),
+        elsewhere=write_certificate(folder, "elsewhere", authority.issue_cert("elsewhere.example.org")),
+        client=write_certificate(folder, "client", authority.issue_cert("monitor.example.org")),
     )
-    with broker, redis:
-        yield Place(
-            directory, authority, broker, f"127.0.0.1:{scram}", f"127.0.0.1:{mutual}", redis, f"127.0.0.1:{redis_tls}"
-        )
 
 
-def _broker(keystore: Path, authority: Path, scram: int, mutual: int) -> KafkaBroker:
-    """Return a broker with two secured listeners; who comes by the plain one is a super user."""
-    settings = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(keystore),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(authority),
+@pytest.fixture(scope="module")
+def broker(papers: Papers) -> Iterator[KafkaBroker]:
+    """Yield a broker with a listener for each way to come in, that allows only what it was told to allow."""
+
+    def listener(name: str, protocol: str, certificate: Certificate, **more: str) -> Listener:
+        stores = {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(certificate.both_file),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(papers.authority),
+        }
+        return Listener(name, protocol, {**stores, **{key.replace("_", "."): value for key, value in more.items()}})
+
+    mechanisms = {
         "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.scram.scram-sha-256.sasl.jaas.config": _JAAS,
-        "listener.name.scram.scram-sha-512.sasl.jaas.config": _JAAS,
-        "listener.name.mutual.ssl.client.auth": "required",
-        "listener.name.mutual.ssl.principal.mapping.rules": "RULE:.*CN=([^,]+).*/$1/",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
+        "scram-sha-256.sasl.jaas.config": SCRAM,
+        "scram-sha-512.sasl.jaas.config": SCRAM,
     }
-    listeners = {"SCRAM": ("SASL_SSL", scram), "MUTUAL": ("SSL", mutual)}
-    return KafkaBroker(listeners=listeners, settings=settings, scram={"monitor": PASSWORD})
-
-
-_JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-
-
-def _config(place: Place, name: str, *, kafka: Mapping[str, str], store: Mapping[str, str]) -> Path:
-    sections = {
-        "kafka": {
-            "responses_topic": f"{name}.responses",
-            "feedback_topic": f"{name}.feedback",
-            "dead_letter_topic": f"{name}.dead",
-            "group_id": name,
-            **kafka,
-        },
-        "store": dict(store),
-    }
-    lines = []
-    for section, values in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
-    lines += ["[http]", "port = 0", "[[experiments]]", 'name = "ranker"', 'control = "control"']
-    lines += ["variants = { control = 0.5, treatment = 0.5 }", ""]
-    path = place.directory / f"{name}.toml"
-    path.write_text("\n".join(lines))
-    return path
-
-
-def _scram(place: Place, **changes: str) -> dict[str, str]:
-    return {
-        "bootstrap_servers": place.scram,
-        "security_protocol": "SASL_SSL",
-        "ssl_ca_file": str(place.authority.file),
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_username": "monitor",
-        **changes,
-    }
-
-
-def _rediss(place: Place, **changes: str) -> dict[str, str]:
-    client = place.authority.issue("client", host="monitor")
-    return {
-        "url": f"rediss://{place.redis_tls}/0",
-        "ssl_ca_file": str(place.authority.file),
-        "ssl_cert_file": str(client.certificate),
-        "ssl_key_file": str(client.key),
-        **changes,
-    }
-
-
-_ACL_ROW = re.compile(r"^\| (topic|group) \| `([^`]+)` \| ([A-Za-z, ]+) \|$", re.MULTILINE)
-
-
-def _permit(place: Place, name: str, principal: str) -> None:
-    """Give a principal what docs/security.md lists, and nothing else."""
-    names = {
-        "chatbot.responses": f"{name}.responses",
-        "student.feedback": f"{name}.feedback",
-        "ab-monitor.dead-letter": f"{name}.dead",
-        "ab-monitor": name,
-    }
-    acls = [
-        ACL(
-            principal,
-            "*",
-            ACLOperation[operation.strip().upper()],
-            ACLPermissionType.ALLOW,
-            ResourcePattern(ResourceType[kind.upper()], names[resource]),
-        )
-        for kind, resource, operations in _ACL_ROW.findall(DOCUMENT)
-        for operation in operations.split(",")
+    listeners = [
+        listener("SCRAM", "SASL_SSL", papers.good, **mechanisms),
+        listener("MUTUAL", "SSL", papers.good, ssl_client_auth="required"),
+        listener("EXPIRED", "SSL", papers.expired),
+        listener("ELSEWHERE", "SSL", papers.elsewhere),
     ]
-    assert len(acls) == 8
-    with KafkaAdminClient(bootstrap_servers=place.broker.bootstrap) as admin:
-        admin.create_acls(acls)
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # The plain listener is the broker's own, and how tests make topics.
+        "super.users": "User:admin;User:ANONYMOUS",
+    }
+    users = dict.fromkeys(("admin", "ab-monitor", "nobody"), PASSWORD)
+    with KafkaBroker(listeners, users, settings) as started:
+        for topic in ("chatbot.responses", "student.feedback", "ab-monitor.dead-letter"):
+            started.create_topic(topic, 1)
+        for line in re.findall(r"^kafka-acls\.sh (.*)$", DOCUMENT, re.MULTILINE):
+            started.run_tool(
+                "org.apache.kafka.tools.AclCommand", "--bootstrap-server", started.bootstrap, *shlex.split(line)
+            )
+        yield started
 
 
-def _topics(place: Place, name: str) -> None:
-    for topic in ("responses", "feedback", "dead"):
-        place.broker.create_topic(f"{name}.{topic}", 1)
+def _store(papers: Papers, certificate: Certificate, clients: str) -> RedisServer:
+    return RedisServer(
+        redis_binary(),
+        tls_port=str(free_port()),
+        tls_cert_file=str(certificate.cert_file),
+        tls_key_file=str(certificate.key_file),
+        tls_ca_cert_file=str(papers.authority),
+        tls_auth_clients=clients,
+    )
 
 
-def _works(place: Place, config: Path, name: str) -> None:
-    """Start the service and see an event and a dead letter through."""
-    producer = KafkaProducer(bootstrap_servers=place.broker.bootstrap)
-    producer.send(f"{name}.responses", b"nonsense")
-    producer.send(f"{name}.responses", json.dumps(RESPONSE).encode()).get(30)
+def _tls_url(server: RedisServer) -> str:
+    port = server.client().config_get("tls-port")["tls-port"]
+    return f"rediss://127.0.0.1:{port}/0"
+
+
+def _lines(**values: str | Path) -> str:
+    return "\n".join(f'{name} = "{value}"' for name, value in values.items())
+
+
+def _config(
+    directory: Path, broker: KafkaBroker, listener: str, url: str, kafka: str = "", store: str = "", http: str = ""
+) -> Path:
+    values = {"bootstrap": broker.address(listener), "kafka": kafka, "url": url, "store": store, "http": http}
+    return write_config(directory / "config.toml", CONFIG, [*values.items(), ("port", str(free_port()))])
+
+
+def _scram(papers: Papers, user: str = "ab-monitor", mechanism: str = "SCRAM-SHA-512") -> str:
+    return _lines(
+        security_protocol="SASL_SSL", ssl_ca_file=papers.authority, sasl_mechanism=mechanism, sasl_username=user
+    )
+
+
+def _pair(certificate: Certificate) -> dict[str, Path]:
+    return {"ssl_cert_file": certificate.cert_file, "ssl_key_file": certificate.key_file}
+
+
+def _send(broker: KafkaBroker, topic: str, *events: object) -> None:
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+    for event in events:
+        producer.send(topic, json.dumps(event).encode()).get(20)
     producer.close()
-    with service(config, place.directory / f"{name}.log"):
-        found = eventually(
-            "the event is applied",
-            lambda: status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"],
-        )
-    assert found == 1
 
 
-@pytest.fixture(autouse=True)
-def passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the passwords where the service looks for them."""
-    monkeypatch.setenv("ABMONITOR_KAFKA_SASL_PASSWORD", PASSWORD)
+def _refused(config: Path, environ: Mapping[str, str], code: int) -> str:
+    """Return the one line that both commands end with, within 15 s."""
 
-
-class TestItWorks:
-    """With just the permissions of docs/security.md."""
-
-    def test_scram_over_tls_and_a_redis_with_client_certificates(self, place: Place) -> None:
-        """The default way to secure both."""
-        _topics(place, "scram")
-        _permit(place, "scram", "User:monitor")
-        place.redis.client().flushall()
-        _works(place, _config(place, "scram", kafka=_scram(place), store=_rediss(place)), "scram")
-
-    def test_client_certificates_for_kafka_and_a_restricted_redis_user(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The user has exactly the commands that are documented."""
-        _topics(place, "mutual")
-        client = place.authority.issue("kafka-client", host="monitor")
-        kafka = {
-            "bootstrap_servers": place.mutual,
-            "security_protocol": "SSL",
-            "ssl_ca_file": str(place.authority.file),
-            "ssl_cert_file": str(client.certificate),
-            "ssl_key_file": str(client.key),
-        }
-        _permit(place, "mutual", "User:kafka-client")
-        admin = place.redis.client()
-        admin.flushall()
-        for name in ("ab-monitor", "ab-monitor-reader"):
-            (rules,) = re.findall(rf"^user {name} (.+)$", DOCUMENT, re.MULTILINE)
-            admin.execute_command("ACL", "SETUSER", name, *rules.replace("PASSWORD", PASSWORD).split())
-        monkeypatch.setenv("ABMONITOR_STORE_PASSWORD", PASSWORD)
-        store = {"url": place.redis.url, "username": "ab-monitor"}
-        _works(place, _config(place, "mutual", kafka=kafka, store=store), "mutual")
-        reader = _config(place, "reader", kafka=kafka, store={**store, "username": "ab-monitor-reader"})
-        assert status(reader)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 1
-
-
-class TestItSaysWhatIsWrong:
-    """One line on stderr, and the documented exit code."""
-
-    def _fails(self, config: Path, code: int, *said: str) -> None:
-        done = ab_monitor("check", "--config", config)
+    def end(command: str) -> str:
+        started = time.monotonic()
+        done = ab_monitor(command, "--config", config, environ=environ)
+        assert time.monotonic() - started < 15
         assert done.returncode == code, done.stderr
-        (line,) = [line for line in done.stderr.splitlines() if " WARNING " not in line]
-        for text in said:
-            assert text in line
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert PASSWORD not in done.stderr + done.stdout
+        return done.stderr.strip()
 
-    def test_kafka_of_an_unknown_authority(self, place: Place) -> None:
-        """Which server, and why."""
-        (place.directory / "other").mkdir(exist_ok=True)
-        other = Authority(place.directory / "other")
-        config = _config(place, "wrong-ca", kafka=_scram(place, ssl_ca_file=str(other.file)), store=_rediss(place))
-        self._fails(config, 3, f"Kafka at {place.scram}", "certificate is refused")
+    with ThreadPoolExecutor(2) as pool:
+        check, run = pool.map(end, ("check", "run"))
+    assert check == run
+    return check
 
-    def test_kafka_with_a_wrong_password(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The user is named, the password is not."""
-        monkeypatch.setenv("ABMONITOR_KAFKA_SASL_PASSWORD", "not-this-one")
-        config = _config(place, "wrong-password", kafka=_scram(place), store=_rediss(place))
-        self._fails(config, 2, f"Kafka at {place.scram} refuses", "'monitor'")
-        assert "not-this-one" not in ab_monitor("check", "--config", config, "--verbose").stderr
 
-    def test_kafka_without_a_client_certificate(self, place: Place) -> None:
-        """The server's word is passed on."""
-        kafka = {
-            "bootstrap_servers": place.mutual,
-            "security_protocol": "SSL",
-            "ssl_ca_file": str(place.authority.file),
-        }
-        self._fails(_config(place, "no-client", kafka=kafka, store=_rediss(place)), 3, "Kafka at", "certificate")
+class TestLeastPrivilege:
+    """The service works with the rights that docs/security.md gives, over encrypted connections, and with no others."""
 
-    def test_redis_of_an_unknown_authority_and_without_a_client_certificate(self, place: Place) -> None:
-        """Both name the place."""
-        (place.directory / "another").mkdir(exist_ok=True)
-        other = Authority(place.directory / "another")
-        wrong = _config(place, "r-ca", kafka=_scram(place), store=_rediss(place, ssl_ca_file=str(other.file)))
-        self._fails(wrong, 3, place.redis_tls, "certificate verify failed")
-        nobody = {"url": f"rediss://{place.redis_tls}/0", "ssl_ca_file": str(place.authority.file)}
-        self._fails(_config(place, "r-client", kafka=_scram(place), store=nobody), 3, place.redis_tls, "certificate")
+    @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+    def test_the_service_works(self, tmp_path: Path, papers: Papers, broker: KafkaBroker, mechanism: str) -> None:
+        """SCRAM over TLS to Kafka, mutual TLS and the documented user to Redis, TLS and a token on its own pages."""
+        name = mechanism.lower()
+        response = {**RESPONSE, "response_id": name}
+        refused = {**response, "items": 7}
+        _send(broker, "chatbot.responses", response, refused)
+        _send(broker, "student.feedback", {**FEEDBACK, "response_id": name, "feedback_id": name})
+        token = {"ABMONITOR_HTTP_TOKEN": "a-token-of-some-length"}
+        with _store(papers, papers.good, "yes") as server:
+            for line in re.findall(r"^(ACL SETUSER .*)$", DOCUMENT, re.MULTILINE):
+                server.client().execute_command(*line.replace("PASSWORD", PASSWORD).split())
+            server.client().execute_command("ACL", "SETUSER", "default", "-@all", "+config", "+acl")
+            secure = _lines(username="ab-monitor", ssl_ca_file=papers.authority, **_pair(papers.client))
+            http = _lines(tls_cert_file=papers.good.cert_file, tls_key_file=papers.good.key_file)
+            config = _config(
+                tmp_path, broker, "SCRAM", _tls_url(server), _scram(papers, mechanism=mechanism), secure, http
+            )
+            environ = {**KAFKA_SECRET, **STORE_SECRET, **token}
+            checked = ab_monitor("check", "--config", config, environ=environ)
+            assert (checked.returncode, "warning" in checked.stdout) == (0, False), checked.stderr + checked.stdout
+            reader = {**environ, "ABMONITOR_STORE_USERNAME": "ab-monitor-reader"}
+            log = tmp_path / "log"
+            with service(config, log, environ=environ):
+                variants = eventually(
+                    "all is applied", lambda: found if (found := _treatment(config, reader))[1] else None
+                )
+                url = re.search(r"serving url=(https://\S+)", log.read_text())
+                assert url is not None
+                context = ssl.create_default_context(cafile=str(papers.authority))
+                request = urllib.request.Request(  # noqa: S310  our own server
+                    f"{url[1]}metrics", headers={"Authorization": f"Bearer {token['ABMONITOR_HTTP_TOKEN']}"}
+                )
+                with urllib.request.urlopen(request, timeout=5, context=context) as page:  # noqa: S310  the same
+                    text = page.read().decode()
+            assert 'abmonitor_rejected_events_total{reason="wrong_type",topic="chatbot.responses"}' in text
+            assert variants[0] >= 1
+            assert ab_monitor("check", "--config", config, environ=reader).returncode == 0
+            assert log.read_text().count("ERROR") == 0, log.read_text()
+            assert "Traceback" not in log.read_text()
+        letters = KafkaConsumer(
+            "ab-monitor.dead-letter",
+            bootstrap_servers=broker.bootstrap,
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=5000,
+        )
+        assert json.dumps(refused).encode() in [letter.value for letter in letters]
+        letters.close()
 
-    def test_redis_with_a_wrong_password(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A mistake, not an outage."""
-        monkeypatch.setenv("ABMONITOR_STORE_PASSWORD", "not-this-one")
-        store = {"url": place.redis.url, "username": "nobody"}
-        self._fails(_config(place, "r-password", kafka=_scram(place), store=store), 2, "refuses this user")
+    def test_readers_cannot_write_and_nobody_leaves_the_prefix(self, store_server: RedisServer) -> None:
+        """Other names, other commands and the whole of the server are refused."""
+        admin = store_server.client()
+        for line in re.findall(r"^(ACL SETUSER .*)$", DOCUMENT, re.MULTILINE):
+            admin.execute_command(*line.replace("PASSWORD", PASSWORD).split())
+        everybody = [
+            ("GET", "other"),
+            ("MGET", "abm:{0}:m", "other"),
+            ("FLUSHALL",),
+            ("KEYS", "*"),
+            ("CONFIG", "SET", "save", ""),
+        ]
+        everybody += [("CLIENT", "LIST"), ("SUBSCRIBE", "x"), ("SAVE",), ("EVAL", "redis.call('GET','x')", "0")]
+        everybody += [("CONFIG", "SET", "save", ""), ("ACL", "LIST")]
+        reader = [("SET", "abm:{0}:x", "1"), ("HSET", "abm:{0}:m", "x", "1"), ("UNLINK", "abm:{0}:m")]
+        reader += [("EVAL", "return redis.call('SET', KEYS[1], 1)", "1", "abm:{0}:x")]
+        try:
+            for user, forbidden in (("ab-monitor", everybody), ("ab-monitor-reader", everybody + reader)):
+                client: Any = redis.Redis(port=store_server.port, username=user, password=PASSWORD)
+                assert client.ping()
+                for command in forbidden:
+                    with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)permission|NOPERM|can't access"):
+                        client.execute_command(*command)
+                client.close()
+        finally:
+            admin.acl_deluser("ab-monitor", "ab-monitor-reader")
 
-    def test_expired_certificates(self, place: Place) -> None:
-        """Of either server."""
-        old = place.authority.issue("old", expired=True)
-        with RedisServer(
-            redis_binary(),
-            tls_port=str(port := free_port()),
-            tls_cert_file=str(old.certificate),
-            tls_key_file=str(old.key),
-            tls_ca_cert_file=str(place.authority.file),
-        ):
-            store = _rediss(place, url=f"rediss://127.0.0.1:{port}/0")
-            self._fails(_config(place, "r-old", kafka=_scram(place), store=store), 3, f"127.0.0.1:{port}", "expired")
-        scram, mutual = free_port(), free_port()
-        with _broker(old.both, place.authority.file, scram, mutual):
-            kafka = _scram(place, bootstrap_servers=f"127.0.0.1:{scram}")
-            config = _config(place, "k-old", kafka=kafka, store=_rediss(place))
-            self._fails(config, 3, f"Kafka at 127.0.0.1:{scram}", "expired")
+    def test_a_user_without_rights_is_told(
+        self, tmp_path: Path, papers: Papers, broker: KafkaBroker, redis_server: RedisServer
+    ) -> None:
+        """The broker's rules are in force: who has none of the documented rights does not see the topics."""
+        redis_server.client().flushall()
+        config = _config(tmp_path, broker, "SCRAM", redis_server.url, _scram(papers, "nobody"))
+        done = ab_monitor("check", "--config", config, environ=KAFKA_SECRET)
+        assert "chatbot.responses: missing" in done.stdout or "uthoriz" in done.stderr, done.stdout + done.stderr
 
-    def test_a_missing_permission(self, place: Place) -> None:
-        """The topic that may not be read is named."""
-        _topics(place, "forbidden")
-        config = _config(place, "forbidden", kafka=_scram(place), store=_rediss(place))
-        done = ab_monitor("run", "--config", config)
-        assert done.returncode == 2
-        assert "does not permit" in done.stderr.splitlines()[-1]
+    def test_mutual_tls_to_kafka(
+        self, tmp_path: Path, papers: Papers, broker: KafkaBroker, redis_server: RedisServer
+    ) -> None:
+        """A client certificate of the broker's authority is enough to come in."""
+        redis_server.client().flushall()
+        kafka = _lines(security_protocol="SSL", ssl_ca_file=papers.authority, **_pair(papers.client))
+        done = ab_monitor("check", "--config", _config(tmp_path, broker, "MUTUAL", redis_server.url, kafka))
+        assert done.returncode == 0, done.stderr
+
+
+def _treatment(config: Path, environ: Mapping[str, str]) -> tuple[int, int]:
+    found = status(config, environ)["experiments"]["ranker"]["variants"]["treatment"]
+    return found["responses"], found["rated_responses"]
+
+
+class TestRefusals:
+    """One line with the place and the cause, and exit code 2: waiting would not help."""
+
+    @pytest.mark.parametrize(
+        ("listener", "change", "cause"),
+        [
+            ("SCRAM", "stranger", r"server's certificate is not accepted: (unable to get|self-signed)"),
+            ("SCRAM", "password", r"refuses the user ab-monitor: Authentication failed.*invalid credentials"),
+            ("EXPIRED", "ssl", r"server's certificate is not accepted: certificate has expired"),
+            ("MUTUAL", "ssl", r"does not accept this side's certificate, or wants one: .*certificate"),
+            ("ELSEWHERE", "ssl", r"not accepted: IP address mismatch, certificate is not valid for '127\.0\.0\.1'"),
+        ],
+        ids=["authority", "password", "expired", "missing", "name"],
+    )
+    def test_by_kafka(
+        self,
+        tmp_path: Path,
+        papers: Papers,
+        broker: KafkaBroker,
+        redis_server: RedisServer,
+        listener: str,
+        change: str,
+        cause: str,
+    ) -> None:
+        """The client itself only says that its time is over."""
+        redis_server.client().flushall()
+        kafka, environ = _scram(papers), dict(KAFKA_SECRET)
+        if change == "ssl":
+            kafka = _lines(security_protocol="SSL", ssl_ca_file=papers.authority)
+        elif change == "stranger":
+            kafka = kafka.replace(str(papers.authority), str(papers.stranger))
+        else:
+            environ["ABMONITOR_KAFKA_SASL_PASSWORD"] = "another"
+        line = _refused(_config(tmp_path, broker, listener, redis_server.url, kafka), environ, 2)
+        assert re.fullmatch(rf"ab-monitor: Kafka at {broker.address(listener)}:? .*{cause}.*", line), line
+
+    @pytest.mark.parametrize(
+        ("change", "cause"),
+        [
+            ("stranger", r"server's certificate is not accepted: (unable to get|self-signed)"),
+            ("password", r"refuses this user: invalid username-password pair"),
+            ("expired", r"server's certificate is not accepted: certificate has expired"),
+            ("missing", r"does not accept this side's certificate, or wants one: .*certificate required"),
+            ("elsewhere", r"not accepted: IP address mismatch, certificate is not valid for '127\.0\.0\.1'"),
+        ],
+    )
+    def test_by_the_store(self, tmp_path: Path, papers: Papers, broker: KafkaBroker, change: str, cause: str) -> None:
+        """The alert of a server that wants a certificate is found even when it came too late for the client."""
+        certificate = {"expired": papers.expired, "elsewhere": papers.elsewhere}.get(change, papers.good)
+        authority = papers.stranger if change == "stranger" else papers.authority
+        own = {} if change == "missing" else _pair(papers.client)
+        environ = {"ABMONITOR_STORE_USERNAME": "ab-monitor", **STORE_SECRET} if change == "password" else {}
+        with _store(papers, certificate, "yes") as server:
+            url = _tls_url(server)
+            config = _config(tmp_path, broker, "PLAINTEXT", url, store=_lines(ssl_ca_file=authority, **own))
+            line = _refused(config, environ, 2)
+        place = url.removeprefix("rediss://")
+        assert re.fullmatch(rf"ab-monitor: store at {place}:? .*{cause}.*", line), line
+
+    def test_nobody_listening_is_3(self, tmp_path: Path, papers: Papers, redis_server: RedisServer) -> None:
+        """Servers may come back."""
+        redis_server.client().flushall()
+        gone = f"127.0.0.1:{free_port()}"
+        values = {"bootstrap": gone, "kafka": _scram(papers), "url": redis_server.url, "store": "", "http": ""}
+        config = write_config(tmp_path / "kafka.toml", CONFIG, [*values.items(), ("port", "0")])
+        line = _refused(config, KAFKA_SECRET, 3)
+        assert re.fullmatch(rf"ab-monitor: Kafka at {gone}: .*(ECONNREFUSED|refused).*", line), line
+        values |= {"url": f"rediss://{gone}/0", "store": _lines(ssl_ca_file=papers.authority)}
+        config = write_config(tmp_path / "store.toml", CONFIG, [*values.items(), ("port", "0")])
+        line = _refused(config, KAFKA_SECRET, 3)
+        assert re.fullmatch(rf"ab-monitor: store at {gone}/0: .*(ECONNREFUSED|refused).*", line), line

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,10 +26,10 @@ _SETTINGS = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
-advertised.listeners=PLAINTEXT://127.0.0.1:{advertised}{listeners}
+listeners={listeners},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={advertised}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
+listener.security.protocol.map={protocols},CONTROLLER:PLAINTEXT
 log.dirs={directory}/logs
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
@@ -61,38 +62,53 @@ def jars() -> Path:
     return target
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Another door of a broker, with its own protocol, certificate and mechanisms."""
+
+    name: str
+    """In capitals."""
+    protocol: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of this listener alone, such as `ssl.client.auth`."""
+
+
 class KafkaBroker:
     """One broker with its own directory.
 
-    `advertised` is the port that clients are told, of a proxy in front of it; `listeners` are further ones: name →
-    protocol and port; `settings` are added to server.properties; `scram` are users and passwords.
+    Its first listener is plain; `listeners` are more of them, `users` are known to SCRAM by their passwords, `settings`
+    are lines of server.properties; `advertised` is the port that clients of the plain one are told, of a proxy.
     """
 
     def __init__(
         self,
+        listeners: Sequence[Listener] = (),
+        users: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
         *,
         advertised: int | None = None,
-        listeners: Mapping[str, tuple[str, int]] | None = None,
-        settings: Mapping[str, str] | None = None,
-        scram: Mapping[str, str] | None = None,
     ) -> None:
-        self._scram = dict(scram or {})
+        self._advertised = advertised
         self._jars = jars()
         self._directory = Path(tempfile.mkdtemp(prefix="abm-kafka-"))
         self.port = free_port()
         self._settings = self._directory / "server.properties"
-        self._advertised = advertised or self.port
-        self._settings.write_text(
-            _SETTINGS.format(
-                port=self.port,
-                advertised=self._advertised,
-                controller=free_port(),
-                directory=self._directory,
-                listeners="".join(f",{name}://127.0.0.1:{port}" for name, (_, port) in (listeners or {}).items()),
-                protocols="".join(f",{name}:{protocol}" for name, (protocol, _) in (listeners or {}).items()),
-            )
-            + "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+        self._ports = {"PLAINTEXT": self.port, **{each.name: free_port() for each in listeners}}
+        self._users = users or {}
+        text = _SETTINGS.format(
+            listeners=",".join(f"{name}://127.0.0.1:{port}" for name, port in self._ports.items()),
+            advertised=",".join(
+                f"{name}://127.0.0.1:{(name == 'PLAINTEXT' and advertised) or port}"
+                for name, port in self._ports.items()
+            ),
+            protocols=",".join(["PLAINTEXT:PLAINTEXT", *[f"{each.name}:{each.protocol}" for each in listeners]]),
+            controller=free_port(),
+            directory=self._directory,
         )
+        more = dict(settings or {})
+        for each in listeners:
+            more |= {f"listener.name.{each.name.lower()}.{name}": value for name, value in each.settings.items()}
+        self._settings.write_text(text + "".join(f"{name}={value}\n" for name, value in more.items()))
         self.process = Process(
             self._java("-Xmx512m", "kafka.Kafka", str(self._settings)),
             self._directory,
@@ -102,7 +118,11 @@ class KafkaBroker:
     @property
     def bootstrap(self) -> str:
         """Its address."""
-        return f"127.0.0.1:{self._advertised}"
+        return f"127.0.0.1:{self._advertised or self.port}"
+
+    def address(self, listener: str) -> str:
+        """Return the address of one of its listeners."""
+        return f"127.0.0.1:{self._ports[listener]}"
 
     def _java(self, *arguments: str) -> list[str]:
         heap = [argument for argument in arguments if argument.startswith("-X")]
@@ -130,18 +150,19 @@ class KafkaBroker:
                 {name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(settings or {})}}
             )
 
-    def _users(self) -> list[str]:
-        return [
-            argument
-            for name, password in self._scram.items()
-            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
-            for argument in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
-        ]
+    def run_tool(self, *arguments: str) -> None:
+        """Run one of Kafka's command line tools, a class and its arguments, to its end."""
+        subprocess.run(self._java("-Xmx128m", *arguments), check=True, stdout=subprocess.DEVNULL)
 
     def __enter__(self) -> Self:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        scram = [
+            f"--add-scram={mechanism}=[name={user},password={password}]"
+            for user, password in self._users.items()
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        ]
         subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings), *self._users()),
+            self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings), *scram),
             check=True,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "LOG_DIR": str(self._directory)},

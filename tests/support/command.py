@@ -37,14 +37,16 @@ def _environment(environ: Mapping[str, str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def service(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def service(
+    config: Path, log: Path, *options: str, environ: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run `ab-monitor run` while the block runs; its log goes to a file."""
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "monitor", "run", "--config", str(config)],
+            [sys.executable, "-m", "monitor", "run", "--config", str(config), *options],
             stderr=stream,
             stdout=stream,
-            env=_environment(None),
+            env=_environment(environ),
         )
         try:
             yield process
@@ -58,9 +60,9 @@ def service(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
                     process.wait()
 
 
-def status(config: Path) -> dict[str, Any]:
+def status(config: Path, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return what `status --json` prints."""
-    done = ab_monitor("status", "--config", config, "--json")
+    done = ab_monitor("status", "--config", config, "--json", environ=environ)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -73,6 +73,24 @@ class TestEnvironment:
         assert settings.store.password == "hunter2"
         assert "hunter2" not in repr(settings)
 
+    @pytest.mark.parametrize("token", ["fifteen-letters", "", "with a blank in it", "umlauts-äöü-umlauts"])
+    def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused_and_not_shown(
+        self, tmp_path: Path, token: str
+    ) -> None:
+        """Sixteen visible ASCII characters at least."""
+        with pytest.raises(ConfigError) as caught:
+            _load(tmp_path, GOOD, ABMONITOR_HTTP_TOKEN=token)
+        assert str(caught.value).startswith("ABMONITOR_HTTP_TOKEN: got ")
+        assert not token or token not in str(caught.value)
+
+    def test_a_token_comes_from_a_file_too(self, tmp_path: Path) -> None:
+        """The line's end is not part of it, and a repr does not have it."""
+        secret = tmp_path / "token"
+        secret.write_text("0123456789abcdef\n")
+        settings = _load(tmp_path, GOOD, ABMONITOR_HTTP_TOKEN_FILE=str(secret))
+        assert settings.http.token == "0123456789abcdef"
+        assert "0123456789abcdef" not in repr(settings)
+
     def test_a_numeric_looking_password_stays_text(self, tmp_path: Path) -> None:
         """Secrets are never parsed."""
         assert _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD="0123").store.password == "0123"
@@ -113,6 +131,14 @@ FAULTS = [
     (_section("[store]\nurl = 5"), "store.url", "a non-empty string"),
     (_section("[http]\nport = 70000"), "http.port", "from 0 to 65535"),
     (_section("[http]\nport = true"), "http.port", "an integer"),
+    (_section("[http]\ntoken = 'x'"), "http.token", "ABMONITOR_HTTP_TOKEN"),
+    (_section(f"[http]\ntls_cert_file = '{__file__}'"), "http.tls_cert_file", "http.tls_key_file with it"),
+    (_section(f"[http]\ntls_key_file = '{__file__}'"), "http.tls_key_file", "http.tls_cert_file with it"),
+    (
+        _section(f"[http]\ntls_cert_file = '{__file__}'\ntls_key_file = '{__file__}'"),
+        "http.tls_cert_file",
+        "a PEM certificate",
+    ),
     (_section("[limits]\nmax_refused_share = 2"), "limits.max_refused_share", "from 0 to 1"),
     (_section("[limits]\nmax_clock_skew = '5 minutes'"), "limits.max_clock_skew", "a duration"),
     (_section("[display]\nmin_display_students = -1"), "display.min_display_students", "an integer from 1"),
