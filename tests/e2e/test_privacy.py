@@ -172,7 +172,7 @@ def test_logs_pages_store_and_headers_have_nothing_of_a_student(
     assert values
     shown = {
         "log": log.read_text(),
-        "headers": repr([(letter.key, letter.headers) for letter in letters]),
+        "headers": repr([letter.headers for letter in letters]),
         "store": b"\n".join([*stored, *values]).decode("latin-1"),
         "status": ab_monitor("status", "--config", config, "--verbose").stdout,
         **pages,
