@@ -96,9 +96,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 def audit(store: RedisStore, settings: Settings) -> Findings:
     """Recompute and compare; raises `DependencyUnavailable` when commits keep coming in between."""
     numbers = view_store(store, settings)
-    experiments = [
-        Experiment(numbers[each.name], each, store.keys) for each in settings.experiments if numbers[each.name]
-    ]
+    experiments = [Experiment(numbers[each.name], each) for each in settings.experiments if numbers[each.name]]
     for _ in range(_ATTEMPTS):
         before = store.state()
         findings = _Pass(store, experiments, before).compare()
@@ -130,7 +128,7 @@ class _Pass:
             rows = [name for name in names if name[len(self._store.keys.prefix)] == _ROW]
             self._add_responses(rows)
             for experiment in self._by_number.values():
-                students = [name for name in names if name.startswith(experiment.student_prefix)]
+                students = [name for name in names if name.startswith(self._store.keys.students(experiment.number))]
                 self._add_students(experiment, students)
         for experiment in self._by_number.values():
             for index, name in enumerate(sorted(experiment.settings.variants)):

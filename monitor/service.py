@@ -50,9 +50,7 @@ def worker_for(
     settings: Settings, opening: Opening, source: Source, telemetry: Telemetry, topics: Mapping[str, str], clock: Clock
 ) -> Worker:
     """Return a worker that brings the source's events into the store."""
-    experiments = [
-        Experiment(opening.held.numbers[each.name], each, opening.store.keys) for each in settings.experiments
-    ]
+    experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
     gc.set_threshold(_COLLECT_AFTER)
     return Worker(
         settings=settings,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from monitor.aggregates import Layout
 from monitor.attribution import Rules
 from monitor.config import ExperimentSettings
-from monitor.store import Keys
 
 HOUR_MS = 3_600_000
 """Rows are noted for the sweep by the hour of their event."""
@@ -17,14 +16,13 @@ PENDING_CLASS = "p"
 class Experiment:
     """One experiment as the engine needs it: its number in the store, its compiled rules, its arms."""
 
-    __slots__ = ("arms", "ends_ms", "layout", "number", "rules", "settings", "starts_ms", "student_prefix")
+    __slots__ = ("arms", "ends_ms", "layout", "number", "rules", "settings", "starts_ms")
 
-    def __init__(self, number: int, settings: ExperimentSettings, keys: Keys) -> None:
+    def __init__(self, number: int, settings: ExperimentSettings) -> None:
         self.number = number
         self.settings = settings
         self.rules = Rules(settings)
         self.layout = Layout.of(settings)
-        self.student_prefix = keys.students(number)
         self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
         self.starts_ms = settings.starts_at_ms if settings.starts_at_ms is not None else 0
         self.ends_ms = settings.ends_at_ms if settings.ends_at_ms is not None else 1 << 62

@@ -100,7 +100,7 @@ def test_what_was_swept_is_no_damage(bench: Bench) -> None:
     progress.load(store.state())
     progress.see_ends({"t:0": 5})
     progress.advanced([Advance("t:0", 5, Position(5, later))])
-    Sweeper(store, [engine._experiments["ranker"]]).sweep(progress)
+    Sweeper(store, [engine._experiments[1]]).sweep(progress)
     findings = audit(bench.store, bench.settings)
     assert findings.differences == []
     assert any("feedback kinds" in line for line in findings.unchecked)

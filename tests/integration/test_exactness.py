@@ -50,7 +50,7 @@ class Bench:
         """Return another worker's engine and connection."""
         store = RedisStore(self.settings.store)
         store.state()
-        experiment = Experiment(self.number, self.settings.experiments[0], store.keys)
+        experiment = Experiment(self.number, self.settings.experiments[0])
         return Engine([experiment], Identities(self.opened.hash_key), store, cached_rows=4, cached_students=4), store
 
     def feed(self, batches: Sequence[Events], *, workers: int = 1, turns: Sequence[int] = (0,)) -> None:

@@ -208,7 +208,7 @@ class TestSweep:
         bench.feed([[_response(1, START), _rating(1, START + 1), _rating(9, START + 1)]])
         later = START + EXPERIMENT.horizon_ms + 2 * HOUR
         engine, store = bench.worker()
-        experiment = engine._experiments["ranker"]
+        experiment = engine._experiments[1]
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
         progress.see_ends({"t:0": 4})
@@ -252,7 +252,7 @@ class TestSweep:
         progress.load(store.state())
         progress.see_ends({"t:0": 2})
         progress.advanced([Advance("t:0", 2, Position(2, later))])
-        Sweeper(store, [engine._experiments["ranker"]]).sweep(progress)
+        Sweeper(store, [engine._experiments[1]]).sweep(progress)
         assert len(list(store.client.scan_iter(store.keys.prefix + b"b:1:0:1h:*"))) == 1
         summary = bench.reader.summary().experiments["ranker"].variants["control"]
         assert summary.responses == 2
@@ -344,7 +344,7 @@ class TestForgottenRows:
         commit.advances = [Advance("t:0", 1, Position(2))]
         assert store.commit(commit) == "applied"
         progress = Progress({"1": EXPERIMENT.horizon_ms})
-        sweeper = Sweeper(store, [engine._experiments["ranker"]])
+        sweeper = Sweeper(store, [engine._experiments[1]])
         for passed, rows in ((10 * HOUR, 1), (60 * HOUR, 0)):
             progress.load(store.state())
             progress.advanced([Advance("t:0", None, Position(2, START + EXPERIMENT.horizon_ms + passed))])
@@ -362,7 +362,7 @@ class TestForgottenRows:
         engine, store = bench.worker()
         other, elsewhere = bench.worker()
         students = bench.store.keys.students(bench.number) + b"*"
-        sweeper = Sweeper(store, [engine._experiments["ranker"]])
+        sweeper = Sweeper(store, [engine._experiments[1]])
         for passed, rows in ((4 * HOUR, 2), (6 * HOUR, 0)):
             progress = Progress({"1": ended.horizon_ms})
             progress.load(store.state())
