@@ -31,9 +31,9 @@ from monitor.config import Settings
 from monitor.errors import DependencyUnavailable
 from monitor.ingest.differences import Changes, write_responses, write_units
 from monitor.ingest.experiment import Experiment
-from monitor.store import Commit, RedisStore, State, served, view_store
+from monitor.store import Commit, RedisStore, Shards, State, served, view_store
+from monitor.store.connection import unavailable
 from monitor.store.generations import live_store
-from monitor.store.redis import unavailable
 from monitor.store.rows import decode_row, decode_student
 from monitor.summary import iso
 
@@ -93,9 +93,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 1 if findings.differences else 0
 
 
-def audit(store: RedisStore, settings: Settings) -> Findings:
+def audit(shards: Shards, settings: Settings) -> Findings:
     """Recompute and compare; raises `DependencyUnavailable` when commits keep coming in between."""
-    numbers = view_store(store, settings)
+    numbers = view_store(shards, settings)
+    store = shards.first
     experiments = [Experiment(numbers[each.name], each) for each in settings.experiments if numbers[each.name]]
     for _ in range(_ATTEMPTS):
         before = store.state()

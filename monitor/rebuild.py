@@ -28,7 +28,7 @@ from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
 from monitor.service import Opening, worker_for
-from monitor.store import Position, Reader, RedisStore, open_store, served
+from monitor.store import Position, Reader, Shards, open_store, served
 from monitor.store.generations import (
     ArmTotals,
     drop,
@@ -77,47 +77,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppable) -> int:
     """Build the next generation, compare it with the live one, and switch."""
     with served(settings.store) as reached, ExitStack() as stack:
-        live = live_store(reached)
+        live = live_store(reached, as_stored=True)
         stack.callback(live.close)
         building = next_store(live)
         stack.callback(building.close)
-        for number in generations(live) - {live.live, building.keys.generation}:
+        for number in generations(live) - {live.live, building.generation}:
             log.info("old generation deleted number=%d keys=%d", number, drop(live, number))
         if arguments.discard:
-            print(f"{drop(live, building.keys.generation)} keys of an unfinished rebuild deleted")
+            print(f"{drop(live, building.generation)} keys of an unfinished rebuild deleted")
             return 0
         opening = _opening(building, live, settings)
         if not _filled(live, opening, settings, stoppable):
             print("stopped; the same command goes on from here, --discard deletes what there is", file=sys.stderr)
             return 0
         _compare(live, building, accept_loss=arguments.accept_loss)
-        if not switch(live, building.keys.generation):
+        if not switch(live, building.generation):
             raise StoreOwned("somebody else has switched the store meanwhile; nothing was changed")
-        print(f"switched to generation {building.keys.generation}")
+        print(f"switched to generation {building.generation}")
         print(f"{drop(live, live.live)} keys of generation {live.live} deleted")
     return 0
 
 
-def _opening(building: RedisStore, live: RedisStore, settings: Settings) -> Opening:
+def _opening(building: Shards, live: Shards, settings: Settings) -> Opening:
     """Return the next generation, taken up where an interrupted rebuild left it if that had the same definitions."""
     try:
         held = open_store(building, settings)
     except StoreOwned as error:
         log.info("an earlier rebuild is deleted reason=%s", error)
-        drop(live, building.keys.generation)
+        drop(live, building.generation)
         held = open_store(building, settings)
     return Opening(building, Reader(building, settings, held.numbers, wall_clock), held)
 
 
-def _filled(live: RedisStore, opening: Opening, settings: Settings, stoppable: Stoppable) -> bool:
+def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stoppable) -> bool:
     """Read history until the live positions are reached; return whether they were."""
-    source = _History(settings, opening.store.keys.generation)
+    source = _History(settings, opening.store.generation)
     topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
     limits = replace(settings.limits, max_refused_share=1.0, max_refused_run=_NO_LIMIT)
     try:
         worker = worker_for(replace(settings, limits=limits), opening, source, Telemetry(), topics, wall_clock)
         # The worker's own connection is for its thread alone.
-        watched = RedisStore(opening.store.settings, opening.store.keys)
+        watched = opening.store.again()
         with stoppable(worker.stop), _watched(worker, live, watched, set(topics.values())) as reached:
             worker.run()
     finally:
@@ -128,7 +128,7 @@ def _filled(live: RedisStore, opening: Opening, settings: Settings, stoppable: S
 
 
 @contextmanager
-def _watched(worker: Worker, live: RedisStore, building: RedisStore, topics: set[str]) -> Iterator[threading.Event]:
+def _watched(worker: Worker, live: Shards, building: Shards, topics: set[str]) -> Iterator[threading.Event]:
     """Stop the worker once it has reached the live positions, or the ends if those are behind them."""
     reached, done = threading.Event(), threading.Event()
 
@@ -156,7 +156,7 @@ def _of_topics(positions: Mapping[str, Position], topics: set[str]) -> dict[str,
     return {name: each for name, each in positions.items() if name.rpartition(":")[0] in topics}
 
 
-def _compare(live: RedisStore, building: RedisStore, *, accept_loss: bool) -> None:
+def _compare(live: Shards, building: Shards, *, accept_loss: bool) -> None:
     """Print both generations side by side; raises `HistoryLost` if the new one has less than the live one."""
     before, after = totals(live), totals(building)
     own, others = building.positions(), live.positions()
@@ -191,7 +191,7 @@ def _row(table: Table, name: str, *values: float | None) -> None:
 def reset(arguments: argparse.Namespace, settings: Settings) -> int:
     """Delete everything, after asking."""
     with served(settings.store, existing=True) as reached, ExitStack() as stack:
-        store = live_store(reached)
+        store = live_store(reached, as_stored=True)
         stack.callback(store.close)
         held = totals(store)
         responses = sum(arm.responses for arms in held.values() for arm in arms.values())

@@ -12,14 +12,16 @@ from monitor.clock import Clock
 from monitor.config import Settings
 from monitor.export import HttpServer
 from monitor.identity import Identities
-from monitor.ingest.engine import Engine
+from monitor.ingest.engine import CACHED
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.progress import Progress
+from monitor.ingest.sharded import ShardedWriter
 from monitor.ingest.source import Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
-from monitor.store import Opened, Reader, RedisStore, live_store, open_store, served, view_store
+from monitor.ingest.writer import DirectWriter, Writer
+from monitor.store import Opened, Reader, Shards, live_store, open_store, served, view_store
 
 _COLLECT_AFTER: Final = 200_000
 """Allocations between two runs of Python's cyclic garbage collector, which walks every cached row."""
@@ -29,7 +31,7 @@ _COLLECT_AFTER: Final = 200_000
 class Opening:
     """A store taken possession of."""
 
-    store: RedisStore
+    store: Shards
     reader: Reader
     held: Opened
 
@@ -41,7 +43,7 @@ def opened(settings: Settings, clock: Clock) -> Iterator[Opening]:
         store = live_store(reached)
         stack.callback(store.close)
         held = open_store(store, settings)
-        reading = RedisStore(reached, store.keys)
+        reading = store.again()
         stack.callback(reading.close)
         yield Opening(store, Reader(reading, settings, held.numbers, clock), held)
 
@@ -54,15 +56,23 @@ def worker_for(
     gc.set_threshold(_COLLECT_AFTER)
     return Worker(
         settings=settings,
-        store=opening.store,
-        engine=Engine(experiments, Identities(opening.held.hash_key), opening.store),
+        writer=writer_for(opening.store, experiments, Identities(opening.held.hash_key)),
         progress=Progress(opening.held.horizons_ms),
-        sweeper=Sweeper(opening.store, experiments),
+        sweepers=[Sweeper(shard, experiments) for shard in opening.store],
         source=source,
         telemetry=telemetry,
         clock=clock,
         topics=topics,
     )
+
+
+def writer_for(
+    store: Shards, experiments: Sequence[Experiment], identities: Identities, *, cached: int = CACHED
+) -> Writer:
+    """Return what brings batches into the store."""
+    if len(store) == 1:
+        return DirectWriter(experiments, identities, store.first, cached=cached)
+    return ShardedWriter(experiments, identities, store, cached=cached)
 
 
 @contextmanager

@@ -34,7 +34,9 @@ _SECRETS: Final = {
 }
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_SCHEMES: Final = ("redis://", "rediss://", "unix://", "embedded:")
+_CLUSTERS: Final = ("redis+cluster://", "rediss+cluster://")
+_SCHEMES: Final = ("redis://", "rediss://", *_CLUSTERS, "unix://", "embedded:")
+_MOST_SHARDS: Final = 256
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
 _LARGEST_PORT: Final = 65_535
@@ -219,6 +221,10 @@ def _count(key: str, value: object) -> int:
     return integer(key, value, 1, 1_000_000_000)
 
 
+def _shards(key: str, value: object) -> int:
+    return integer(key, value, 1, _MOST_SHARDS)
+
+
 def _protocol(key: str, value: object) -> str:
     return one_of(key, value, _PROTOCOLS)
 
@@ -294,6 +300,7 @@ _STORE: Final[Mapping[str, Reader]] = MappingProxyType(
         "ssl_ca_file": _file,
         "ssl_cert_file": _file,
         "ssl_key_file": _file,
+        "shards": _shards,
         "user_hash_key": text,
     }
 )
@@ -349,11 +356,11 @@ def _check_pair(start: str, certificate: str | None, key: str | None) -> None:
 
 def _check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
     url = store.url
-    if url.startswith("redis+cluster://"):
-        raise ConfigError("store.url", url, "a single server: redis+cluster:// is not supported by this version")
+    shown = re.sub(r"//.*@", "//…@", url)
     if not url.startswith(_SCHEMES) or url in _SCHEMES:
-        shown = re.sub(r"//.*@", "//…@", url)
-        raise ConfigError("store.url", shown, "redis://, rediss://, unix:// or embedded:DIRECTORY")
+        raise ConfigError("store.url", shown, f"one of {' '.join(_SCHEMES)}")
+    if url.startswith(_CLUSTERS) and url.partition("://")[2].partition("/")[2] not in {"", "0"}:
+        raise ConfigError("store.url", shown, "no database but 0: a cluster has no other")
     if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
         raise ConfigError("store.url", "redis://…@…", f"the password in {PREFIX}STORE_PASSWORD, not in the file")
     _check_pair("store.ssl", store.ssl_cert_file, store.ssl_key_file)

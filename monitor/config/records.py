@@ -51,6 +51,8 @@ class StoreSettings:
     ssl_ca_file: str | None = None
     ssl_cert_file: str | None = None
     ssl_key_file: str | None = None
+    shards: int | None = None
+    """Parts that the store is made of; None for as many as a cluster has masters, or one."""
     user_hash_key: str | None = field(default=None, repr=False)
     """Key of the hash under which user ids are stored; without one, the store makes its own at first use."""
 

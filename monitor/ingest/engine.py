@@ -35,14 +35,13 @@ class Engine:
         identities: Identities,
         store: RedisStore,
         *,
-        cached_rows: int = CACHED,
-        cached_students: int = CACHED,
+        cached: int = CACHED,
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
         self._identities = identities
         self._store = store
-        self._responses = Responses(experiments, identities, store, cached_rows)
-        self._students = Students(self._experiments, store, cached_students)
+        self._responses = Responses(experiments, identities, store, cached)
+        self._students = Students(self._experiments, store, cached)
 
     def forget(self) -> None:
         """Drop every cached row: the store is what counts."""

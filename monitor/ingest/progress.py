@@ -50,6 +50,14 @@ class Progress:
             if partition not in own:
                 self._positions[partition] = position
 
+    def went_back(self, positions: Mapping[str, Position], own: Collection[str]) -> bool:
+        """Return whether the store is behind what was applied to it: a server has come back without its last writes."""
+        return any(
+            name in positions and positions[name].next_offset < self._positions[name].next_offset
+            for name in own
+            if name in self._positions
+        )
+
     def swept(self, experiment: str, before_ms: int) -> None:
         """Note that this worker has swept rows."""
         self._swept = {**self._swept, experiment: max(before_ms, self._swept.get(experiment, 0))}

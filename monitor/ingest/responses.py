@@ -61,13 +61,13 @@ class Responses:
     """The responses of one shard; `late` says, by experiment number, which times are past the horizon."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached_rows: int
+        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int
     ) -> None:
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._by_number = {experiment.number: experiment for experiment in experiments}
         self._identities = identities
         self._store = store
-        self._rows: Cache[Row] = Cache(cached_rows)
+        self._rows: Cache[Row] = Cache(cached)
 
     def forget(self) -> None:
         """Drop every cached row: the store is what counts."""

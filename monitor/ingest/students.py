@@ -21,11 +21,11 @@ Without a difference it does not stand (another one under its id does), but has 
 class Students:
     """The students of one shard."""
 
-    def __init__(self, experiments: Mapping[int, Experiment], store: RedisStore, cached_students: int) -> None:
+    def __init__(self, experiments: Mapping[int, Experiment], store: RedisStore, cached: int) -> None:
         self._experiments = experiments
         self._store = store
         self._prefixes = {number: store.keys.students(number) for number in experiments}
-        self._students: Cache[Student] = Cache(cached_students)
+        self._students: Cache[Student] = Cache(cached)
 
     def forget(self) -> None:
         """Drop every cached row: the store is what counts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from monitor.aggregates import bucket_span_ms, oldest_chunk
 from monitor.ingest.experiment import HOUR_MS, Experiment
@@ -19,8 +19,8 @@ class Sweeper:
         self._store = store
         self._experiments = experiments
         self._hour = 0
-        self._closing: dict[int, int] = {}
-        """Experiments that are over → where the deletion of their students has come to."""
+        self._closing: dict[int, Iterator[int]] = {}
+        """Experiments that are over → the deletion of their students."""
         self._due: list[tuple[str, int]] = []
 
     def sweep(self, progress: Progress) -> None:
@@ -36,9 +36,9 @@ class Sweeper:
             self._drop_chunks()
             self._close(progress)
             self._hour = hour
-        for number, cursor in list(self._closing.items()):
-            self._closing[number] = self._store.drop_students(number, cursor)
-            if self._closing[number] == 0:
+        for number, deletion in list(self._closing.items()):
+            # One that an outage has interrupted begins again in another hour.
+            if next(deletion, None) is None:
                 del self._closing[number]
         for _ in range(_BATCHES_AT_ONCE):
             if not self._due:
@@ -59,7 +59,7 @@ class Sweeper:
                 # The sweep's boundary tells every worker that nothing of it may be touched any more.
                 progress.swept(str(each.number), each.ends_ms)
                 self._store.sweep(str(each.number), (each.ends_ms - 1) // HOUR_MS, each.ends_ms)
-                self._closing[each.number] = 0
+                self._closing[each.number] = self._store.drop_students(each.number)
 
     def _drop_chunks(self) -> None:
         for experiment in self._experiments:

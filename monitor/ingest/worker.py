@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from monitor.clock import Clock
@@ -20,12 +21,12 @@ from monitor.errors import DependencyUnavailable, HistoryLost, StoreUnavailable
 from monitor.events import Decoder
 from monitor.ingest.catching_up import CatchingUp
 from monitor.ingest.decoding import Decoded, counted, decode
-from monitor.ingest.engine import Engine
 from monitor.ingest.progress import Progress
 from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
-from monitor.store import Advance, Commit, Position, RedisStore
+from monitor.ingest.writer import Writer
+from monitor.store import Advance, Position, State
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -45,20 +46,18 @@ class Worker:
         self,
         *,
         settings: Settings,
-        store: RedisStore,
-        engine: Engine,
+        writer: Writer,
         progress: Progress,
-        sweeper: Sweeper,
+        sweepers: Sequence[Sweeper],
         source: Source,
         telemetry: Telemetry,
         clock: Clock,
         topics: Mapping[str, str],
     ) -> None:
         self._settings = settings
-        self._store = store
-        self._engine = engine
+        self._writer = writer
         self._progress = progress
-        self._sweeper = sweeper
+        self._sweepers = sweepers
         self._source = source
         self._decoder = Decoder(settings)
         self._telemetry = telemetry
@@ -97,8 +96,8 @@ class Worker:
                     self._place()
                 slices = self._insist(self._source.poll)
                 if slices:
-                    self._process(slices)
-                    self._align()
+                    if all(self._process(part) for part in self._writer.parts(slices)):
+                        self._align()
                 elif self._source.finished():
                     self._housekeep(force=True)
                     return
@@ -108,8 +107,7 @@ class Worker:
 
     def _place(self) -> None:
         """Start newly assigned partitions where the store says, once it says so for all."""
-        self._engine.forget()
-        state = self._insist(self._store.state)
+        state = self._state()
         gaps = self._insist(lambda: self._source.gaps(state.positions))
         if gaps:
             self._cross(gaps)
@@ -117,8 +115,7 @@ class Worker:
         starts = self._insist(lambda: self._source.starts(state.positions))
         if starts:
             # Decided once, by whoever is first: every worker's watermark must know of every partition.
-            steps = [Advance(name, None, position) for name, position in starts.items()]
-            self._attempt(Commit(advances=steps))
+            self._attempt([Advance(name, None, position) for name, position in starts.items()], {})
             return
         self._progress.load(state)
         self._source.place(state.positions)
@@ -127,10 +124,15 @@ class Worker:
         self._ready()
         self._align()
 
-    def _attempt(self, commit: Commit) -> bool:
-        """Return whether a commit that others may be making as well was applied; the state tells what is the case."""
+    def _state(self) -> State:
+        """Drop every belief and return what the store holds."""
+        self._writer.forget()
+        return self._insist(lambda: self._writer.state(self._source.own()))
+
+    def _attempt(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
+        """Return whether positions were moved that others may be moving as well; the state tells what is the case."""
         try:
-            return self._store.commit(commit) == "applied"
+            return self._writer.advance(steps, lost)
         except StoreUnavailable as error:
             self._wait(error)
             return False
@@ -143,11 +145,8 @@ class Worker:
                 f"events may be lost: {'; '.join(lines)}. Nothing was skipped. "
                 'Restore the topic, or accept the loss with kafka.on_lost_history = "continue"'
             )
-        commit = Commit(advances=[Advance(gap.partition, gap.expected, gap.resume) for gap in gaps])
-        for gap in gaps:
-            if gap.lost:
-                commit.counts += (self._store.keys.lost, gap.partition.encode(), gap.lost)
-        if not self._attempt(commit):
+        steps = [Advance(gap.partition, gap.expected, gap.resume) for gap in gaps]
+        if not self._attempt(steps, {gap.partition: gap.lost for gap in gaps}):
             return
         for gap, line in zip(gaps, lines, strict=True):
             topic, _, number = gap.partition.rpartition(":")
@@ -164,8 +163,8 @@ class Worker:
             self._held_said_at = now
             log.info("partitions far ahead in event time are held back count=%d", len(ahead))
 
-    def _process(self, slices: Sequence[Slice]) -> None:
-        """Bring one poll into the store.
+    def _process(self, slices: Sequence[Slice]) -> bool:
+        """Bring one batch into the store; False if the source has to go back.
 
         1. decode; 2. make refused records safe; 3. apply to rows; 4. commit. Unless that is known to have worked, read
         the store's state again: the batch may have been applied although the reply was lost; or it has to be applied
@@ -178,9 +177,8 @@ class Worker:
         while True:
             started = time.perf_counter()
             try:
-                commit, outcomes = self._engine.apply(decoded.responses, decoded.feedback, self._progress.late_before())
-                commit.advances = advances
-                status = self._store.commit(commit)
+                late = self._progress.late_before()
+                status, outcomes = self._writer.apply(decoded.responses, decoded.feedback, late, advances)
             except StoreUnavailable as error:
                 self._refused = True
                 self._wait(error)
@@ -191,22 +189,21 @@ class Worker:
                     break
                 self._telemetry.commit_conflicts.inc()
                 log.info("commit refused reason=%s", status)
-            self._engine.forget()
-            state = self._insist(self._store.state)
-            held = [state.positions[step.partition].next_offset for step in advances]
-            if held == [step.position.next_offset for step in advances]:
-                # It was applied, and the reply was lost.
+            state = self._state()
+            standing = self._writer.standing(advances)
+            if standing == "applied":
+                # The reply was lost.
                 break
-            if held != [step.expected for step in advances]:
-                self._progress.load(state)
-                self._source.rewind()
-                return
             self._progress.load(state)
+            if standing == "moved":
+                self._source.rewind()
+                return False
         if self._refused:
             self._refused = False
             log.info("resumed")
             self._ready()
         self._applied(slices, advances, decoded, outcomes)
+        return True
 
     def _keep_refused(self, decoded: Decoded) -> None:
         """Put refused records where they can be found again, before anything moves past them."""
@@ -262,12 +259,20 @@ class Worker:
         if now >= self._others_at or self._holding:
             # The watermark rests on the partitions of all workers.
             self._others_at = now + _OTHERS_S
-            self._progress.see_others(self._insist(self._store.positions), self._source.own())
+            positions = self._insist(self._writer.positions)
+            own = self._source.own()
+            self._progress.see_others(positions, own)
+            if self._progress.went_back(positions, own):
+                log.info("the store has gone back: what it has lost is read again")
+                self._progress.load(self._state())
+                self._source.rewind()
+                return
             self._align()
         self._measure_lag(ends)
         self.waiting = self._progress.waiting()
         self._catching_up.report(self.waiting, self.events)
-        self._insist(lambda: self._sweeper.sweep(self._progress))
+        for sweeper in self._sweepers:
+            self._insist(partial(sweeper.sweep, self._progress))
 
     def _measure_lag(self, ends: Mapping[str, int | None]) -> None:
         now_ms = self._clock()

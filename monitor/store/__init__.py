@@ -8,7 +8,8 @@ from monitor.store.inspection import warnings
 from monitor.store.keys import Keys
 from monitor.store.opening import Opened, open_store, view_store
 from monitor.store.reading import Reader
-from monitor.store.redis import Advance, Commit, Position, RedisStore, Refusals, State, Status
+from monitor.store.redis import Advance, Commit, Position, RedisStore, Refusals, Sent, State, Status
+from monitor.store.shards import Shards
 
 __all__ = [
     "Advance",
@@ -19,6 +20,8 @@ __all__ = [
     "Reader",
     "RedisStore",
     "Refusals",
+    "Sent",
+    "Shards",
     "State",
     "Status",
     "live_store",

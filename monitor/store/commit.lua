@@ -1,24 +1,29 @@
--- Applies one batch: compares what the worker believed, then writes rows, adds differences and moves the positions.
--- Nothing can fail after the first write: every value was bounded and every type fixed by the worker.
+-- One batch: compare what the worker believes, then write rows, differences and offsets.
 --
--- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 number of the live generation
--- ARGV  1 expected live generation  2 expected run of the server  3 expected seq  4 expected number of sweeps
---       5 versions of the rows (4 bytes each)  6 … seven counts n1 … n7, then
+-- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 lanes  then, in the order of ARGV,
+--       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals,
+--       and on the first shard the number of the live generation
+-- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
+--       4 expected number of sweeps  5 versions of the rows (4 bytes each)  6 … nine counts n1 … n9, then
 --   n1 × (partition, expected offset or "", new offset, progress)
---   n2 × (row key, row)
---   n3 × (key of a vector of integers, differences: 2 bytes index, 8 bytes difference)
---   n4 × (hash key, field, difference)
---   n5 × (hash key, field)                    fields that take the number of this commit
+--   n2 × (row)
+--   n3 × (differences: 2 bytes index, 8 bytes difference)
+--   n4 × (field, difference)
+--   n5 × (field)                              fields that take the number of this commit
 --   n6 × (field of latest, ms)
---   n7 × (list key, field of hours, row keys with their lengths, how many)
--- Returns {status, seq}: 0 applied, 1 the positions have moved, 2 a row has changed, 3 rows were swept, 4 the server was
--- started again or replaced, 5 another generation is live.
+--   n7 × (field of hours, row keys with their lengths, how many)
+--   n8 × (field of lanes, what it means for students of another shard)
+--   n9 × (field of lanes, expected entry or "", entry, what it says or "" if it is taken back)
+-- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
+-- whole (TRYAGAIN) instead of failing half way.
+-- Returns {status, seq, for each n8 the entry before, the new entry}: 0 applied, 1 the positions have moved, 2 a row has
+-- changed, 3 rows were swept, 4 the server was started again or replaced, 5 another generation is live.
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
-local n1, n2, n3, n4, n5, n6, n7 = unpack(ARGV, 6, 12)
-local first = 13
+local n1, n2, n3, n4, n5, n6, n7, n8, n9 = unpack(ARGV, 6, 14)
+local first = 15
 
-if (redis.call('GET', KEYS[6]) or '0') ~= ARGV[1] then
+if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
   return {5, seq}
 end
 if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= ARGV[2] then
@@ -30,15 +35,23 @@ for i = 0, n1 - 1 do
     return {1, seq}
   end
 end
+local rows = first + 4 * n1
+local receipts = rows + n2 + n3 + 2 * n4 + n5 + 2 * n6 + 3 * n7 + 2 * n8
+for i = 0, n9 - 1 do
+  local at = receipts + 4 * i
+  if (redis.call('HGET', KEYS[6], ARGV[at]) or '') ~= ARGV[at + 1] then
+    return {1, seq}
+  end
+end
 if (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4] then
   return {3, seq}
 end
 
-local rows = first + 4 * n1
+local key = 7
 if seq ~= tonumber(ARGV[3]) then
   local missing = '\0\0\0\0'
   for i = 0, n2 - 1 do
-    local version = redis.call('GETRANGE', ARGV[rows + 2 * i], 0, 3)
+    local version = redis.call('GETRANGE', KEYS[key + i], 0, 3)
     if version == '' then version = missing end
     if version ~= string.sub(ARGV[5], 4 * i + 1, 4 * i + 4) then
       return {2, seq}
@@ -55,14 +68,17 @@ for i = 0, n1 - 1 do
   redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 3])
 end
 
-local last = rows + 2 * n2 - 1
-for at = rows, last, 4000 do
-  redis.call('MSET', unpack(ARGV, at, math.min(at + 3999, last)))
+local at = rows
+for _ = 1, n2, 2000 do
+  local pairs_, n = {}, 0
+  while n < 4000 and at < rows + n2 do
+    pairs_[n + 1], pairs_[n + 2] = KEYS[key], ARGV[at]
+    key, at, n = key + 1, at + 1, n + 2
+  end
+  redis.call('MSET', unpack(pairs_))
 end
-
-local at = last + 1
 for _ = 1, n3 do
-  local key, differences, position = ARGV[at], ARGV[at + 1], 1
+  local differences, position = ARGV[at], 1
   while position <= #differences do
     local args, n = {}, 0
     while position <= #differences and n < 4000 do
@@ -71,17 +87,17 @@ for _ = 1, n3 do
       args[n + 1], args[n + 2], args[n + 3], args[n + 4] = 'INCRBY', 'i64', '#' .. index, string.format('%.0f', difference)
       n = n + 4
     end
-    redis.call('BITFIELD', key, unpack(args))
+    redis.call('BITFIELD', KEYS[key], unpack(args))
   end
-  at = at + 2
+  key, at = key + 1, at + 1
 end
 for _ = 1, n4 do
-  redis.call('HINCRBY', ARGV[at], ARGV[at + 1], ARGV[at + 2])
-  at = at + 3
+  redis.call('HINCRBY', KEYS[key], ARGV[at], ARGV[at + 1])
+  key, at = key + 1, at + 2
 end
 for _ = 1, n5 do
-  redis.call('HSET', ARGV[at], ARGV[at + 1], seq)
-  at = at + 2
+  redis.call('HSET', KEYS[key], ARGV[at], seq)
+  key, at = key + 1, at + 1
 end
 for _ = 1, n6 do
   local known = redis.call('HGET', KEYS[4], ARGV[at])
@@ -91,9 +107,27 @@ for _ = 1, n6 do
   at = at + 2
 end
 for _ = 1, n7 do
-  redis.call('RPUSH', ARGV[at], ARGV[at + 2])
-  redis.call('HINCRBY', KEYS[5], ARGV[at + 1], ARGV[at + 3])
-  at = at + 4
+  redis.call('RPUSH', KEYS[key], ARGV[at + 1])
+  redis.call('HINCRBY', KEYS[5], ARGV[at], ARGV[at + 2])
+  key, at = key + 1, at + 3
+end
+local result = {0, seq}
+if n8 + n9 > 0 then
+  local oldest = string.format('%.0f', redis.call('TIME')[1] * 1000 - 30000)
+  for _ = 1, n8 do
+    local before = redis.call('HGET', KEYS[6], ARGV[at]) or ''
+    local entry = redis.call('XADD', KEYS[key], 'MINID', '~', oldest, '*', 'p', before, 'c', ARGV[at + 1])
+    redis.call('HSET', KEYS[6], ARGV[at], entry)
+    result[#result + 1], result[#result + 2] = before, entry
+    key, at = key + 1, at + 2
+  end
+  for _ = 1, n9 do
+    redis.call('HSET', KEYS[6], ARGV[at], ARGV[at + 2])
+    if ARGV[at + 3] ~= '' then
+      redis.call('XADD', KEYS[key], 'MINID', '~', oldest, '*', 'i', ARGV[at + 2], 'p', ARGV[at + 1], 'c', ARGV[at + 3])
+    end
+    key, at = key + 1, at + 4
+  end
 end
 redis.call('HSET', KEYS[1], 'seq', seq)
-return {0, seq}
+return result

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from monitor.aggregates import Layout, responses_of
 from monitor.config import StoreSettings
+from monitor.errors import StoreOwned
+from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, ROOT, Keys
 from monitor.store.opening import stored_experiments
-from monitor.store.redis import RedisStore, unavailable
+from monitor.store.shards import Shards
 
 _AT_ONCE: Final = 5_000
 _SWITCH: Final = """
@@ -31,20 +33,38 @@ class ArmTotals:
     means: Mapping[str, float | None]
 
 
-def live_store(settings: StoreSettings) -> RedisStore:
-    """Return the store's live generation; raises `StoreUnavailable`."""
-    store = RedisStore(settings)
+def live_store(settings: StoreSettings, *, as_stored: bool = False) -> Shards:
+    """Return the store's live generation; raises `StoreUnavailable`.
+
+    Raises `StoreOwned` if it has another number of shards than the settings say, unless it is wanted `as_stored`.
+    """
+    client: Any = connect(settings)
     with unavailable(settings):
-        store.use(int(store.client.get(LIVE) or 0))
-    return store
+        live = int(client.get(LIVE) or 0)
+        meta = Keys(live).meta
+        # Stores that were made before there were several have one.
+        stored = client.hget(meta, "shards") or (1 if client.exists(meta) else None)
+    count = _wanted(settings, client) if stored is None else int(stored)
+    if settings.shards not in {None, count} and not as_stored:
+        raise StoreOwned(
+            f"store.shards: got {settings.shards}, but the store has {count}. `ab-monitor rebuild` makes a new one of "
+            f"{settings.shards} from Kafka"
+        )
+    return Shards(settings, live, count=count, client=client)
 
 
-def next_store(live: RedisStore) -> RedisStore:
+def next_store(live: Shards) -> Shards:
     """Return the generation that may be built beside the live one."""
-    return RedisStore(live.settings, Keys(live.live + 1), live.live)
+    count = live.settings.shards or len(live)
+    return Shards(live.settings, live.live + 1, live.live, count=count)
 
 
-def generations(store: RedisStore) -> set[int]:
+def _wanted(settings: StoreSettings, client: Any) -> int:
+    """Return the number of shards of a new store: as many as a cluster has masters, unless the settings say."""
+    return settings.shards or (len(client.get_primaries()) if hasattr(client, "get_primaries") else 1)
+
+
+def generations(store: Shards) -> set[int]:
     """Return the numbers of the generations that there is anything of."""
     found = set()
     for name in _names(store, ROOT + b"*:m"):
@@ -54,28 +74,28 @@ def generations(store: RedisStore) -> set[int]:
     return found
 
 
-def switch(store: RedisStore, to: int) -> bool:
+def switch(store: Shards, to: int) -> bool:
     """Make a generation the live one in place of the one the store was opened under; False if that is live no more."""
     with unavailable(store.settings):
         return bool(store.client.eval(_SWITCH, 1, LIVE, store.live, to))
 
 
-def drop(store: RedisStore, generation: int) -> int:
+def drop(store: Shards, generation: int) -> int:
     """Delete a generation; return how many keys it had."""
-    return _delete(store, Keys(generation).prefix + b"*")
+    return _delete(store, b"abm:{*}:%d:*" % generation)
 
 
-def drop_everything(store: RedisStore) -> int:
+def drop_everything(store: Shards) -> int:
     """Delete all generations, and what says which is live; return how many keys there were."""
-    return _delete(store, ROOT + b"*")
+    return _delete(store, b"abm:{*}:*")
 
 
-def _names(store: RedisStore, pattern: bytes) -> Iterator[bytes]:
+def _names(store: Shards, pattern: bytes) -> Iterator[bytes]:
     with unavailable(store.settings):
         yield from store.client.scan_iter(pattern, count=_AT_ONCE)
 
 
-def _delete(store: RedisStore, pattern: bytes) -> int:
+def _delete(store: Shards, pattern: bytes) -> int:
     deleted = 0
     batch: list[bytes] = []
     for name in _names(store, pattern):
@@ -87,7 +107,7 @@ def _delete(store: RedisStore, pattern: bytes) -> int:
         return deleted + (store.client.unlink(*batch) if batch else 0)
 
 
-def totals(store: RedisStore) -> dict[str, dict[str, ArmTotals]]:
+def totals(store: Shards) -> dict[str, dict[str, ArmTotals]]:
     """Return experiment → variant → totals of a generation, whatever its definitions."""
     found: dict[str, dict[str, ArmTotals]] = {}
     for name, stored in stored_experiments(store).items():
@@ -96,10 +116,11 @@ def totals(store: RedisStore) -> dict[str, dict[str, ArmTotals]]:
         layout = Layout(len(metrics), (0,) * len(metrics))
         found[name] = {}
         for index, variant in enumerate(definitions["variants"]):
-            with unavailable(store.settings):
-                value = store.client.get(store.keys.responses(stored["number"], index)) or b""
             record = np.zeros(layout.response_width, dtype=np.int64)
-            record[: len(value) // 8] = np.frombuffer(value, dtype=">i8")
+            for shard in store:
+                with unavailable(store.settings):
+                    value = store.client.get(shard.keys.responses(stored["number"], index)) or b""
+                record[: len(value) // 8] += np.frombuffer(value, dtype=">i8")
             rated = int(record[2])
             means = {
                 metric: total / (rated - undefined) if rated > undefined else None

@@ -6,31 +6,33 @@ from typing import Final
 
 import redis.exceptions
 
-from monitor.store.redis import RedisStore, unavailable
+from monitor.store.connection import unavailable
+from monitor.store.redis import RedisStore
+from monitor.store.shards import Shards
 
 _OLDEST: Final = {"redis": (6, 2), "valkey": (7, 2)}
 
 
-def warnings(store: RedisStore) -> list[str]:
-    """Return what is unsafe in the server's settings, a sentence each; raises `StoreUnavailable`."""
+def warnings(store: Shards) -> list[str]:
+    """Return what is unsafe in the servers' settings, a sentence each; raises `StoreUnavailable`."""
     with unavailable(store.settings):
-        return _warnings(store)
+        return list(dict.fromkeys(warning for shard in store for warning in _warnings(shard)))
 
 
 def _warnings(store: RedisStore) -> list[str]:
     found = []
-    server = store.client.info("server")
+    server = store.on_own_node(store.client.info, "server")
     name = "valkey" if "valkey_version" in server else "redis"
     version = str(server.get(f"{name}_version", "0.0"))
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST[name]:
         found.append(
             f"{name} {version} is older than {'.'.join(map(str, _OLDEST[name]))}, the oldest that is supported"
         )
-    memory = store.client.info("memory")
+    memory = store.on_own_node(store.client.info, "memory")
     policy = memory.get("maxmemory_policy")
     if policy is not None and policy != "noeviction":
         found.append(f"maxmemory-policy is {policy}: the store may evict aggregates and rows; set it to noeviction")
-    persistence = store.client.info("persistence")
+    persistence = store.on_own_node(store.client.info, "persistence")
     if not persistence.get("aof_enabled"):
         if _snapshots(store) == "":
             found.append(
@@ -47,6 +49,6 @@ def _warnings(store: RedisStore) -> list[str]:
 def _snapshots(store: RedisStore) -> str | None:
     """Return the `save` setting; None where this user may not read it."""
     try:
-        return str(store.client.config_get("save").get("save", ""))
+        return str(store.on_own_node(store.client.config_get, "save").get("save", ""))
     except redis.exceptions.ResponseError:
         return None

@@ -1,16 +1,16 @@
 """Names of everything in the store. All of a shard's names share one hash tag, so that one script may touch them.
 
-`abm:{0}:live` is the number of the generation that counts; a rebuild fills the next one beside it. A generation's names
-are `abm:{0}:`, its number, a colon, and then
+The first shard's tag is 0; `shard_tag` gives the others'. `abm:{0}:live` is the number of the generation that counts; a
+rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its number, a colon, and then
     m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), closed:<e>,
-                            begun, run, hash key
-    d                       hash: experiment → its number and definitions, as JSON
-    z                       hash: number of an experiment → how long its rows may change (ms)
+                            begun, run; on the first shard also hash key, shards
+    d                       hash: experiment → its number and definitions, as JSON (first shard)
+    z                       hash: number of an experiment → how long its rows may change (ms; first shard)
     o                       hash: topic:partition → next offset to apply
     w                       hash: topic:partition → the rest of its `Position`
     l                       hash: topic:partition → events that Kafka had lost before they could be applied
-    r<response>             a response's row
-    s<experiment><student>  a student's row
+    r<response>             a response's row, on the shard of the response
+    s<experiment><student>  a student's row, on the shard of the student
     a:<e>:<v>               all-time sums over responses       (64-bit big-endian integers)
     u:<e>:<v>               sums over students
     c:<e>:<v>:<day>         sums over the students first shown a response that day
@@ -21,26 +21,56 @@ are `abm:{0}:`, its number, a colon, and then
     t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
     h                       hash: <e>:<hour> → rows noted there
+and, with more than one shard (see monitor/ingest/sharded.py),
+    q:<shard>:<lane>        stream: what this shard's commits mean for students of that shard
+    j:<shard>:<lane>        stream: what of that shard's was applied here
+    n                       hash: ><shard>:<lane> → the last entry sent there, <<shard>:<lane> → the last applied
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
 from typing import Final
+from zlib import crc32
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot
 
 ROOT: Final = b"abm:{0}:"
 LIVE: Final = ROOT + b"live"
+_TOLERANCE: Final = 16
+
+
+@cache
+def shard_tag(shard: int, shards: int) -> bytes:
+    """Return the hash tag of one of the shards: their slots lie at even distances, so masters get equal shares."""
+    wanted = key_slot(b"0") + shard * SLOTS // shards
+
+    def away(tag: int) -> int:
+        off = (key_slot(b"%d" % tag) - wanted) % SLOTS
+        return min(off, SLOTS - off)
+
+    return b"%d" % next(tag for tag in count() if away(tag) * shards * _TOLERANCE <= SLOTS)
+
+
+def shard_of(row: bytes, shards: int) -> int:
+    """Return the shard of a response (by its stored id) or of a student (by its hash)."""
+    return crc32(row) % shards
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of one generation."""
+    """The names of one generation on one of its shards."""
 
     generation: int = 0
+    shard: int = 0
+    shards: int = 1
     prefix: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prefix", b"%b%d:" % (ROOT, self.generation))
+        object.__setattr__(self, "prefix", b"abm:{%b}:%d:" % (shard_tag(self.shard, self.shards), self.generation))
 
     @property
     def meta(self) -> bytes:
@@ -65,6 +95,10 @@ class Keys:
     @property
     def lost(self) -> bytes:
         return self.prefix + b"l"
+
+    @property
+    def lanes(self) -> bytes:
+        return self.prefix + b"n"
 
     @property
     def latest(self) -> bytes:
@@ -103,3 +137,9 @@ class Keys:
 
     def hour(self, experiment: str, hour: int) -> bytes:
         return b"%bx:%b:%d" % (self.prefix, experiment.encode(), hour)
+
+    def outbox(self, shard: int, lane: bytes) -> bytes:
+        return b"%bq:%d:%b" % (self.prefix, shard, lane)
+
+    def journal(self, shard: int, lane: bytes) -> bytes:
+        return b"%bj:%d:%b" % (self.prefix, shard, lane)

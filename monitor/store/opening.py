@@ -11,8 +11,10 @@ from typing import Any
 
 from monitor.config import Settings, definition_differences, definitions
 from monitor.errors import StoreOwned
+from monitor.store.connection import unavailable
 from monitor.store.keys import LIVE, ROOT
-from monitor.store.redis import SCHEMA, RedisStore, unavailable
+from monitor.store.redis import SCHEMA, RedisStore
+from monitor.store.shards import Shards
 
 _KEY_BYTES = 32
 
@@ -28,20 +30,19 @@ class Opened:
     """Number of every experiment, also of those that are no longer configured → how long its rows may change."""
 
 
-def view_store(store: RedisStore, settings: Settings) -> Mapping[str, int]:
+def view_store(store: Shards, settings: Settings) -> Mapping[str, int]:
     """Return the configured experiments' numbers without writing anything; 0 for one the store does not know.
 
     Raises `StoreOwned` as `open_store` does.
     """
     with unavailable(settings.store):
-        meta = store.client.hgetall(store.keys.meta)
-        _check_schema(store, meta)
+        _check_schemas(store)
         stored = stored_experiments(store)
     _check_definitions(stored, {experiment.name: definitions(experiment) for experiment in settings.experiments})
     return {each.name: int(stored[each.name]["number"]) if each.name in stored else 0 for each in settings.experiments}
 
 
-def open_store(store: RedisStore, settings: Settings) -> Opened:
+def open_store(store: Shards, settings: Settings) -> Opened:
     """Register the configured experiments and return their numbers and the hash key.
 
     Raises `StoreOwned` when the store was made by another schema, under another hash key, or when an experiment's
@@ -49,42 +50,56 @@ def open_store(store: RedisStore, settings: Settings) -> Opened:
     """
     wanted = {experiment.name: definitions(experiment) for experiment in settings.experiments}
     with unavailable(settings.store):
-        meta = store.client.hgetall(store.keys.meta)
-        _check_schema(store, meta)
+        meta = _check_schemas(store)
         stored = stored_experiments(store)
         _check_definitions(stored, wanted)
-        hash_key = _hash_key(store, settings, meta)
-        store.client.hset(store.keys.meta, "schema", SCHEMA)
-        store.client.set(LIVE, store.live, nx=True)
+        keys, client = store.first.keys, store.client
+        hash_key = _hash_key(store.first, settings, meta)
+        for shard in reversed(store):
+            client.hset(shard.keys.meta, "schema", SCHEMA)
+        client.hset(keys.meta, "shards", len(store))
+        client.set(LIVE, store.live, nx=True)
         for name, definition in wanted.items():
             if name not in stored:
-                number = store.client.hincrby(store.keys.meta, "experiments", 1)
+                number = client.hincrby(keys.meta, "experiments", 1)
                 text = json.dumps({"number": number, "definitions": definition}, sort_keys=True)
-                store.client.hsetnx(store.keys.definitions, name, text)
+                client.hsetnx(keys.definitions, name, text)
         stored = stored_experiments(store)
         horizons = {str(stored[each.name]["number"]): each.horizon_ms for each in settings.experiments}
-        store.client.hset(store.keys.horizons, mapping=horizons)
-        known = store.client.hgetall(store.keys.horizons)
+        client.hset(keys.horizons, mapping=horizons)
+        known = client.hgetall(keys.horizons)
     _check_definitions(stored, wanted)
-    store.opened = True
+    for shard in store:
+        shard.opened = True
     numbers = {name: int(stored[name]["number"]) for name in wanted}
     return Opened(numbers, hash_key, {number.decode(): int(ms) for number, ms in known.items()})
 
 
-def stored_experiments(store: RedisStore) -> dict[str, dict[str, Any]]:
+def stored_experiments(store: Shards) -> dict[str, dict[str, Any]]:
     """Return experiment → its number and definitions."""
     with unavailable(store.settings):
-        texts = store.client.hgetall(store.keys.definitions)
+        texts = store.client.hgetall(store.first.keys.definitions)
     return {name.decode(): json.loads(text) for name, text in texts.items()}
 
 
-def _check_schema(store: RedisStore, meta: Mapping[bytes, bytes]) -> None:
-    schema = meta.get(b"schema")
+def _check_schemas(store: Shards) -> Mapping[bytes, bytes]:
+    """Return what the first shard says of itself, once all of them are of this schema, or none is of any."""
+    metas = [store.client.hgetall(shard.keys.meta) for shard in store]
+    schema = metas[0].get(b"schema")
     if schema is None:
         # Until schema 2 there were no generations.
         schema = store.client.hget(ROOT + b"m", "schema")
     if schema is not None and int(schema) != SCHEMA:
         raise StoreOwned(f"the store has schema {int(schema)}, this version reads and writes schema {SCHEMA}")
+    used = [b"schema" in metas[0] or b"seq" in meta for meta in metas]
+    known = [b"schema" in meta for meta in metas]
+    if any(used) and not all(known):
+        raise StoreOwned(
+            f"shard {known.index(False)} of {len(store)} was emptied, others were not: what it held is missing. "
+            "`ab-monitor rebuild` makes everything new from Kafka"
+        )
+    found: Mapping[bytes, bytes] = metas[0]
+    return found
 
 
 def _check_definitions(stored: Mapping[str, dict[str, Any]], wanted: Mapping[str, dict[str, object]]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,8 +22,10 @@ from monitor.aggregates import (
 from monitor.clock import Clock
 from monitor.config import DecaySpec, ExperimentSettings, Settings
 from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.store.connection import unavailable
 from monitor.store.keys import LIVE
-from monitor.store.redis import RedisStore, unavailable
+from monitor.store.redis import RedisStore
+from monitor.store.shards import Shards
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 
 _MOST_KINDS = 50
@@ -31,7 +34,7 @@ _ABSENT = DecayedMean(None, None, None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class _Arm:
-    """One variant's all-time records as read."""
+    """One variant's all-time records, summed over the shards."""
 
     experiment: ExperimentSettings
     number: int
@@ -39,16 +42,23 @@ class _Arm:
     name: str
     responses: Ints
     units: Ints
-    kinds: Mapping[str, int]
-    chunks: Mapping[str, Sequence[int]]
-    last_response_ms: int | None
-    last_event_ms: int | None
+    kinds: Counter[str]
+    chunks: Mapping[str, set[int]]
+    latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
+
+    @property
+    def last_response_ms(self) -> int | None:
+        return self.latest["r"]
+
+    @property
+    def last_event_ms(self) -> int | None:
+        return self.latest["e"]
 
 
 class Reader:
     """Reads summaries; safe for several threads."""
 
-    def __init__(self, store: RedisStore, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
+    def __init__(self, store: Shards, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
         self.store = store
         self._settings = settings
         self._numbers = numbers
@@ -72,6 +82,7 @@ class Reader:
         if as_of_ms is None:
             as_of_ms = self._clock()
         series = self._series(arms, as_of_ms)
+        self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
             own = [arm for arm in arms if arm.experiment is experiment]
@@ -91,53 +102,60 @@ class Reader:
                 yield experiment, self._numbers[experiment.name], index, name
 
     def _arms(self) -> list[_Arm]:
-        """Read every variant's all-time records in one transaction."""
-        keys = self.store.keys
+        """Read every variant's all-time records, in one transaction on each shard."""
         places = list(self._places())
-        pipeline = self.store.client.pipeline(transaction=True)
-        pipeline.get(LIVE)
-        pipeline.hgetall(keys.latest)
-        for experiment, number, variant, _ in places:
-            pipeline.get(keys.responses(number, variant))
-            pipeline.get(keys.units(number, variant))
-            pipeline.hgetall(keys.kinds(number, variant))
-            for decay in experiment.decay:
-                pipeline.hkeys(keys.chunks(number, variant, decay.name))
-        with unavailable(self._settings.store):
-            replies = iter(pipeline.execute())
-        self._check_live(next(replies))
-        latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
-        arms = []
-        for experiment, number, variant, name in places:
-            layout = self._layouts[experiment.name]
-            arms.append(
-                _Arm(
-                    experiment,
-                    number,
-                    variant,
-                    name,
-                    _integers(next(replies), layout.response_width),
-                    _integers(next(replies), layout.unit_width),
-                    {kind.decode(): int(count) for kind, count in next(replies).items()},
-                    {decay.name: [int(chunk) for chunk in next(replies)] for decay in experiment.decay},
-                    latest.get(f"{number}:{variant}:r"),
-                    latest.get(f"{number}:{variant}:e"),
-                )
+        arms = [
+            _Arm(
+                experiment,
+                number,
+                variant,
+                name,
+                np.zeros(self._layouts[experiment.name].response_width, dtype=np.int64),
+                np.zeros(self._layouts[experiment.name].unit_width, dtype=np.int64),
+                Counter(),
+                {decay.name: set() for decay in experiment.decay},
             )
+            for experiment, number, variant, name in places
+        ]
+        with unavailable(self._settings.store):
+            for shard in self.store:
+                self._add(arms, shard)
         return arms
 
-    def _check_live(self, live: bytes | None) -> None:
-        """Raise `StoreUnavailable` once another generation is live: this one may be gone, and zeros would be wrong."""
+    def _add(self, arms: Sequence[_Arm], shard: RedisStore) -> None:
+        """Add what one shard holds."""
+        keys = shard.keys
+        pipeline = shard.client.pipeline(transaction=True)
+        pipeline.hgetall(keys.latest)
+        for arm in arms:
+            pipeline.get(keys.responses(arm.number, arm.variant))
+            pipeline.get(keys.units(arm.number, arm.variant))
+            pipeline.hgetall(keys.kinds(arm.number, arm.variant))
+            for decay in arm.experiment.decay:
+                pipeline.hkeys(keys.chunks(arm.number, arm.variant, decay.name))
+        replies = iter(pipeline.execute())
+        latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
+        for arm in arms:
+            arm.responses[:] += _integers(next(replies), len(arm.responses))
+            arm.units[:] += _integers(next(replies), len(arm.units))
+            arm.kinds.update({kind.decode(): int(count) for kind, count in next(replies).items()})
+            for decay in arm.experiment.decay:
+                arm.chunks[decay.name].update(map(int, next(replies)))
+            for what, at_ms in arm.latest.items():
+                arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
+
+    def _check_live(self) -> None:
+        """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
+        with unavailable(self._settings.store):
+            live = self.store.client.get(LIVE)
         try:
-            self.store.check_live(live)
+            self.store.first.check_live(live)
         except StoreOwned as error:
             raise StoreUnavailable(str(error)) from error
 
     def _series(self, arms: Sequence[_Arm], as_of_ms: int) -> Mapping[tuple[int, int, str], Series | None]:
-        """Read the time buckets that matter at `as_of_ms`, of all variants in one transaction."""
-        keys = self.store.keys
+        """Read the time buckets that matter at `as_of_ms`, of all variants."""
         wanted: list[tuple[_Arm, DecaySpec, list[int]]] = []
-        pipeline = self.store.client.pipeline(transaction=True)
         for arm in arms:
             newest = max(
                 (each.last_response_ms for each in arms if each.number == arm.number and each.last_response_ms),
@@ -145,27 +163,54 @@ class Reader:
             )
             for decay in arm.experiment.decay:
                 oldest = oldest_chunk(newest, arm.experiment.retention_ms, bucket_span_ms(decay))
-                chunks = chunks_in_reach(arm.chunks[decay.name], as_of_ms, decay, oldest)
-                wanted.append((arm, decay, chunks))
-                if chunks:
-                    pipeline.mget([keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks])
-        with unavailable(self._settings.store):
-            replies = iter(pipeline.execute())
+                wanted.append((arm, decay, chunks_in_reach(sorted(arm.chunks[decay.name]), as_of_ms, decay, oldest)))
+        tables = self._tables(wanted)
         series: dict[tuple[int, int, str], Series | None] = {}
-        for arm, decay, chunks in wanted:
-            layout = self._layouts[arm.experiment.name]
-            read = _read_chunks(chunks, next(replies), layout, bucket_span_ms(decay)) if chunks else None
+        for (arm, decay, chunks), table in zip(wanted, tables, strict=True):
+            read = self._read(arm, decay, chunks, table)
             if decay.half_life_ms is not None:
                 read = self._reach_back(arm, decay, chunks, read, as_of_ms)
             series[arm.number, arm.variant, decay.name] = read
         return series
+
+    def _tables(self, wanted: Sequence[tuple[_Arm, DecaySpec, list[int]]]) -> list[Ints]:
+        """Return the records of the chunks' buckets, summed over the shards; each is read in one transaction."""
+        widths = [self._layouts[arm.experiment.name].response_width for arm, _, _ in wanted]
+        tables = [
+            np.zeros((len(chunks) * BUCKETS_PER_CHUNK, width), dtype=np.int64)
+            for (_, _, chunks), width in zip(wanted, widths, strict=True)
+        ]
+        with unavailable(self._settings.store):
+            for shard in self.store:
+                pipeline = shard.client.pipeline(transaction=True)
+                for arm, decay, chunks in wanted:
+                    if chunks:
+                        pipeline.mget(
+                            [shard.keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks]
+                        )
+                replies = iter(pipeline.execute())
+                for (_, _, chunks), table in zip(wanted, tables, strict=True):
+                    for place, stored in enumerate(next(replies) if chunks else ()):
+                        if stored:
+                            part = table[place * BUCKETS_PER_CHUNK : (place + 1) * BUCKETS_PER_CHUNK]
+                            part += _integers(stored, part.size).reshape(part.shape)
+        return tables
+
+    def _read(self, arm: _Arm, decay: DecaySpec, chunks: Sequence[int], table: Ints) -> Series | None:
+        if not chunks:
+            return None
+        numbers = np.concatenate([np.arange(BUCKETS_PER_CHUNK) + chunk * BUCKETS_PER_CHUNK for chunk in chunks])
+        filled = table[:, 0] > 0
+        if not filled.any():
+            return None
+        return Series.read(table[filled], numbers[filled], bucket_span_ms(decay), self._layouts[arm.experiment.name])
 
     def _reach_back(
         self, arm: _Arm, decay: DecaySpec, chunks: list[int], read: Series | None, as_of_ms: int
     ) -> Series | None:
         """Read further back where a metric's newest observation lies far behind the newest response."""
         stored = sorted(arm.chunks[decay.name])
-        layout, span_ms = self._layouts[arm.experiment.name], bucket_span_ms(decay)
+        span_ms = bucket_span_ms(decay)
         ever = [bool(arm.responses[2] - undefined) for undefined in arm.responses[4::8]]
         while any(ever) and chunks and chunks[0] > stored[0]:
             anchors = [None if read is None else read.newest_defined_ms(metric) for metric in range(len(ever))]
@@ -177,11 +222,8 @@ class Reader:
             if len(wanted) <= len(chunks):
                 break
             chunks = wanted
-            with unavailable(self._settings.store):
-                found = self.store.client.mget(
-                    [self.store.keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks]
-                )
-            read = _read_chunks(chunks, found, layout, span_ms)
+            (table,) = self._tables([(arm, decay, chunks)])
+            read = self._read(arm, decay, chunks, table)
         return read
 
     def _variant(
@@ -237,15 +279,6 @@ def _integers(stored: bytes | None, width: int) -> Ints:
         found = np.frombuffer(stored, dtype=">i8")
         vector[: len(found)] = found
     return vector
-
-
-def _read_chunks(chunks: Sequence[int], stored: Sequence[bytes | None], layout: Layout, span_ms: int) -> Series | None:
-    width = layout.response_width
-    records = [_integers(value, BUCKETS_PER_CHUNK * width).reshape(-1, width) for value in stored]
-    numbers = np.concatenate([np.arange(BUCKETS_PER_CHUNK) + chunk * BUCKETS_PER_CHUNK for chunk in chunks])
-    table = np.concatenate(records)
-    filled = table[:, 0] > 0
-    return Series.read(table[filled], numbers[filled], span_ms, layout) if filled.any() else None
 
 
 def _decayed(series: Series | None, metric: int, as_of_ms: int, decay: DecaySpec) -> DecayedMean:

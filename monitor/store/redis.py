@@ -5,7 +5,7 @@
 1. the script compares the live generation, the server's run, the number of sweeps and the offset of each partition of
    the batch with what the worker expects;
 2. if anybody else has committed since this worker's last commit, it compares the version of each row as well;
-3. it writes rows, differences and the new offsets.
+3. it writes rows, differences and the new offsets, and what the batch means for other shards into their outboxes.
 
 A worker whose beliefs are out of date changes nothing. That includes all that it believed of a server which has since
 been started again, or replaced by its replica: what was acknowledged there last may be gone. When a reply is lost, the
@@ -14,26 +14,26 @@ positions tell whether the script ran.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, Final, Literal, NamedTuple, cast
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import redis
 import redis.exceptions
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from monitor.config import StoreSettings
-from monitor.errors import StoreOwned, StoreUnavailable, UsageError
+from monitor.errors import StoreOwned
+from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, Keys
-from monitor.store.tls import refusal
 
 SCHEMA: Final = 2
-_TIMEOUT_S: Final = 10.0
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
+_PAIR: Final = 2
+Reply = TypeVar("Reply")
 
 Status = Literal["applied", "moved", "changed", "swept", "restarted", "switched"]
 _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "restarted", "switched")
@@ -83,6 +83,15 @@ class Commit:
     stamps: list[bytes | int] = field(default_factory=list)
     latest: list[bytes | int] = field(default_factory=list)
     notes: list[bytes | int] = field(default_factory=list)
+    sends: list[bytes] = field(default_factory=list)
+    receipts: list[bytes] = field(default_factory=list)
+
+
+class Sent(NamedTuple):
+    """An entry of an outbox, and the one before it (b"" for none)."""
+
+    before: bytes
+    entry: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +103,30 @@ class State:
     swept_ms: Mapping[str, int]
     """Experiment number (or "p" for rows without their response) → responses before this time are gone."""
     positions: Mapping[str, Position]
+    lanes: Mapping[bytes, bytes] = field(default_factory=dict)
+    """See `Keys`: the last entries sent to and applied from other shards."""
 
 
 class RedisStore:
-    """One shard of the store. Not for concurrent use by several threads, but for `reader()`."""
+    """One shard of the store. Not for concurrent use by several threads."""
 
-    def __init__(self, settings: StoreSettings, keys: Keys | None = None, live: int | None = None) -> None:
+    def __init__(
+        self, settings: StoreSettings, keys: Keys | None = None, live: int | None = None, client: Any = None
+    ) -> None:
         self.keys = keys or Keys()
         self.live = self.keys.generation if live is None else live
         """The generation that must be live for this one to be used: itself, unless it is being built."""
         self.settings = settings
-        self.client: Any = connect(settings)
+        self.client: Any = client or connect(settings)
         scripts = files("monitor.store")
         self._commit = self.client.register_script((scripts / "commit.lua").read_text())
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
+        self._state = self.client.register_script((scripts / "state.lua").read_text())
         self._commits = 0
         self._sweeps = 0
         self._run = ""
         self.opened = False
         """Whether `open_store` has registered the experiments here."""
-
-    def use(self, generation: int) -> None:
-        """Turn to the generation that is live."""
-        self.keys, self.live = Keys(generation), generation
 
     def close(self) -> None:
         """Close the connections."""
@@ -133,16 +143,10 @@ class RedisStore:
         Raises `StoreOwned` when the store has been emptied, or switched to another generation, since it was opened.
         """
         keys = self.keys
+        names = [keys.meta, keys.offsets, keys.progress, keys.lanes]
         with unavailable(self.settings):
-            meta, offsets, progress, live, server = (
-                self.client.pipeline(transaction=True)
-                .hgetall(keys.meta)
-                .hgetall(keys.offsets)
-                .hgetall(keys.progress)
-                .get(LIVE)
-                .info("server")
-                .execute()
-            )
+            *tables, live, run = self._state(keys=[*names, LIVE] if keys.shard == 0 else names)
+        meta, offsets, progress, lanes = (dict(zip(table[::2], table[1::2], strict=True)) for table in tables)
         if self.opened and live is not None:
             self.check_live(live)
         if self.opened and b"schema" not in meta:
@@ -150,7 +154,7 @@ class RedisStore:
                 "the store was emptied while it was in use. Start again: without positions, events are read again from "
                 "where kafka.start says"
             )
-        self._run = server["run_id"]
+        self._run = run.decode()
         if meta.get(b"begun", b"0") != meta.get(b"seq", b"0"):
             raise StoreOwned(
                 "the server has applied a part of a commit again when it loaded its append-only file, which was cut "
@@ -161,7 +165,7 @@ class RedisStore:
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
         swept = {name[6:].decode(): int(ms) for name, ms in meta.items() if name.startswith(b"swept:")}
-        return State(self._commits, self._sweeps, swept, _positions(offsets, progress))
+        return State(self._commits, self._sweeps, swept, _positions(offsets, progress), lanes)
 
     def _meet_server(self) -> None:
         """Have a server that was started since rewrite its append-only file.
@@ -172,8 +176,14 @@ class RedisStore:
         with unavailable(self.settings):
             # It may not be allowed to this user, there may be no such file, or it may be being rewritten already.
             with suppress(redis.exceptions.ResponseError):
-                self.client.bgrewriteaof()
+                self.on_own_node(self.client.bgrewriteaof)
             self.client.hset(self.keys.meta, "run", self._run)
+
+    def on_own_node(self, command: Callable[..., Reply], *arguments: object) -> Reply:
+        """Send a command that names no key to the server that holds this shard."""
+        client = self.client
+        own = {"target_nodes": client.get_node_from_key(self.keys.meta)} if hasattr(client, "get_nodes") else {}
+        return command(*arguments, **own)
 
     def check_live(self, live: bytes | None) -> None:
         """Raise `StoreOwned` unless the live generation is the one that this store was opened under."""
@@ -201,21 +211,19 @@ class RedisStore:
 
     def commit(self, commit: Commit) -> Status:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""
-        keys = self.keys
-        arguments: list[Any] = [
-            self.live,
-            self._run,
-            self._commits,
-            self._sweeps,
-            bytes(commit.versions),
-            len(commit.advances),
-            len(commit.rows) // 2,
-            len(commit.differences) // 2,
-            len(commit.counts) // 3,
-            len(commit.stamps) // 2,
-            len(commit.latest) // 2,
-            len(commit.notes) // 4,
-        ]
+        return self.commit_sends(commit)[0]
+
+    def commit_sends(self, commit: Commit) -> tuple[Status, list[Sent]]:
+        """Apply a batch as `commit` does; return also the entries that its `sends` have become."""
+        own = self.keys
+        sizes = [
+            len(commit.advances), len(commit.rows) // 2, len(commit.differences) // 2, len(commit.counts) // 3,
+            len(commit.stamps) // 2, len(commit.latest) // 2, len(commit.notes) // 4, len(commit.sends) // 3,
+            len(commit.receipts) // 5,
+        ]  # fmt: skip
+        keys: list[Any] = [own.meta, own.offsets, own.progress, own.latest, own.hours, own.lanes]
+        live = self.live if own.shard == 0 else ""
+        arguments: list[Any] = [live, self._run, self._commits, self._sweeps, bytes(commit.versions), *sizes]
         for step in commit.advances:
             arguments += (
                 step.partition,
@@ -223,17 +231,33 @@ class RedisStore:
                 step.position.next_offset,
                 _encode(step.position),
             )
-        for part in (commit.rows, commit.differences, commit.counts, commit.stamps, commit.latest, commit.notes):
-            arguments += part
+        for part, width in ((commit.rows, 2), (commit.differences, 2), (commit.counts, 3), (commit.stamps, 2)):
+            _split(part, width, keys, arguments)
+        arguments += commit.latest
+        for part, width in ((commit.notes, 4), (commit.sends, 3), (commit.receipts, 5)):
+            _split(part, width, keys, arguments)
+        if own.shard == 0:
+            keys.append(LIVE)
         with unavailable(self.settings):
-            status, commits = self._commit(
-                keys=[keys.meta, keys.offsets, keys.progress, keys.latest, keys.hours, LIVE], args=arguments
-            )
+            status, commits, *entries = self._commit(keys=keys, args=arguments)
         # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
         # cache: the belief stays behind, and versions are compared until `state` is read again.
         if status == 0 and commits == self._commits + 1:
             self._commits = commits
-        return _STATUS[int(status)]
+        sent = [Sent(before, entry) for before, entry in zip(entries[::2], entries[1::2], strict=True)]
+        return _STATUS[int(status)], sent
+
+    def outbox(self, shard: int, lane: bytes) -> list[tuple[Sent, bytes]]:
+        """Return the entries that are kept of what was sent to a shard, oldest first, and what each says."""
+        with unavailable(self.settings):
+            found = self.client.xrange(self.keys.outbox(shard, lane))
+        return [(Sent(fields[b"p"], entry), fields[b"c"]) for entry, fields in found]
+
+    def journal(self, shard: int, lane: bytes) -> dict[bytes, tuple[Sent, bytes]]:
+        """Return the entries that are kept of what was applied from a shard, and what each says."""
+        with unavailable(self.settings):
+            found = self.client.xrange(self.keys.journal(shard, lane))
+        return {fields[b"i"]: (Sent(fields[b"p"], fields[b"i"]), fields[b"c"]) for _, fields in found}
 
     def hours(self) -> Iterator[tuple[str, int]]:
         """Yield (experiment number or "p", hour) wherever rows are noted for sweeping."""
@@ -268,16 +292,19 @@ class RedisStore:
             names = self.client.hkeys(self.keys.meta)
         return frozenset(int(name[7:]) for name in names if name.startswith(b"closed:"))
 
-    def drop_students(self, experiment: int, cursor: int) -> int:
-        """Delete some of an experiment's students' rows from `cursor` (0 at first) on; return the next, 0 when done."""
+    def drop_students(self, experiment: int) -> Iterator[int]:
+        """Delete an experiment's students' rows, some at each step; yield how many went."""
         with unavailable(self.settings):
             pattern = self.keys.prefix + b"s" + _escaped(experiment.to_bytes(2)) + b"*"
-            cursor, names = self.client.scan(cursor, match=pattern, count=_SCAN_AT_ONCE)
-            if names:
-                self.client.unlink(*names)
-            if cursor == 0:
-                self.client.hset(self.keys.meta, f"closed:{experiment}", 1)
-        return int(cursor)
+            names = self.client.scan_iter(pattern, count=_SCAN_AT_ONCE)
+            left = True
+            while left:
+                batch = list(islice(names, _SCAN_AT_ONCE))
+                left = len(batch) == _SCAN_AT_ONCE
+                deleted = int(self.client.unlink(*batch)) if batch else 0
+                if not left:
+                    self.client.hset(self.keys.meta, f"closed:{experiment}", 1)
+                yield deleted
 
     def newest_response_ms(self, experiment: int, variants: int) -> int | None:
         """Return the newest response's time over all variants of an experiment; None before the first."""
@@ -297,6 +324,17 @@ class RedisStore:
                 pipeline.execute()
 
 
+def _split(part: Sequence[bytes | int], width: int, keys: list[Any], arguments: list[Any]) -> None:
+    """Take apart flat records of `width`: their first fields are keys, the others arguments."""
+    keys += part[::width]
+    if width == _PAIR:
+        arguments += part[1::width]
+        return
+    rest = list(part)
+    del rest[::width]
+    arguments += rest
+
+
 def _positions(offsets: Mapping[bytes, bytes], progress: Mapping[bytes, bytes]) -> dict[str, Position]:
     return {name.decode(): _decode(int(offset), progress[name]) for name, offset in offsets.items()}
 
@@ -313,59 +351,3 @@ def _encode(position: Position) -> str:
 def _decode(next_offset: int, progress: bytes) -> Position:
     newest_ms, run, records, refused, origin = progress.decode().split(":", 4)
     return Position(next_offset, int(newest_ms), Refusals(int(run), int(records), int(refused)), origin)
-
-
-def connect(settings: StoreSettings) -> redis.Redis:
-    """Return a client that never sends a command twice by itself: a lost reply is for the caller to judge."""
-    options: dict[str, Any] = {
-        "socket_timeout": _TIMEOUT_S,
-        "socket_connect_timeout": _TIMEOUT_S,
-        "retry": Retry(NoBackoff(), 0),
-        "decode_responses": False,
-    }
-    if settings.username:
-        options["username"] = settings.username
-    if settings.password:
-        options["password"] = settings.password
-    if settings.url.startswith("rediss://"):
-        options |= {
-            "ssl_ca_certs": settings.ssl_ca_file,
-            "ssl_certfile": settings.ssl_cert_file,
-            "ssl_keyfile": settings.ssl_key_file,
-        }
-    try:
-        return redis.Redis.from_url(settings.url, **options)
-    except ValueError as error:
-        raise UsageError(f"store.url: {error}") from error
-
-
-_WAIT: Final = (
-    redis.exceptions.ConnectionError,
-    redis.exceptions.TimeoutError,
-    redis.exceptions.ReadOnlyError,
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.TryAgainError,
-)
-_WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM", "-OOM")
-
-
-@contextmanager
-def unavailable(settings: StoreSettings) -> Iterator[None]:
-    """Turn what the store says when it cannot serve into `StoreUnavailable`; what it refuses, `UsageError`."""
-    place = settings.url.partition("://")[2].rpartition("@")[2]
-    try:
-        yield
-    except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-        raise UsageError(f"store at {place} refuses this user: {error}") from error
-    except _WAIT as error:
-        refused = refusal(settings, error)
-        if refused is not None:
-            raise UsageError(f"store at {place}: {refused}") from error
-        raise StoreUnavailable(f"store at {place}: {error}") from error
-    except redis.exceptions.ResponseError as error:
-        if "WRONGTYPE" in str(error):
-            raise StoreOwned(f"store at {place} holds something else under the prefix abm: ({error})") from error
-        if not str(error).startswith(_WAIT_CODES):
-            raise
-        raise StoreUnavailable(f"store at {place}: {error}") from error

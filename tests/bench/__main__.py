@@ -32,6 +32,7 @@ from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.simulator import Scenario, default_config, generate, send_to_kafka, w1
 from monitor.ingest.source import Slice
 from monitor.ingest.telemetry import Telemetry
+from monitor.ingest.writer import DirectWriter
 from monitor.service import opened, worker_for
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
@@ -171,7 +172,9 @@ def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
         source = KafkaSource(replace(settings.kafka, group_id="bench-worker"))
         topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
         worker = worker_for(settings, opening, source, Telemetry(), topics, wall_clock)
-        engine, store = worker._engine, worker._store
+        writer = worker._writer
+        assert isinstance(writer, DirectWriter)
+        engine, store = writer._engine, writer._store
         server.client().config_resetstat()
         gc.collect()
         with (

@@ -12,7 +12,7 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.faults import inputs, kafkas, stores, workers  # noqa: F401  they fill the catalogue
+from tests.faults import clusters, inputs, kafkas, stores, workers  # noqa: F401  they fill the catalogue
 from tests.faults.arena import Expectations, Result
 from tests.faults.catalogue import CATALOGUE, Fault, Ground
 from tests.servers.kafka import KafkaBroker

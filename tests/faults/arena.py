@@ -19,13 +19,12 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from monitor.attribution import DAY_MS
 from monitor.config import StoreSettings
 from monitor.ingest.simulator import Scenario, SimulatedEvent, generate
-from monitor.store import RedisStore
+from monitor.store import Shards, live_store
+from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, eventually, get, service
-from tests.support.dump import dump
-
-Dump = Mapping[bytes, Mapping[int | bytes, int]]
+from tests.support.dump import Dump, dump
 
 SCENARIO = Scenario(responses=8_000, students=700, days=2, seed=5)
 _CONFIG = """
@@ -59,7 +58,7 @@ class Totals:
         """Return the totals of a dump."""
         responses = reactions = 0
         for name, found in aggregates.items():
-            family = name.split(b":", 3)[3][:2]
+            family = name[:2]
             if family == b"a:":
                 responses += found.get(0, 0)
             elif family == b"k:":
@@ -107,7 +106,7 @@ class Expectations:
             lines.write_bytes(b"\n".join(event.payload for event in events) + b"\n")
             done = ab_monitor("replay", "--config", config, lines)
             assert done.returncode == 0, done.stderr
-            self._known[key] = dump(RedisStore(StoreSettings(url=self._server.url)))
+            self._known[key] = dump(Shards(StoreSettings(url=self._server.url)))
         return self._known[key]
 
 
@@ -118,7 +117,7 @@ class Arena:
         self,
         directory: Path,
         broker: KafkaBroker,
-        store: RedisServer,
+        store: RedisServer | RedisCluster,
         expectations: Expectations,
         *,
         partitions: int = 4,
@@ -131,7 +130,7 @@ class Arena:
     ) -> None:
         self.directory = directory
         self.broker = broker
-        self.server = store
+        self._server = store
         self.name = f"fault-{random.randrange(1 << 40):x}"
         self.topics = {kind: f"{self.name}.{kind}" for kind in ("responses", "feedback", "dead")}
         self.events = list(generate(replace(SCENARIO, days=days, start_ms=SCENARIO.start_ms - int(days * DAY_MS))))
@@ -146,11 +145,23 @@ class Arena:
         self.write_config(kafka=kafka, store_url=store_url or store.url)
         if create_topics:
             self.create_topics()
-        self.store = RedisStore(StoreSettings(url=store.url))
+        self.store = live_store(StoreSettings(url=store.url))
         self.half = len(self.events) // 2
         self._writer: threading.Thread | None = None
         self._hurry = threading.Event()
         self._workers = 0
+
+    @property
+    def server(self) -> RedisServer:
+        """The store's server, where it has one."""
+        assert isinstance(self._server, RedisServer)
+        return self._server
+
+    @property
+    def cluster(self) -> RedisCluster:
+        """The store's cluster, where it is one."""
+        assert isinstance(self._server, RedisCluster)
+        return self._server
 
     def write_config(self, path: Path | None = None, *, kafka: str = "", store_url: str | None = None) -> Path:
         """Write a worker's configuration."""
@@ -160,7 +171,7 @@ class Arena:
                 bootstrap=self._bootstrap,
                 name=self.name,
                 kafka=kafka,
-                store=store_url or self.server.url,
+                store=store_url or self._server.url,
                 experiment=SCENARIO.experiment,
             )
         )
@@ -259,10 +270,21 @@ class Arena:
         def all_applied() -> bool:
             with suppress(Exception):
                 positions = self.store.positions()
-                return all(name in positions and positions[name].next_offset == end for name, end in ends.items())
+                there = all(name in positions and positions[name].next_offset == end for name, end in ends.items())
+                return there and self._delivered()
             return False
 
         eventually("everything is applied", all_applied, within_s=within_s)
+
+    def _delivered(self) -> bool:
+        """Return whether every shard has applied what others have sent to it."""
+        lanes = [self.store.client.hgetall(shard.keys.lanes) for shard in self.store]
+        return all(
+            lanes[int(name[1:].partition(b":")[0])].get(b"<%d:%b" % (shard, name.partition(b":")[2])) == entry
+            for shard, own in enumerate(lanes)
+            for name, entry in own.items()
+            if name.startswith(b">")
+        )
 
     def compare(self, events: Sequence[SimulatedEvent] | None = None) -> Result:
         """Compare what the store holds with an undisturbed replay."""
@@ -288,7 +310,7 @@ class Arena:
     def turn_to(self, server: RedisServer) -> None:
         """Take another server's content for the result."""
         self.store.close()
-        self.store = RedisStore(StoreSettings(url=server.url))
+        self.store = Shards(StoreSettings(url=server.url))
 
     def close(self) -> None:
         """Disconnect."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.arena import Arena, Expectations, Result
+from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
 
@@ -29,7 +30,7 @@ class Ground:
         return RedisServer(self.binary)
 
     @contextmanager
-    def arena(self, store: RedisServer | None = None, **options: Any) -> Iterator[Arena]:
+    def arena(self, store: RedisServer | RedisCluster | None = None, **options: Any) -> Iterator[Arena]:
         """Yield an arena with a store of its own."""
         self.runs += 1
         directory = self.directory / f"run-{self.runs}"

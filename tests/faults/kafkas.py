@@ -205,7 +205,7 @@ def history_lost(ground: Ground) -> Result:
             arena.resumes(began)
             arena.finish()
             assert worker.said().count("offsets from") >= 1
-        counted = sum(map(int, arena.store.client.hvals(arena.store.keys.lost)))
+        counted = sum(map(int, arena.store.client.hvals(arena.store.first.keys.lost)))
         assert counted == 1_000
         arena.result.note = (
             "1 000 events that Kafka no longer had; counted in `abmonitor_lost_events_total` and in the store"
@@ -238,7 +238,7 @@ def beyond_the_end(ground: Ground) -> Result:
         with arena.worker():
             arena.write(arena.events[:3_000], per_second=5_000)
             arena.finish()
-        client, keys = arena.store.client, arena.store.keys
+        client, keys = arena.store.client, arena.store.first.keys
         for name, end in arena.ends().items():
             client.hset(keys.offsets, name, end + 500)
         arena.write(arena.events[3_000:4_000], per_second=20_000)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults import inputs, kafkas, stores, workers  # noqa: F401  they fill the catalogue
+from tests.faults import clusters, inputs, kafkas, stores, workers  # noqa: F401  they fill the catalogue
 from tests.faults.arena import Expectations
 from tests.faults.catalogue import CATALOGUE, Fault, Ground
 from tests.servers.kafka import KafkaBroker

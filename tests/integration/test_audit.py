@@ -29,7 +29,7 @@ def test_what_a_worker_writes_agrees_with_its_rows(data: st.DataObject, redis_se
     events = data.draw(streams())
     bench = Bench(redis_server)
     bench.feed(data.draw(arrivals(events)), workers=2, turns=data.draw(st.lists(st.integers(0, 1), min_size=1)))
-    findings = audit(bench.store, bench.settings)
+    findings = audit(bench.shards, bench.settings)
     assert findings.differences == []
     assert findings.unchecked == []
     bench.store.close()
@@ -87,9 +87,9 @@ def _delete(pattern: bytes) -> Callable[[Bench], None]:
 )
 def test_every_kind_of_damage_is_named(bench: Bench, corrupt: Callable[[Bench], None], said: str) -> None:
     """Where it is, what is stored and what the rows say."""
-    assert audit(bench.store, bench.settings).differences == []
+    assert audit(bench.shards, bench.settings).differences == []
     corrupt(bench)
-    assert said in " ".join(each.what for each in audit(bench.store, bench.settings).differences)
+    assert said in " ".join(each.what for each in audit(bench.shards, bench.settings).differences)
 
 
 def test_what_was_swept_is_no_damage(bench: Bench) -> None:
@@ -101,7 +101,7 @@ def test_what_was_swept_is_no_damage(bench: Bench) -> None:
     progress.see_ends({"t:0": 5})
     progress.advanced([Advance("t:0", 5, Position(5, later))])
     Sweeper(store, [engine._experiments[1]]).sweep(progress)
-    findings = audit(bench.store, bench.settings)
+    findings = audit(bench.shards, bench.settings)
     assert findings.differences == []
     assert any("feedback kinds" in line for line in findings.unchecked)
     assert any("1 responses name none" in line for line in findings.unchecked)
@@ -119,4 +119,4 @@ def test_a_store_that_is_written_meanwhile_is_not_judged(bench: Bench, monkeypat
 
     monkeypatch.setattr(bench.store, "rows", rows)
     with pytest.raises(DependencyUnavailable, match="is being written"):
-        audit(bench.store, bench.settings)
+        audit(bench.shards, bench.settings)

@@ -17,7 +17,9 @@ from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
-from monitor.store import Advance, Position, Reader, RedisStore, open_store
+from monitor.ingest.writer import Writer
+from monitor.service import writer_for
+from monitor.store import Advance, Position, Reader, RedisStore, Shards, open_store
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.oracle import Judged, decayed_mean, judge, students
@@ -36,47 +38,55 @@ _KEY = "a key for tests"
 class Bench:
     """A store with any number of workers, each with a partition of its own."""
 
-    def __init__(self, server: RedisServer, experiment: ExperimentSettings = EXPERIMENT) -> None:
+    def __init__(self, server: RedisServer, experiment: ExperimentSettings = EXPERIMENT, shards: int = 1) -> None:
         self.settings: Settings = replace(
-            settings_with(experiment), store=StoreSettings(url=server.url, user_hash_key=_KEY)
+            settings_with(experiment), store=StoreSettings(url=server.url, user_hash_key=_KEY, shards=shards)
         )
-        self.store = RedisStore(self.settings.store)
+        self.shards = Shards(self.settings.store, count=shards)
+        self.store = self.shards.first
         self.store.client.flushall()
-        self.opened = open_store(self.store, self.settings)
-        self.reader = Reader(self.store, self.settings, self.opened.numbers, lambda: 0)
+        self.opened = open_store(self.shards, self.settings)
+        self.reader = Reader(self.shards, self.settings, self.opened.numbers, lambda: 0)
         self.number = self.opened.numbers[experiment.name]
+        self.experiment = Experiment(self.number, self.settings.experiments[0])
+        self.late = {str(self.number): 0, PENDING_CLASS: 0}
 
     def worker(self) -> tuple[Engine, RedisStore]:
-        """Return another worker's engine and connection."""
+        """Return another worker's engine and connection, to one shard."""
         store = RedisStore(self.settings.store)
         store.state()
-        experiment = Experiment(self.number, self.settings.experiments[0])
-        return Engine([experiment], Identities(self.opened.hash_key), store, cached_rows=4, cached_students=4), store
+        return Engine([self.experiment], Identities(self.opened.hash_key), store, cached=4), store
+
+    def writer(self) -> Writer:
+        """Return another worker's writer."""
+        return writer_for(self.shards.again(), [self.experiment], Identities(self.opened.hash_key), cached=4)
 
     def feed(self, batches: Sequence[Events], *, workers: int = 1, turns: Sequence[int] = (0,)) -> None:
         """Apply the batches, each by the worker whose turn it is; a refused commit is applied again."""
-        crew = [self.worker() for _ in range(workers)]
+        crew = [self.writer() for _ in range(workers)]
+        for turn, writer in enumerate(crew):
+            assert writer.state([f"t:{turn}"])
         offsets = [0] * workers
         for number, batch in enumerate(batches):
             turn = turns[number % len(turns)] % workers
-            engine, store = crew[turn]
-            status = None
-            while status != "applied":
-                commit, _ = engine.apply(
-                    [event for event in batch if isinstance(event, Response)],
-                    [event for event in batch if isinstance(event, Feedback)],
-                    {str(self.number): 0, PENDING_CLASS: 0},
-                )
-                expected = offsets[turn] or None
-                commit.advances = [Advance(f"t:{turn}", expected, Position(offsets[turn] + len(batch)))]
-                status = store.commit(commit)
-                if status != "applied":
-                    assert status == "changed"
-                    engine.forget()
-                    store.state()
+            writer = crew[turn]
+            while True:
+                step = Advance(f"t:{turn}", offsets[turn] or None, Position(offsets[turn] + len(batch)))
+                status, _ = writer.apply(*by_kind(batch), self.late, [step])
+                if status == "applied":
+                    break
+                assert status == "changed"
+                writer.forget()
+                writer.state([f"t:{turn}"])
             offsets[turn] += len(batch)
-        for _, store in crew:
-            store.close()
+
+
+def by_kind(events: Events) -> tuple[list[Response], list[Feedback]]:
+    """Return the responses and the feedback among the events."""
+    return (
+        [event for event in events if isinstance(event, Response)],
+        [event for event in events if isinstance(event, Feedback)],
+    )
 
 
 @pytest.fixture(params=["redis", "valkey"])
@@ -91,27 +101,27 @@ def server(request: pytest.FixtureRequest) -> RedisServer:
 def test_any_order_duplication_batching_and_split_give_the_same_integers(
     data: st.DataObject, server: RedisServer
 ) -> None:
-    """Two workers fed a shuffled, partly doubled stream leave what one worker leaves that got it in order."""
+    """Workers fed a shuffled, partly doubled stream leave what one worker leaves that got it in order on one shard."""
     events = data.draw(streams())
     bench = Bench(server)
     bench.feed([events])
     expected = dump(bench.store)
-    again = Bench(server)
+    again = Bench(server, shards=data.draw(st.integers(1, 3)))
     again.feed(
         data.draw(arrivals(events)),
         workers=data.draw(st.integers(1, 3)),
         turns=data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=7)),
     )
-    assert dump(again.store) == expected
-    bench.store.close()
-    again.store.close()
+    assert dump(again.shards) == expected
 
 
 @settings(max_examples=40, suppress_health_check=_SLOW)
-@given(events=streams())
-def test_the_summary_is_what_a_straightforward_recomputation_says(events: Events, server: RedisServer) -> None:
+@given(events=streams(), shards=st.sampled_from([1, 3]))
+def test_the_summary_is_what_a_straightforward_recomputation_says(
+    events: Events, shards: int, server: RedisServer
+) -> None:
     """Counts, sums, means, variances, decayed means and student sums agree with the oracle."""
-    bench = Bench(server)
+    bench = Bench(server, shards=shards)
     bench.feed([events])
     judged = judge(EXPERIMENT, events)
     summary = bench.reader.summary()
@@ -141,7 +151,6 @@ def test_the_summary_is_what_a_straightforward_recomputation_says(events: Events
                     measured.decayed[decay.name].effective_count,
                 )
     _check_units(bench, judged)
-    bench.store.close()
 
 
 def _kinds(judged: Sequence[Judged]) -> dict[str, int]:
@@ -172,10 +181,10 @@ def _check_units(bench: Bench, judged: Sequence[Judged]) -> None:
     sums = students(judged)
     layout = Layout.of(EXPERIMENT)
     for index, variant in enumerate(sorted(EXPERIMENT.variants)):
-        stored = bench.store.client.get(bench.store.keys.units(bench.number, index))
         record = np.zeros(layout.unit_width, dtype=np.int64)
-        if stored:
-            record[: len(stored) // 8] = np.frombuffer(bytes(stored), dtype=">i8")
+        for shard in bench.shards:
+            stored = bench.store.client.get(shard.keys.units(bench.number, index)) or b""
+            record[: len(stored) // 8] += np.frombuffer(bytes(stored), dtype=">i8")
         anonymous = [each for each in judged if each.response.user_id is None and each.response.variant == variant]
         loyal = [arms[variant] for arms in sums.values() if set(arms) == {variant}]
         assert record[0] == sum(variant in arms for arms in sums.values())

@@ -15,7 +15,18 @@ from monitor.events import Feedback, Item, Response
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
-from monitor.store import Advance, Commit, Position, RedisStore, Refusals, open_store, served, view_store, warnings
+from monitor.store import (
+    Advance,
+    Commit,
+    Position,
+    RedisStore,
+    Refusals,
+    Shards,
+    open_store,
+    served,
+    view_store,
+    warnings,
+)
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.dump import dump
@@ -122,7 +133,7 @@ class TestOpening:
         other = replace(bench.settings, experiments=(replace(EXPERIMENT, gain="exp2"),))
         for opening in (open_store, view_store):
             with pytest.raises(StoreOwned, match=r"ranker\.gain: .*'linear'.*'exp2'.*new name") as caught:
-                opening(bench.store, other)
+                opening(bench.shards, other)
             assert caught.value.exit_code == 5
         assert dump(bench.store) == before
 
@@ -130,7 +141,7 @@ class TestOpening:
         """It gets a number of its own."""
         bench = Bench(store_server)
         joined = replace(bench.settings, experiments=(replace(EXPERIMENT, name="next"), EXPERIMENT))
-        assert open_store(bench.store, joined).numbers == {"ranker": 1, "next": 2}
+        assert open_store(bench.shards, joined).numbers == {"ranker": 1, "next": 2}
 
     def test_another_hash_key_is_refused(self, store_server: RedisServer) -> None:
         """Rows made under one key are not found under another."""
@@ -138,7 +149,7 @@ class TestOpening:
         for key in (None, "another"):
             settings = replace(bench.settings, store=replace(bench.settings.store, user_hash_key=key))
             with pytest.raises(StoreOwned, match="user_hash_key"):
-                open_store(bench.store, settings)
+                open_store(bench.shards, settings)
 
     def test_an_emptied_store_is_noticed(self, store_server: RedisServer) -> None:
         """Going on would fill a store that knows no experiment."""
@@ -150,7 +161,7 @@ class TestOpening:
 
     def test_looking_writes_nothing(self, store_server: RedisServer) -> None:
         """An experiment that the store does not know has the number 0."""
-        store = RedisStore(StoreSettings(url=store_server.url))
+        store = Shards(StoreSettings(url=store_server.url))
         assert view_store(store, settings_with(EXPERIMENT)) == {"ranker": 0}
         assert store.client.dbsize() == 0
 
@@ -189,12 +200,12 @@ class TestWarnings:
 
     def test_a_safe_server_has_none(self, store_server: RedisServer) -> None:
         """Append-only, and nothing is evicted."""
-        assert warnings(RedisStore(StoreSettings(url=store_server.url))) == []
+        assert warnings(Shards(StoreSettings(url=store_server.url))) == []
 
     def test_eviction_and_no_persistence_are_named(self) -> None:
         """Both at once."""
         with RedisServer(redis_binary(), appendonly="no", maxmemory_policy="allkeys-lru") as server:
-            found = " ".join(warnings(RedisStore(StoreSettings(url=server.url))))
+            found = " ".join(warnings(Shards(StoreSettings(url=server.url))))
         assert "maxmemory-policy is allkeys-lru" in found
         assert "nothing is persisted" in found
 
@@ -268,7 +279,7 @@ class TestEmbedded:
             RedisStore(reached).client.set("a", "1")
             with served(settings) as again:
                 assert RedisStore(again).client.get("a") == b"1"
-            assert warnings(RedisStore(reached)) == []
+            assert warnings(Shards(reached)) == []
         with served(settings) as later:
             assert RedisStore(later).client.get("a") == b"1"
 
@@ -381,7 +392,7 @@ class TestForgottenRows:
         bench = Bench(store_server)
         bench.feed([[_response(1, START)]])
         other = replace(EXPERIMENT, name="next")
-        opened = open_store(bench.store, replace(bench.settings, experiments=(other,)))
+        opened = open_store(bench.shards, replace(bench.settings, experiments=(other,)))
         progress = Progress(opened.horizons_ms)
         progress.load(bench.store.state())
         progress.advanced([Advance("t:0", 1, Position(1, START + EXPERIMENT.horizon_ms + 2 * HOUR))])

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
-from monitor.store import RedisStore
+from monitor.store import RedisStore, Shards
+
+Dump = dict[bytes, dict[int | bytes, int]]
 
 
-def dump(store: RedisStore) -> dict[bytes, dict[int | bytes, int]]:
-    """Return every aggregate of the store: key → index or field → integer, zeros left out."""
-    keys = store.keys
-    aggregates: dict[bytes, dict[int | bytes, int]] = {}
-    for name in store.client.scan_iter(keys.prefix + b"*", count=10_000):
-        family = name[len(keys.prefix) : len(keys.prefix) + 2]
-        found: dict[int | bytes, int] = {}
-        if family in {b"a:", b"u:", b"c:", b"b:"}:
-            vector = np.frombuffer(store.client.get(name) or b"", dtype=">i8")
-            found = {int(index): int(vector[index]) for index in np.flatnonzero(vector)}
-        elif family == b"k:" or name == keys.latest:
-            found = {field: int(value) for field, value in store.client.hgetall(name).items() if int(value)}
-        if found:
-            aggregates[name] = found
-    return aggregates
+def dump(store: RedisStore | Shards) -> Dump:
+    """Return every aggregate of a generation, over all its shards: key → index or field → integer, zeros left out."""
+    sums: dict[bytes, Counter[int | bytes]] = {}
+    for shard in [store] if isinstance(store, RedisStore) else store:
+        keys = shard.keys
+        for name in set(store.client.scan_iter(keys.prefix + b"*", count=10_000)):
+            own = name.removeprefix(keys.prefix)
+            found = sums.setdefault(own, Counter())
+            if own[:2] in {b"a:", b"u:", b"c:", b"b:"}:
+                vector = np.frombuffer(store.client.get(name) or b"", dtype=">i8")
+                found.update({int(index): int(vector[index]) for index in np.flatnonzero(vector)})
+            elif own[:2] == b"k:":
+                found.update({field: int(value) for field, value in store.client.hgetall(name).items()})
+            elif name == keys.latest:
+                for field, value in store.client.hgetall(name).items():
+                    found[field] = max(found[field], int(value))
+    known = {own: {place: value for place, value in found.items() if value} for own, found in sums.items()}
+    return {own: found for own, found in known.items() if found}

@@ -1,0 +1,298 @@
+"""Writing to several shards: responses on the shard of their id, students on the shard of theirs.
+
+A batch is one commit on each shard for the responses there, with that shard's own positions. What it means for
+students goes, in the same commit, into an outbox: a stream for each shard that has some of them and each *lane* (the
+first partition of the batch). That shard applies an entry in one commit with its receipt, in the lane's order, once.
+
+- A batch that reached only some shards is finished by whoever has its partitions next: shards that have it skip it,
+  entries that were sent and not applied are applied.
+- A shard that comes back without its last commits (a crash, a promoted replica) is caught up: what it has to apply
+  again is still in the outboxes of the others, and what others have applied of commits that it has lost is taken back,
+  since the events will come again. Both are kept for half a minute (commit.lua); a shard that has lost more than that
+  cannot be made whole, and `state` says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from monitor.errors import StoreOwned
+from monitor.events import Feedback, Response
+from monitor.identity import Identities
+from monitor.ingest.differences import Changes
+from monitor.ingest.engine import CACHED, Outcomes, keyed, write_changes
+from monitor.ingest.experiment import Experiment
+from monitor.ingest.responses import Keyed, Responses
+from monitor.ingest.source import Slice
+from monitor.ingest.students import Shown, Students
+from monitor.ingest.writer import Standing, lost_counts
+from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
+from monitor.store.keys import shard_of
+from monitor.store.shards import slowest
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[tuple[int, bytes, int, int, tuple[int, ...]]]).decode
+
+
+class _Shard:
+    """One shard as the writer believes it to be."""
+
+    def __init__(
+        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int
+    ) -> None:
+        self.store = store
+        self.responses = Responses(experiments, identities, store, cached)
+        self.students = Students({experiment.number: experiment for experiment in experiments}, store, cached)
+        self.positions: Mapping[str, Position] = {}
+
+    def offset(self, partition: str) -> int | None:
+        """Return how far a partition was applied here."""
+        position = self.positions.get(partition)
+        return None if position is None else position.next_offset
+
+    def advanced(self, steps: Iterable[Advance]) -> None:
+        """Note what was committed."""
+        self.positions = {**self.positions, **{step.partition: step.position for step in steps}}
+
+
+class ShardedWriter:
+    """Writes to a store of several shards."""
+
+    def __init__(
+        self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
+    ) -> None:
+        self._experiments = {experiment.number: experiment for experiment in experiments}
+        self._identities = identities
+        self._store = store
+        self._shards = [_Shard(experiments, identities, shard, cached // len(store)) for shard in store]
+
+    def forget(self) -> None:
+        """See `Writer`."""
+        for shard in self._shards:
+            shard.responses.forget()
+            shard.students.forget()
+
+    def positions(self) -> Mapping[str, Position]:
+        """See `Writer`: the slowest shard's."""
+        return self._store.positions()
+
+    def state(self, own: Collection[str]) -> State:
+        """See `Writer`: lanes of other partitions are for their owners.
+
+        Raises `StoreOwned` when a shard has lost more than the others can make up for.
+        """
+        while True:
+            states = [shard.store.state() for shard in self._shards]
+            for shard, state in zip(self._shards, states, strict=True):
+                shard.positions = state.positions
+            if self._settled(states, own):
+                break
+        swept: dict[str, int] = {}
+        for state in states:
+            swept |= {name: max(at_ms, swept.get(name, 0)) for name, at_ms in state.swept_ms.items()}
+        return State(
+            commits=sum(state.commits for state in states),
+            sweeps=sum(state.sweeps for state in states),
+            swept_ms=swept,
+            positions=slowest([state.positions for state in states]),
+        )
+
+    def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
+        """See `Writer`: shard by shard, the loss counted on the last, so that what was interrupted is done again.
+
+        A partition that some shards know already begins where they stand, unless it can begin before that.
+        """
+        steps = [step if step.expected is not None else self._begun(step) for step in steps]
+        for shard in self._shards:
+            own = [
+                replace(step, expected=shard.offset(step.partition))
+                for step in steps
+                if not _reached(shard.positions.get(step.partition), step.position)
+            ]
+            counts = lost_counts(shard.store, lost) if shard is self._shards[-1] else []
+            if own and shard.store.commit(Commit(advances=own, counts=counts)) != "applied":
+                return False
+            shard.advanced(own)
+        return True
+
+    def _begun(self, step: Advance) -> Advance:
+        known = [shard.positions[step.partition] for shard in self._shards if step.partition in shard.positions]
+        return replace(step, position=min([step.position, *known], key=lambda position: position.next_offset))
+
+    def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
+        """See `Writer`: where shards are not equally far, each slice alone, cut where one of them stands."""
+        if all(shard.offset(each.partition) == each.begin for shard in self._shards for each in slices):
+            return [slices]
+        return [[part] for each in slices for part in self._cut(each)]
+
+    def _cut(self, whole: Slice) -> list[Slice]:
+        held = {shard.offset(whole.partition) for shard in self._shards}
+        inside = sorted(at for at in held if at is not None and whole.begin < at < whole.next_offset)
+        parts = []
+        for begin, end in zip([whole.begin, *inside], [*inside, whole.next_offset], strict=True):
+            first, last = bisect_left(whole.offsets, begin), bisect_left(whole.offsets, end)
+            parts.append(
+                replace(
+                    whole,
+                    begin=begin,
+                    offsets=whole.offsets[first:last],
+                    payloads=whole.payloads[first:last],
+                    next_offset=end,
+                )
+            )
+        return parts
+
+    def standing(self, advances: Sequence[Advance]) -> Standing:
+        """See `Writer`."""
+        done = [self._done(shard, advances) for shard in self._shards]
+        if all(done):
+            return "applied"
+        waiting = [shard for shard, applied in zip(self._shards, done, strict=True) if not applied]
+        if all(shard.offset(step.partition) == step.expected for shard in waiting for step in advances):
+            return "to apply"
+        return "moved"
+
+    @staticmethod
+    def _done(shard: _Shard, advances: Sequence[Advance]) -> bool:
+        return all((shard.offset(step.partition) or 0) >= step.position.next_offset for step in advances)
+
+    def apply(
+        self,
+        responses: Sequence[Response],
+        feedback: Sequence[Feedback],
+        late: Mapping[str, int],
+        advances: list[Advance],
+    ) -> tuple[Status, Outcomes]:
+        """See `Writer`: every shard's responses, then every shard's students."""
+        outcomes: Outcomes = Counter()
+        events = self._by_shard(keyed(self._identities, responses, feedback))
+        lane = min(step.partition for step in advances).encode()
+        arrivals: list[list[tuple[int, Sent, list[Shown]]]] = [[] for _ in self._shards]
+        for source, (shard, own) in enumerate(zip(self._shards, events, strict=True)):
+            if self._done(shard, advances):
+                continue
+            commit = Commit(advances=advances)
+            batch = shard.responses.apply(own, late, commit)
+            write_changes(commit, shard.store, self._experiments, batch.changes)
+            parcels = self._parcels(batch.shown)
+            for target, shown in parcels.items():
+                commit.sends += (shard.store.keys.outbox(target, lane), _sent_field(target, lane), _pack(shown))
+            status, entries = shard.store.commit_sends(commit)
+            if status != "applied":
+                return status, outcomes
+            shard.advanced(advances)
+            outcomes += batch.outcomes
+            for (target, shown), sent in zip(parcels.items(), entries, strict=True):
+                arrivals[target].append((source, sent, shown))
+        for target, arrived in enumerate(arrivals):
+            if arrived:
+                status = self._deliver(target, lane, arrived)
+                if status != "applied":
+                    return status, outcomes
+        return "applied", outcomes
+
+    def _by_shard(self, events: Keyed) -> list[Keyed]:
+        count = len(self._shards)
+        responses: list[list[tuple[bytes, Response]]] = [[] for _ in range(count)]
+        feedback: list[list[tuple[bytes, Feedback]]] = [[] for _ in range(count)]
+        for response in events[0]:
+            responses[shard_of(response[0], count)].append(response)
+        for reaction in events[1]:
+            feedback[shard_of(reaction[0], count)].append(reaction)
+        return list(zip(responses, feedback, strict=True))
+
+    def _parcels(self, shown: Sequence[Shown]) -> dict[int, list[Shown]]:
+        parcels: dict[int, list[Shown]] = {}
+        for each in shown:
+            parcels.setdefault(shard_of(each[1], len(self._shards)), []).append(each)
+        return parcels
+
+    def _deliver(self, target: int, lane: bytes, arrived: Sequence[tuple[int, Sent, Sequence[Shown]]]) -> Status:
+        """Apply entries, at most one of each shard, to the students they are for."""
+        shard = self._shards[target]
+        receipts: list[bytes] = []
+        for source, sent, shown in arrived:
+            receipts += (shard.store.keys.journal(source, lane), _applied_field(source, lane), *sent, _pack(shown))
+        return self._commit_students(shard, [each for _, _, shown in arrived for each in shown], receipts)
+
+    def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Sequence[Shown]) -> None:
+        """Undo an entry; that students were shown something stays: the events will say so again."""
+        shard = self._shards[target]
+        undone = [(*each[:4], tuple([-number for number in each[4]])) for each in shown if each[4]]
+        receipt = [shard.store.keys.journal(source, lane), _applied_field(source, lane), sent.entry, sent.before, b""]
+        self._commit_students(shard, undone, receipt)
+
+    def _commit_students(self, shard: _Shard, shown: Sequence[Shown], receipts: list[bytes]) -> Status:
+        while True:
+            commit = Commit(receipts=receipts)
+            changes: dict[int, Changes] = {}
+            shard.students.apply(shown, changes, commit)
+            write_changes(commit, shard.store, self._experiments, changes)
+            status = shard.store.commit(commit)
+            if status != "changed":
+                return status
+            # Another worker has changed one of the students: nothing is wrong but what is remembered of this shard.
+            shard.students.forget()
+            shard.responses.forget()
+            shard.store.state()
+
+    def _settled(self, states: Sequence[State], own: Collection[str]) -> bool:
+        """Apply what was sent and not applied, take back what its sender has lost; True if there was nothing."""
+        settled = True
+        for source, target, lane in sorted(_lanes(states)):
+            sent = states[source].lanes.get(_sent_field(target, lane), b"")
+            applied = states[target].lanes.get(_applied_field(source, lane), b"")
+            if sent != applied and lane.decode() in own:
+                settled = False
+                self._settle(source, target, lane, sent, applied)
+        return settled
+
+    def _settle(self, source: int, target: int, lane: bytes, last: bytes, applied: bytes) -> None:
+        """Bring one lane between two shards in line; whatever somebody else does meanwhile is seen the next time."""
+        outbox = self._shards[source].store.outbox(target, lane)
+        known = [outbox[0][0].before if outbox else last, *(sent.entry for sent, _ in outbox)]
+        if applied in known:
+            for sent, said in outbox[known.index(applied) :]:
+                if self._deliver(target, lane, [(source, sent, _unpack(said))]) != "applied":
+                    return
+            return
+        journal = self._shards[target].store.journal(source, lane)
+        undone = []
+        while applied not in known:
+            if applied not in journal:
+                raise StoreOwned(
+                    f"shard {source} of {len(self._shards)} has lost more than what shard {target} can make up for "
+                    "(a stale replica promoted, or an old file loaded): its aggregates cannot be trusted. "
+                    "`ab-monitor rebuild` makes new ones from Kafka"
+                )
+            undone.append(journal[applied])
+            applied = journal[applied][0].before
+        for sent, said in undone:
+            self._take_back(target, source, lane, sent, _unpack(said))
+
+
+def _sent_field(target: int, lane: bytes) -> bytes:
+    return b">%d:%b" % (target, lane)
+
+
+def _applied_field(source: int, lane: bytes) -> bytes:
+    return b"<%d:%b" % (source, lane)
+
+
+def _lanes(states: Sequence[State]) -> set[tuple[int, int, bytes]]:
+    """Return (source, target, lane) of everything that was ever sent or applied."""
+    found = set()
+    for shard, state in enumerate(states):
+        for name in state.lanes:
+            other, _, lane = name[1:].partition(b":")
+            found.add((shard, int(other), lane) if name.startswith(b">") else (int(other), shard, lane))
+    return found
+
+
+def _reached(position: Position | None, wanted: Position) -> bool:
+    return position is not None and position.origin == wanted.origin and position.next_offset >= wanted.next_offset

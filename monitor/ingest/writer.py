@@ -1,0 +1,112 @@
+"""How a worker brings batches into the store: where one shard holds everything, one commit each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, Protocol
+
+from monitor.events import Feedback, Response
+from monitor.identity import Identities
+from monitor.ingest.engine import CACHED, Engine, Outcomes
+from monitor.ingest.experiment import Experiment
+from monitor.ingest.source import Slice
+from monitor.store import Advance, Commit, Position, RedisStore, State, Status
+
+Standing = Literal["applied", "to apply", "moved"]
+
+
+class Writer(Protocol):
+    """What the worker asks of the store. Everything may raise `StoreUnavailable`, and may be asked again then."""
+
+    def forget(self) -> None:
+        """Drop every belief about rows."""
+
+    def state(self, own: Collection[str]) -> State:
+        """Finish what was begun on the worker's own partitions, and return what the store holds.
+
+        Positions are believed from then on.
+        """
+
+    def positions(self) -> Mapping[str, Position]:
+        """Return how far every partition was applied, by whomever; what is believed stays as it is."""
+
+    def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
+        """Move positions without events, counting those that were `lost`; False if somebody else has moved them."""
+
+    def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
+        """Return the slices as batches each of which can be applied as a whole."""
+
+    def apply(
+        self,
+        responses: Sequence[Response],
+        feedback: Sequence[Feedback],
+        late: Mapping[str, int],
+        advances: list[Advance],
+    ) -> tuple[Status, Outcomes]:
+        """Apply a batch; unless it was "applied", `forget`, read the `state` and see how the batch is `standing`."""
+
+    def standing(self, advances: Sequence[Advance]) -> Standing:
+        """Return, by the state read last, whether a batch was applied, can be applied, or is nobody's any more."""
+
+
+class DirectWriter:
+    """Writes to a store of one shard."""
+
+    def __init__(
+        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, *, cached: int = CACHED
+    ) -> None:
+        self._engine = Engine(experiments, identities, store, cached=cached)
+        self._store = store
+        self._positions: Mapping[str, Position] = {}
+
+    def forget(self) -> None:
+        """See `Writer`."""
+        self._engine.forget()
+
+    def state(self, own: Collection[str]) -> State:
+        """See `Writer`: nothing stays half done."""
+        del own
+        state = self._store.state()
+        self._positions = state.positions
+        return state
+
+    def positions(self) -> Mapping[str, Position]:
+        """See `Writer`."""
+        return self._store.positions()
+
+    def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
+        """See `Writer`."""
+        return self._store.commit(Commit(advances=list(steps), counts=lost_counts(self._store, lost))) == "applied"
+
+    def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
+        """See `Writer`: as they are."""
+        return [slices]
+
+    def apply(
+        self,
+        responses: Sequence[Response],
+        feedback: Sequence[Feedback],
+        late: Mapping[str, int],
+        advances: list[Advance],
+    ) -> tuple[Status, Outcomes]:
+        """See `Writer`."""
+        commit, outcomes = self._engine.apply(responses, feedback, late)
+        commit.advances = advances
+        return self._store.commit(commit), outcomes
+
+    def standing(self, advances: Sequence[Advance]) -> Standing:
+        """See `Writer`."""
+        held = [self._positions[step.partition].next_offset for step in advances]
+        if held == [step.position.next_offset for step in advances]:
+            return "applied"
+        return "to apply" if held == [step.expected for step in advances] else "moved"
+
+
+def lost_counts(store: RedisStore, lost: Mapping[str, int]) -> list[bytes | int]:
+    """Return what a commit has to count of lost events."""
+    counts: list[bytes | int] = []
+    for partition, events in Counter(lost).items():
+        if events:
+            counts += (store.keys.lost, partition.encode(), events)
+    return counts

@@ -1,0 +1,93 @@
+"""Connections to Redis, Valkey or a cluster of them, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+import redis
+import redis.exceptions
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.retry import Retry
+
+from monitor.config import StoreSettings
+from monitor.errors import StoreOwned, StoreUnavailable, UsageError
+from monitor.store.tls import refusal
+
+_TIMEOUT_S: Final = 10.0
+_CLUSTER: Final = "+cluster"
+
+
+def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
+    """Return a client that never sends a command twice by itself: a lost reply is for the caller to judge.
+
+    Raises `StoreUnavailable` for a cluster that cannot be reached: its map is read at once.
+    """
+    options: dict[str, Any] = {
+        "socket_timeout": _TIMEOUT_S,
+        "socket_connect_timeout": _TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": False,
+    }
+    if settings.username:
+        options["username"] = settings.username
+    if settings.password:
+        options["password"] = settings.password
+    clustered = settings.url.partition("://")[0].endswith(_CLUSTER)
+    url, *others = (settings.url.replace(_CLUSTER, "", 1) if clustered else settings.url).split(",")
+    if url.startswith("rediss://"):
+        options |= {
+            "ssl_ca_certs": settings.ssl_ca_file,
+            "ssl_certfile": settings.ssl_cert_file,
+            "ssl_keyfile": settings.ssl_key_file,
+        }
+    try:
+        if clustered:
+            with unavailable(settings):
+                options["startup_nodes"] = [_node(place) for place in others]
+                # A transaction looks for another master only after so many errors of its own.
+                options["reinitialize_steps"] = 1
+                return redis.RedisCluster.from_url(url, **options)
+        return redis.Redis.from_url(url, **options)
+    except ValueError as error:
+        raise UsageError(f"store.url: {error}") from error
+
+
+def _node(place: str) -> Any:
+    host, _, port = place.partition("/")[0].rpartition(":")
+    return cast(Any, ClusterNode)(host, int(port))
+
+
+_WAIT: Final = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.ClusterError,
+    redis.exceptions.TryAgainError,
+)
+_WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM", "-OOM")
+
+
+@contextmanager
+def unavailable(settings: StoreSettings) -> Iterator[None]:
+    """Turn what the store says when it cannot serve into `StoreUnavailable`; what it refuses, `UsageError`."""
+    place = settings.url.partition("://")[2].rpartition("@")[2]
+    try:
+        yield
+    except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+        raise UsageError(f"store at {place} refuses this user: {error}") from error
+    except _WAIT as error:
+        refused = refusal(settings, error)
+        if refused is not None:
+            raise UsageError(f"store at {place}: {refused}") from error
+        raise StoreUnavailable(f"store at {place}: {error}") from error
+    except redis.exceptions.ResponseError as error:
+        if "WRONGTYPE" in str(error):
+            raise StoreOwned(f"store at {place} holds something else under the prefix abm: ({error})") from error
+        if not str(error).startswith(_WAIT_CODES):
+            raise
+        raise StoreUnavailable(f"store at {place}: {error}") from error

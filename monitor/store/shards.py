@@ -1,0 +1,68 @@
+"""The whole store: one shard or several, on one server or on the masters of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from monitor.config import StoreSettings
+from monitor.store.connection import connect
+from monitor.store.keys import Keys
+from monitor.store.redis import Position, RedisStore
+
+
+class Shards:
+    """The shards of one generation; the first also holds what there is once: definitions, hash key, which is live."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        generation: int = 0,
+        live: int | None = None,
+        *,
+        count: int = 1,
+        client: Any = None,
+    ) -> None:
+        self.settings = settings
+        self.generation = generation
+        self.live = generation if live is None else live
+        self.client: Any = client or connect(settings)
+        self._shards = [
+            RedisStore(settings, Keys(generation, shard, count), self.live, self.client) for shard in range(count)
+        ]
+        self.first = self._shards[0]
+
+    def __getitem__(self, shard: int) -> RedisStore:
+        return self._shards[shard]
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __iter__(self) -> Iterator[RedisStore]:
+        return iter(self._shards)
+
+    def again(self) -> Shards:
+        """Return the same shards over connections of their own."""
+        return Shards(self.settings, self.generation, self.live, count=len(self))
+
+    def positions(self) -> Mapping[str, Position]:
+        """Return how far every partition was applied on all shards: where the slowest is."""
+        return slowest([shard.positions() for shard in self._shards])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+
+
+def slowest(shards: Sequence[Mapping[str, Position]]) -> dict[str, Position]:
+    """Return, of the partitions that all shards know, the position that all have reached.
+
+    While a partition is taken over by a topic that was created anew, the last shard is the last to know of it.
+    """
+    slowest: dict[str, Position] = {}
+    for name, last in shards[-1].items():
+        held = [shard[name] for shard in shards if name in shard]
+        if len(held) == len(shards):
+            same = all(position.origin == last.origin for position in held)
+            slowest[name] = min(held, key=lambda position: position.next_offset) if same else last
+    return slowest

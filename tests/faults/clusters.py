@@ -1,0 +1,109 @@
+"""Faults of a store that is a Redis Cluster of three masters."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from redis.crc import key_slot
+
+from tests.faults.arena import Arena, Result, Worker
+from tests.faults.catalogue import Ground, fault
+from tests.servers.cluster import RedisCluster
+
+
+@contextmanager
+def _under_way(ground: Ground, *, replicas: int = 0) -> Iterator[tuple[Arena, Worker]]:
+    """Yield a run in mid-stream on a cluster."""
+    with ground.arena(RedisCluster(replicas=replicas)) as arena, arena.worker() as worker:
+        arena.write(per_second=600)
+        arena.progresses(1_000)
+        yield arena, worker
+
+
+def _slots(arena: Arena) -> list[int]:
+    return [key_slot(shard.keys.prefix) for shard in arena.store]
+
+
+@fault("cluster", "Slots move", "the slot of each of three shards moves to another master while two workers write")
+def moving_slots(ground: Ground) -> Result:
+    with _under_way(ground) as (arena, worker), arena.worker():
+        slots = _slots(arena)
+        arena.result.times = len(slots)
+        for slot in slots:
+            source = arena.cluster.master_of(slot)
+            others = [server for server in arena.cluster.servers if server is not source]
+            arena.cluster.move(slot, others[slot % len(others)])
+            moved = time.monotonic()
+            arena.resumes(moved)
+        worker.ready()
+        arena.finish()
+        return arena.compare()
+
+
+@fault("cluster", "Master killed, its replica takes over", "`kill -9` of a master that has a replica, for each shard")
+def failing_over(ground: Ground) -> Result:
+    with _under_way(ground, replicas=1) as (arena, worker):
+        slots = _slots(arena)
+        arena.result.times = 2
+        for slot in slots[: arena.result.times]:
+            killed = time.monotonic()
+            arena.cluster.master_of(slot).process.kill()
+            arena.resumes(killed)
+        worker.ready()
+        arena.finish()
+        return arena.compare()
+
+
+@fault("cluster", "Masters killed and restarted", "`kill -9` of each master in turn, started again on its file")
+def restarting(ground: Ground) -> Result:
+    with _under_way(ground) as (arena, worker):
+        arena.result.times = len(arena.cluster.servers)
+        for server in arena.cluster.servers:
+            server.process.kill()
+            worker.unready("store at")
+            server.start()
+            back = time.monotonic()
+            arena.resumes(back)
+        worker.ready()
+        arena.finish()
+        return arena.compare()
+
+
+@fault("cluster", "Worker killed between shards", "`kill -9` at a random moment, started again", fast=False)
+def killed(ground: Ground) -> Result:
+    with ground.arena(RedisCluster()) as arena:
+        arena.write(per_second=600)
+        arena.result.times = 4
+        for _ in range(arena.result.times):
+            with arena.worker() as worker:
+                arena.progresses(600)
+                worker.process.kill()
+                worker.process.wait()
+                died = time.monotonic()
+        with arena.worker():
+            arena.resumes(died)
+            arena.finish()
+        return arena.compare()
+
+
+@fault("cluster", "Workers join, freeze and leave", "three workers; one is frozen past its session, another stopped")
+def many_workers(ground: Ground) -> Result:
+    with ground.arena(RedisCluster()) as arena, ExitStack() as stack:
+        arena.write(per_second=500)
+        workers = [stack.enter_context(arena.worker()) for _ in range(3)]
+        arena.progresses(800)
+        workers[0].signal(signal.SIGSTOP)
+        try:
+            workers[1].signal(signal.SIGTERM)
+            workers[1].ends_with(0)
+            workers[2].says("assigned count=8")
+            arena.progresses(800)
+        finally:
+            workers[0].signal(signal.SIGCONT)
+        thawed = time.monotonic()
+        arena.resumes(thawed)
+        arena.finish()
+        return arena.compare()

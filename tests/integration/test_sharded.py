@@ -1,0 +1,227 @@
+"""Several shards hold together what one would, whatever happens between two commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot
+
+from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.events import Feedback, Response
+from monitor.ingest.sharded import ShardedWriter
+from monitor.ingest.source import Slice
+from monitor.ingest.writer import Writer
+from monitor.store import Advance, Commit, Position, Sent, Shards, Status, open_store
+from monitor.store.keys import shard_tag
+from tests.integration.test_exactness import _SLOW, Bench, by_kind
+from tests.integration.test_store import _rating, _response
+from tests.servers.redis import RedisServer
+from tests.support.dump import Dump, dump
+from tests.support.streams import START, arrivals, streams
+
+Events = Sequence[Response | Feedback]
+_NAME = "t:0"
+_Commit = Callable[[Commit], tuple[Status, list[Sent]]]
+
+
+class Crash(Exception):
+    """The worker is gone."""
+
+
+class Reader:
+    """A worker on one partition whose store fails when it is told to."""
+
+    def __init__(self, bench: Bench, events: Events) -> None:
+        self.bench = bench
+        self.events = events
+        self.calls = 0
+        self.fail: Callable[[int], str] = lambda _call: ""
+        self.writer = self._writer()
+
+    def _writer(self) -> ShardedWriter:
+        writer = self.bench.writer()
+        assert isinstance(writer, ShardedWriter)
+        for shard in writer._shards:
+            commit = shard.store.commit_sends
+
+            def failing(changes: Commit, commit: _Commit = commit) -> tuple[Status, list[Sent]]:
+                self.calls += 1
+                how = self.fail(self.calls)
+                if how in {"before", "crash before"}:
+                    raise Crash if how.startswith("crash") else StoreUnavailable("the request was lost")
+                done = commit(changes)
+                if how:
+                    raise Crash if how.startswith("crash") else StoreUnavailable("the reply was lost")
+                return done
+
+            shard.store.commit_sends = failing  # type: ignore[method-assign, assignment]
+        return writer
+
+    def read(self, sizes: Sequence[int]) -> None:
+        """Apply everything, in batches of these sizes, as the worker does."""
+        turn = 0
+        while True:
+            try:
+                at = self._place()
+                while at < len(self.events):
+                    end = min(at + sizes[turn % len(sizes)], len(self.events))
+                    turn += 1
+                    numbers = range(at, end)
+                    whole = Slice(_NAME, "event", at, numbers, [b"%d" % number for number in numbers], end)
+                    if not all(self._process(part) for part in self.writer.parts([whole])):
+                        at = self._place()
+                        continue
+                    at = end
+                self.writer.state([_NAME])
+            except Crash:
+                self.writer = self._writer()
+            except StoreUnavailable:
+                self.writer.forget()
+            else:
+                return
+
+    def _place(self) -> int:
+        self.writer.forget()
+        while True:
+            known = self.writer.state([_NAME]).positions.get(_NAME)
+            if known is not None:
+                return known.next_offset
+            self.writer.advance([Advance(_NAME, None, Position(0))], {})
+
+    def _process(self, part: Sequence[Slice]) -> bool:
+        (only,) = part
+        advances = [Advance(_NAME, only.begin, Position(only.next_offset))]
+        batch = [self.events[int(payload or b"")] for payload in only.payloads]
+        while True:
+            try:
+                if self.writer.apply(*by_kind(batch), self.bench.late, advances)[0] == "applied":
+                    return True
+            except StoreUnavailable:
+                pass
+            self.writer.forget()
+            self.writer.state([_NAME])
+            standing = self.writer.standing(advances)
+            if standing != "to apply":
+                return standing == "applied"
+
+
+def _calm(server: RedisServer, events: Events) -> Dump:
+    bench = Bench(server)
+    bench.feed([events])
+    return dump(bench.shards)
+
+
+@settings(max_examples=60, suppress_health_check=_SLOW)
+@given(data=st.data())
+def test_lost_requests_lost_replies_and_crashes_between_any_two_commits(
+    data: st.DataObject, redis_server: RedisServer
+) -> None:
+    """A batch that reached only some shards is finished, also when it is cut differently the next time."""
+    events = [event for batch in data.draw(arrivals(data.draw(streams()))) for event in batch]
+    expected = _calm(redis_server, events)
+    faults = data.draw(
+        st.dictionaries(st.integers(1, 40), st.sampled_from(["before", "after", "crash before", "crash after"]))
+    )
+    reader = Reader(Bench(redis_server, shards=data.draw(st.integers(2, 4))), events)
+    reader.fail = lambda call: faults.get(call, "")
+    reader.read(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=9)))
+    assert dump(reader.bench.shards) == expected
+
+
+def _copy(store: Shards, shard: int) -> dict[bytes, bytes]:
+    pattern = b"abm:{%b}:*" % shard_tag(shard, len(store))
+    return {name: store.client.dump(name) for name in store.client.scan_iter(pattern)}
+
+
+def _go_back(store: Shards, shard: int, copy: dict[bytes, bytes]) -> None:
+    for name in _copy(store, shard):
+        store.client.delete(name)
+    for name, content in copy.items():
+        store.client.restore(name, 0, content)
+
+
+@settings(max_examples=60, suppress_health_check=_SLOW)
+@given(data=st.data())
+def test_shards_that_come_back_without_their_last_commits(data: st.DataObject, redis_server: RedisServer) -> None:
+    """What they lost is applied again, and what others had from them is taken back first."""
+    events = [event for batch in data.draw(arrivals(data.draw(streams()))) for event in batch]
+    expected = _calm(redis_server, events)
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=9))
+    shards = data.draw(st.integers(2, 3))
+    back = data.draw(st.dictionaries(st.integers(0, shards - 1), st.integers(1, 30), min_size=1))
+    reader = Reader(Bench(redis_server, shards=shards), events)
+    copies: dict[int, dict[bytes, bytes]] = {}
+
+    def look(call: int) -> str:
+        for shard, when in back.items():
+            if call == when:
+                copies[shard] = _copy(reader.bench.shards, shard)
+        return ""
+
+    reader.fail = look
+    reader.read(sizes)
+    assert dump(reader.bench.shards) == expected
+    for shard, copy in copies.items():
+        _go_back(reader.bench.shards, shard, copy)
+    reader.writer = reader._writer()
+    reader.read(sizes[::-1])
+    assert dump(reader.bench.shards) == expected
+
+
+def test_a_shard_that_has_lost_more_than_is_kept_is_named(redis_server: RedisServer) -> None:
+    """Numbers that nobody can make right are not shown as right."""
+    bench = Bench(redis_server, shards=2)
+    reader = Reader(bench, [_response(number, START) for number in range(40)])
+    reader.read([10])
+    for name in list(bench.store.client.scan_iter(b"abm:*:j:*")):
+        bench.store.client.delete(name)
+    _go_back(bench.shards, 0, {})
+    for shard in bench.shards:
+        bench.store.client.hset(shard.keys.meta, "schema", 2)
+    with pytest.raises(StoreOwned, match=r"shard 0 of 2 has lost more.*rebuild"):
+        bench.writer().state([_NAME])
+
+
+def test_an_emptied_shard_is_refused_at_the_start(redis_server: RedisServer) -> None:
+    """Whichever it is."""
+    for shard in range(3):
+        bench = Bench(redis_server, shards=3)
+        reader = Reader(bench, [_response(number, START) for number in range(9)])
+        reader.read([3])
+        _go_back(bench.shards, shard, {})
+        with pytest.raises(StoreOwned, match=f"shard {shard} of 3 was emptied"):
+            open_store(bench.shards, bench.settings)
+
+
+def test_two_workers_finish_what_each_other_has_begun(redis_server: RedisServer) -> None:
+    """A worker that takes a partition over delivers what the one before had sent."""
+    bench = Bench(redis_server, shards=3)
+    events: list[Response | Feedback] = [_response(number, START) for number in range(30)]
+    events += [_rating(number, START + 1) for number in range(30)]
+    first = Reader(bench, events)
+    first.fail = lambda call: "before" if call > 6 else ""
+    first._place()
+    with pytest.raises(StoreUnavailable):
+        first.writer.apply(*by_kind(events[:30]), bench.late, [Advance(_NAME, 0, Position(30))])
+    second: Writer = bench.writer()
+    assert second.state([_NAME]).positions[_NAME].next_offset == 30
+    first.fail = lambda _call: ""
+    status, _ = first.writer.apply(*by_kind(events[30:]), bench.late, [Advance(_NAME, 30, Position(60))])
+    assert status in {"applied", "moved", "changed"}
+    first.read([60])
+    assert dump(bench.shards) == _calm(redis_server, events)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 4, 6, 12, 64])
+def test_tags_give_masters_with_equal_ranges_equal_shares(shards: int) -> None:
+    """As many masters as shards hold one shard each; the first shard's tag is 0 however many there are."""
+    tags = [shard_tag(shard, shards) for shard in range(shards)]
+    assert tags[0] == b"0"
+    assert len(set(tags)) == shards
+    slots = sorted(key_slot(tag) for tag in tags)
+    distances = [(after - before) % SLOTS for before, after in zip(slots, [*slots[1:], slots[0]], strict=True)]
+    assert shards == 1 or min(distances) > 0.8 * SLOTS / shards
