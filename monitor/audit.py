@@ -93,19 +93,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 1 if findings.differences else 0
 
 
-def audit(shards: Shards, settings: Settings) -> Findings:
+def audit(store: Shards, settings: Settings) -> Findings:
     """Recompute and compare; raises `DependencyUnavailable` when commits keep coming in between."""
-    numbers = view_store(shards, settings)
-    store = shards.first
+    numbers = view_store(store, settings)
     experiments = [Experiment(numbers[each.name], each) for each in settings.experiments if numbers[each.name]]
     for _ in range(_ATTEMPTS):
-        before = store.state()
+        before = [shard.state() for shard in store]
         findings = _Pass(store, experiments, before).compare()
-        after = store.state()
-        if (after.commits, after.sweeps) == (before.commits, before.sweeps):
+        after = [shard.state() for shard in store]
+        meanwhile = sum(late.commits - early.commits for early, late in zip(before, after, strict=True))
+        if not meanwhile and [each.sweeps for each in before] == [each.sweeps for each in after]:
             return findings
     raise DependencyUnavailable(
-        f"the store is being written: {after.commits - before.commits} commits came in during the last of {_ATTEMPTS} "
+        f"the store is being written: {meanwhile} commits came in during the last of {_ATTEMPTS} "
         "attempts. Stop the workers for the time of the audit (they go on exactly where they were), or audit a copy"
     )
 
@@ -113,11 +113,15 @@ def audit(shards: Shards, settings: Settings) -> Findings:
 class _Pass:
     """One reading of all rows."""
 
-    def __init__(self, store: RedisStore, experiments: Sequence[Experiment], state: State) -> None:
+    def __init__(self, store: Shards, experiments: Sequence[Experiment], states: Sequence[State]) -> None:
         self._store = store
+        self._keys = store.first.keys
+        """Names under which the shards' records are added up."""
         self._by_number = {each.number: each for each in experiments}
-        self._swept = {each.number: state.swept_ms.get(str(each.number), 0) for each in experiments}
-        self._closed = store.closed()
+        self._swept = {
+            each.number: max(state.swept_ms.get(str(each.number), 0) for state in states) for each in experiments
+        }
+        self._closed = frozenset[int]().union(*(shard.closed() for shard in store))
         self._expected: dict[bytes, Counter[int]] = defaultdict(Counter)
         self._kinds: Counter[tuple[int, str]] = Counter()
         self._totals: dict[tuple[int, int], list[int]] = {}
@@ -125,33 +129,34 @@ class _Pass:
 
     def compare(self) -> Findings:
         """Read every row, then every aggregate."""
-        for names in self._batches():
-            rows = [name for name in names if name[len(self._store.keys.prefix)] == _ROW]
-            self._add_responses(rows)
+        for shard, names in self._batches():
+            rows = [name for name in names if name[len(shard.keys.prefix)] == _ROW]
+            self._add_responses(shard, rows)
             for experiment in self._by_number.values():
-                students = [name for name in names if name.startswith(self._store.keys.students(experiment.number))]
-                self._add_students(experiment, students)
+                students = [name for name in names if name.startswith(shard.keys.students(experiment.number))]
+                self._add_students(shard, experiment, students)
         for experiment in self._by_number.values():
             for index, name in enumerate(sorted(experiment.settings.variants)):
                 self._compare_variant(experiment, index, name)
         return self._findings
 
-    def _batches(self) -> Iterator[list[bytes]]:
+    def _batches(self) -> Iterator[tuple[RedisStore, list[bytes]]]:
         """Yield the names of all rows, a few thousand at a time."""
         with unavailable(self._store.settings):
-            batch: set[bytes] = set()
-            for name in self._store.client.scan_iter(self._store.keys.prefix + b"[rs]*", count=_AT_ONCE):
-                batch.add(name)
-                if len(batch) >= _AT_ONCE:
-                    yield list(batch)
-                    batch = set()
-            yield list(batch)
+            for shard in self._store:
+                batch: set[bytes] = set()
+                for name in self._store.client.scan_iter(shard.keys.prefix + b"[rs]*", count=_AT_ONCE):
+                    batch.add(name)
+                    if len(batch) >= _AT_ONCE:
+                        yield shard, list(batch)
+                        batch = set()
+                yield shard, list(batch)
 
     # ------------------------------------------------------------------ what the rows say
 
-    def _add_responses(self, names: list[bytes]) -> None:
+    def _add_responses(self, shard: RedisStore, names: list[bytes]) -> None:
         by_experiment: dict[int, list[Row]] = defaultdict(list)
-        for stored in self._store.rows(names):
+        for stored in shard.rows(names):
             if stored is not None:
                 row = decode_row(stored)
                 if row.arm != PENDING and row.arm >> 8 in self._by_number:
@@ -173,10 +178,10 @@ class _Pass:
                     self._kinds[row.arm, "+" + kind] += 1
             self._add(experiment, changes)
 
-    def _add_students(self, experiment: Experiment, names: list[bytes]) -> None:
+    def _add_students(self, shard: RedisStore, experiment: Experiment, names: list[bytes]) -> None:
         changes = Changes()
         width = experiment.layout.sums_width
-        for stored in self._store.rows(names):
+        for stored in shard.rows(names):
             if stored is None:
                 continue
             student: Student = decode_student(stored, width)
@@ -197,7 +202,7 @@ class _Pass:
     def _add(self, experiment: Experiment, changes: Changes) -> None:
         """Sum up what the worker would have written for these rows."""
         commit = Commit()
-        arguments = commit, self._store.keys, experiment.number, experiment.layout
+        arguments = commit, self._keys, experiment.number, experiment.layout
         write_responses(*arguments, experiment.settings.decay, changes)
         write_units(*arguments, changes)
         for key, packed in zip(commit.differences[::2], commit.differences[1::2], strict=True):
@@ -210,11 +215,19 @@ class _Pass:
 
     def _vector(self, key: bytes) -> Ints:
         with unavailable(self._store.settings):
-            stored = self._store.client.get(key)
-        return np.frombuffer(stored or b"", dtype=">i8").astype(np.int64)
+            stored = [self._store.client.get(name) for name in self._everywhere(key)]
+        parts = [np.frombuffer(part or b"", dtype=">i8") for part in stored]
+        total = np.zeros(max(map(len, parts)), dtype=np.int64)
+        for part in parts:
+            total[: len(part)] += part
+        return total
+
+    def _everywhere(self, key: bytes) -> list[bytes]:
+        """Return a record's name on every shard."""
+        return [shard.keys.prefix + key.removeprefix(self._keys.prefix) for shard in self._store]
 
     def _compare_variant(self, experiment: Experiment, index: int, name: str) -> None:
-        number, keys = experiment.number, self._store.keys
+        number, keys = experiment.number, self._keys
         everything = self._vector(keys.responses(number, index))
         where = experiment.settings.name, name
         if self._swept[number]:
@@ -229,7 +242,7 @@ class _Pass:
         self._compare_buckets(where, experiment, index)
 
     def _compare_students(self, where: tuple[str, str], experiment: Experiment, index: int, everything: Ints) -> None:
-        number, keys, swept_ms = experiment.number, self._store.keys, self._swept[experiment.number]
+        number, keys, swept_ms = experiment.number, self._keys, self._swept[experiment.number]
         students = self._vector(keys.units(number, index))
         anonymous = int(students[2]) if len(students) > 2 else 0  # noqa: PLR2004  see Layout.unit_width
         if not anonymous:
@@ -245,8 +258,8 @@ class _Pass:
                 self._compare(where, "cohorts", key, self._vector(key), prefix=f"cohort {label}")
 
     def _compare_buckets(self, where: tuple[str, str], experiment: Experiment, index: int) -> None:
-        number, keys = experiment.number, self._store.keys
-        newest_ms = self._store.newest_response_ms(number, len(experiment.arms)) or 0
+        number, keys = experiment.number, self._keys
+        newest_ms = max(shard.newest_response_ms(number, len(experiment.arms)) or 0 for shard in self._store)
         for decay in experiment.settings.decay:
             span_ms = bucket_span_ms(decay)
             oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, span_ms)
@@ -260,7 +273,7 @@ class _Pass:
         """Return the numbers of the records that an index names, or that the rows say there must be."""
         prefix = zeroth.removesuffix(b"0")
         with unavailable(self._store.settings):
-            named = {int(place) for place in self._store.client.hkeys(index)}
+            named = {int(place) for name in self._everywhere(index) for place in self._store.client.hkeys(name)}
         return sorted(named | {int(key[len(prefix) :]) for key in self._expected if key.startswith(prefix)})
 
     def _compare_chunk(
@@ -275,7 +288,7 @@ class _Pass:
     ) -> None:
         width = experiment.layout.response_width
         labels = _labels(experiment)
-        key = self._store.keys.chunk(experiment.number, index, decay, chunk)
+        key = self._keys.chunk(experiment.number, index, decay, chunk)
         stored = self._vector(key)
         expected = self._expected.get(key, Counter())
         for at in sorted({*np.flatnonzero(stored).tolist(), *expected}):
@@ -288,9 +301,10 @@ class _Pass:
                 )
 
     def _compare_kinds(self, where: tuple[str, str], number: int, index: int) -> None:
+        found: Counter[str] = Counter()
         with unavailable(self._store.settings):
-            stored = self._store.client.hgetall(self._store.keys.kinds(number, index))
-        found = {kind.decode(): int(count) for kind, count in stored.items()}
+            for name in self._everywhere(self._keys.kinds(number, index)):
+                found.update({kind.decode(): int(count) for kind, count in self._store.client.hgetall(name).items()})
         expected = {kind: count for (arm, kind), count in self._kinds.items() if arm == number << 8 | index}
         for kind in sorted({*found, *expected}):
             label = f"responses with {kind[1:]}" if kind[:1] == "+" else f"reactions of kind {kind}"

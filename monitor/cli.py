@@ -117,6 +117,7 @@ def _log(*, verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     logging.getLogger("kafka").setLevel(logging.INFO if verbose else logging.CRITICAL)
+    logging.getLogger("redis").setLevel(logging.INFO)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -275,7 +276,8 @@ def _check(arguments: argparse.Namespace) -> int:
     print(f"configuration  ok: {names}")
     unsafe = []
     with viewed(settings, wall_clock, existing=False) as reader:
-        print("store          ok: reachable, definitions agree")
+        shards = f", {len(reader.store)} shards" if len(reader.store) > 1 else ""
+        print(f"store          ok: reachable, definitions agree{shards}")
         unsafe += warnings(reader.store)
     for line, problem in inspect_cluster(settings.kafka):
         print(f"kafka          {line}")

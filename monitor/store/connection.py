@@ -60,6 +60,8 @@ def _node(place: str) -> Any:
     return cast(Any, ClusterNode)(host, int(port))
 
 
+_REFUSED: Final = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
+_REFUSED_CODES: Final = ("HELLO must be called with the client already authenticated",)
 _WAIT: Final = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -67,6 +69,7 @@ _WAIT: Final = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.ClusterError,
+    redis.exceptions.RedisClusterException,
     redis.exceptions.TryAgainError,
 )
 _WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM", "-OOM")
@@ -78,16 +81,29 @@ def unavailable(settings: StoreSettings) -> Iterator[None]:
     place = settings.url.partition("://")[2].rpartition("@")[2]
     try:
         yield
-    except (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-        raise UsageError(f"store at {place} refuses this user: {error}") from error
-    except _WAIT as error:
-        refused = refusal(settings, error)
-        if refused is not None:
-            raise UsageError(f"store at {place}: {refused}") from error
-        raise StoreUnavailable(f"store at {place}: {error}") from error
-    except redis.exceptions.ResponseError as error:
-        if "WRONGTYPE" in str(error):
-            raise StoreOwned(f"store at {place} holds something else under the prefix abm: ({error})") from error
-        if not str(error).startswith(_WAIT_CODES):
-            raise
-        raise StoreUnavailable(f"store at {place}: {error}") from error
+    except (redis.exceptions.RedisError, redis.exceptions.RedisClusterException) as error:
+        raise _meaning(settings, f"store at {place}", error) from error
+
+
+def _meaning(settings: StoreSettings, store: str, error: Exception) -> Exception:
+    """Return what an error means to whoever runs the service; the error itself if it is a defect of ours."""
+    cause: BaseException = error
+    if isinstance(error, redis.exceptions.RedisClusterException) and error.__cause__ is not None:
+        # The map of the cluster could not be read from any of its nodes: the last one said why.
+        cause = error.__cause__
+    said = str(cause)
+    refused = refusal(settings, cause)
+    meaning: Exception = error
+    if isinstance(cause, _REFUSED) or said.startswith(_REFUSED_CODES):
+        meaning = UsageError(f"{store} refuses this user: {said}")
+    elif refused is not None:
+        meaning = UsageError(f"{store}: {refused}")
+    elif "Cluster mode is not enabled" in str(error):
+        meaning = UsageError(f"{store} is not a cluster, or this user may not see its map (cluster|slots)")
+    elif isinstance(cause, redis.exceptions.MovedError):
+        meaning = UsageError(f"{store} is a node of a cluster: say redis+cluster:// instead of redis://")
+    elif isinstance(cause, _WAIT) or said.startswith(_WAIT_CODES):
+        meaning = StoreUnavailable(f"{store}: {said}")
+    elif "WRONGTYPE" in said:
+        meaning = StoreOwned(f"{store} holds something else under the prefix abm: ({said})")
+    return meaning

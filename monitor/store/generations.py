@@ -41,9 +41,9 @@ def live_store(settings: StoreSettings, *, as_stored: bool = False) -> Shards:
     client: Any = connect(settings)
     with unavailable(settings):
         live = int(client.get(LIVE) or 0)
-        meta = Keys(live).meta
         # Stores that were made before there were several have one.
-        stored = client.hget(meta, "shards") or (1 if client.exists(meta) else None)
+        stored, schema = client.hmget(Keys(live).meta, ["shards", "schema"])
+        stored = stored or (1 if schema else None)
     count = _wanted(settings, client) if stored is None else int(stored)
     if settings.shards not in {None, count} and not as_stored:
         raise StoreOwned(

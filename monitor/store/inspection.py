@@ -16,7 +16,20 @@ _OLDEST: Final = {"redis": (6, 2), "valkey": (7, 2)}
 def warnings(store: Shards) -> list[str]:
     """Return what is unsafe in the servers' settings, a sentence each; raises `StoreUnavailable`."""
     with unavailable(store.settings):
-        return list(dict.fromkeys(warning for shard in store for warning in _warnings(shard)))
+        return list(dict.fromkeys([*_crowded(store), *(warning for shard in store for warning in _warnings(shard))]))
+
+
+def _crowded(store: Shards) -> list[str]:
+    """Return whether masters of a cluster are idle while others hold several shards."""
+    if not hasattr(store.client, "get_primaries"):
+        return []
+    masters = len(store.client.get_primaries())
+    used = len({store.client.get_node_from_key(shard.keys.meta).name for shard in store})
+    if used == min(masters, len(store)):
+        return []
+    return [
+        f"the {len(store)} shards lie on {used} of {masters} masters: move slots, or rebuild with more store.shards"
+    ]
 
 
 def _warnings(store: RedisStore) -> list[str]:

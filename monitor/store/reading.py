@@ -185,9 +185,9 @@ class Reader:
                 pipeline = shard.client.pipeline(transaction=True)
                 for arm, decay, chunks in wanted:
                     if chunks:
-                        pipeline.mget(
-                            [shard.keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks]
-                        )
+                        # The method of this name is not for clusters, as it does not know that all are in one slot.
+                        names = [shard.keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks]
+                        pipeline.execute_command("MGET", *names)
                 replies = iter(pipeline.execute())
                 for (_, _, chunks), table in zip(wanted, tables, strict=True):
                     for place, stored in enumerate(next(replies) if chunks else ()):

@@ -14,7 +14,7 @@ _LISTEN_S: Final = 1.0
 _HUNG_UP: Final = ("EOF", "reset", "Broken pipe", "closed")
 
 
-def refusal(settings: StoreSettings, error: Exception) -> str | None:
+def refusal(settings: StoreSettings, error: BaseException) -> str | None:
     """Return which certificate is refused and why, None if that is not what the error is about."""
     said = str(error)
     found = tls_refusal(said)
