@@ -287,7 +287,8 @@ def _accumulate(sums: dict[Key, list[int]], key: Key, difference: Sequence[int])
     for index, change in enumerate(difference):
         if change:
             known[index] += change
-    if not known[0]:
+    # Without a response there can be more only while shards are brought in line, in whatever order.
+    if not known[0] and not any(known):
         del sums[key]
 
 

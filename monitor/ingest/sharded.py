@@ -231,13 +231,17 @@ class ShardedWriter:
         while True:
             commit = Commit(receipts=receipts)
             changes: dict[int, Changes] = {}
-            shard.students.apply(shown, changes, commit)
-            write_changes(commit, shard.store, self._experiments, changes)
-            status = shard.store.commit(commit)
+            status: Status | None = None
+            try:
+                shard.students.apply(shown, changes, commit)
+                write_changes(commit, shard.store, self._experiments, changes)
+                status = shard.store.commit(commit)
+            finally:
+                if status != "applied":
+                    shard.students.forget()
             if status != "changed":
                 return status
             # Another worker has changed one of the students: nothing is wrong but what is remembered of this shard.
-            shard.students.forget()
             shard.responses.forget()
             shard.store.state()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from redis.crc import key_slot
 
 from tests.faults.arena import Arena, Result, Worker
 from tests.faults.catalogue import Ground, fault
+from tests.faults.stores import loses_its_tail
 from tests.servers.cluster import RedisCluster
 
 
@@ -27,7 +29,11 @@ def _slots(arena: Arena) -> list[int]:
     return [key_slot(shard.keys.prefix) for shard in arena.store]
 
 
-@fault("cluster", "Slots move", "the slot of each of three shards moves to another master while two workers write")
+@fault(
+    "cluster",
+    "Slots move",
+    "the slot of each of three shards moves to another master, a hundred keys at a time, while two workers write",
+)
 def moving_slots(ground: Ground) -> Result:
     with _under_way(ground) as (arena, worker), arena.worker():
         slots = _slots(arena)
@@ -35,7 +41,7 @@ def moving_slots(ground: Ground) -> Result:
         for slot in slots:
             source = arena.cluster.master_of(slot)
             others = [server for server in arena.cluster.servers if server is not source]
-            arena.cluster.move(slot, others[slot % len(others)])
+            arena.cluster.move(slot, others[slot % len(others)], pause_s=0.1)
             moved = time.monotonic()
             arena.resumes(moved)
         worker.ready()
@@ -68,6 +74,22 @@ def restarting(ground: Ground) -> Result:
             back = time.monotonic()
             arena.resumes(back)
         worker.ready()
+        arena.finish()
+        return arena.compare()
+
+
+@fault(
+    "cluster", "Masters lose their tails", "killed, the file of each master in turn cut at a random byte, started again"
+)
+def losing_tails(ground: Ground) -> Result:
+    chance = random.Random(29)
+    with _under_way(ground) as (arena, worker):
+        arena.result.times = len(arena.cluster.servers)
+        for server in arena.cluster.servers:
+            loses_its_tail(server, chance)
+            back = time.monotonic()
+            arena.resumes(back)
+            worker.ready()
         arena.finish()
         return arena.compare()
 

@@ -159,14 +159,30 @@ def cut_file(ground: Ground) -> Result:
         arena.result.times = 4
         for _ in range(arena.result.times):
             arena.progresses(300)
-            arena.server.process.kill()
-            files = Path(arena.server.directory, "appendonlydir").glob("*.incr.aof")
-            file = max(files, key=lambda each: each.stat().st_mtime)
-            os.truncate(file, chance.randrange(file.stat().st_size // 2, file.stat().st_size))
-            arena.server.start()
+            loses_its_tail(arena.server, chance)
             back = time.monotonic()
             arena.resumes(back)
             worker.ready()
+        arena.finish()
+        return arena.compare()
+
+
+def loses_its_tail(server: RedisServer, chance: random.Random) -> None:
+    """Kill a server and start it again on a part of its append-only file."""
+    server.process.kill()
+    files = Path(server.directory, "appendonlydir").glob("*.incr.aof")
+    file = max(files, key=lambda each: each.stat().st_mtime)
+    os.truncate(file, chance.randrange(file.stat().st_size // 2, file.stat().st_size))
+    server.start()
+
+
+@fault("store", "Tail lost in silence", "as before, when everything was applied and no more events come")
+def quiet(ground: Ground) -> Result:
+    with ground.arena() as arena, arena.worker() as worker:
+        arena.write()
+        arena.finish()
+        loses_its_tail(arena.server, random.Random(23))
+        worker.says("the store has gone back")
         arena.finish()
         return arena.compare()
 

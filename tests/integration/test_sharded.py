@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from monitor.events import Feedback, Response
 from monitor.ingest.sharded import ShardedWriter
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
-from monitor.store import Advance, Commit, Position, Sent, Shards, Status, open_store
+from monitor.store import Advance, Commit, Position, Sent, Shards, State, Status, open_store
 from monitor.store.keys import shard_tag
 from tests.integration.test_exactness import _SLOW, Bench, by_kind
 from tests.integration.test_store import _rating, _response
@@ -24,7 +25,8 @@ from tests.support.dump import Dump, dump
 from tests.support.streams import START, arrivals, streams
 
 Events = Sequence[Response | Feedback]
-_NAME = "t:0"
+_NAMES = ["t:0", "t:1"]
+_SIZES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9)
 _Commit = Callable[[Commit], tuple[Status, list[Sent]]]
 
 
@@ -33,7 +35,7 @@ class Crash(Exception):
 
 
 class Reader:
-    """A worker on one partition whose store fails when it is told to."""
+    """A worker on two partitions whose store fails when it is told to."""
 
     def __init__(self, bench: Bench, events: Events) -> None:
         self.bench = bench
@@ -61,49 +63,58 @@ class Reader:
             shard.store.commit_sends = failing  # type: ignore[method-assign, assignment]
         return writer
 
-    def read(self, sizes: Sequence[int]) -> None:
-        """Apply everything, in batches of these sizes, as the worker does."""
+    def read(self, sizes: Sequence[tuple[int, int]]) -> None:
+        """Apply everything, in batches of so many records of each partition, as the worker does."""
         turn = 0
         while True:
             try:
                 at = self._place()
-                while at < len(self.events):
-                    end = min(at + sizes[turn % len(sizes)], len(self.events))
+                while slices := self._poll(at, sizes[turn % len(sizes)]) or self._poll(at, (1, 1)):
                     turn += 1
-                    numbers = range(at, end)
-                    whole = Slice(_NAME, "event", at, numbers, [b"%d" % number for number in numbers], end)
-                    if not all(self._process(part) for part in self.writer.parts([whole])):
+                    if all(self._process(part) for part in self.writer.parts(slices)):
+                        at |= {each.partition: each.next_offset for each in slices}
+                    else:
                         at = self._place()
-                        continue
-                    at = end
-                self.writer.state([_NAME])
+                self._state()
             except Crash:
                 self.writer = self._writer()
-            except StoreUnavailable:
-                self.writer.forget()
             else:
                 return
 
-    def _place(self) -> int:
+    def _poll(self, at: dict[str, int], sizes: tuple[int, int]) -> list[Slice]:
+        """Return the next records: every other event is in the other partition."""
+        slices = []
+        for place, (name, size) in enumerate(zip(_NAMES, sizes, strict=True)):
+            numbers = range(len(self.events))[place :: len(_NAMES)]
+            offsets = range(at[name], min(at[name] + size, len(numbers)))
+            if offsets:
+                payloads = [b"%d" % numbers[offset] for offset in offsets]
+                slices.append(Slice(name, "event", at[name], offsets, payloads, offsets[-1] + 1))
+        return slices
+
+    def _state(self) -> State:
         self.writer.forget()
         while True:
-            known = self.writer.state([_NAME]).positions.get(_NAME)
-            if known is not None:
-                return known.next_offset
-            self.writer.advance([Advance(_NAME, None, Position(0))], {})
+            with suppress(StoreUnavailable):
+                return self.writer.state(_NAMES)
+
+    def _place(self) -> dict[str, int]:
+        while True:
+            known = self._state().positions
+            if known.keys() == set(_NAMES):
+                return {name: position.next_offset for name, position in known.items()}
+            with suppress(StoreUnavailable):
+                missing = [name for name in _NAMES if name not in known]
+                self.writer.advance([Advance(name, None, Position(0)) for name in missing], {})
 
     def _process(self, part: Sequence[Slice]) -> bool:
-        (only,) = part
-        advances = [Advance(_NAME, only.begin, Position(only.next_offset))]
-        batch = [self.events[int(payload or b"")] for payload in only.payloads]
+        advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in part]
+        batch = [self.events[int(payload or b"")] for each in part for payload in each.payloads]
         while True:
-            try:
+            with suppress(StoreUnavailable):
                 if self.writer.apply(*by_kind(batch), self.bench.late, advances)[0] == "applied":
                     return True
-            except StoreUnavailable:
-                pass
-            self.writer.forget()
-            self.writer.state([_NAME])
+            self._state()
             standing = self.writer.standing(advances)
             if standing != "to apply":
                 return standing == "applied"
@@ -115,7 +126,7 @@ def _calm(server: RedisServer, events: Events) -> Dump:
     return dump(bench.shards)
 
 
-@settings(max_examples=60, suppress_health_check=_SLOW)
+@settings(max_examples=80, suppress_health_check=_SLOW)
 @given(data=st.data())
 def test_lost_requests_lost_replies_and_crashes_between_any_two_commits(
     data: st.DataObject, redis_server: RedisServer
@@ -128,7 +139,7 @@ def test_lost_requests_lost_replies_and_crashes_between_any_two_commits(
     )
     reader = Reader(Bench(redis_server, shards=data.draw(st.integers(2, 4))), events)
     reader.fail = lambda call: faults.get(call, "")
-    reader.read(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=9)))
+    reader.read(data.draw(_SIZES))
     assert dump(reader.bench.shards) == expected
 
 
@@ -144,15 +155,16 @@ def _go_back(store: Shards, shard: int, copy: dict[bytes, bytes]) -> None:
         store.client.restore(name, 0, content)
 
 
-@settings(max_examples=60, suppress_health_check=_SLOW)
+@settings(max_examples=80, suppress_health_check=_SLOW)
 @given(data=st.data())
 def test_shards_that_come_back_without_their_last_commits(data: st.DataObject, redis_server: RedisServer) -> None:
     """What they lost is applied again, and what others had from them is taken back first."""
     events = [event for batch in data.draw(arrivals(data.draw(streams()))) for event in batch]
     expected = _calm(redis_server, events)
-    sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=9))
+    sizes = data.draw(_SIZES)
     shards = data.draw(st.integers(2, 3))
     back = data.draw(st.dictionaries(st.integers(0, shards - 1), st.integers(1, 30), min_size=1))
+    faults = data.draw(st.dictionaries(st.integers(1, 20), st.sampled_from(["before", "after", "crash after"])))
     reader = Reader(Bench(redis_server, shards=shards), events)
     copies: dict[int, dict[bytes, bytes]] = {}
 
@@ -168,6 +180,7 @@ def test_shards_that_come_back_without_their_last_commits(data: st.DataObject, r
     for shard, copy in copies.items():
         _go_back(reader.bench.shards, shard, copy)
     reader.writer = reader._writer()
+    reader.calls, reader.fail = 0, lambda call: faults.get(call, "")
     reader.read(sizes[::-1])
     assert dump(reader.bench.shards) == expected
 
@@ -176,14 +189,14 @@ def test_a_shard_that_has_lost_more_than_is_kept_is_named(redis_server: RedisSer
     """Numbers that nobody can make right are not shown as right."""
     bench = Bench(redis_server, shards=2)
     reader = Reader(bench, [_response(number, START) for number in range(40)])
-    reader.read([10])
+    reader.read([(5, 5)])
     for name in list(bench.store.client.scan_iter(b"abm:*:j:*")):
         bench.store.client.delete(name)
     _go_back(bench.shards, 0, {})
     for shard in bench.shards:
         bench.store.client.hset(shard.keys.meta, "schema", 2)
     with pytest.raises(StoreOwned, match=r"shard 0 of 2 has lost more.*rebuild"):
-        bench.writer().state([_NAME])
+        bench.writer().state(_NAMES)
 
 
 def test_an_emptied_shard_is_refused_at_the_start(redis_server: RedisServer) -> None:
@@ -191,7 +204,7 @@ def test_an_emptied_shard_is_refused_at_the_start(redis_server: RedisServer) -> 
     for shard in range(3):
         bench = Bench(redis_server, shards=3)
         reader = Reader(bench, [_response(number, START) for number in range(9)])
-        reader.read([3])
+        reader.read([(2, 1)])
         _go_back(bench.shards, shard, {})
         with pytest.raises(StoreOwned, match=f"shard {shard} of 3 was emptied"):
             open_store(bench.shards, bench.settings)
@@ -204,15 +217,14 @@ def test_two_workers_finish_what_each_other_has_begun(redis_server: RedisServer)
     events += [_rating(number, START + 1) for number in range(30)]
     first = Reader(bench, events)
     first.fail = lambda call: "before" if call > 6 else ""
-    first._place()
+    slices = first._poll(first._place(), (15, 15))
+    advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in slices]
     with pytest.raises(StoreUnavailable):
-        first.writer.apply(*by_kind(events[:30]), bench.late, [Advance(_NAME, 0, Position(30))])
+        first.writer.apply(*by_kind(events[:30]), bench.late, advances)
     second: Writer = bench.writer()
-    assert second.state([_NAME]).positions[_NAME].next_offset == 30
+    assert {position.next_offset for position in second.state(_NAMES).positions.values()} == {15}
     first.fail = lambda _call: ""
-    status, _ = first.writer.apply(*by_kind(events[30:]), bench.late, [Advance(_NAME, 30, Position(60))])
-    assert status in {"applied", "moved", "changed"}
-    first.read([60])
+    first.read([(30, 30)])
     assert dump(bench.shards) == _calm(redis_server, events)
 
 

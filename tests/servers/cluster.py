@@ -58,8 +58,8 @@ class RedisCluster:
                 return server
         raise RuntimeError(f"nobody holds slot {slot}")
 
-    def move(self, slot: int, to: RedisServer) -> None:
-        """Move a slot to another master, as redis-cli does."""
+    def move(self, slot: int, to: RedisServer, *, pause_s: float = 0.0) -> None:
+        """Move a slot to another master, as redis-cli does, with a pause after every hundred keys."""
         source = self.master_of(slot)
         own, other = (server.client() for server in (source, to))
         own_id, other_id = (str(client.execute_command("CLUSTER", "MYID").decode()) for client in (own, other))
@@ -67,6 +67,7 @@ class RedisCluster:
         own.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", other_id)
         while keys := own.execute_command("CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_ONCE):
             own.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5_000, "KEYS", *keys)
+            time.sleep(pause_s)
         for server in self._alive():
             with server.client() as client:
                 if client.info("replication")["role"] == "master":
