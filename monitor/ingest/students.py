@@ -54,8 +54,11 @@ class Students:
                 add_sums(student, timestamp_ms, variant, difference, days)
             else:
                 expose(student, timestamp_ms, variant, days)
+        for number in {each[0] for each in shown} - changes.keys():
+            changes[number] = Changes()
         for key, (student, before) in touched.items():
-            self._count(changes, wanted[key], student, before)
+            experiment = wanted[key]
+            self._count(changes[experiment.number], experiment, student, before)
             commit.versions += student.version.to_bytes(VERSION_BYTES)
             student.version += 1
             commit.rows += (key, encode_student(student))
@@ -78,12 +81,10 @@ class Students:
             touched[key] = student, student.standing or standing(student, experiment.layout.sums_width)
         return student
 
-    def _count(
-        self, all_changes: dict[int, Changes], experiment: Experiment, student: Student, before: Standing | None
-    ) -> None:
+    @staticmethod
+    def _count(changes: Changes, experiment: Experiment, student: Student, before: Standing | None) -> None:
         """Replace what the student contributed before the batch by what it contributes now."""
         after = student.standing = standing(student, experiment.layout.sums_width)
-        changes = all_changes.setdefault(experiment.number, Changes())
         if before is not None and before.unit:
             changes.former_units.append(before.unit)
         if after.unit:

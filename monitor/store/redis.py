@@ -145,7 +145,7 @@ class RedisStore:
         keys = self.keys
         names = [keys.meta, keys.offsets, keys.progress, keys.lanes]
         with unavailable(self.settings):
-            *tables, live, run = self._state(keys=[*names, LIVE] if keys.shard == 0 else names)
+            *tables, live, run = self._run_script(self._state, [*names, LIVE] if keys.shard == 0 else names)
         meta, offsets, progress, lanes = (dict(zip(table[::2], table[1::2], strict=True)) for table in tables)
         if self.opened and live is not None:
             self.check_live(live)
@@ -179,8 +179,16 @@ class RedisStore:
                 self.on_own_node(self.client.bgrewriteaof)
             self.client.hset(self.keys.meta, "run", self._run)
 
+    def _run_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any] = ()) -> Any:
+        command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        try:
+            return self.on_own_node(self.client.execute_command, *command)
+        except redis.exceptions.NoScriptError:
+            self.on_own_node(self.client.execute_command, "SCRIPT LOAD", script.script)
+            return self.on_own_node(self.client.execute_command, *command)
+
     def on_own_node(self, command: Callable[..., Reply], *arguments: object) -> Reply:
-        """Send a command that names no key to the server that holds this shard."""
+        """Send a command to the server that holds this shard; a cluster's client need not look at all of its keys."""
         client = self.client
         own = {"target_nodes": client.get_node_from_key(self.keys.meta)} if hasattr(client, "get_nodes") else {}
         return command(*arguments, **own)
@@ -206,7 +214,8 @@ class RedisStore:
         found: list[bytes | None] = []
         with unavailable(self.settings):
             for start in range(0, len(keys), _READ_AT_ONCE):
-                found += cast(list[bytes | None], self.client.mget(keys[start : start + _READ_AT_ONCE]))
+                some = keys[start : start + _READ_AT_ONCE]
+                found += cast(list[bytes | None], self.on_own_node(self.client.execute_command, "MGET", *some))
         return found
 
     def commit(self, commit: Commit) -> Status:
@@ -239,7 +248,7 @@ class RedisStore:
         if own.shard == 0:
             keys.append(LIVE)
         with unavailable(self.settings):
-            status, commits, *entries = self._commit(keys=keys, args=arguments)
+            status, commits, *entries = self._run_script(self._commit, keys, arguments)
         # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
         # cache: the belief stays behind, and versions are compared until `state` is read again.
         if status == 0 and commits == self._commits + 1:
@@ -271,9 +280,10 @@ class RedisStore:
         """Delete one noted batch of rows of that hour; return how many went, or -1 when the hour is done."""
         keys = self.keys
         with unavailable(self.settings):
-            deleted, before, after = self._sweep(
-                keys=[keys.meta, keys.hour(experiment, hour), keys.hours],
-                args=[
+            deleted, before, after = self._run_script(
+                self._sweep,
+                [keys.meta, keys.hour(experiment, hour), keys.hours],
+                [
                     f"{experiment}:{hour}",
                     "pending" if experiment == "p" else "",
                     keys.prefix + b"r",

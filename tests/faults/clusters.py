@@ -63,7 +63,9 @@ def failing_over(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("cluster", "Masters killed and restarted", "`kill -9` of each master in turn, started again on its file")
+@fault(
+    "cluster", "Masters killed and restarted", "`kill -9` of each master in turn, started again on its file", fast=False
+)
 def restarting(ground: Ground) -> Result:
     with _under_way(ground) as (arena, worker):
         arena.result.times = len(arena.cluster.servers)

@@ -121,7 +121,7 @@ def broker(papers: Papers) -> Iterator[KafkaBroker]:
         yield started
 
 
-def _store(papers: Papers, certificate: Certificate, clients: str) -> RedisServer:
+def _store(papers: Papers, certificate: Certificate, clients: str, **more: str) -> RedisServer:
     return RedisServer(
         redis_binary(),
         tls_port=str(free_port()),
@@ -129,6 +129,7 @@ def _store(papers: Papers, certificate: Certificate, clients: str) -> RedisServe
         tls_key_file=str(certificate.key_file),
         tls_ca_cert_file=str(papers.authority),
         tls_auth_clients=clients,
+        **more,
     )
 
 
@@ -279,6 +280,21 @@ class TestLeastPrivilege:
         kafka = _lines(security_protocol="SSL", ssl_ca_file=papers.authority, **_pair(papers.client))
         done = ab_monitor("check", "--config", _config(tmp_path, broker, "MUTUAL", redis_server.url, kafka))
         assert done.returncode == 0, done.stderr
+
+    def test_mutual_tls_to_a_cluster(self, tmp_path: Path, papers: Papers, broker: KafkaBroker) -> None:
+        """Its nodes name each other's TLS ports; a stranger's certificate is refused as that of one server is."""
+        cluster = {"cluster_enabled": "yes", "cluster_port": str(free_port()), "tls_cluster": "yes"}
+        with _store(papers, papers.good, "yes", **cluster) as server:
+            server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            eventually("the cluster is whole", lambda: "cluster_state': 'ok" in str(server.client().cluster("INFO")))
+            url = _tls_url(server).replace("rediss://", "rediss+cluster://")
+            kafka = _lines(security_protocol="SSL", ssl_ca_file=papers.authority, **_pair(papers.client))
+            for authority, code in ((papers.authority, 0), (papers.stranger, 2)):
+                store = _lines(ssl_ca_file=authority, **_pair(papers.client))
+                done = ab_monitor("check", "--config", _config(tmp_path, broker, "MUTUAL", url, kafka, store))
+                assert done.returncode == code, done.stderr
+            assert "server's certificate is not accepted" in done.stderr
+            assert len(done.stderr.splitlines()) == 1
 
 
 def _treatment(config: Path, environ: Mapping[str, str]) -> tuple[int, int]:
