@@ -162,7 +162,9 @@ class KafkaBroker:
             for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
         ]
         subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._settings), *scram),
+            self._java(
+                "kafka.tools.StorageTool", "format", f"--cluster-id={identity}", "-c", str(self._settings), *scram
+            ),
             check=True,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "LOG_DIR": str(self._directory)},
