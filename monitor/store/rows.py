@@ -54,11 +54,11 @@ def decode_student(stored: bytes, width: int) -> Student:
 
 
 def _trimmed(sums: list[int]) -> list[int]:
-    """Return the sums without the zeros at their end."""
-    end = len(sums)
-    while end > 1 and not sums[end - 1]:
-        end -= 1
-    return sums[:end]
+    """Return the sums without their undefined counts if those are 0, and only the responses if the rest is."""
+    if not any(sums[1:]):
+        return sums[:1]
+    half = len(sums) // 2 + 1
+    return sums if any(sums[half:]) else sums[:half]
 
 
 def _padded(sums: list[int], width: int) -> list[int]:
