@@ -61,9 +61,7 @@ def open_store(store: Shards, settings: Settings) -> Opened:
         client.set(LIVE, store.live, nx=True)
         for name, definition in wanted.items():
             if name not in stored:
-                number = client.hincrby(keys.meta, "experiments", 1)
-                text = json.dumps({"number": number, "definitions": definition}, sort_keys=True)
-                client.hsetnx(keys.definitions, name, text)
+                store.first.register(name, json.dumps(definition, sort_keys=True))
         stored = stored_experiments(store)
         horizons = {str(stored[each.name]["number"]): each.horizon_ms for each in settings.experiments}
         client.hset(keys.horizons, mapping=horizons)

@@ -122,6 +122,7 @@ class RedisStore:
         self._commit = self.client.register_script((scripts / "commit.lua").read_text())
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
         self._state = self.client.register_script((scripts / "state.lua").read_text())
+        self._register = self.client.register_script((scripts / "register.lua").read_text())
         self._commits = 0
         self._sweeps = 0
         self._run = ""
@@ -295,6 +296,11 @@ class RedisStore:
         if before == self._sweeps and not (experiment == "p" and deleted > 0):
             self._sweeps = after
         return int(deleted)
+
+    def register(self, experiment: str, definitions: str) -> None:
+        """Give an experiment a number and keep its definitions (JSON), unless somebody has done so."""
+        with unavailable(self.settings):
+            self._run_script(self._register, [self.keys.meta, self.keys.definitions], [experiment, definitions])
 
     def closed(self) -> frozenset[int]:
         """Return the numbers of the experiments that are over and whose students' rows were deleted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,6 +143,17 @@ class TestOpening:
         bench = Bench(store_server)
         joined = replace(bench.settings, experiments=(replace(EXPERIMENT, name="next"), EXPERIMENT))
         assert open_store(bench.shards, joined).numbers == {"ranker": 1, "next": 2}
+
+    def test_workers_that_start_together_give_an_experiment_one_number(self, store_server: RedisServer) -> None:
+        """A number that nobody uses would make a store that is not the one of a single worker."""
+        settings = replace(settings_with(EXPERIMENT), store=StoreSettings(url=store_server.url))
+        for _ in range(10):
+            store_server.client().flushall()
+            stores = [Shards(settings.store) for _ in range(6)]
+            with ThreadPoolExecutor(len(stores)) as together:
+                opened = list(together.map(lambda store: open_store(store, settings), stores))
+            assert {each.numbers["ranker"] for each in opened} == {1}
+            assert stores[0].client.hget(stores[0].first.keys.meta, "experiments") == b"1"
 
     def test_another_hash_key_is_refused(self, store_server: RedisServer) -> None:
         """Rows made under one key are not found under another."""
