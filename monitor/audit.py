@@ -31,6 +31,7 @@ from monitor.config import Settings
 from monitor.errors import DependencyUnavailable
 from monitor.ingest.differences import Changes, write_responses, write_units
 from monitor.ingest.experiment import Experiment
+from monitor.ingest.lanes import Unsettled
 from monitor.store import Commit, RedisStore, Shards, State, served, view_store
 from monitor.store.connection import unavailable
 from monitor.store.generations import live_store
@@ -99,6 +100,11 @@ def audit(store: Shards, settings: Settings) -> Findings:
     experiments = [Experiment(numbers[each.name], each) for each in settings.experiments if numbers[each.name]]
     for _ in range(_ATTEMPTS):
         before = [shard.state() for shard in store]
+        if unsettled := Unsettled().look([state.lanes for state in before]):
+            raise DependencyUnavailable(
+                f"{len(unsettled)} batches have reached some shards only: a worker is at work, or was killed. "
+                "A worker finishes them when it starts; stop it then and audit again"
+            )
         findings = _Pass(store, experiments, before).compare()
         after = [shard.state() for shard in store]
         meanwhile = sum(late.commits - early.commits for early, late in zip(before, after, strict=True))

@@ -20,6 +20,7 @@ from monitor.config import KafkaSettings, Settings
 from monitor.errors import DependencyUnavailable, Refusal, UsageError
 from monitor.events import Decoder
 from monitor.ingest.connection import BOOTSTRAP_MS, connection_options
+from monitor.ingest.dead_letters import NULL
 from monitor.ingest.probing import explained
 from monitor.summary import iso
 
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """List the dead letters or send them round again."""
-    letters = (each for each in _letters(settings.kafka) if arguments.reason in (None, each.reason))
+    letters = (each for each in dead_letters(settings.kafka) if arguments.reason in (None, each.reason))
     found = _listed(settings, letters) if arguments.action == "list" else _retried(settings, letters)
     if arguments.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _letters(settings: KafkaSettings) -> Iterator[Letter]:
+def dead_letters(settings: KafkaSettings) -> Iterator[Letter]:
     """Yield every letter once, from the beginning of the topic to what is its end now."""
     place = f"Kafka at {settings.bootstrap_servers}"
     try:
@@ -134,7 +135,7 @@ def _letter(record: Any) -> Letter:
         headers.get("detail", ""),
         headers.get("version", ""),
         record.key,
-        record.value,
+        None if NULL in headers else record.value,
         record.timestamp,
     )
 
@@ -196,6 +197,9 @@ def _retried(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
                 decode(each.value, wall_clock())
             except Refusal as refusal:
                 still[refusal.reason] += 1
+                continue
+            if each.partition not in producer.partitions_for(each.topic):
+                still["partition is gone"] += 1
                 continue
             producer.send(each.topic, each.value, key=each.key, partition=each.partition).add_errback(failures.append)
             sent += 1

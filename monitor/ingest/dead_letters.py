@@ -15,6 +15,8 @@ from monitor.ingest.connection import connection_options
 from monitor.ingest.probing import explained
 from monitor.ingest.source import Refused
 
+NULL: Final = "null"
+"""Header that says that the record had no value, although its dead letter has an empty one."""
 _REQUEST_S: Final = 30.0
 _LARGEST: Final = 512 * 1024 * 1024
 """What the topic accepts is decided by its own `max.message.bytes`, not by this client."""
@@ -50,12 +52,16 @@ class DeadLetters:
                     "detail": each.detail,
                     "version": __version__,
                 }
+                value = each.payload
+                if key is None and value is None:
+                    # The client sends no record without both.
+                    headers[NULL], value = "value", b""
                 futures.append(
                     self._producer.send(
                         self._topic,
                         key=key,
-                        value=each.payload,
-                        headers=[(name, value.encode()) for name, value in headers.items()],
+                        value=value,
+                        headers=[(name, text.encode()) for name, text in headers.items()],
                     )
                 )
             self._producer.flush(timeout=_REQUEST_S)

@@ -128,9 +128,9 @@ class FileSource:
         """See `Source`."""
         return [file.partition for file in self._files] if self._unplaced else []
 
-    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
+    def gaps(self, positions: Mapping[str, Position], furthest: Mapping[str, int]) -> Sequence[Gap]:
         """See `Source`: none, files are read from where they are."""
-        del positions
+        del positions, furthest
         return []
 
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:

@@ -99,7 +99,7 @@ class KafkaSource:
 
     def unplaced(self) -> Sequence[str]:
         """See `Source`."""
-        return [partition_name(each) for each in self._rebalances.unplaced.copy()]
+        return [partition_name(each) for each in self._waiting()]
 
     def joined(self) -> bool:
         """See `Source`."""
@@ -112,7 +112,7 @@ class KafkaSource:
     def _waiting(self) -> list[TopicPartition]:
         return sorted(self._rebalances.unplaced.copy() & set(self._consumer.assignment()))
 
-    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
+    def gaps(self, positions: Mapping[str, Position], furthest: Mapping[str, int]) -> Sequence[Gap]:
         """See `Source`: history that is gone, a topic that is another one, a position that never was."""
         self._look()
         waiting = [each for each in self._waiting() if partition_name(each) in positions]
@@ -125,17 +125,17 @@ class KafkaSource:
             topic = self._described.get(each.topic)
             begin, end = begins[each], self._ends.get(each, 0)
             lost = 0
-            if topic is not None and position.origin and topic.identity != position.origin:
+            if topic is not None and position.topic and topic.identity != position.topic:
                 reason = "the topic was deleted and created anew"
             elif position.next_offset < begin:
                 lost = begin - position.next_offset
                 reason = f"{lost} offsets from {position.next_offset} on are gone: Kafka begins at {begin}"
-            elif position.next_offset > end:
-                reason = f"Kafka ends at {end}, before the stored position {position.next_offset}"
+            elif (held := furthest.get(name, position.next_offset)) > end:
+                reason = f"Kafka ends at {end}, before the stored position {held}"
             else:
                 continue
-            resume = Position(begin, origin="" if topic is None else topic.identity)
-            gaps.append(Gap(name, position.next_offset, resume, lost, reason))
+            resume = position.entered("" if topic is None else topic.identity, begin)
+            gaps.append(Gap(name, position, resume, lost, reason))
         return gaps
 
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
@@ -169,7 +169,8 @@ class KafkaSource:
     def rewind(self) -> None:
         """See `Source`."""
         assigned = self._consumer.assignment()
-        self._consumer.pause(*assigned)
+        with suppress(*_GONE):
+            self._consumer.pause(*assigned)
         self._rebalances.unplaced |= set(assigned)
 
     def _first_offsets(self, partitions: list[TopicPartition], start: str) -> Mapping[TopicPartition, int]:
@@ -270,14 +271,15 @@ class KafkaSource:
         """See `Source`: poll with everything paused, so that the group keeps this member."""
         assigned = self._consumer.assignment()
         paused = [each for each in assigned if each not in self._consumer.paused()]
-        self._consumer.pause(*paused)
+        with suppress(*_GONE):
+            self._consumer.pause(*paused)
         try:
             self._consumer.poll(timeout_ms=_POLL_MS)
         except KafkaError as error:
             log.debug("poll while waiting failed error=%s", error)
         time.sleep(_POLL_MS / 1000)
         still = [each for each in paused if each in self._consumer.assignment()]
-        if still:
+        with suppress(*_GONE):
             self._consumer.resume(*[each for each in still if each not in self._rebalances.unplaced])
         self._moved_at |= dict.fromkeys(self._moved_at, time.monotonic())
 

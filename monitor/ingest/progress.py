@@ -53,7 +53,7 @@ class Progress:
     def went_back(self, positions: Mapping[str, Position], own: Collection[str]) -> bool:
         """Return whether the store is behind what was applied to it: a server has come back without its last writes."""
         return any(
-            name in positions and positions[name].next_offset < self._positions[name].next_offset
+            name not in positions or positions[name].reached < self._positions[name].reached
             for name in own
             if name in self._positions
         )
@@ -71,13 +71,12 @@ class Progress:
                 behind[partition] = position.newest_ms
         return behind
 
-    def waiting(self) -> int:
-        """Return the number of events between the positions and the known ends, of all workers."""
-        return sum(
-            max(end - self._positions.get(partition, _UNREAD).next_offset, 0)
-            for partition, end in self._ends.items()
-            if end is not None
-        )
+    def waiting(self) -> int | None:
+        """Return the number of events between the positions and the ends, of all workers; None if it is not known."""
+        ends = {partition: end for partition, end in self._ends.items() if end is not None}
+        if not ends or len(ends) < len(self._ends):
+            return None
+        return sum(max(end - self._positions.get(partition, _UNREAD).next_offset, 0) for partition, end in ends.items())
 
     def watermark_ms(self) -> int:
         """Return the smallest newest event time of the partitions not read to their end; of all, the largest."""

@@ -27,10 +27,11 @@ from monitor.identity import Identities
 from monitor.ingest.differences import Changes
 from monitor.ingest.engine import CACHED, Outcomes, keyed, write_changes
 from monitor.ingest.experiment import Experiment
+from monitor.ingest.lanes import Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Keyed, Responses
 from monitor.ingest.source import Slice
 from monitor.ingest.students import Shown, Students
-from monitor.ingest.writer import Standing, lost_counts
+from monitor.ingest.writer import Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
 from monitor.store.keys import shard_of
 from monitor.store.shards import slowest
@@ -49,6 +50,7 @@ class _Shard:
         self.responses = Responses(experiments, identities, store, cached)
         self.students = Students({experiment.number: experiment for experiment in experiments}, store, cached)
         self.positions: Mapping[str, Position] = {}
+        self.swept_ms: Mapping[str, int] = {}
 
     def offset(self, partition: str) -> int | None:
         """Return how far a partition was applied here."""
@@ -70,27 +72,35 @@ class ShardedWriter:
         self._identities = identities
         self._store = store
         self._shards = [_Shard(experiments, identities, shard, cached // len(store)) for shard in store]
+        self._lanes = Unsettled()
+        self._looked = False
 
-    def forget(self) -> None:
-        """See `Writer`."""
+    def _forget(self) -> None:
         for shard in self._shards:
             shard.responses.forget()
             shard.students.forget()
 
-    def positions(self) -> Mapping[str, Position]:
-        """See `Writer`: the slowest shard's."""
-        return self._store.positions()
+    def look(self) -> tuple[Mapping[str, Position], bool]:
+        """See `Writer`: the slowest shard's positions; something is to be done if a shard has another server by now.
+
+        What such a shard has lost has to be noticed before the others forget what it was (commit.lua).
+        """
+        shards = [shard.store.look() for shard in self._shards]
+        unsettled = self._lanes.look([lanes for _, lanes, _ in shards])
+        changed = not all(same for _, _, same in shards) or any(self._lanes.stands(lane) for lane in unsettled)
+        return slowest([positions for positions, _, _ in shards]), changed
 
     def state(self, own: Collection[str]) -> State:
-        """See `Writer`: lanes of other partitions are for their owners.
+        """See `Writer`: lanes of other partitions are for their owners, if they have any and do it within a second.
 
         Raises `StoreOwned` when a shard has lost more than the others can make up for.
         """
         while True:
+            self._forget()
             states = [shard.store.state() for shard in self._shards]
             for shard, state in zip(self._shards, states, strict=True):
-                shard.positions = state.positions
-            if self._settled(states, own):
+                shard.positions, shard.swept_ms = state.positions, state.swept_ms
+            if self._same_logs() and self._settled([state.lanes for state in states], own):
                 break
         swept: dict[str, int] = {}
         for state in states:
@@ -100,29 +110,62 @@ class ShardedWriter:
             sweeps=sum(state.sweeps for state in states),
             swept_ms=swept,
             positions=slowest([state.positions for state in states]),
+            furthest={
+                name: max(state.positions[name].next_offset for state in states if name in state.positions)
+                for state in states
+                for name in state.positions
+            },
         )
 
     def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
-        """See `Writer`: shard by shard, the loss counted on the last, so that what was interrupted is done again.
+        """See `Writer`: shard by shard, the loss counted on the first; `state` takes the others along (`_same_logs`).
 
         A partition that some shards know already begins where they stand, unless it can begin before that.
         """
         steps = [step if step.expected is not None else self._begun(step) for step in steps]
         for shard in self._shards:
-            own = [
-                replace(step, expected=shard.offset(step.partition))
-                for step in steps
-                if not _reached(shard.positions.get(step.partition), step.position)
-            ]
-            counts = lost_counts(shard.store, lost) if shard is self._shards[-1] else []
-            if own and shard.store.commit(Commit(advances=own, counts=counts)) != "applied":
+            counts = lost_counts(shard.store, lost) if shard is self._shards[0] else []
+            if not self._moved(shard, steps, counts):
                 return False
-            shard.advanced(own)
         return True
 
     def _begun(self, step: Advance) -> Advance:
         known = [shard.positions[step.partition] for shard in self._shards if step.partition in shard.positions]
+        if any(position.origin != step.position.origin for position in known):
+            return replace(step, position=known[0].entry())
         return replace(step, position=min([step.position, *known], key=lambda position: position.next_offset))
+
+    def _same_logs(self) -> bool:
+        """Take shards that were left behind, or went back, to the log that others have entered; True if none was."""
+        entered: dict[str, Position] = {}
+        for shard in self._shards:
+            for name, position in shard.positions.items():
+                entered[name] = max(entered.get(name, position), position, key=lambda each: each.reached)
+        same = True
+        for shard in self._shards:
+            steps = [
+                Advance(name, None, entered[name].entry())
+                for name, position in shard.positions.items()
+                if position.reached[0] < entered[name].reached[0]
+            ]
+            same = same and not steps
+            self._moved(shard, steps, [])
+        return same
+
+    @staticmethod
+    def _moved(shard: _Shard, steps: Sequence[Advance], counts: list[bytes | int]) -> bool:
+        """Take one shard's partitions where the steps lead, from wherever it stands; False if somebody else has."""
+        own = []
+        for step in steps:
+            held = shard.positions.get(step.partition)
+            if held is None:
+                own.append(replace(step, expected=None))
+            elif held.reached < step.position.reached:
+                own.append(replace(step, expected=held.next_offset, left=held.origin))
+        if own and shard.store.commit(Commit(advances=own, counts=counts)) != "applied":
+            return False
+        shard.advanced(own)
+        return True
 
     def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
         """See `Writer`: where shards are not equally far, each slice alone, cut where one of them stands."""
@@ -153,13 +196,20 @@ class ShardedWriter:
         if all(done):
             return "applied"
         waiting = [shard for shard, applied in zip(self._shards, done, strict=True) if not applied]
-        if all(shard.offset(step.partition) == step.expected for shard in waiting for step in advances):
+        if all(
+            is_at(shard.positions.get(step.partition), step, step.expected) for shard in waiting for step in advances
+        ):
             return "to apply"
         return "moved"
 
     @staticmethod
     def _done(shard: _Shard, advances: Sequence[Advance]) -> bool:
-        return all((shard.offset(step.partition) or 0) >= step.position.next_offset for step in advances)
+        return all(
+            (held := shard.positions.get(step.partition)) is not None
+            and held.origin == step.position.origin
+            and held.next_offset >= step.position.next_offset
+            for step in advances
+        )
 
     def apply(
         self,
@@ -181,7 +231,7 @@ class ShardedWriter:
             write_changes(commit, shard.store, self._experiments, batch.changes)
             parcels = self._parcels(batch.shown)
             for target, shown in parcels.items():
-                commit.sends += (shard.store.keys.outbox(target, lane), _sent_field(target, lane), _pack(shown))
+                commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), _pack(shown))
             status, entries = shard.store.commit_sends(commit)
             if status != "applied":
                 return status, outcomes
@@ -217,17 +267,18 @@ class ShardedWriter:
         shard = self._shards[target]
         receipts: list[bytes] = []
         for source, sent, shown in arrived:
-            receipts += (shard.store.keys.journal(source, lane), _applied_field(source, lane), *sent, _pack(shown))
+            receipts += (shard.store.keys.journal(source, lane), applied_field(source, lane), *sent, _pack(shown))
         return self._commit_students(shard, [each for _, _, shown in arrived for each in shown], receipts)
 
     def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Sequence[Shown]) -> None:
         """Undo an entry; that students were shown something stays: the events will say so again."""
         shard = self._shards[target]
         undone = [(*each[:4], tuple([-number for number in each[4]])) for each in shown if each[4]]
-        receipt = [shard.store.keys.journal(source, lane), _applied_field(source, lane), sent.entry, sent.before, b""]
+        receipt = [shard.store.keys.journal(source, lane), applied_field(source, lane), sent.entry, sent.before, b""]
         self._commit_students(shard, undone, receipt)
 
     def _commit_students(self, shard: _Shard, shown: Sequence[Shown], receipts: list[bytes]) -> Status:
+        shown = [each for each in shown if not self._over(shard, each[0])]
         while True:
             commit = Commit(receipts=receipts)
             changes: dict[int, Changes] = {}
@@ -243,18 +294,31 @@ class ShardedWriter:
                 return status
             # Another worker has changed one of the students: nothing is wrong but what is remembered of this shard.
             shard.responses.forget()
-            shard.store.state()
+            if shard.store.state().swept_ms != shard.swept_ms:
+                return "swept"
 
-    def _settled(self, states: Sequence[State], own: Collection[str]) -> bool:
+    def _over(self, shard: _Shard, number: int) -> bool:
+        """Return whether the students of an experiment are gone, or going: see `Sweeper`."""
+        experiment = self._experiments.get(number)
+        if experiment is None:
+            raise StoreOwned(
+                f"the store holds unfinished work of the experiment with the number {number}, which is not configured; "
+                "start once more with it"
+            )
+        return experiment.ends_ms <= shard.swept_ms.get(str(number), 0)
+
+    def _settled(self, lanes: Sequence[Mapping[bytes, bytes]], own: Collection[str]) -> bool:
         """Apply what was sent and not applied, take back what its sender has lost; True if there was nothing."""
-        settled = True
-        for source, target, lane in sorted(_lanes(states)):
-            sent = states[source].lanes.get(_sent_field(target, lane), b"")
-            applied = states[target].lanes.get(_applied_field(source, lane), b"")
-            if sent != applied and lane.decode() in own:
-                settled = False
-                self._settle(source, target, lane, sent, applied)
-        return settled
+        unsettled = self._lanes.look(lanes)
+        foreign = [lane for lane in unsettled if lane[2].decode() not in own]
+        todo = [lane for lane in sorted(unsettled) if lane not in foreign or self._lanes.stands(lane)]
+        for lane in todo:
+            self._settle(*lane, *unsettled[lane])
+        if foreign and not self._looked:
+            # Lanes of files that nobody reads any more are nobody's: at the start is the time to see to them.
+            self._lanes.wait()
+        first, self._looked = not self._looked, True
+        return not todo and not (first and foreign)
 
     def _settle(self, source: int, target: int, lane: bytes, last: bytes, applied: bytes) -> None:
         """Bring one lane between two shards in line; whatever somebody else does meanwhile is seen the next time."""
@@ -266,37 +330,19 @@ class ShardedWriter:
                     return
             return
         journal = self._shards[target].store.journal(source, lane)
-        undone = []
+        lost = last, applied
+        undone: list[tuple[Sent, bytes]] = []
         while applied not in known:
             if applied not in journal:
-                raise StoreOwned(
-                    f"shard {source} of {len(self._shards)} has lost more than what shard {target} can make up for "
-                    "(a stale replica promoted, or an old file loaded): its aggregates cannot be trusted. "
-                    "`ab-monitor rebuild` makes new ones from Kafka"
-                )
+                now = [shard.store.look()[1] for shard in self._shards]
+                if self._lanes.look(now).get((source, target, lane)) == lost:
+                    raise StoreOwned(
+                        f"shard {source} of {len(self._shards)} has lost more than what shard {target} can make up for "
+                        "(a stale replica promoted, or an old file loaded): its aggregates cannot be trusted. "
+                        "`ab-monitor rebuild` makes new ones from Kafka"
+                    )
+                return
             undone.append(journal[applied])
             applied = journal[applied][0].before
         for sent, said in undone:
             self._take_back(target, source, lane, sent, _unpack(said))
-
-
-def _sent_field(target: int, lane: bytes) -> bytes:
-    return b">%d:%b" % (target, lane)
-
-
-def _applied_field(source: int, lane: bytes) -> bytes:
-    return b"<%d:%b" % (source, lane)
-
-
-def _lanes(states: Sequence[State]) -> set[tuple[int, int, bytes]]:
-    """Return (source, target, lane) of everything that was ever sent or applied."""
-    found = set()
-    for shard, state in enumerate(states):
-        for name in state.lanes:
-            other, _, lane = name[1:].partition(b":")
-            found.add((shard, int(other), lane) if name.startswith(b">") else (int(other), shard, lane))
-    return found
-
-
-def _reached(position: Position | None, wanted: Position) -> bool:
-    return position is not None and position.origin == wanted.origin and position.next_offset >= wanted.next_offset

@@ -43,7 +43,7 @@ class Gap:
     """A stored position from which the source cannot go on."""
 
     partition: str
-    expected: int
+    held: Position
     resume: Position
     """Where it can go on: at the oldest record that is still there. What is read again changes nothing."""
     lost: int
@@ -60,8 +60,8 @@ class Source(Protocol):
     def unplaced(self) -> Sequence[str]:
         """Return the partitions that were assigned and wait for `place`."""
 
-    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
-        """Return where the unplaced partitions cannot go on from their positions."""
+    def gaps(self, positions: Mapping[str, Position], furthest: Mapping[str, int]) -> Sequence[Gap]:
+        """Return where the unplaced partitions cannot go on from their positions, or some shards from `furthest`."""
 
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
         """Return where the partitions that have no position yet begin, also of those that others read."""

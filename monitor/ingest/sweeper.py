@@ -25,6 +25,11 @@ class Sweeper:
 
     def sweep(self, progress: Progress) -> None:
         """Delete at most a few thousand rows; look for new work whenever the watermark enters another hour."""
+        # Students of an experiment go one round after its boundary was moved: by then it was moved on every shard.
+        for number, deletion in list(self._closing.items()):
+            # One that an outage has interrupted begins again in another hour.
+            if next(deletion, None) is None:
+                del self._closing[number]
         hour = progress.watermark_ms() // HOUR_MS
         if hour > self._hour:
             late = progress.late_before()
@@ -36,10 +41,6 @@ class Sweeper:
             self._drop_chunks()
             self._close(progress)
             self._hour = hour
-        for number, deletion in list(self._closing.items()):
-            # One that an outage has interrupted begins again in another hour.
-            if next(deletion, None) is None:
-                del self._closing[number]
         for _ in range(_BATCHES_AT_ONCE):
             if not self._due:
                 return

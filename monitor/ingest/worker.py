@@ -108,7 +108,7 @@ class Worker:
     def _place(self) -> None:
         """Start newly assigned partitions where the store says, once it says so for all."""
         state = self._state()
-        gaps = self._insist(lambda: self._source.gaps(state.positions))
+        gaps = self._insist(lambda: self._source.gaps(state.positions, state.furthest))
         if gaps:
             self._cross(gaps)
             return
@@ -126,7 +126,6 @@ class Worker:
 
     def _state(self) -> State:
         """Drop every belief and return what the store holds."""
-        self._writer.forget()
         return self._insist(lambda: self._writer.state(self._source.own()))
 
     def _attempt(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
@@ -145,7 +144,7 @@ class Worker:
                 f"events may be lost: {'; '.join(lines)}. Nothing was skipped. "
                 'Restore the topic, or accept the loss with kafka.on_lost_history = "continue"'
             )
-        steps = [Advance(gap.partition, gap.expected, gap.resume) for gap in gaps]
+        steps = [Advance(gap.partition, gap.held.next_offset, gap.resume, gap.held.origin) for gap in gaps]
         if not self._attempt(steps, {gap.partition: gap.lost for gap in gaps}):
             return
         for gap, line in zip(gaps, lines, strict=True):
@@ -259,18 +258,22 @@ class Worker:
         if now >= self._others_at or self._holding:
             # The watermark rests on the partitions of all workers.
             self._others_at = now + _OTHERS_S
-            positions = self._insist(self._writer.positions)
+            positions, changed = self._insist(self._writer.look)
             own = self._source.own()
+            if changed or self._progress.went_back(positions, own):
+                state = self._state()
+                went_back = self._progress.went_back(state.positions, own)
+                self._progress.load(state)
+                if went_back:
+                    log.info("the store has gone back: what it has lost is read again")
+                    self._source.rewind()
+                    return
             self._progress.see_others(positions, own)
-            if self._progress.went_back(positions, own):
-                log.info("the store has gone back: what it has lost is read again")
-                self._progress.load(self._state())
-                self._source.rewind()
-                return
             self._align()
         self._measure_lag(ends)
-        self.waiting = self._progress.waiting()
-        self._catching_up.report(self.waiting, self.events)
+        self.waiting = None if self._trouble is not None else self._progress.waiting()
+        if self.waiting is not None:
+            self._catching_up.report(self.waiting, self.events)
         for sweeper in self._sweepers:
             self._insist(partial(sweeper.sweep, self._progress))
 
@@ -335,8 +338,9 @@ class Worker:
 
     def _ready(self) -> None:
         """Be ready, if everything that is needed answers."""
+        if not self._refused:
+            self._telemetry.store_up.set(1)
         if self._refused or self._trouble is not None or not (self._placed or self._source.joined()):
             return
         self._telemetry.paused.set(0)
-        self._telemetry.store_up.set(1)
         self._reasons = ()

@@ -19,17 +19,17 @@ Standing = Literal["applied", "to apply", "moved"]
 class Writer(Protocol):
     """What the worker asks of the store. Everything may raise `StoreUnavailable`, and may be asked again then."""
 
-    def forget(self) -> None:
-        """Drop every belief about rows."""
-
     def state(self, own: Collection[str]) -> State:
-        """Finish what was begun on the worker's own partitions, and return what the store holds.
+        """Drop every belief, finish what was begun on the worker's own partitions, and return what the store holds.
 
         Positions are believed from then on.
         """
 
-    def positions(self) -> Mapping[str, Position]:
-        """Return how far every partition was applied, by whomever; what is believed stays as it is."""
+    def look(self) -> tuple[Mapping[str, Position], bool]:
+        """Return how far every partition was applied, by whomever, and whether there is a reason to read the `state`.
+
+        What is believed stays as it is.
+        """
 
     def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
         """Move positions without events, counting those that were `lost`; False if somebody else has moved them."""
@@ -44,7 +44,7 @@ class Writer(Protocol):
         late: Mapping[str, int],
         advances: list[Advance],
     ) -> tuple[Status, Outcomes]:
-        """Apply a batch; unless it was "applied", `forget`, read the `state` and see how the batch is `standing`."""
+        """Apply a batch; unless it was "applied", read the `state` and see how the batch is `standing`."""
 
     def standing(self, advances: Sequence[Advance]) -> Standing:
         """Return, by the state read last, whether a batch was applied, can be applied, or is nobody's any more."""
@@ -60,20 +60,17 @@ class DirectWriter:
         self._store = store
         self._positions: Mapping[str, Position] = {}
 
-    def forget(self) -> None:
-        """See `Writer`."""
-        self._engine.forget()
-
     def state(self, own: Collection[str]) -> State:
         """See `Writer`: nothing stays half done."""
         del own
+        self._engine.forget()
         state = self._store.state()
         self._positions = state.positions
         return state
 
-    def positions(self) -> Mapping[str, Position]:
-        """See `Writer`."""
-        return self._store.positions()
+    def look(self) -> tuple[Mapping[str, Position], bool]:
+        """See `Writer`: a commit to another server is refused early enough."""
+        return self._store.positions(), False
 
     def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
         """See `Writer`."""
@@ -97,10 +94,16 @@ class DirectWriter:
 
     def standing(self, advances: Sequence[Advance]) -> Standing:
         """See `Writer`."""
-        held = [self._positions[step.partition].next_offset for step in advances]
-        if held == [step.position.next_offset for step in advances]:
+        held = [self._positions.get(step.partition) for step in advances]
+        if all(is_at(each, step, step.position.next_offset) for each, step in zip(held, advances, strict=True)):
             return "applied"
-        return "to apply" if held == [step.expected for step in advances] else "moved"
+        waiting = all(is_at(each, step, step.expected) for each, step in zip(held, advances, strict=True))
+        return "to apply" if waiting else "moved"
+
+
+def is_at(held: Position | None, step: Advance, offset: int | None) -> bool:
+    """Return whether a stored position is at an offset of the log that a step is about."""
+    return held is not None and held.origin == step.position.origin and held.next_offset == offset
 
 
 def lost_counts(store: RedisStore, lost: Mapping[str, int]) -> list[bytes | int]:

@@ -5,7 +5,7 @@
 --       and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
 --       4 expected number of sweeps  5 versions of the rows (4 bytes each)  6 … nine counts n1 … n9, then
---   n1 × (partition, expected offset or "", new offset, progress)
+--   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n2 × (row)
 --   n3 × (differences: 2 bytes index, 8 bytes difference)
 --   n4 × (field, difference)
@@ -17,7 +17,8 @@
 -- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
 -- whole (TRYAGAIN) instead of failing half way.
 -- Returns {status, seq, for each n8 the entry before, the new entry}: 0 applied, 1 the positions have moved, 2 a row has
--- changed, 3 rows were swept, 4 the server was started again or replaced, 5 another generation is live.
+-- changed, 3 rows were swept, 4 the server was started again or replaced, 5 another generation is live, or
+-- this one is being deleted.
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
 local n1, n2, n3, n4, n5, n6, n7, n8, n9 = unpack(ARGV, 6, 14)
@@ -26,16 +27,25 @@ local first = 15
 if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
   return {5, seq}
 end
+if not redis.call('HGET', KEYS[1], 'schema') then
+  return {5, seq}
+end
 if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= ARGV[2] then
   return {4, seq}
 end
 for i = 0, n1 - 1 do
-  local at = first + 4 * i
+  local at = first + 5 * i
   if (redis.call('HGET', KEYS[2], ARGV[at]) or '') ~= ARGV[at + 1] then
     return {1, seq}
   end
+  if ARGV[at + 1] ~= '' then
+    local origin = string.match(redis.call('HGET', KEYS[3], ARGV[at]), '^[^:]*:[^:]*:[^:]*:[^:]*:(.*)$')
+    if origin ~= ARGV[at + 2] then
+      return {1, seq}
+    end
+  end
 end
-local rows = first + 4 * n1
+local rows = first + 5 * n1
 local receipts = rows + n2 + n3 + 2 * n4 + n5 + 2 * n6 + 3 * n7 + 2 * n8
 for i = 0, n9 - 1 do
   local at = receipts + 4 * i
@@ -63,9 +73,9 @@ end
 redis.call('HINCRBY', KEYS[1], 'begun', 1)
 seq = seq + 1
 for i = 0, n1 - 1 do
-  local at = first + 4 * i
-  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 2])
-  redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 3])
+  local at = first + 5 * i
+  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 3])
+  redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 4])
 end
 
 local at = rows

@@ -71,6 +71,8 @@ _WAIT: Final = (
     redis.exceptions.ClusterError,
     redis.exceptions.RedisClusterException,
     redis.exceptions.TryAgainError,
+    redis.exceptions.MovedError,
+    redis.exceptions.AskError,
 )
 _WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM", "-OOM")
 
@@ -100,7 +102,7 @@ def _meaning(settings: StoreSettings, store: str, error: Exception) -> Exception
         meaning = UsageError(f"{store}: {refused}")
     elif "Cluster mode is not enabled" in str(error):
         meaning = UsageError(f"{store} is not a cluster, or this user may not see its map (cluster|slots)")
-    elif isinstance(cause, redis.exceptions.MovedError):
+    elif isinstance(cause, redis.exceptions.MovedError) and _CLUSTER not in settings.url:
         meaning = UsageError(f"{store} is a node of a cluster: say redis+cluster:// instead of redis://")
     elif isinstance(cause, _WAIT) or said.startswith(_WAIT_CODES):
         meaning = StoreUnavailable(f"{store}: {said}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -81,13 +81,21 @@ def switch(store: Shards, to: int) -> bool:
 
 
 def drop(store: Shards, generation: int) -> int:
-    """Delete a generation; return how many keys it had."""
-    return _delete(store, b"abm:{*}:%d:*" % generation)
+    """Delete a generation; return how many keys it had.
+
+    What names it goes last, so that one that is interrupted is found again (`generations`), and first loses its schema,
+    so that no worker writes to it any more.
+    """
+    names = list(_names(store, b"abm:{*}:%d:m" % generation))
+    with unavailable(store.settings):
+        for name in names:
+            store.client.hdel(name, "schema")
+    return _delete(store, b"abm:{*}:%d:*" % generation, names)
 
 
 def drop_everything(store: Shards) -> int:
     """Delete all generations, and what says which is live; return how many keys there were."""
-    return _delete(store, b"abm:{*}:*")
+    return _delete(store, b"abm:{*}:*", [])
 
 
 def _names(store: Shards, pattern: bytes) -> Iterator[bytes]:
@@ -95,16 +103,20 @@ def _names(store: Shards, pattern: bytes) -> Iterator[bytes]:
         yield from store.client.scan_iter(pattern, count=_AT_ONCE)
 
 
-def _delete(store: Shards, pattern: bytes) -> int:
+def _delete(store: Shards, pattern: bytes, last: Sequence[bytes]) -> int:
+    """Delete all keys of a pattern, those that are named last of all."""
     deleted = 0
     batch: list[bytes] = []
     for name in _names(store, pattern):
-        batch.append(name)
+        if name not in last:
+            batch.append(name)
         if len(batch) >= _AT_ONCE:
             deleted += store.client.unlink(*batch)
             batch = []
     with unavailable(store.settings):
-        return deleted + (store.client.unlink(*batch) if batch else 0)
+        for some in (batch, last):
+            deleted += store.client.unlink(*some) if some else 0
+    return deleted
 
 
 def totals(store: Shards) -> dict[str, dict[str, ArmTotals]]:

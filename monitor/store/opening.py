@@ -53,6 +53,8 @@ def open_store(store: Shards, settings: Settings) -> Opened:
         meta = _check_schemas(store)
         stored = stored_experiments(store)
         _check_definitions(stored, wanted)
+        if int(meta.get(b"shards", len(store))) != len(store):
+            raise StoreOwned(f"the store has {int(meta[b'shards'])} shards, not {len(store)}")
         keys, client = store.first.keys, store.client
         hash_key = _hash_key(store.first, settings, meta)
         for shard in reversed(store):

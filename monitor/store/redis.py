@@ -59,7 +59,29 @@ class Position:
     """The newest event time applied; 0 before the first."""
     refusals: Refusals = _NONE_REFUSED
     origin: str = ""
-    """Identity of the topic that the offset is of: one of the same name that was created anew is another."""
+    """The log that the offset is of: the topic's identity, and after `entered` how often and where it went on anew."""
+
+    @property
+    def topic(self) -> str:
+        """The topic's identity: one of the same name that was created anew is another; empty if it is not known."""
+        return self.origin.partition("#")[0]
+
+    @property
+    def reached(self) -> tuple[int, int]:
+        """What says which of two positions of a partition is further: the number of logs entered, the offset."""
+        return self._entries()[0], self.next_offset
+
+    def entered(self, topic: str, begin: int) -> Position:
+        """Return the position in what follows after a loss: offsets of before mean nothing there."""
+        return Position(begin, origin=f"{topic}#{self._entries()[0] + 1}@{begin}")
+
+    def entry(self) -> Position:
+        """Return the position at which this log was entered."""
+        return Position(self._entries()[1], origin=self.origin)
+
+    def _entries(self) -> tuple[int, int]:
+        number, _, begin = self.origin.partition("#")[2].partition("@")
+        return int(number or 0), int(begin or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +91,8 @@ class Advance:
     partition: str
     expected: int | None
     position: Position
+    left: str | None = None
+    """Origin of the position that is expected, if it is another log's."""
 
 
 @dataclass(slots=True)
@@ -103,6 +127,8 @@ class State:
     swept_ms: Mapping[str, int]
     """Experiment number (or "p" for rows without their response) → responses before this time are gone."""
     positions: Mapping[str, Position]
+    furthest: Mapping[str, int] = field(default_factory=dict)
+    """Next offset of the shard that is furthest, where shards are not equally far."""
     lanes: Mapping[bytes, bytes] = field(default_factory=dict)
     """See `Keys`: the last entries sent to and applied from other shards."""
 
@@ -143,11 +169,7 @@ class RedisStore:
 
         Raises `StoreOwned` when the store has been emptied, or switched to another generation, since it was opened.
         """
-        keys = self.keys
-        names = [keys.meta, keys.offsets, keys.progress, keys.lanes]
-        with unavailable(self.settings):
-            *tables, live, run = self._run_script(self._state, [*names, LIVE] if keys.shard == 0 else names)
-        meta, offsets, progress, lanes = (dict(zip(table[::2], table[1::2], strict=True)) for table in tables)
+        (meta, offsets, progress, lanes), live, run = self._said()
         if self.opened and live is not None:
             self.check_live(live)
         if self.opened and b"schema" not in meta:
@@ -155,7 +177,7 @@ class RedisStore:
                 "the store was emptied while it was in use. Start again: without positions, events are read again from "
                 "where kafka.start says"
             )
-        self._run = run.decode()
+        self._run = run
         if meta.get(b"begun", b"0") != meta.get(b"seq", b"0"):
             raise StoreOwned(
                 "the server has applied a part of a commit again when it loaded its append-only file, which was cut "
@@ -166,7 +188,20 @@ class RedisStore:
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
         swept = {name[6:].decode(): int(ms) for name, ms in meta.items() if name.startswith(b"swept:")}
-        return State(self._commits, self._sweeps, swept, _positions(offsets, progress), lanes)
+        return State(self._commits, self._sweeps, swept, _positions(offsets, progress), lanes=lanes)
+
+    def look(self) -> tuple[Mapping[str, Position], Mapping[bytes, bytes], bool]:
+        """Read the positions, the lanes, and whether the server is the one that is believed in; beliefs stay."""
+        (_, offsets, progress, lanes), _, run = self._said()
+        return _positions(offsets, progress), lanes, run == self._run
+
+    def _said(self) -> tuple[list[dict[bytes, bytes]], bytes | None, str]:
+        """Return meta, offsets, progress and lanes, the number of the live generation, the run of the server."""
+        keys = self.keys
+        names = [keys.meta, keys.offsets, keys.progress, keys.lanes]
+        with unavailable(self.settings):
+            *tables, live, run = self._run_script(self._state, [*names, LIVE] if keys.shard == 0 else names)
+        return [dict(zip(table[::2], table[1::2], strict=True)) for table in tables], live, run.decode()
 
     def _meet_server(self) -> None:
         """Have a server that was started since rewrite its append-only file.
@@ -203,12 +238,7 @@ class RedisStore:
 
     def positions(self) -> Mapping[str, Position]:
         """Read how far every partition was applied, by whomever; the belief stays as it is."""
-        keys = self.keys
-        with unavailable(self.settings):
-            offsets, progress = (
-                self.client.pipeline(transaction=True).hgetall(keys.offsets).hgetall(keys.progress).execute()
-            )
-        return _positions(offsets, progress)
+        return self.look()[0]
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the stored rows (version and body) of the keys, None where there is none."""
@@ -238,6 +268,7 @@ class RedisStore:
             arguments += (
                 step.partition,
                 "" if step.expected is None else step.expected,
+                step.position.origin if step.left is None else step.left,
                 step.position.next_offset,
                 _encode(step.position),
             )
@@ -286,7 +317,7 @@ class RedisStore:
                 [keys.meta, keys.hour(experiment, hour), keys.hours],
                 [
                     f"{experiment}:{hour}",
-                    "pending" if experiment == "p" else "",
+                    experiment,
                     keys.prefix + b"r",
                     f"swept:{experiment}",
                     before_ms,

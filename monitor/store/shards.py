@@ -55,14 +55,9 @@ class Shards:
 
 
 def slowest(shards: Sequence[Mapping[str, Position]]) -> dict[str, Position]:
-    """Return, of the partitions that all shards know, the position that all have reached.
-
-    While a partition is taken over by a topic that was created anew, the last shard is the last to know of it.
-    """
-    slowest: dict[str, Position] = {}
-    for name, last in shards[-1].items():
-        held = [shard[name] for shard in shards if name in shard]
-        if len(held) == len(shards):
-            same = all(position.origin == last.origin for position in held)
-            slowest[name] = min(held, key=lambda position: position.next_offset) if same else last
-    return slowest
+    """Return, of the partitions that all shards know, the position that all have reached."""
+    return {
+        name: min((shard[name] for shard in shards), key=lambda position: position.reached)
+        for name in shards[0]
+        if all(name in shard for shard in shards)
+    }

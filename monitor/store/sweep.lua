@@ -1,7 +1,7 @@
 -- Deletes the rows of one batch that was noted under an hour whose rows can no longer change.
 --
 -- KEYS  1 meta  2 list of row keys  3 hours
--- ARGV  1 field of hours  2 "pending" if only rows without their response may go, else ""  3 the row keys' prefix
+-- ARGV  1 field of hours  2 number of the experiment, or "p" for rows without their response  3 the row keys' prefix
 --       4 field of meta that says up to when rows have been swept  5 that time in ms
 -- Returns {rows deleted or -1 when the hour is done, number of sweeps before, number of sweeps after}: a worker whose rows
 -- it might have touched sees that the number has moved.
@@ -24,14 +24,20 @@ while at <= #noted do
   local length = string.byte(noted, at)
   local key = ARGV[3] .. string.sub(noted, at + 1, at + length)
   at = at + 1 + length
-  local gone = ARGV[2] == ''
-  if not gone then
-    -- Byte 4 opens the array; 0xff (-1) is the arm of a response that has not been seen, and after 0xcf comes the time of
-    -- its newest reaction. If that is too young, the row is noted once more under that reaction's hour.
-    local head = redis.call('GETRANGE', key, 5, 14)
-    gone = string.sub(head, 1, 2) == '\255\207' and struct.unpack('>l', head, 3) < tonumber(ARGV[5])
+  -- Byte 4 opens the array, and the arm comes first: experiment · 256 + variant in two bytes after 0xcd or in four after
+  -- 0xce, or 0xff (-1) while the response has not been seen; after 0xcf comes the time of the newest reaction then. If
+  -- that is too young, the row is noted once more under that reaction's hour. A response that has become another
+  -- experiment's, by an earlier event with the same id, is noted there, too.
+  local head = redis.call('GETRANGE', key, 5, 14)
+  local kind, owner = string.byte(head), nil
+  if kind == 205 then
+    owner = math.floor(struct.unpack('>I2', head, 2) / 256)
+  elseif kind == 206 then
+    owner = math.floor(struct.unpack('>I4', head, 2) / 256)
+  elseif string.sub(head, 1, 2) == '\255\207' and struct.unpack('>l', head, 3) < tonumber(ARGV[5]) then
+    owner = 'p'
   end
-  if gone then
+  if tostring(owner) == ARGV[2] then
     deleted = deleted + redis.call('UNLINK', key)
   end
 end

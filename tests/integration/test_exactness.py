@@ -76,7 +76,6 @@ class Bench:
                 if status == "applied":
                     break
                 assert status == "changed"
-                writer.forget()
                 writer.state([f"t:{turn}"])
             offsets[turn] += len(batch)
 

@@ -12,8 +12,10 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from monitor.config import KafkaSettings
+from monitor.dead_letters import dead_letters
+from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.kafka import KafkaSource
-from monitor.ingest.source import Slice
+from monitor.ingest.source import Refused, Slice
 from monitor.store import Position
 from tests.servers.kafka import KafkaBroker
 from tests.support.command import eventually
@@ -46,7 +48,7 @@ def _started(source: KafkaSource, positions: dict[str, Position] | None = None) 
     """Place the source as a worker does and return the positions."""
     _assigned(source)
     known = dict(positions or {})
-    assert source.gaps(known) == []
+    assert source.gaps(known, {}) == []
     known |= source.starts(known)
     source.place(known)
     return known
@@ -109,7 +111,7 @@ def test_latest_is_decided_once_for_all_partitions(settings: KafkaSettings) -> N
         late.send(settings.responses_topic, b"new", partition=2).get(30)
         late.close()
         _assigned(source, 5)
-        assert source.gaps(positions) == []
+        assert source.gaps(positions, {}) == []
         starts = source.starts(positions)
         assert [(name[-2:], each.next_offset) for name, each in starts.items()] == [(":2", 0)]
     producer.close()
@@ -169,3 +171,14 @@ def test_a_worker_without_partitions_knows_that_it_has_none(settings: KafkaSetti
 
         eventually("the group is settled", settled)
         assert sorted(len(each.own()) for each in everybody) == [0, 2, 2]
+
+
+def test_a_record_of_nothing_can_be_kept(settings: KafkaSettings) -> None:
+    """Neither key nor value: a tombstone of another client."""
+    letters = DeadLetters(settings)
+    try:
+        letters.keep([(Refused("t:0", 7, None, "empty_payload", "expected a JSON object"), None)])
+    finally:
+        letters.close()
+    (letter,) = dead_letters(settings)
+    assert (letter.offset, letter.reason, letter.key, letter.value) == (7, "empty_payload", None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from tests.integration.test_exactness import _SLOW, Bench, by_kind
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
 from tests.support.dump import Dump, dump
-from tests.support.streams import START, arrivals, streams
+from tests.support.streams import EXPERIMENT, HOUR, START, arrivals, streams
 
 Events = Sequence[Response | Feedback]
 _NAMES = ["t:0", "t:1"]
@@ -93,7 +94,6 @@ class Reader:
         return slices
 
     def _state(self) -> State:
-        self.writer.forget()
         while True:
             with suppress(StoreUnavailable):
                 return self.writer.state(_NAMES)
@@ -226,6 +226,96 @@ def test_two_workers_finish_what_each_other_has_begun(redis_server: RedisServer)
     first.fail = lambda _call: ""
     first.read([(30, 30)])
     assert dump(bench.shards) == _calm(redis_server, events)
+
+
+def _events(count: int = 20) -> list[Response | Feedback]:
+    return [
+        *(_response(number, START) for number in range(count)),
+        *(_rating(number, START + 1) for number in range(count)),
+    ]
+
+
+def test_a_log_that_was_entered_anew_on_some_shards_is_entered_on_all(redis_server: RedisServer) -> None:
+    """What is read again changes nothing, and no shard takes the new log's offsets for those of the old one."""
+    for lost_by in (None, 0, 1):
+        bench = Bench(redis_server, shards=2)
+        reader = Reader(bench, _events())
+        reader.read([(5, 5)])
+        expected = dump(bench.shards)
+        before = [_copy(bench.shards, shard) for shard in range(2)]
+        step = Advance(_NAMES[0], 20, Position(20).entered("anew", 3), "")
+        if lost_by is None:
+            reader.calls, reader.fail = 0, lambda call: "before" if call == 2 else ""
+            with pytest.raises(StoreUnavailable):
+                reader.writer.advance([step], {_NAMES[0]: 7})
+        else:
+            assert reader.writer.advance([step], {_NAMES[0]: 7})
+            _go_back(bench.shards, lost_by, before[lost_by])
+        writer = bench.writer()
+        held = writer.state(_NAMES)
+        assert held.positions[_NAMES[0]] == Position(3, origin="anew#1@3")
+        assert held.furthest == {_NAMES[0]: 3, _NAMES[1]: 20}
+        late = Advance(_NAMES[0], 3, Position(4, origin="another"))
+        assert writer.apply([], [], bench.late, [late])[0] == "moved"
+        assert writer.standing([late]) == "moved"
+        lost = redis_server.client().hgetall(bench.store.keys.lost)
+        assert lost == ({} if lost_by == 0 else {_NAMES[0].encode(): b"7"})
+        assert dump(bench.shards) == expected
+
+
+def test_the_furthest_shard_is_told(redis_server: RedisServer) -> None:
+    """A log that ends before it has lost what only some shards have applied."""
+    bench = Bench(redis_server, shards=2)
+    reader = Reader(bench, _events())
+    reader._place()
+    reader.calls, reader.fail = 0, lambda call: "before" if call == 2 else ""
+    with pytest.raises(StoreUnavailable):
+        reader.writer.advance([Advance(_NAMES[0], 0, Position(9))], {})
+    held = bench.writer().state(_NAMES)
+    assert (held.positions[_NAMES[0]].next_offset, held.furthest[_NAMES[0]]) == (0, 9)
+
+
+def _sent_only(bench: Bench) -> Reader:
+    """Apply all responses on one shard, and leave what they mean for students on the other on the way."""
+    reader = Reader(bench, _events())
+    slices = reader._poll(reader._place(), (10, 10))
+    advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in slices]
+    reader.calls, reader.fail = 0, lambda call: "before" if call > 2 else ""
+    with pytest.raises(StoreUnavailable):
+        reader.writer.apply(*by_kind(reader.events[:20]), bench.late, advances)
+    reader.fail = lambda _call: ""
+    return reader
+
+
+def test_what_nobody_owns_any_more_is_finished_by_anybody(redis_server: RedisServer) -> None:
+    """A file's lines have partitions of their own, which no later worker has."""
+    bench = Bench(redis_server, shards=2)
+    _sent_only(bench)
+    assert bench.reader.summary().experiments["ranker"].variants["control"].students < 20
+    bench.writer().state(["another:0"])
+    assert bench.reader.summary().experiments["ranker"].variants["control"].students == 20
+
+
+def test_students_of_an_experiment_that_is_over_do_not_come_back(redis_server: RedisServer) -> None:
+    """What was on the way to them when their rows went is of no use."""
+    bench = Bench(redis_server, replace(EXPERIMENT, ends_at_ms=START + HOUR), shards=2)
+    reader = _sent_only(bench)
+    for shard in bench.shards:
+        shard.sweep(str(bench.number), START // HOUR, START + HOUR)
+        list(shard.drop_students(bench.number))
+    reader._state()
+    assert not list(bench.store.client.scan_iter(b"abm:*:s*"))
+
+
+def test_a_server_that_was_started_again_is_noticed_without_any_events(redis_server: RedisServer) -> None:
+    """Before the other shards forget what it may have lost."""
+    bench = Bench(redis_server, shards=2)
+    writer = bench.writer()
+    writer.state(_NAMES)
+    assert not writer.look()[1]
+    assert isinstance(writer, ShardedWriter)
+    writer._shards[1].store._run = "another"
+    assert writer.look()[1]
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 4, 6, 12, 64])

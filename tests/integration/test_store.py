@@ -9,11 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.events import Feedback, Item, Response
-from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS
+from monitor.identity import Identities
+from monitor.ingest.engine import Engine
+from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.store import (
@@ -28,6 +31,7 @@ from monitor.store import (
     view_store,
     warnings,
 )
+from monitor.store.generations import drop, generations
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.dump import dump
@@ -36,6 +40,11 @@ from tests.support.streams import EXPERIMENT, HOUR, START, settings_with
 
 def _response(number: int, at_ms: int) -> Response:
     return Response(f"r-{number}", at_ms, "ranker", "control", (Item("video-1", 1),), f"student-{number}")
+
+
+def _of_next(event: Response) -> Response:
+    """Return the same response of the other experiment."""
+    return structs.replace(event, experiment="next")
 
 
 def _rating(number: int, at_ms: int, score: float = 4.0) -> Feedback:
@@ -155,6 +164,12 @@ class TestOpening:
             assert {each.numbers["ranker"] for each in opened} == {1}
             assert stores[0].client.hget(stores[0].first.keys.meta, "experiments") == b"1"
 
+    def test_another_number_of_shards_is_refused(self, store_server: RedisServer) -> None:
+        """Half of the shards have names of all of them: what they hold is not the whole."""
+        bench = Bench(store_server, shards=4)
+        with pytest.raises(StoreOwned, match="the store has 4 shards, not 2"):
+            open_store(Shards(bench.settings.store, count=2), bench.settings)
+
     def test_another_hash_key_is_refused(self, store_server: RedisServer) -> None:
         """Rows made under one key are not found under another."""
         bench = Bench(store_server)
@@ -198,7 +213,10 @@ class TestUnavailable:
     def test_a_full_store_is_waited_for(self) -> None:
         """With noeviction it refuses the script before its first write."""
         with RedisServer(redis_binary(), maxmemory="2mb", maxmemory_policy="noeviction") as server:
-            store = RedisStore(StoreSettings(url=server.url))
+            settings = replace(settings_with(EXPERIMENT), store=StoreSettings(url=server.url))
+            shards = Shards(settings.store)
+            open_store(shards, settings)
+            store = shards.first
             store.state()
             store.client.config_set("maxmemory", "1mb")
             with pytest.raises(StoreUnavailable):
@@ -350,8 +368,57 @@ class TestLostTail:
                 store.state()
 
 
+class TestGenerations:
+    """One that is deleted."""
+
+    @pytest.mark.parametrize("shards", [1, 2])
+    def test_nobody_writes_to_it_and_an_interrupted_deletion_is_found_again(
+        self, redis_server: RedisServer, shards: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What names it goes last."""
+        bench = Bench(redis_server, shards=shards)
+        bench.feed([[_response(number, START) for number in range(20)]])
+        for shard in bench.shards:
+            shard.state()
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.shards.client, "unlink", lambda *_names: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                drop(bench.shards, 0)
+        assert generations(bench.shards) == {0}
+        step = Advance("t:1", None, Position(1))
+        for shard in bench.shards:
+            assert shard.commit(Commit(advances=[step])) == "switched"
+        drop(bench.shards, 0)
+        assert generations(bench.shards) == set()
+        assert list(bench.store.client.scan_iter(b"abm:*")) == [b"abm:{0}:live"]
+
+
 class TestForgottenRows:
     """Everything that is noted goes at last."""
+
+    def test_a_row_that_is_another_experiments_by_now_stays(self, store_server: RedisServer) -> None:
+        """An id that was used twice belongs to the earlier event; the other experiment may forget sooner."""
+        settings = replace(
+            settings_with(EXPERIMENT),
+            experiments=(EXPERIMENT, replace(EXPERIMENT, name="next")),
+            store=StoreSettings(url=store_server.url),
+        )
+        store_server.client().flushall()
+        shards = Shards(settings.store)
+        numbers = open_store(shards, settings).numbers
+        store = shards.first
+        store.state()
+        experiments = [Experiment(numbers[each.name], each) for each in settings.experiments]
+        engine = Engine(experiments, Identities(b"key"), store)
+        late = {"1": 0, "2": 0, PENDING_CLASS: 0}
+        for offset, event in enumerate((_response(1, START + 10), _of_next(_response(1, START + 5)))):
+            commit, outcomes = engine.apply([event], [], late)
+            commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
+            assert store.commit(commit) == "applied"
+        assert outcomes["response", "revised"] == 1
+        assert store.sweep("1", START // HOUR, START + HOUR) == 0
+        assert list(store.client.scan_iter(store.keys.row(b"*")))
+        assert store.sweep("2", START // HOUR, START + HOUR) == 1
 
     def test_feedback_without_its_response_stays_as_long_as_its_newest_reaction(
         self, store_server: RedisServer
@@ -386,7 +453,7 @@ class TestForgottenRows:
         other, elsewhere = bench.worker()
         students = bench.store.keys.students(bench.number) + b"*"
         sweeper = Sweeper(store, [engine._experiments[1]])
-        for passed, rows in ((4 * HOUR, 2), (6 * HOUR, 0)):
+        for passed, rows in ((4 * HOUR, 2), (6 * HOUR, 2), (6 * HOUR, 0)):
             progress = Progress({"1": ended.horizon_ms})
             progress.load(store.state())
             progress.advanced([Advance("t:0", 3, Position(3, START + ended.horizon_ms + passed))])

@@ -71,9 +71,15 @@ def test_partitions_far_ahead_of_the_slowest_are_to_be_held_back() -> None:
     assert progress.ahead(positions, HOUR) == set()
 
 
+def test_what_waits_is_not_known_before_all_ends_are() -> None:
+    """Nothing is known of a log that could not be asked for."""
+    for ends in ({}, {"a:0": None}, {"a:0": 9, "b:0": None}):
+        assert _progress({"a:0": Position(9, START)}, ends).waiting() is None
+
+
 def test_a_store_that_has_gone_back_is_noticed() -> None:
-    """On the worker's own partitions; others may go on, and a partition that nobody has read says nothing."""
+    """On the worker's own partitions; others may go on. A position that is not there any more is the worst case."""
     progress = _progress({"a:0": Position(9, START), "b:0": Position(4, START)}, {"a:0": 9, "b:0": 4})
     assert not progress.went_back({"a:0": Position(9), "b:0": Position(3)}, {"a:0", "c:0"})
-    assert not progress.went_back({"a:0": Position(10)}, {"a:0", "b:0"})
+    assert progress.went_back({"a:0": Position(10)}, {"a:0", "b:0"})
     assert progress.went_back({"a:0": Position(8), "b:0": Position(4)}, {"a:0"})
