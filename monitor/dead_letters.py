@@ -14,19 +14,24 @@ from kafka.errors import KafkaError
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings
 from monitor.errors import DependencyUnavailable, Refusal, UsageError
-from monitor.events import Decoder
+from monitor.events import REASONS, Decoder
 from monitor.ingest.connection import BOOTSTRAP_MS, connection_options
 from monitor.ingest.dead_letters import NULL
 from monitor.ingest.probing import explained
 from monitor.summary import iso
 
+FOREIGN: Final = "foreign"
+"""The reason of what stands in the topic and is none of this service's."""
 _POLL_MS: Final = 500
 _STALLED_POLLS: Final = 60
 _REQUEST_S: Final = 60.0
+_DIGITS: Final = 20
+_WIDEST: Final = 400
 _LARGEST: Final = 512 * 1024 * 1024
 
 
@@ -64,12 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """List the dead letters or send them round again."""
+    if arguments.reason not in {None, FOREIGN, *REASONS}:
+        raise UsageError(f"--reason: got {arguments.reason!r}, expected one of {', '.join([*REASONS, FOREIGN])}")
     letters = (each for each in dead_letters(settings.kafka) if arguments.reason in (None, each.reason))
     found = _listed(settings, letters) if arguments.action == "list" else _retried(settings, letters)
     if arguments.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     elif arguments.action == "list":
-        Console().print(_table(found))
+        # Whole lines, however narrow the terminal: they are there to be searched.
+        Console(width=_WIDEST).print(_table(found))
     else:
         still = ", ".join(f"{reason} {count}" for reason, count in found["still_refused"].items())
         refused = sum(found["still_refused"].values())
@@ -123,10 +131,10 @@ def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int], place: str)
 def _letter(record: Any) -> Letter:
     headers = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
     numbers = [headers.get(name, "") for name in ("partition", "offset")]
-    partition, offset = (int(number) if number.isdecimal() else -1 for number in numbers)
+    partition, offset = (int(number) if number.isdecimal() and len(number) < _DIGITS else -1 for number in numbers)
     if not headers.get("topic") or partition < 0 or offset < 0:
         # Not from this service: shown under its own place, and never sent anywhere.
-        return Letter("", record.partition, record.offset, "foreign", "", "", None, None, record.timestamp)
+        return Letter("", record.partition, record.offset, FOREIGN, "", "", None, None, record.timestamp)
     return Letter(
         headers["topic"],
         partition,
@@ -169,11 +177,13 @@ def _table(found: dict[str, Any]) -> Table | str:
         return "no dead letters"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("topic", "reason", "count", "last refused", "the last one: partition, offset, what was wrong"):
-        table.add_column(column, justify="right" if column == "count" else "left", overflow="fold")
+        table.add_column(column, justify="right" if column == "count" else "left", no_wrap=True)
     for group in found["reasons"]:
         example = group["example"]
         wrong = f"{example['partition']}, {example['offset']}: {example['detail']}"
-        table.add_row(group["topic"], group["reason"], str(group["count"]), group["last_at"], wrong)
+        cells = (group["topic"], group["reason"], str(group["count"]), group["last_at"], wrong)
+        # Anybody may write headers; neither markup nor control characters of theirs are for the terminal.
+        table.add_row(*[Text("".join(each if each.isprintable() else "\ufffd" for each in cell)) for cell in cells])
     return table
 
 
@@ -188,23 +198,26 @@ def _retried(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
         producer = KafkaProducer(
             **connection_options(settings.kafka), acks="all", max_request_size=_LARGEST, metrics_enabled=False
         )
-        for each in letters:
-            decode = decoders.get(each.topic)
-            if decode is None:
-                still["foreign" if each.reason == "foreign" else "topic not configured"] += 1
-                continue
-            try:
-                decode(each.value, wall_clock())
-            except Refusal as refusal:
-                still[refusal.reason] += 1
-                continue
-            if each.partition not in producer.partitions_for(each.topic):
-                still["partition is gone"] += 1
-                continue
-            producer.send(each.topic, each.value, key=each.key, partition=each.partition).add_errback(failures.append)
-            sent += 1
-        producer.flush(timeout=_REQUEST_S)
-        producer.close(timeout=_REQUEST_S)
+        try:
+            for each in letters:
+                decode = decoders.get(each.topic)
+                if decode is None:
+                    still[FOREIGN if each.reason == FOREIGN else "topic not configured"] += 1
+                    continue
+                try:
+                    decode(each.value, wall_clock())
+                except Refusal as refusal:
+                    still[refusal.reason] += 1
+                    continue
+                if each.partition not in producer.partitions_for(each.topic):
+                    still["partition is gone"] += 1
+                    continue
+                sending = producer.send(each.topic, each.value, key=each.key, partition=each.partition)
+                sending.add_errback(failures.append)
+                sent += 1
+            producer.flush(timeout=_REQUEST_S)
+        finally:
+            producer.close(timeout=_REQUEST_S)
     except KafkaError as error:
         raise explained(settings.kafka, connection_options(settings.kafka), error) from error
     if failures:

@@ -196,7 +196,11 @@ def reset(arguments: argparse.Namespace, settings: Settings) -> int:
         held = totals(store)
         responses = sum(arm.responses for arms in held.values() for arm in arms.values())
         place = settings.store.url.partition("://")[2].rpartition("@")[2] or settings.store.url
-        what = f"everything that AB Monitor holds at {place}: {responses:,} responses of {', '.join(held) or 'nothing'}"
+        if not held:
+            print(f"there is nothing of AB Monitor at {place}")
+            drop_everything(store)
+            return 0
+        what = f"everything that AB Monitor holds at {place}: {responses:,} responses of {', '.join(held)}"
         if not arguments.yes:
             if not sys.stdin.isatty():
                 raise UsageError(f"reset deletes {what}. Without a terminal to ask on, it needs --yes")

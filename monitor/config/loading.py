@@ -35,7 +35,8 @@ _SECRETS: Final = {
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _CLUSTERS: Final = ("redis+cluster://", "rediss+cluster://")
-_SCHEMES: Final = ("redis://", "rediss://", *_CLUSTERS, "unix://", "embedded:")
+_SERVERS: Final = ("redis://", "rediss://")
+_SCHEMES: Final = (*_SERVERS, *_CLUSTERS, "unix://", "embedded:")
 _MOST_SHARDS: Final = 256
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
@@ -268,7 +269,7 @@ def _token(key: str, value: object) -> str:
     return token
 
 
-_SCALARS: Final = {_boolean, _port, _share, _count}
+_SCALARS: Final = {_boolean, _port, _share, _count, _shards}
 _KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
     {
         "bootstrap_servers": text,
@@ -359,7 +360,12 @@ def _check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
     shown = re.sub(r"//.*@", "//…@", url)
     if not url.startswith(_SCHEMES) or url in _SCHEMES:
         raise ConfigError("store.url", shown, f"one of {' '.join(_SCHEMES)}")
-    if url.startswith(_CLUSTERS) and url.partition("://")[2].partition("/")[2] not in {"", "0"}:
+    if not url.startswith("embedded:") and "?" in url:
+        raise ConfigError("store.url", shown, "no ?options: whatever can be set has a key of its own")
+    database = url.partition("://")[2].partition("/")[2]
+    if url.startswith(_SERVERS) and not re.fullmatch(r"[0-9]{0,9}", database):
+        raise ConfigError("store.url", shown, "the number of a database after the last /, such as redis://HOST:6379/0")
+    if url.startswith(_CLUSTERS) and database not in {"", "0"}:
         raise ConfigError("store.url", shown, "no database but 0: a cluster has no other")
     if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
         raise ConfigError("store.url", "redis://…@…", f"the password in {PREFIX}STORE_PASSWORD, not in the file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from monitor.aggregates import BUCKETS_PER_CHUNK, Ints, Layout, bucket_span_ms, 
 from monitor.config import DecaySpec
 from monitor.store import Commit, Keys
 
-_DIFFERENCE = np.dtype([("index", ">u2"), ("difference", ">i8")])
+DIFFERENCE: Final = np.dtype([("index", ">u2"), ("difference", ">i8")])
+"""How a commit writes one changed integer of a record."""
 _VARIANT_SHIFT = 48
 
 
@@ -55,7 +57,7 @@ def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, cells: I
     if not len(row):
         return
     bucket = cells[row] & ((1 << _VARIANT_SHIFT) - 1)
-    packed = np.empty(len(row), dtype=_DIFFERENCE)
+    packed = np.empty(len(row), dtype=DIFFERENCE)
     packed["index"] = bucket % BUCKETS_PER_CHUNK * sums.shape[1] + column
     packed["difference"] = sums[row, column]
     chunk = cells[row] >> _VARIANT_SHIFT << _VARIANT_SHIFT | bucket // BUCKETS_PER_CHUNK
@@ -102,7 +104,7 @@ def _write_record(commit: Commit, key: bytes, total: Ints) -> bool:
     (places,) = np.nonzero(total)
     if not len(places):
         return False
-    packed = np.empty(len(places), dtype=_DIFFERENCE)
+    packed = np.empty(len(places), dtype=DIFFERENCE)
     packed["index"] = places
     packed["difference"] = total[places]
     commit.differences += (key, packed.tobytes())

@@ -64,7 +64,7 @@ class Sweeper:
 
     def _drop_chunks(self) -> None:
         for experiment in self._experiments:
-            newest_ms = self._store.newest_response_ms(experiment.number, len(experiment.arms))
+            newest_ms = self._store.newest_response_ms(experiment.number, range(len(experiment.arms)))
             if newest_ms is None:
                 continue
             for decay in experiment.settings.decay:

@@ -8,7 +8,8 @@ from monitor.store.inspection import warnings
 from monitor.store.keys import Keys
 from monitor.store.opening import Opened, open_store, view_store
 from monitor.store.reading import Reader
-from monitor.store.redis import Advance, Commit, Position, RedisStore, Refusals, Sent, State, Status
+from monitor.store.records import Advance, Commit, Position, Refusals, Sent, State, Status
+from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
 
 __all__ = [

@@ -61,7 +61,7 @@ def _node(place: str) -> Any:
 
 
 _REFUSED: Final = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
-_REFUSED_CODES: Final = ("HELLO must be called with the client already authenticated",)
+_NO_USER: Final = ("HELLO must be called with the client already authenticated", "NOAUTH", "Authentication required")
 _WAIT: Final = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -96,8 +96,12 @@ def _meaning(settings: StoreSettings, store: str, error: Exception) -> Exception
     said = str(cause)
     refused = refusal(settings, cause)
     meaning: Exception = error
-    if isinstance(cause, _REFUSED) or said.startswith(_REFUSED_CODES):
+    if said.startswith(_NO_USER) and not settings.password:
+        meaning = UsageError(f"{store} asks for a password: set ABMONITOR_STORE_PASSWORD")
+    elif isinstance(cause, _REFUSED) or said.startswith(_NO_USER):
         meaning = UsageError(f"{store} refuses this user: {said}")
+    elif "DB index is out of range" in said or "invalid DB index" in said:
+        meaning = UsageError(f"{store} has no database of this number")
     elif refused is not None:
         meaning = UsageError(f"{store}: {refused}")
     elif "Cluster mode is not enabled" in str(error):

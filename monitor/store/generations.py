@@ -14,6 +14,8 @@ from monitor.errors import StoreOwned
 from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, ROOT, Keys
 from monitor.store.opening import stored_experiments
+from monitor.store.redis import live_number
+from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
 
 _AT_ONCE: Final = 5_000
@@ -40,10 +42,16 @@ def live_store(settings: StoreSettings, *, as_stored: bool = False) -> Shards:
     """
     client: Any = connect(settings)
     with unavailable(settings):
-        live = int(client.get(LIVE) or 0)
+        known = client.get(LIVE)
+        live = live_number(known)
         # Stores that were made before there were several have one.
         stored, schema = client.hmget(Keys(live).meta, ["shards", "schema"])
         stored = stored or (1 if schema else None)
+    if not as_stored and known is None and schema is None and (others := generations(Shards(settings, client=client))):
+        raise StoreOwned(
+            f"{LIVE.decode()} is missing, but there is a generation {max(others)}: set it to what was live, or "
+            "start anew with `ab-monitor reset`"
+        )
     count = _wanted(settings, client) if stored is None else int(stored)
     if settings.shards not in {None, count} and not as_stored:
         raise StoreOwned(
@@ -131,8 +139,9 @@ def totals(store: Shards) -> dict[str, dict[str, ArmTotals]]:
             record = np.zeros(layout.response_width, dtype=np.int64)
             for shard in store:
                 with unavailable(store.settings):
-                    value = store.client.get(shard.keys.responses(stored["number"], index)) or b""
-                record[: len(value) // 8] += np.frombuffer(value, dtype=">i8")
+                    key = shard.keys.responses(stored["number"], index)
+                    part = decode_record(key, store.client.get(key))
+                record[: len(part)] += part
             rated = int(record[2])
             means = {
                 metric: total / (rated - undefined) if rated > undefined else None

@@ -36,8 +36,9 @@ def view_store(store: Shards, settings: Settings) -> Mapping[str, int]:
     Raises `StoreOwned` as `open_store` does.
     """
     with unavailable(settings.store):
-        _check_schemas(store)
-        stored = stored_experiments(store)
+        meta = _check_schemas(store)
+        stored = _registered(store, meta)
+    _check_hash_key(settings, meta)
     _check_definitions(stored, {experiment.name: definitions(experiment) for experiment in settings.experiments})
     return {each.name: int(stored[each.name]["number"]) if each.name in stored else 0 for each in settings.experiments}
 
@@ -51,7 +52,7 @@ def open_store(store: Shards, settings: Settings) -> Opened:
     wanted = {experiment.name: definitions(experiment) for experiment in settings.experiments}
     with unavailable(settings.store):
         meta = _check_schemas(store)
-        stored = stored_experiments(store)
+        stored = _registered(store, meta)
         _check_definitions(stored, wanted)
         if int(meta.get(b"shards", len(store))) != len(store):
             raise StoreOwned(f"the store has {int(meta[b'shards'])} shards, not {len(store)}")
@@ -80,6 +81,16 @@ def stored_experiments(store: Shards) -> dict[str, dict[str, Any]]:
     with unavailable(store.settings):
         texts = store.client.hgetall(store.first.keys.definitions)
     return {name.decode(): json.loads(text) for name, text in texts.items()}
+
+
+def _registered(store: Shards, meta: Mapping[bytes, bytes]) -> dict[str, dict[str, Any]]:
+    stored = stored_experiments(store)
+    if not stored and int(meta.get(b"experiments", 0)):
+        raise StoreOwned(
+            f"{store.first.keys.definitions.decode()} is missing, which says what the aggregates are of. "
+            "`ab-monitor rebuild` makes new ones from Kafka"
+        )
+    return stored
 
 
 def _check_schemas(store: Shards) -> Mapping[bytes, bytes]:
@@ -119,17 +130,33 @@ def _check_definitions(stored: Mapping[str, dict[str, Any]], wanted: Mapping[str
 
 def _hash_key(store: RedisStore, settings: Settings, meta: Mapping[bytes, bytes]) -> bytes:
     """Return the configured key, or the one that the store made for itself; refuse one the rows were not made with."""
-    if settings.store.user_hash_key is None:
+    _check_hash_key(settings, meta)
+    key = _own_key(settings)
+    if key is None:
+        store.client.hsetnx(store.keys.meta, "hash_key", secrets.token_bytes(_KEY_BYTES))
+        made: bytes = store.client.hget(store.keys.meta, "hash_key")
+        return made
+    store.client.hsetnx(store.keys.meta, "hash_check", _hash_check(key))
+    _check_hash_key(settings, store.client.hgetall(store.keys.meta))
+    return key
+
+
+def _own_key(settings: Settings) -> bytes | None:
+    secret = settings.store.user_hash_key
+    return None if secret is None else blake2b(secret.encode(), digest_size=_KEY_BYTES).digest()
+
+
+def _hash_check(key: bytes) -> bytes:
+    return blake2b(b"check", key=key, digest_size=_KEY_BYTES).digest()
+
+
+def _check_hash_key(settings: Settings, meta: Mapping[bytes, bytes]) -> None:
+    """Raise `StoreOwned` if the rows were made with another key."""
+    key = _own_key(settings)
+    if key is None:
         if b"hash_check" in meta and b"hash_key" not in meta:
             raise StoreOwned("the store was made with a store.user_hash_key; set the same one")
-        store.client.hsetnx(store.keys.meta, "hash_key", secrets.token_bytes(_KEY_BYTES))
-        key: bytes = store.client.hget(store.keys.meta, "hash_key")
-        return key
-    key = blake2b(settings.store.user_hash_key.encode(), digest_size=_KEY_BYTES).digest()
-    if b"hash_key" in meta:
+    elif b"hash_key" in meta:
         raise StoreOwned("the store was made without store.user_hash_key; start without it, or with an empty store")
-    check = blake2b(b"check", key=key, digest_size=_KEY_BYTES).digest()
-    store.client.hsetnx(store.keys.meta, "hash_check", check)
-    if store.client.hget(store.keys.meta, "hash_check") != check:
+    elif meta.get(b"hash_check", _hash_check(key)) != _hash_check(key):
         raise StoreOwned("the store was made with another store.user_hash_key")
-    return key

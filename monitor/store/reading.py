@@ -25,6 +25,7 @@ from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.store.connection import unavailable
 from monitor.store.keys import LIVE
 from monitor.store.redis import RedisStore
+from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 
@@ -136,8 +137,8 @@ class Reader:
         replies = iter(pipeline.execute())
         latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
         for arm in arms:
-            arm.responses[:] += _integers(next(replies), len(arm.responses))
-            arm.units[:] += _integers(next(replies), len(arm.units))
+            _add_record(arm.responses, keys.responses(arm.number, arm.variant), next(replies))
+            _add_record(arm.units, keys.units(arm.number, arm.variant), next(replies))
             arm.kinds.update({kind.decode(): int(count) for kind, count in next(replies).items()})
             for decay in arm.experiment.decay:
                 arm.chunks[decay.name].update(map(int, next(replies)))
@@ -189,11 +190,10 @@ class Reader:
                         names = [shard.keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks]
                         pipeline.execute_command("MGET", *names)
                 replies = iter(pipeline.execute())
-                for (_, _, chunks), table in zip(wanted, tables, strict=True):
+                for (arm, decay, chunks), table in zip(wanted, tables, strict=True):
                     for place, stored in enumerate(next(replies) if chunks else ()):
-                        if stored:
-                            part = table[place * BUCKETS_PER_CHUNK : (place + 1) * BUCKETS_PER_CHUNK]
-                            part += _integers(stored, part.size).reshape(part.shape)
+                        part = table[place * BUCKETS_PER_CHUNK : (place + 1) * BUCKETS_PER_CHUNK].reshape(-1)
+                        _add_record(part, shard.keys.chunk(arm.number, arm.variant, decay.name, chunks[place]), stored)
         return tables
 
     def _read(self, arm: _Arm, decay: DecaySpec, chunks: Sequence[int], table: Ints) -> Series | None:
@@ -272,13 +272,10 @@ def _bounded(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[s
     return {kind: known[kind] for kind in sorted(shown)}
 
 
-def _integers(stored: bytes | None, width: int) -> Ints:
-    """Return a stored vector, zeros where it was never written."""
-    vector = np.zeros(width, dtype=np.int64)
-    if stored:
-        found = np.frombuffer(stored, dtype=">i8")
-        vector[: len(found)] = found
-    return vector
+def _add_record(total: Ints, key: bytes, stored: bytes | None) -> None:
+    """Add what a record holds; its end was never written if that is zero."""
+    found = decode_record(key, stored)
+    total[: len(found)] += found
 
 
 def _decayed(series: Series | None, metric: int, as_of_ms: int, decay: DecaySpec) -> DecayedMean:

@@ -14,12 +14,11 @@ positions tell whether the script ran.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import redis
 import redis.exceptions
@@ -28,6 +27,7 @@ from monitor.config import StoreSettings
 from monitor.errors import StoreOwned
 from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, Keys
+from monitor.store.records import Commit, Position, Sent, State, Status, decode_position, encode_progress
 
 SCHEMA: Final = 2
 _READ_AT_ONCE: Final = 5000
@@ -35,102 +35,7 @@ _SCAN_AT_ONCE: Final = 2000
 _PAIR: Final = 2
 Reply = TypeVar("Reply")
 
-Status = Literal["applied", "moved", "changed", "swept", "restarted", "switched"]
 _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "restarted", "switched")
-
-
-class Refusals(NamedTuple):
-    """How many of a partition's events were refused: in a row up to now, and of the latest ones."""
-
-    run: int = 0
-    records: int = 0
-    refused: int = 0
-
-
-_NONE_REFUSED: Final = Refusals()
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far a partition was applied."""
-
-    next_offset: int
-    newest_ms: int = 0
-    """The newest event time applied; 0 before the first."""
-    refusals: Refusals = _NONE_REFUSED
-    origin: str = ""
-    """The log that the offset is of: the topic's identity, and after `entered` how often and where it went on anew."""
-
-    @property
-    def topic(self) -> str:
-        """The topic's identity: one of the same name that was created anew is another; empty if it is not known."""
-        return self.origin.partition("#")[0]
-
-    @property
-    def reached(self) -> tuple[int, int]:
-        """What says which of two positions of a partition is further: the number of logs entered, the offset."""
-        return self._entries()[0], self.next_offset
-
-    def entered(self, topic: str, begin: int) -> Position:
-        """Return the position in what follows after a loss: offsets of before mean nothing there."""
-        return Position(begin, origin=f"{topic}#{self._entries()[0] + 1}@{begin}")
-
-    def entry(self) -> Position:
-        """Return the position at which this log was entered."""
-        return Position(self._entries()[1], origin=self.origin)
-
-    def _entries(self) -> tuple[int, int]:
-        number, _, begin = self.origin.partition("#")[2].partition("@")
-        return int(number or 0), int(begin or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """One partition's step: from the offset the worker expects (None: no position yet) to its next position."""
-
-    partition: str
-    expected: int | None
-    position: Position
-    left: str | None = None
-    """Origin of the position that is expected, if it is another log's."""
-
-
-@dataclass(slots=True)
-class Commit:
-    """One batch's writes, in the order in which the script takes them; lists are flat (see commit.lua)."""
-
-    advances: list[Advance] = field(default_factory=list)
-    rows: list[bytes] = field(default_factory=list)
-    versions: bytearray = field(default_factory=bytearray)
-    differences: list[bytes] = field(default_factory=list)
-    counts: list[bytes | int] = field(default_factory=list)
-    stamps: list[bytes | int] = field(default_factory=list)
-    latest: list[bytes | int] = field(default_factory=list)
-    notes: list[bytes | int] = field(default_factory=list)
-    sends: list[bytes] = field(default_factory=list)
-    receipts: list[bytes] = field(default_factory=list)
-
-
-class Sent(NamedTuple):
-    """An entry of an outbox, and the one before it (b"" for none)."""
-
-    before: bytes
-    entry: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the store says of itself."""
-
-    commits: int
-    sweeps: int
-    swept_ms: Mapping[str, int]
-    """Experiment number (or "p" for rows without their response) → responses before this time are gone."""
-    positions: Mapping[str, Position]
-    furthest: Mapping[str, int] = field(default_factory=dict)
-    """Next offset of the shard that is furthest, where shards are not equally far."""
-    lanes: Mapping[bytes, bytes] = field(default_factory=dict)
-    """See `Keys`: the last entries sent to and applied from other shards."""
 
 
 class RedisStore:
@@ -165,18 +70,8 @@ class RedisStore:
             self.client.ping()
 
     def state(self) -> State:
-        """Read the positions and remember the number of commits and sweeps as this worker's belief.
-
-        Raises `StoreOwned` when the store has been emptied, or switched to another generation, since it was opened.
-        """
-        (meta, offsets, progress, lanes), live, run = self._said()
-        if self.opened and live is not None:
-            self.check_live(live)
-        if self.opened and b"schema" not in meta:
-            raise StoreOwned(
-                "the store was emptied while it was in use. Start again: without positions, events are read again from "
-                "where kafka.start says"
-            )
+        """Read the positions and remember the number of commits and sweeps as this worker's belief."""
+        (meta, offsets, progress, lanes), run = self._said()
         self._run = run
         if meta.get(b"begun", b"0") != meta.get(b"seq", b"0"):
             raise StoreOwned(
@@ -192,16 +87,27 @@ class RedisStore:
 
     def look(self) -> tuple[Mapping[str, Position], Mapping[bytes, bytes], bool]:
         """Read the positions, the lanes, and whether the server is the one that is believed in; beliefs stay."""
-        (_, offsets, progress, lanes), _, run = self._said()
+        (_, offsets, progress, lanes), run = self._said()
         return _positions(offsets, progress), lanes, run == self._run
 
-    def _said(self) -> tuple[list[dict[bytes, bytes]], bytes | None, str]:
-        """Return meta, offsets, progress and lanes, the number of the live generation, the run of the server."""
+    def _said(self) -> tuple[list[dict[bytes, bytes]], str]:
+        """Return meta, offsets, progress and lanes, and the run of the server.
+
+        Raises `StoreOwned` when the store has been emptied, or switched to another generation, since it was opened.
+        """
         keys = self.keys
         names = [keys.meta, keys.offsets, keys.progress, keys.lanes]
         with unavailable(self.settings):
             *tables, live, run = self._run_script(self._state, [*names, LIVE] if keys.shard == 0 else names)
-        return [dict(zip(table[::2], table[1::2], strict=True)) for table in tables], live, run.decode()
+        meta, *others = (dict(zip(table[::2], table[1::2], strict=True)) for table in tables)
+        if self.opened and live is not None:
+            self.check_live(live)
+        if self.opened and b"schema" not in meta:
+            raise StoreOwned(
+                "the store was emptied while it was in use. Start again: without positions, events are read again from "
+                "where kafka.start says"
+            )
+        return [meta, *others], run.decode()
 
     def _meet_server(self) -> None:
         """Have a server that was started since rewrite its append-only file.
@@ -231,9 +137,10 @@ class RedisStore:
 
     def check_live(self, live: bytes | None) -> None:
         """Raise `StoreOwned` unless the live generation is the one that this store was opened under."""
-        if int(live or 0) != self.live:
+        now = live_number(live)
+        if now != self.live:
             raise StoreOwned(
-                f"the store was switched to generation {int(live or 0)} (`ab-monitor rebuild`); start again to use it"
+                f"the store was switched to generation {now} (`ab-monitor rebuild`); start again to use it"
             )
 
     def positions(self) -> Mapping[str, Position]:
@@ -270,7 +177,7 @@ class RedisStore:
                 "" if step.expected is None else step.expected,
                 step.position.origin if step.left is None else step.left,
                 step.position.next_offset,
-                _encode(step.position),
+                encode_progress(step.position),
             )
         for part, width in ((commit.rows, 2), (commit.differences, 2), (commit.counts, 3), (commit.stamps, 2)):
             _split(part, width, keys, arguments)
@@ -353,10 +260,10 @@ class RedisStore:
                     self.client.hset(self.keys.meta, f"closed:{experiment}", 1)
                 yield deleted
 
-    def newest_response_ms(self, experiment: int, variants: int) -> int | None:
-        """Return the newest response's time over all variants of an experiment; None before the first."""
+    def newest_response_ms(self, experiment: int, variants: Iterable[int]) -> int | None:
+        """Return the newest response's time over variants of an experiment; None before the first."""
         with unavailable(self.settings):
-            times = self.client.hmget(self.keys.latest, [f"{experiment}:{variant}:r" for variant in range(variants)])
+            times = self.client.hmget(self.keys.latest, [f"{experiment}:{variant}:r" for variant in variants])
         return max((int(time) for time in times if time is not None), default=None)
 
     def drop_chunks(self, experiment: int, variant: int, decay: str, oldest: int) -> None:
@@ -371,6 +278,13 @@ class RedisStore:
                 pipeline.execute()
 
 
+def live_number(stored: bytes | None) -> int:
+    """Return the number of the live generation: the first one's until there was another."""
+    if stored is not None and not stored.isdigit():
+        raise StoreOwned(f"{LIVE.decode()} is {stored!r}, not the number of a generation")
+    return int(stored or 0)
+
+
 def _split(part: Sequence[bytes | int], width: int, keys: list[Any], arguments: list[Any]) -> None:
     """Take apart flat records of `width`: their first fields are keys, the others arguments."""
     keys += part[::width]
@@ -383,18 +297,9 @@ def _split(part: Sequence[bytes | int], width: int, keys: list[Any], arguments: 
 
 
 def _positions(offsets: Mapping[bytes, bytes], progress: Mapping[bytes, bytes]) -> dict[str, Position]:
-    return {name.decode(): _decode(int(offset), progress[name]) for name, offset in offsets.items()}
+    return {name.decode(): decode_position(int(offset), progress[name]) for name, offset in offsets.items()}
 
 
 def _escaped(text: bytes) -> bytes:
     """Return the bytes as a pattern that matches only them."""
     return b"".join(b"\\" + bytes((byte,)) if byte in b"*?[]^-\\" else bytes((byte,)) for byte in text)
-
-
-def _encode(position: Position) -> str:
-    return ":".join(map(str, (position.newest_ms, *position.refusals, position.origin)))
-
-
-def _decode(next_offset: int, progress: bytes) -> Position:
-    newest_ms, run, records, refused, origin = progress.decode().split(":", 4)
-    return Position(next_offset, int(newest_ms), Refusals(int(run), int(records), int(refused)), origin)

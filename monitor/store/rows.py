@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
+from monitor.aggregates import Ints
 from monitor.attribution import Row, Student
+from monitor.errors import StoreOwned
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(
@@ -23,8 +26,11 @@ def encode_row(row: Row) -> bytes:
 
 
 def decode_row(stored: bytes) -> Row:
-    """Return the row that `encode_row` wrote."""
-    arm, timestamp_ms, student, items, ranks, reactions = _decode_row(memoryview(stored)[VERSION_BYTES:])
+    """Return the row that `encode_row` wrote; raises `StoreOwned` for anything else."""
+    try:
+        arm, timestamp_ms, student, items, ranks, reactions = _decode_row(memoryview(stored)[VERSION_BYTES:])
+    except msgspec.MsgspecError as error:
+        raise _damaged("the row of a response", error) from None
     return Row(timestamp_ms, arm, student, items, ranks, reactions, int.from_bytes(stored[:VERSION_BYTES]))
 
 
@@ -42,15 +48,29 @@ def encode_student(student: Student) -> bytes:
 
 
 def decode_student(stored: bytes, width: int) -> Student:
-    """Return the student that `encode_student` wrote, with sums vectors of `width`."""
-    first_ms, first_variant, totals, days = _decode_student(memoryview(stored)[VERSION_BYTES:])
-    return Student(
-        first_ms,
-        first_variant,
-        {variant: _padded(sums, width) for variant, *sums in totals},
-        {(variant, day): _padded(sums, width) for variant, day, *sums in days},
-        int.from_bytes(stored[:VERSION_BYTES]),
-    )
+    """Return the student that `encode_student` wrote, with sums vectors of `width`; raises `StoreOwned`."""
+    try:
+        first_ms, first_variant, totals, days = _decode_student(memoryview(stored)[VERSION_BYTES:])
+        return Student(
+            first_ms,
+            first_variant,
+            {variant: _padded(sums, width) for variant, *sums in totals},
+            {(variant, day): _padded(sums, width) for variant, day, *sums in days},
+            int.from_bytes(stored[:VERSION_BYTES]),
+        )
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _damaged("the row of a student", error) from None
+
+
+def decode_record(key: bytes, stored: bytes | None) -> Ints:
+    """Return the integers of a record over responses or students, none if there is nothing; raises `StoreOwned`."""
+    if stored is not None and len(stored) % 8:
+        raise _damaged(key.decode(), f"{len(stored)} bytes are no whole number of integers")
+    return np.frombuffer(stored or b"", dtype=">i8").astype(np.int64)
+
+
+def _damaged(what: str, why: object) -> StoreOwned:
+    return StoreOwned(f"{what} is damaged ({why}): the store cannot be trusted. `ab-monitor rebuild` makes a new one")
 
 
 def _trimmed(sums: list[int]) -> list[int]:

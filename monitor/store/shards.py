@@ -8,7 +8,8 @@ from typing import Any
 from monitor.config import StoreSettings
 from monitor.store.connection import connect
 from monitor.store.keys import Keys
-from monitor.store.redis import Position, RedisStore
+from monitor.store.records import Position
+from monitor.store.redis import RedisStore
 
 
 class Shards:

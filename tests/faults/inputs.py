@@ -122,6 +122,17 @@ def _memory_mb(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
+def _forge(arena: Arena) -> None:
+    """Write dead letters of a partition that there is not, and of nobody."""
+    event = arena.events[0].payload
+    producer = arena.producer()
+    for partition in ("99", "9" * 5_000):
+        headers = {"topic": arena.topics["responses"], "partition": partition, "offset": "1", "reason": "list_too_long"}
+        producer.send(arena.topics["dead"], event, headers=[(name, text.encode()) for name, text in headers.items()])
+    producer.flush()
+    producer.close()
+
+
 @fault(
     "input",
     "Dead letters sent round again",
@@ -146,10 +157,12 @@ def retried(ground: Ground) -> Result:
         with arena.worker():
             arena.write(rest, per_second=5_000)
             arena.finish()
+            _forge(arena)
             began = time.monotonic()
             done = ab_monitor("dead-letters", "--config", arena.config, "retry")
             assert done.returncode == 0, done.stderr
             assert f"{refused} sent back" in done.stdout
+            assert "2 still refused: partition is gone 1, foreign 1" in done.stdout
             arena.finish()
             arena.result.resumed_s = time.monotonic() - began
         arena.result.times = refused

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.audit import audit
-from monitor.errors import DependencyUnavailable
+from monitor.errors import DependencyUnavailable, StoreOwned
 from monitor.events import Feedback, Response
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
@@ -83,6 +83,8 @@ def _delete(pattern: bytes) -> Callable[[Bench], None]:
         (_delete(b"rr-1"), "rated responses"),
         (_delete(b"s*"), "students, integer 0"),
         (_delete(b"b:*:24h:*"), "24h bucket"),
+        (_delete(b"i:*:0:24h"), "is in the index"),
+        (_delete(b"t"), "newest response"),
     ],
 )
 def test_every_kind_of_damage_is_named(bench: Bench, corrupt: Callable[[Bench], None], said: str) -> None:
@@ -90,6 +92,33 @@ def test_every_kind_of_damage_is_named(bench: Bench, corrupt: Callable[[Bench], 
     assert audit(bench.shards, bench.settings).differences == []
     corrupt(bench)
     assert said in " ".join(each.what for each in audit(bench.shards, bench.settings).differences)
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "said"),
+    [
+        (b"rr-1", b"", "the row of a response is damaged"),
+        (b"rr-1", b"\0\0\0\1garbage", "the row of a response is damaged"),
+        (b"a:1:0", b"zzz", r"abm:\{0\}:0:a:1:0 is damaged \(3 bytes"),
+        (b"d", None, "abm:.*:d is missing"),
+    ],
+)
+def test_what_cannot_be_read_is_named_in_a_line(bench: Bench, key: bytes, content: bytes | None, said: str) -> None:
+    """And nobody goes on as if it were nothing."""
+    bench.store.client.delete(bench.store.keys.prefix + key)
+    if content is not None:
+        bench.store.client.set(bench.store.keys.prefix + key, content)
+    with pytest.raises(StoreOwned, match=said):
+        audit(bench.shards, bench.settings)
+
+
+def test_a_batch_that_reached_only_some_shards_is_no_damage(redis_server: RedisServer) -> None:
+    """It is not finished: a worker does that."""
+    bench = Bench(redis_server, shards=2)
+    bench.feed([[_response(number, START) for number in range(20)]])
+    bench.store.client.hset(bench.store.keys.lanes, ">1:t:0", "9-0")
+    with pytest.raises(DependencyUnavailable, match="1 batches have reached some shards only"):
+        audit(bench.shards, bench.settings)
 
 
 def test_what_was_swept_is_no_damage(bench: Bench) -> None:

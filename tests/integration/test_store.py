@@ -19,6 +19,7 @@ from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
+from monitor.ingest.writer import DirectWriter
 from monitor.store import (
     Advance,
     Commit,
@@ -31,7 +32,8 @@ from monitor.store import (
     view_store,
     warnings,
 )
-from monitor.store.generations import drop, generations
+from monitor.store.generations import drop, generations, live_store
+from monitor.store.keys import LIVE
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.dump import dump
@@ -163,6 +165,39 @@ class TestOpening:
                 opened = list(together.map(lambda store: open_store(store, settings), stores))
             assert {each.numbers["ranker"] for each in opened} == {1}
             assert stores[0].client.hget(stores[0].first.keys.meta, "experiments") == b"1"
+
+    def test_a_wrong_hash_key_is_seen_by_just_looking(self, store_server: RedisServer) -> None:
+        """`check` says what `run` would say."""
+        bench = Bench(store_server)
+        for key in (None, "another"):
+            other = replace(bench.settings, store=replace(bench.settings.store, user_hash_key=key))
+            with pytest.raises(StoreOwned, match="user_hash_key"):
+                view_store(bench.shards, other)
+
+    def test_a_store_that_does_not_say_what_is_live_is_refused(self, store_server: RedisServer) -> None:
+        """Its numbers would seem to be gone, or what is stale would be shown."""
+        bench = Bench(store_server)
+        client = bench.store.client
+        client.rename(b"abm:{0}:0:m", b"abm:{0}:3:m")
+        client.delete(LIVE)
+        with pytest.raises(StoreOwned, match=r"abm:\{0\}:live is missing, but there is a generation 3"):
+            live_store(bench.settings.store)
+        client.set(LIVE, "zzz")
+        with pytest.raises(StoreOwned, match=r"abm:\{0\}:live is b'zzz'"):
+            live_store(bench.settings.store)
+
+    def test_an_idle_worker_notices_what_became_of_its_store(self, store_server: RedisServer) -> None:
+        """By looking, without anything to write."""
+        bench = Bench(store_server)
+        worker = DirectWriter([bench.experiment], Identities(b"key"), bench.store)
+        worker.state([])
+        assert worker.look() == ({}, False)
+        bench.store.client.set(LIVE, 5)
+        with pytest.raises(StoreOwned, match="switched to generation 5"):
+            worker.look()
+        bench.store.client.flushall()
+        with pytest.raises(StoreOwned, match="emptied"):
+            worker.look()
 
     def test_another_number_of_shards_is_refused(self, store_server: RedisServer) -> None:
         """Half of the shards have names of all of them: what they hold is not the whole."""

@@ -53,6 +53,7 @@ class TestEnvironment:
             tmp_path,
             GOOD,
             ABMONITOR_HTTP_PORT="8000",
+            ABMONITOR_STORE_SHARDS="4",
             ABMONITOR_KAFKA_BOOTSTRAP_SERVERS="a:1,b:2",
             ABMONITOR_EXPERIMENTS_0_GAIN="exp2",
             ABMONITOR_EXPERIMENTS_0_DECAY='["2h"]',
@@ -60,6 +61,7 @@ class TestEnvironment:
             PATH="/bin",
         )
         assert settings.http.port == 8000
+        assert settings.store.shards == 4
         assert settings.kafka.bootstrap_servers == "a:1,b:2"
         assert settings.experiments[0].gain == "exp2"
         assert [decay.name for decay in settings.experiments[0].decay] == ["2h"]
@@ -127,6 +129,9 @@ FAULTS = [
     (_section("[kafka]\nsasl_password = 'x'"), "kafka.sasl_password", "ABMONITOR_KAFKA_SASL_PASSWORD"),
     (_section("[store]\nurl = 'http://a'"), "store.url", "redis://"),
     (_section("[store]\nurl = 'redis+cluster://a:7000/1'"), "store.url", "no database but 0"),
+    (_section("[store]\nurl = 'redis://a/main'"), "store.url", "the number of a database"),
+    (_section("[store]\nurl = 'redis://a/-1'"), "store.url", "the number of a database"),
+    (_section("[store]\nurl = 'redis://a?db=3'"), "store.url", "no ?options"),
     (_section("[store]\nshards = 0"), "store.shards", "an integer from 1 to 256"),
     (_section("[store]\nurl = 'redis://:secret@a'"), "store.url", "ABMONITOR_STORE_PASSWORD"),
     (_section("[store]\nurl = 5"), "store.url", "a non-empty string"),

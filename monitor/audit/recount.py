@@ -1,4 +1,4 @@
-"""`ab-monitor audit`: compares the stored aggregates with the stored rows.
+"""Compares the stored aggregates with the stored rows.
 
 Every integer that can be recomputed from rows that are still held is recomputed and compared:
 
@@ -13,36 +13,28 @@ between, the audit starts over a few times and then says so.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms, oldest_chunk
 from monitor.attribution import DAY_MS, PENDING, Row, Student, pack_unit, response_sums, standing
 from monitor.config import Settings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.differences import Changes, write_responses, write_units
+from monitor.ingest.differences import DIFFERENCE, Changes, write_responses, write_units
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.lanes import Unsettled
-from monitor.store import Commit, RedisStore, Shards, State, served, view_store
+from monitor.store import Commit, RedisStore, Shards, State, view_store
 from monitor.store.connection import unavailable
-from monitor.store.generations import live_store
-from monitor.store.rows import decode_row, decode_student
+from monitor.store.rows import decode_record, decode_row, decode_student
 from monitor.summary import iso
 
 _AT_ONCE: Final = 5_000
 _ATTEMPTS: Final = 3
-_SHOWN: Final = 20
 _ROW: Final = ord("r")
-_DIFFERENCE: Final = np.dtype([("index", ">u2"), ("difference", ">i8")])
 _RESPONSES: Final = ("responses", "their offsets", "rated responses", "their offsets")
 _PER_METRIC: Final = (
     "undefined {}", "their offsets", "Σ {}, low", "Σ {}, high", "Σ {}·offset, low", "Σ {}·offset, high",
@@ -71,27 +63,6 @@ class Findings:
     unchecked: list[str] = field(default_factory=list)
     rows: int = 0
     students: int = 0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's flags."""
-    parser.add_argument("--experiment", metavar="E", help="only this one")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Audit the store; return 0 if all agrees, 1 if something differs."""
-    with served(settings.store, existing=True) as reached:
-        store = live_store(reached)
-        try:
-            findings = audit(store, settings)
-        finally:
-            store.close()
-    if arguments.json:
-        print(json.dumps(_json(findings), indent=1, ensure_ascii=False))
-    else:
-        _show(findings)
-    return 1 if findings.differences else 0
 
 
 def audit(store: Shards, settings: Settings) -> Findings:
@@ -130,6 +101,7 @@ class _Pass:
         self._closed = frozenset[int]().union(*(shard.closed() for shard in store))
         self._expected: dict[bytes, Counter[int]] = defaultdict(Counter)
         self._kinds: Counter[tuple[int, str]] = Counter()
+        self._newest_ms: Counter[int] = Counter()
         self._totals: dict[tuple[int, int], list[int]] = {}
         self._findings = Findings()
 
@@ -173,6 +145,7 @@ class _Pass:
             changes = Changes()
             for row in rows:
                 variant = row.arm & 255
+                self._newest_ms[row.arm] = max(self._newest_ms[row.arm], row.timestamp_ms)
                 value = experiment.rules.evaluate(row)
                 changes.responses += (1, variant, row.timestamp_ms, value.rated, *value.values)
                 if not row.student:
@@ -212,7 +185,7 @@ class _Pass:
         write_responses(*arguments, experiment.settings.decay, changes)
         write_units(*arguments, changes)
         for key, packed in zip(commit.differences[::2], commit.differences[1::2], strict=True):
-            found = np.frombuffer(packed, dtype=_DIFFERENCE)
+            found = np.frombuffer(packed, dtype=DIFFERENCE)
             known = self._expected[key]
             for index, difference in zip(found["index"].tolist(), found["difference"].tolist(), strict=True):
                 known[index] += difference
@@ -221,8 +194,7 @@ class _Pass:
 
     def _vector(self, key: bytes) -> Ints:
         with unavailable(self._store.settings):
-            stored = [self._store.client.get(name) for name in self._everywhere(key)]
-        parts = [np.frombuffer(part or b"", dtype=">i8") for part in stored]
+            parts = [decode_record(name, self._store.client.get(name)) for name in self._everywhere(key)]
         total = np.zeros(max(map(len, parts)), dtype=np.int64)
         for part in parts:
             total[: len(part)] += part
@@ -236,6 +208,9 @@ class _Pass:
         number, keys = experiment.number, self._keys
         everything = self._vector(keys.responses(number, index))
         where = experiment.settings.name, name
+        newest_ms = max(shard.newest_response_ms(number, [index]) or 0 for shard in self._store)
+        held_ms = max(newest_ms, self._newest_ms[number << 8 | index])
+        self._check(where, "all time", "newest response (ms)", newest_ms, held_ms)
         if self._swept[number]:
             self._findings.unchecked.append(f"{name}: feedback kinds, because old responses are gone by design")
         else:
@@ -257,7 +232,7 @@ class _Pass:
             self._compare(where, "students", keys.units(number, index), students)
         else:
             self._findings.unchecked.append(f"{where[1]}: sums over students, because {anonymous} responses name none")
-        for day in self._places(keys.cohorts(number, index), keys.cohort(number, index, 0)):
+        for day in self._places(where, "cohorts", keys.cohorts(number, index), keys.cohort(number, index, 0)):
             key = keys.cohort(number, index, day)
             if not swept_ms or not anonymous or day * DAY_MS >= swept_ms:
                 label = iso(day * DAY_MS)[:10]
@@ -265,22 +240,29 @@ class _Pass:
 
     def _compare_buckets(self, where: tuple[str, str], experiment: Experiment, index: int) -> None:
         number, keys = experiment.number, self._keys
-        newest_ms = max(shard.newest_response_ms(number, len(experiment.arms)) or 0 for shard in self._store)
+        newest_ms = max(shard.newest_response_ms(number, range(len(experiment.arms))) or 0 for shard in self._store)
         for decay in experiment.settings.decay:
             span_ms = bucket_span_ms(decay)
             oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, span_ms)
             first = -(-self._swept[number] * BUCKETS_PER_CHUNK // span_ms)
-            for chunk in self._places(keys.chunks(number, index, decay.name), keys.chunk(number, index, decay.name, 0)):
+            names = keys.chunks(number, index, decay.name), keys.chunk(number, index, decay.name, 0)
+            for chunk in self._places(where, "time buckets", *names):
                 from_bucket = max(first - chunk * BUCKETS_PER_CHUNK, 0)
                 if from_bucket < BUCKETS_PER_CHUNK and chunk >= oldest:
                     self._compare_chunk(where, experiment, index, decay.name, chunk, span_ms, from_bucket)
 
-    def _places(self, index: bytes, zeroth: bytes) -> list[int]:
-        """Return the numbers of the records that an index names, or that the rows say there must be."""
+    def _places(self, where: tuple[str, str], kind: str, index: bytes, zeroth: bytes) -> list[int]:
+        """Return the numbers of the records that an index names, or that the rows say there must be.
+
+        What the index does not name is not read by anybody else.
+        """
         prefix = zeroth.removesuffix(b"0")
         with unavailable(self._store.settings):
             named = {int(place) for name in self._everywhere(index) for place in self._store.client.hkeys(name)}
-        return sorted(named | {int(key[len(prefix) :]) for key in self._expected if key.startswith(prefix)})
+        expected = {int(key[len(prefix) :]) for key in self._expected if key.startswith(prefix)}
+        for place in sorted(expected):
+            self._check(where, kind, f"{kind}: number {place} is in the index", int(place in named), 1)
+        return sorted(named | expected)
 
     def _compare_chunk(
         self,
@@ -358,42 +340,3 @@ def _labels(experiment: Experiment) -> list[str]:
     """Return what each integer of a record over responses is; see `Layout.response_width`."""
     names = [metric.name for metric in experiment.settings.metrics]
     return [*_RESPONSES, *(label.format(name) for name in names for label in _PER_METRIC)]
-
-
-def _json(findings: Findings) -> dict[str, Any]:
-    return {
-        "rows": findings.rows,
-        "students": findings.students,
-        "checked": sum(findings.checked.values()),
-        "unchecked": findings.unchecked,
-        "differences": [
-            {name: getattr(each, name) for name in ("experiment", "variant", "what", "stored", "recomputed")}
-            for each in findings.differences
-        ],
-    }
-
-
-def _show(findings: Findings) -> None:
-    console = Console()
-    wrong = Counter((each.experiment, each.variant) for each in findings.differences)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(("experiment", "variant", "records", "integers compared")):
-        table.add_column(column, justify="right" if place == 3 else "left")  # noqa: PLR2004  the last one
-    for (experiment, variant, kind), count in sorted(findings.checked.items()):
-        table.add_row(experiment, variant, kind, f"{count:,}")
-    console.print(table)
-    for each in findings.differences[:_SHOWN]:
-        line = f"{each.experiment} / {each.variant}: {each.what}: stored {each.stored}, rows say {each.recomputed}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if len(findings.differences) > _SHOWN:
-        console.print(f"… and {len(findings.differences) - _SHOWN} more")
-    for line in findings.unchecked:
-        console.print(f"not compared: {line}", markup=False, highlight=False, soft_wrap=True)
-    checked = sum(findings.checked.values())
-    verdict = "all agree" if not findings.differences else f"{len(findings.differences)} DIFFER ({len(wrong)} variants)"
-    console.print(
-        f"audit: {checked:,} integers recomputed from {findings.rows:,} responses and {findings.students:,} students: "
-        f"{verdict}",
-        highlight=False,
-        soft_wrap=True,
-    )
