@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from monitor import __version__, audit, dead_letters, demo, rebuild, simulate
+from monitor import __version__, audit, dead_letters, demo, offline, rebuild, simulate
 from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
@@ -96,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument("--experiment", metavar="E", help="only this one")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    offline.add_arguments(add("agreement", _agreement, "offline: how far raters agree, no store needed", configured))
     simulate.add_arguments(
         add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common)
     )
@@ -224,6 +225,10 @@ def _only(settings: Settings, experiment: str | None) -> Settings:
     if experiment is None:
         return settings
     return settings.only(experiment)
+
+
+def _agreement(arguments: argparse.Namespace) -> int:
+    return offline.agreement(arguments, _only(_settings(arguments), arguments.experiment))
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
