@@ -179,8 +179,9 @@ def evaluate(arguments: argparse.Namespace, settings: Settings | None) -> int:
         told = {each.experiment: each.to_json() for each in evaluations}
         print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
     elif "-" not in {arguments.csv, arguments.html}:
+        console = Console()
         for evaluation, shown in found:
-            Console().print(report.tables(evaluation, shown, max(arguments.queries, 0)))
+            console.print(report.tables(evaluation, shown, max(arguments.queries, 0), console.width))
     return 0
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from rich import box
@@ -26,12 +27,26 @@ NOTES: Final = (
     "Each row is the same comparison, otherwise defined: choose one before looking; the others show what hangs on it.",
 )
 _MOST_QUERIES: Final = 500
+_MOST_CIRCLES: Final = 20
+_IN_GAINS: Final = ("cg", "dcg")
+"""The measures whose unit is the gain's; others are shares."""
 _BAR: Final = 24
+_DIGITS: Final = 7
+"""Characters of a number."""
+_NARROW: Final = 110
+"""Characters below which a terminal has no place for intervals."""
+_LARGE: Final = 10
+_SMALL: Final = 0.00005
 
 
 def number(value: float | None) -> str:
-    """Return four digits after the point."""
-    return ABSENT if value is None else f"{value:.4f}"
+    """Return four digits after the point, or two from 10 on."""
+    return ABSENT if value is None else f"{value:.4f}" if abs(value) < _LARGE else f"{value:.2f}"
+
+
+def probability(p: float | None) -> str:
+    """Return four digits after the point; what rounds to 0 is not 0."""
+    return "<0.0001" if p is not None and p < _SMALL else number(p)
 
 
 def heading(evaluation: Evaluation) -> list[str]:
@@ -43,21 +58,27 @@ def heading(evaluation: Evaluation) -> list[str]:
     ]
 
 
-def tables(evaluation: Evaluation, shown: Definition, most: int) -> RenderableType:
-    """Return the comparisons, and the queries under one definition: those `most` that differ most."""
+def tables(evaluation: Evaluation, shown: Definition, most: int, width: int) -> RenderableType:
+    """Return the comparisons, and the queries under one definition: those `most` that differ most.
+
+    With fewer than 110 characters of `width`, the comparisons lack their intervals.
+    """
     parts: list[RenderableType] = [Text(evaluation.experiment, style="bold")]
     parts += [Text(line, style="dim") for line in heading(evaluation)]
+    wide = width >= _NARROW
     for comparison in evaluation.comparisons:
-        names = (evaluation.control, comparison.variant)
-        table = _table("mean over queries", *names, "difference", "95 % from", "to", "p", "n", "differ")
+        more = ("95 % from", "to", "p", "n", "differ") if wide else ("p", "n")
+        table = _table("mean over queries", evaluation.control, comparison.variant, "difference", *more)
         for definition, test in zip(evaluation.definitions, comparison.tests, strict=True):
-            interval = test.interval or (None, None)
             table.add_row(
-                Text(definition.name, style="bold" if definition == shown else ""), number(test.control),
-                number(test.treatment), number(test.difference), *map(number, interval), number(test.p),
-                str(test.queries), str(test.differing),
+                Text(definition.name, style="bold" if definition == shown else ""),
+                *map(number, (test.control, test.treatment, test.difference)),
+                *(map(number, test.interval or (None, None)) if wide else ()),
+                probability(test.p), str(test.queries), *([str(test.differing)] if wide else []),
             )  # fmt: skip
         parts.append(table)
+    if not wide:
+        parts.append(Text("95 % intervals: in a wider terminal, --html or --json", style="dim"))
     parts.append(_query_table(evaluation, shown, most))
     parts += [Text(note, style="dim") for note in NOTES]
     return Group(*parts)
@@ -82,9 +103,10 @@ def _query_table(evaluation: Evaluation, shown: Definition, most: int) -> Render
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(columns):
-        table.add_column(Text(column), justify="right" if place else "left", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(Text(columns[0]), overflow="fold")
+    for column in columns[1:]:
+        table.add_column(Text(column), justify="right", overflow="fold", min_width=min(len(column), _DIGITS))
     return table
 
 
@@ -152,6 +174,7 @@ def html(evaluations: Sequence[tuple[Evaluation, Definition]]) -> str:
                 "queries": _query_rows(evaluation, shown),
                 "left_out": max(len({each.query_id for each in evaluation.queries}) - _MOST_QUERIES, 0),
                 "most": _MOST_QUERIES,
+                "circles": _MOST_CIRCLES,
                 "definitions": [each.name for each in evaluation.definitions],
                 "every": [
                     {
@@ -170,27 +193,28 @@ def html(evaluations: Sequence[tuple[Evaluation, Definition]]) -> str:
 def _test_rows(
     definitions: Sequence[Definition], tests: Sequence[Paired], shown: Definition
 ) -> list[dict[str, object]]:
-    """Return a row per definition; intervals of one metric share an axis, 0 in its middle."""
-    reach: dict[str, float] = defaultdict(float)
-    for definition, test in zip(definitions, tests, strict=True):
-        ends = test.interval or (test.difference or 0.0,)
-        reach[definition.metric.name] = max(reach[definition.metric.name], *map(abs, ends))
+    """Return a row per definition, with places in per cent on an axis; what is in the same unit shares one."""
+    axes = [(each.metric.name, each.gain if each.metric.measure in _IN_GAINS else None) for each in definitions]
+    ends: dict[object, list[float]] = defaultdict(lambda: [0.0])
+    for axis, test in zip(axes, tests, strict=True):
+        ends[axis] += test.interval or (test.difference or 0.0,)
 
-    def place(value: float, metric: str) -> float:
-        return round(50 + 48 * value / reach[metric], 2) if reach[metric] else 50.0
+    def place(value: float, axis: object) -> float:
+        least, most = min(ends[axis]), max(ends[axis])
+        return round(2 + 96 * (value - least) / (most - least), 2) if most > least else 50.0
 
     rows: list[dict[str, object]] = []
-    for definition, test in zip(definitions, tests, strict=True):
-        metric = definition.metric.name
+    for definition, axis, test in zip(definitions, axes, tests, strict=True):
         low, high = test.interval or (None, None)
         rows.append({
             "name": definition.name,
-            "metric": metric,
+            "axis": axis,
+            "zero": place(0.0, axis),
             "shown": definition == shown,
             "cells": [number(test.control), number(test.treatment), number(test.difference), number(low), number(high),
-                      number(test.p), str(test.queries), str(test.differing)],
-            "at": None if test.difference is None else place(test.difference, metric),
-            "ends": None if low is None or high is None else (place(low, metric), place(high, metric)),
+                      probability(test.p), str(test.queries), str(test.differing)],
+            "at": None if test.difference is None else place(test.difference, axis),
+            "ends": None if low is None or high is None else (place(low, axis), place(high, axis)),
         })  # fmt: skip
     return rows
 
@@ -203,8 +227,10 @@ def _query_rows(evaluation: Evaluation, shown: Definition) -> list[dict[str, obj
         mean = each.means[at].mean
         if mean is not None:
             given[each.query_id, each.variant].append(mean)
-    largest = max((value for values in given.values() for value in values), default=0.0) or 1.0
-    if shown.metric.measure not in {"cg", "dcg"}:
+    drawn = [values for values in given.values() if len(values) <= _MOST_CIRCLES]
+    means = [[value for value in values if value is not None] for _, values in rows]
+    largest = max(chain.from_iterable([*drawn, *means]), default=0.0) or 1.0
+    if shown.metric.measure not in _IN_GAINS:
         largest = max(largest, 1.0)
     variants = [each.variant for each in evaluation.variants]
     return [
@@ -215,7 +241,9 @@ def _query_rows(evaluation: Evaluation, shown: Definition) -> list[dict[str, obj
                     "variant": variant,
                     "value": number(value),
                     "width": 0 if value is None else round(100 * value / largest, 2),
-                    "raters": [round(100 * one / largest, 2) for one in given[query, variant]],
+                    "raters": [round(100 * one / largest, 2) for one in given[query, variant]]
+                    if len(given[query, variant]) <= _MOST_CIRCLES
+                    else [],
                 }
                 for variant, value in zip(variants, values, strict=True)
             ],

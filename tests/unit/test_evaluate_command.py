@@ -172,6 +172,14 @@ class TestRuns:
         assert raters == [("q1", 1, "old", 1.0), ("q1", 2, "old", alone), ("q2", 1, "old", ndcg([None, 1], 2))]
         assert value(found, "q1", "old", name) == pytest.approx((1 + (alone or 0)) / 2)
 
+    def test_zero_grade(self, folder: Folder) -> None:
+        """Grades, the largest one, the relevant one and the pool are all lowered; what falls below 0 gains nothing."""
+        found = folder.runs("--zero-grade", "1", "--metrics", "ndcg@2,p@2", "--relevant-grade", "2")
+        for ideal, grades in {"shown": None, "constant": [2, 2], "judged": [1, -0.5, 0, 2]}.items():
+            told = ndcg([1, -0.5], 2, ideal=grades)
+            assert value(found, "q1", "old", f"ndcg@2:linear:log2:{ideal}") == told
+        assert value(found, "q1", "old", "p@2") == 0.5
+
     def test_several_treatments(self, folder: Folder) -> None:
         """Each against the first."""
         out, _ = folder.run("--qrels", "qrels", "--run", "new=new", "--run", "old=old", "--run", "again=new", "--json")
@@ -332,6 +340,32 @@ class TestOutput:
         assert row[-2:] == ["2", "2"]
         assert "q1" in out
         assert "1 queries that differ less are left out" in out
+
+    def test_a_narrow_terminal_cuts_no_number(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In 80 characters every row is one line with whole numbers; the intervals are elsewhere."""
+        monkeypatch.setenv("COLUMNS", "80")
+        out, _ = folder.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new", "--metrics", "ndcg@5")
+        rows = [line.split() for line in out.splitlines() if line.strip().startswith("ndcg@5:") and "query" not in line]
+        assert [len(row) for row in rows] == [6] * 18
+        assert all(re.fullmatch(r"-?\d\.\d{4}", cell) for row in rows for cell in row[1:4])
+        assert "95 % intervals: in a wider terminal" in out
+
+    def test_intervals_are_drawn_from_zero(self, folder: Folder) -> None:
+        """The line is where 0 is on the axis that definitions of one unit share."""
+        found = folder.runs("--metrics", "dcg@2", "--gain", "linear", "--html", "out.html")
+        page = (folder.path / "out.html").read_text(encoding="utf-8")
+        tests = found["comparisons"]["new"].values()
+        ends: list[float] = [0.0, *(end for test in tests for end in test["interval"])]
+
+        def place(value: float) -> float:
+            return 2 + 96 * (value - min(ends)) / (max(ends) - min(ends))
+
+        drawn = re.findall(r'<s style="left:([\d.]+)%"></s><i style="left:([\d.]+)%;width:([\d.]+)%">', page)
+        assert len(drawn) == 3
+        for test, (zero, left, width) in zip(tests, drawn, strict=True):
+            low, high = test["interval"]
+            told = (place(0), place(low), place(high) - place(low))
+            assert (float(zero), float(left), float(width)) == pytest.approx(told, abs=0.02)
 
     def test_to_stdout(self, folder: Folder) -> None:
         """- is stdout, and then there is no table."""
