@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 _ALPHA: Final = 0.05
+_ROUNDING: Final = 1e-12
+"""Differences that differ by less, as a share of the values, are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def paired(values: Sequence[tuple[float, float]]) -> Paired:
         return Paired(0, 0, None, None, None, None, None, None, None)
     control, treatment = (math.fsum(side) / n for side in zip(*values, strict=True))
     mean = math.fsum(differences) / n
-    if n == 1 or len(set(differences)) == 1:
+    if max(differences) - min(differences) <= _ROUNDING * max(abs(value) for pair in values for value in pair):
         return Paired(n, differing, control, treatment, mean, None, None, None, None)
     # Here and not above: other commands need not wait for it.
     from scipy.special import stdtr, stdtrit  # noqa: PLC0415

@@ -94,7 +94,7 @@ def read_run(path: str) -> Run:
 
 
 def judged_runs(runs: Mapping[str, Run], pools: Pools) -> list[JudgedResponse]:
-    """Return a response per variant, query and rater who judged the query; raises `InputRefused` if a run has none."""
+    """Return a response per variant, query and rater who judged the query; `InputRefused` if the ids do not meet."""
     raters: dict[str, list[str]] = defaultdict(list)
     for query, rater in pools:
         raters[query].append(rater)
@@ -106,11 +106,19 @@ def judged_runs(runs: Mapping[str, Run], pools: Pools) -> list[JudgedResponse]:
                 f"{run.path}: none of its {len(run.documents)} queries is judged (it has {mine!r}, the qrels "
                 f"{theirs!r}), expected the same query_ids"
             )
+        own = []
         for query, documents in run.documents.items():
             for rater in raters.get(query, ()):
                 grades = tuple(map(pools[query, rater].get, documents))
                 ranks = tuple(range(1, len(documents) + 1))
-                found.append(JudgedResponse(query, rater, variant, tuple(documents), ranks, grades))
+                own.append(JudgedResponse(query, rater, variant, tuple(documents), ranks, grades))
+        if not any(response.is_rated for response in own):
+            mine, theirs = own[0].items[0], next(iter(next(iter(pools.values()))))
+            raise InputRefused(
+                f"{run.path}: none of its documents is judged (it has {mine!r}, the qrels {theirs!r}), expected the "
+                "same doc_ids"
+            )
+        found += own
     return found
 
 
@@ -139,8 +147,7 @@ def _rows(path: str, columns: tuple[str, ...]) -> Iterator[tuple[int, _Row]]:
             raise InputRefused(f"{path}:{number}: {len(cells)} columns, expected {len(names)}: {' '.join(names)}")
         row = dict(zip(names, cells, strict=True))
         for name in ("query_id", "doc_id"):
-            if not row[name]:
-                raise InputRefused(f"{path}:{number}: an empty {name}, expected an id")
+            _check_id(path, number, name, row[name])
         yield number, row
     if not form:
         raise InputRefused(f"{path}: no line, expected {' '.join(columns)}")
@@ -164,10 +171,14 @@ def _object(path: str, line: int, text: str, columns: tuple[str, ...]) -> _Row:
     named = _NAMED[columns]
     if not isinstance(found, dict) or any(name not in found for name in named):
         raise InputRefused(f"{path}:{line}: expected an object with {', '.join(named)}")
-    for name in named[:2]:
-        if not isinstance(found[name], str) or not found[name]:
-            raise InputRefused(f"{path}:{line}: {name} is {found[name]!r}, expected a string that is not empty")
+    for name in ("query_id", "doc_id"):
+        _check_id(path, line, name, found[name])
     return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def _check_id(path: str, line: int, name: str, value: object) -> None:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise InputRefused(f"{path}:{line}: {name} is {value!r}, expected printable text")
 
 
 def _number(path: str, line: int, name: str, text: str) -> float:

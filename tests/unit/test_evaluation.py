@@ -217,7 +217,10 @@ class TestComparison:
         found = evaluate([judged("a", 4), judged("b", 3), judged("c", 1)], own)
         assert [(each.variant, each.tests[0].difference) for each in found.comparisons] == [("b", -1.0), ("c", -3.0)]
 
-    @pytest.mark.parametrize("pairs", [[], [(1.0, 2.0)], [(1.0, 1.0), (2.0, 2.0)], [(1.0, 2.0), (2.0, 3.0)]])
+    @pytest.mark.parametrize(
+        "pairs",
+        [[], [(1.0, 2.0)], [(1.0, 1.0), (2.0, 2.0)], [(1.0, 2.0), (2.0, 3.0)], [(0.1, 0.3), (0.2, 0.4), (0.7, 0.9)]],
+    )
     def test_nothing_to_test_against(self, pairs: list[tuple[float, float]]) -> None:
         """Fewer than two queries, or one difference throughout: no t, no p, no interval."""
         found = paired(pairs)
