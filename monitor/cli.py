@@ -223,8 +223,9 @@ def _agreement(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     if arguments.qrels is not None or arguments.run:
-        if arguments.events or arguments.config is not None or arguments.qrels is None:
-            raise UsageError("evaluate: expected --qrels with --run and no events or --config, or events and --config")
+        others = arguments.events or arguments.config is not None or arguments.experiment is not None
+        if others or arguments.qrels is None:
+            raise UsageError("evaluate: expected events and --config, or --qrels with --run and nothing of the former")
         return offline.evaluate(arguments, None)
     if not arguments.events or arguments.config is None:
         raise UsageError("evaluate: expected events and --config, or --qrels with --run")

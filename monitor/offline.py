@@ -141,7 +141,7 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     add("--run", action="append", default=[], metavar="NAME=FILE", help=f"a variant: {' '.join(RUN)}; control first")
     add("--raters", action="store_true", help="the iteration of the qrels names who judged")
     add("--max-grade", type=float, metavar="G", help="the scale's largest grade; default: the largest in the qrels")
-    add("--relevant-grade", type=float, default=1, metavar="G", help="from here on relevant; default: 1")
+    add("--relevant-grade", type=float, metavar="G", help="from here on relevant; default: 1")
     add = parser.add_argument_group("what to compute").add_argument
     add("--metrics", metavar="M,…", help="default: those configured and cg, dcg, ndcg at their cuts; of runs, at 10")
     add("--gain", action="append", choices=(*GAINS, "table"), help="default: all; may be given several times")
@@ -161,6 +161,8 @@ def evaluate(arguments: argparse.Namespace, settings: Settings | None) -> int:
 
     Raises `UsageError` and `InputRefused` for what cannot be evaluated.
     """
+    if [arguments.json, arguments.csv == "-", arguments.html == "-"].count(True) > 1:
+        raise UsageError("--json, --csv -, --html -: got several, expected one thing on stdout")
     found = []
     for judged in [_runs(arguments)] if settings is None else _events(arguments, settings):
         own = judged.lowered(arguments.zero_grade)
@@ -186,6 +188,8 @@ def evaluate(arguments: argparse.Namespace, settings: Settings | None) -> int:
 
 
 def _events(arguments: argparse.Namespace, settings: Settings) -> list[_Judged]:
+    if arguments.raters or arguments.max_grade is not None or arguments.relevant_grade is not None:
+        raise UsageError("--raters, --max-grade, --relevant-grade: expected only with --qrels; events have --config")
     with _source(arguments) as source:
         judged = judged_responses(source, settings, wall_clock)
     return [_Judged(each, judged[each.name]) for each in settings.experiments]
@@ -216,7 +220,7 @@ def _runs(arguments: argparse.Namespace) -> _Judged:
         metrics=(MetricSpec("ndcg@10", "ndcg", 10),),
         primary="ndcg@10",
         max_grade=largest if arguments.max_grade is None else arguments.max_grade,
-        relevant_grade=arguments.relevant_grade,
+        relevant_grade=1 if arguments.relevant_grade is None else arguments.relevant_grade,
     )
     return _Judged(settings, responses, pools)
 

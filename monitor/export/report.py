@@ -158,36 +158,32 @@ def html(evaluations: Sequence[tuple[Evaluation, Definition]]) -> str:
     Bars and intervals are boxes with a width in per cent: a library for plots would bring megabytes for what a few
     lines of CSS do.
     """
-    return template("evaluation.html").render(
-        notes=NOTES,
-        evaluations=[
-            {
-                "name": evaluation.experiment,
-                "control": evaluation.control,
-                "variants": [each.variant for each in evaluation.variants],
-                "heading": heading(evaluation),
-                "comparisons": [
-                    {"variant": each.variant, "rows": _test_rows(evaluation.definitions, each.tests, shown)}
-                    for each in evaluation.comparisons
-                ],
-                "shown": shown.name,
-                "queries": _query_rows(evaluation, shown),
-                "left_out": max(len({each.query_id for each in evaluation.queries}) - _MOST_QUERIES, 0),
-                "most": _MOST_QUERIES,
-                "circles": _MOST_CIRCLES,
-                "definitions": [each.name for each in evaluation.definitions],
-                "every": [
-                    {
-                        "query": each.query_id,
-                        "variant": each.variant,
-                        "cells": [number(one.mean) for one in each.means],
-                    }
-                    for each in evaluation.queries[: _MOST_QUERIES * len(evaluation.variants)]
-                ],
-            }
-            for evaluation, shown in evaluations
+    views = [_view(evaluation, shown) for evaluation, shown in evaluations]
+    return template("evaluation.html").render(evaluations=views, notes=NOTES, circles=_MOST_CIRCLES)
+
+
+def _view(evaluation: Evaluation, shown: Definition) -> dict[str, object]:
+    rows, left_out = _queries(evaluation, shown, _MOST_QUERIES)
+    kept = {query for query, _ in rows}
+    return {
+        "name": evaluation.experiment,
+        "control": evaluation.control,
+        "variants": [each.variant for each in evaluation.variants],
+        "heading": heading(evaluation),
+        "comparisons": [
+            {"variant": each.variant, "rows": _test_rows(evaluation.definitions, each.tests, shown)}
+            for each in evaluation.comparisons
         ],
-    )
+        "shown": shown.name,
+        "queries": _query_rows(evaluation, shown, rows),
+        "left_out": left_out,
+        "definitions": [each.name for each in evaluation.definitions],
+        "every": [
+            {"query": each.query_id, "variant": each.variant, "cells": [number(one.mean) for one in each.means]}
+            for each in evaluation.queries
+            if each.query_id in kept
+        ],
+    }
 
 
 def _test_rows(
@@ -219,9 +215,10 @@ def _test_rows(
     return rows
 
 
-def _query_rows(evaluation: Evaluation, shown: Definition) -> list[dict[str, object]]:
+def _query_rows(
+    evaluation: Evaluation, shown: Definition, rows: Sequence[tuple[str, Sequence[float | None]]]
+) -> list[dict[str, object]]:
     at = evaluation.definitions.index(shown)
-    rows, _ = _queries(evaluation, shown, _MOST_QUERIES)
     given: dict[tuple[str, str], list[float]] = defaultdict(list)
     for each in evaluation.raters:
         mean = each.means[at].mean

@@ -236,7 +236,13 @@ class TestRefusals:
             ((), "evaluate: expected events and --config, or --qrels with --run"),
             (("old",), "evaluate: expected events and --config, or --qrels with --run"),
             (("--run", "a=old"),
-             "evaluate: expected --qrels with --run and no events or --config, or events and --config"),
+             "evaluate: expected events and --config, or --qrels with --run and nothing of the former"),
+            (("--qrels", "qrels", "--run", "a=old", "--run", "b=new", "--experiment", "e"),
+             "evaluate: expected events and --config, or --qrels with --run and nothing of the former"),
+            (("--config", "config", "old", "--raters"),
+             "--raters, --max-grade, --relevant-grade: expected only with --qrels; events have --config"),
+            (("--qrels", "qrels", "--run", "a=old", "--run", "b=new", "--json", "--csv", "-"),
+             "--json, --csv -, --html -: got several, expected one thing on stdout"),
             (("--qrels", "qrels"), "--run: got 0, expected at least two, the control first"),
             (("--qrels", "qrels", "--run", "old"), "--run: got 'old', expected NAME=FILE"),
             (("--qrels", "qrels", "--run", "a=old", "--run", "a=new"),
@@ -247,6 +253,7 @@ class TestRefusals:
     )  # fmt: skip
     def test_wrong_calls(self, folder: Folder, arguments: Sequence[str], line: str) -> None:
         """Exit code 2."""
+        folder.write(config=CONFIG)
         assert folder.refusal(*arguments, exit_code=2) == line
 
     @pytest.mark.parametrize(
@@ -321,6 +328,20 @@ class TestOutput:
         assert "url(" not in page
         assert "<b>q1" not in page
         assert "<b>q1&\"'</b>" in parsed.text
+
+    def test_page_leaves_out_what_differs_least(self, folder: Folder) -> None:
+        """Of many queries it shows 500, and says how many more there are."""
+        names = [f"q{number:03}" for number in range(502)]
+        folder.write(
+            qrels="".join(f"{name} 0 d1 1\n{name} 0 d2 0\n" for name in names),
+            old="".join(f"{name} Q0 d1 1 1 x\n" for name in names),
+            new="".join(f"{name} Q0 d{2 - (name in {'q007', 'q300'})} 1 1 x\n" for name in names),
+        )
+        folder.runs("--metrics", "cg@1", "--html", "out.html")
+        page = (folder.path / "out.html").read_text(encoding="utf-8")
+        assert "2 queries that differ less are left out" in page
+        assert re.findall(r"q007|q300", page) == []
+        assert page.count("q301</th>") == 3
 
     def test_page_draws_what_it_says(self, folder: Folder) -> None:
         """A bar is as long as its share of the axis, and has a circle for every rater."""
