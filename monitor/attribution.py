@@ -172,6 +172,17 @@ class Rules:
         """Return the grade of each item (by its hash) that has one, shown in the list or not."""
         return self._grades(self._current(row))
 
+    def judgements(self, row: Row) -> dict[tuple[bytes, bytes], tuple[float, int]]:
+        """Return each item's grade by each student (a tag, b"" for the response's own), and when it was last graded."""
+        judged: dict[tuple[bytes, bytes], tuple[float, int]] = {}
+        for (student, item, kind), reaction in self._current(row).items():
+            grade_of = self._graders.get(kind)
+            grade = grade_of(reaction[5]) if item and grade_of is not None else None
+            if grade is not None:
+                best, last = judged.get((student, item), (grade, 0))
+                judged[student, item] = max(best, grade), max(last, reaction[0])
+        return judged
+
     def _grades(self, current: Mapping[tuple[bytes, bytes, str], Reaction]) -> dict[bytes, float]:
         grades: dict[bytes, float] = {}
         for (_, item, kind), reaction in current.items():

@@ -13,30 +13,23 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from monitor import __version__, audit, dead_letters, demo, rebuild, simulate
+from monitor import __version__, audit, dead_letters, demo, offline, rebuild, simulate
 from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
-from monitor.errors import AbMonitorError, InputRefused
-from monitor.evaluation import Evaluation, evaluate
+from monitor.errors import AbMonitorError, InputRefused, UsageError
 from monitor.events import instant_ms
 from monitor.export import render
 from monitor.ingest.connection import inspect_cluster
 from monitor.ingest.files import FileSource
-from monitor.ingest.judging import judged_responses
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import http_for, opened, viewed, worker_for
 from monitor.store import warnings
-
-_TEXT_COLUMNS: Final = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,12 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--experiment", metavar="E", help="only this one")
     status.add_argument("--as-of", metavar="T", help="decay to this ISO time instead of the newest event")
     status.add_argument("--json", action="store_true", help="print one JSON object")
-    evaluate = add("evaluate", _evaluate, "offline: per-query metrics, no store needed", configured)
-    evaluate.add_argument(
-        "events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin"
+    offline.add_evaluate_arguments(
+        add("evaluate", _evaluate, "offline: metrics per query and rater, variants compared, no store needed", common)
     )
-    evaluate.add_argument("--experiment", metavar="E", help="only this one")
-    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    offline.add_arguments(add("agreement", _agreement, "offline: how far raters agree, no store needed", configured))
     simulate.add_arguments(
         add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common)
     )
@@ -226,32 +217,19 @@ def _only(settings: Settings, experiment: str | None) -> Settings:
     return settings.only(experiment)
 
 
+def _agreement(arguments: argparse.Namespace) -> int:
+    return offline.agreement(arguments, _only(_settings(arguments), arguments.experiment))
+
+
 def _evaluate(arguments: argparse.Namespace) -> int:
-    settings = _only(_settings(arguments), arguments.experiment)
-    console = Console(stderr=True)
-    source = FileSource(arguments.events, instant_ms, report=lambda line: console.print(line, markup=False))
-    try:
-        judged = judged_responses(source, settings, wall_clock)
-    finally:
-        source.close()
-    found = {each.name: evaluate(judged[each.name], each) for each in settings.experiments}
-    if arguments.json:
-        print(json.dumps({name: each.to_json() for name, each in found.items()}, indent=1, ensure_ascii=False))
-        return 0
-    for name, evaluation in found.items():
-        Console().print(_evaluation_table(name, evaluation))
-    return 0
-
-
-def _evaluation_table(name: str, evaluation: Evaluation) -> Table:
-    table = Table(title=name, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(evaluation.header()):
-        table.add_column(column, justify="left" if place < _TEXT_COLUMNS else "right")
-    for row in evaluation.rows():
-        table.add_row(
-            *["–" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row]
-        )
-    return table
+    if arguments.qrels is not None or arguments.run:
+        others = arguments.events or arguments.config is not None or arguments.experiment is not None
+        if others or arguments.qrels is None:
+            raise UsageError("evaluate: expected events and --config, or --qrels with --run and nothing of the former")
+        return offline.evaluate(arguments, None)
+    if not arguments.events or arguments.config is None:
+        raise UsageError("evaluate: expected events and --config, or --qrels with --run")
+    return offline.evaluate(arguments, _only(_settings(arguments), arguments.experiment))
 
 
 def _audit(arguments: argparse.Namespace) -> int:

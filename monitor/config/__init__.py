@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.config.experiments import definition_differences, definitions
+from monitor.config.experiments import definition_differences, definitions, metric_specs
 from monitor.config.loading import load_settings
 from monitor.config.records import (
     DecaySpec,
@@ -37,4 +37,5 @@ __all__ = [
     "definition_differences",
     "definitions",
     "load_settings",
+    "metric_specs",
 ]

@@ -47,7 +47,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(_KEYS))}"
             raise ConfigError(f"{where}.{key}", table[key], f"a known key: {hint}")
     variants = _variants(f"{where}.variants", table.get("variants"))
-    metrics = _metrics(f"{where}.metrics", table.get("metrics", ["dcg@5", "ndcg@5", "success@5"]))
+    metrics = metric_specs(f"{where}.metrics", table.get("metrics", ["dcg@5", "ndcg@5", "success@5"]))
     names = [metric.name for metric in metrics]
     gain = _gain(f"{where}.gain", table.get("gain", "linear"))
     largest = _LARGEST_EXPONENT if gain == "exp2" else _LARGEST_GAIN
@@ -111,7 +111,8 @@ def _variants(key: str, value: object) -> Mapping[str, float]:
     return MappingProxyType({name: share / total for name, share in shares.items()})
 
 
-def _metrics(key: str, value: object) -> tuple[MetricSpec, ...]:
+def metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
+    """Return the metrics of a list of names; raises `ConfigError` for the first that is none."""
     if not isinstance(value, list) or not 0 < len(value) <= _MOST_METRICS:
         raise ConfigError(key, value, f"a list of 1 to {_MOST_METRICS} metrics")
     metrics = []

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from monitor.clock import Clock
 from monitor.config import DisplaySettings
@@ -18,20 +18,25 @@ from monitor.summary import Summary, iso
 _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
+def template(name: str) -> Template:
+    """Return a template that escapes what it is given and refuses what it is not."""
+    environment = Environment(
+        loader=PackageLoader("monitor.export"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
 class Page:
     """Renders the page; `policy` is the Content-Security-Policy that allows just its own style and script."""
 
     def __init__(self, clock: Clock, display: DisplaySettings) -> None:
         self._clock = clock
         self._display = display
-        environment = Environment(
-            loader=PackageLoader("monitor.export"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._template = environment.get_template("page.html")
+        self._template = template("page.html")
         hashes: dict[str, list[str]] = {"style": [], "script": []}
         for kind, text in _INLINE.findall(self.render(None, ()).decode()):
             digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

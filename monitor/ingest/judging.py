@@ -1,17 +1,19 @@
-"""Events from files → judged responses, for offline evaluation: the stream's rows and rules, without a store."""
+"""Events from files → judged responses and raters' grades: the stream's rows and rules, without a store."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Final
 
+from monitor.agreement import Rating, TargetKind
 from monitor.attribution import PENDING, Row, Rules, merge_reaction, merge_response, reaction_of
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.errors import Refusal
 from monitor.evaluation import JudgedResponse
 from monitor.events import Decoder, Feedback, Response
-from monitor.identity import Identities
+from monitor.identity import TAG_BYTES, Identities
 from monitor.ingest.files import FileSource
 from monitor.ingest.source import Refused
 
@@ -20,30 +22,57 @@ _KEY: Final = b"rows of one evaluation, kept nowhere"
 
 def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[JudgedResponse]]:
     """Return each experiment's responses with their grades; refused lines are reported by the source."""
-    responses, feedback = _read(source, settings, clock)
     identities = Identities(_KEY)
-    judged: dict[str, list[JudgedResponse]] = {each.name: [] for each in settings.experiments}
+    return {
+        experiment.name: [
+            JudgedResponse(
+                query_id=event.query_id,
+                user_id=event.user_id,
+                variant=event.variant,
+                items=tuple(item.item_id for item in event.items),
+                ranks=tuple(item.position for item in event.items),
+                grades=tuple(grades.get(identities.item(item.item_id)) for item in event.items),
+            )
+            for row, event in rows
+            for grades in (rules.grades(row),)
+        ]
+        for experiment, rules, rows in _joined(source, settings, clock, identities)
+    }
+
+
+def ratings(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[Rating]]:
+    """Return what every student gave each shown item, by experiment; refused lines are reported by the source."""
+    identities = Identities(_KEY)
+    found: dict[str, list[Rating]] = {}
+    for experiment, rules, rows in _joined(source, settings, clock, identities):
+        given = found[experiment.name] = []
+        for row, event in rows:
+            kind: TargetKind = "response" if event.query_id is None else "query"
+            name = event.response_id if event.query_id is None else event.query_id
+            items = {identities.item(item.item_id): item.item_id for item in event.items}
+            # A response without a student is a rater of its own.
+            own = row.student[:TAG_BYTES] or b"response " + event.response_id.encode()
+            for (student, item), (grade, at_ms) in rules.judgements(row).items():
+                if item in items:
+                    rater = (student or own).hex()
+                    given.append(Rating(event.variant, (kind, name, items[item]), rater, at_ms, grade))
+    return found
+
+
+def _joined(
+    source: FileSource, settings: Settings, clock: Clock, identities: Identities
+) -> Iterator[tuple[ExperimentSettings, Rules, list[tuple[Row, Response]]]]:
+    """Yield every experiment with its rules, its responses and the reactions to them."""
+    responses, feedback = _read(source, settings, clock)
     for experiment in settings.experiments:
-        rules = Rules(experiment)
         rows: dict[str, tuple[Row, Response]] = {}
         for event in responses:
             if event.experiment == experiment.name and _counts(event, experiment):
                 _merge(rows, event, experiment, identities)
-        for name, (row, event) in rows.items():
+        for name, (row, _) in rows.items():
             for reaction in feedback.get(name, ()):
                 merge_reaction(row, reaction_of(reaction, identities))
-            grades = rules.grades(row)
-            judged[experiment.name].append(
-                JudgedResponse(
-                    query_id=event.query_id,
-                    user_id=event.user_id,
-                    variant=event.variant,
-                    items=tuple(item.item_id for item in event.items),
-                    ranks=tuple(item.position for item in event.items),
-                    grades=tuple(grades.get(identities.item(item.item_id)) for item in event.items),
-                )
-            )
-    return judged
+        yield experiment, Rules(experiment), list(rows.values())
 
 
 def _read(source: FileSource, settings: Settings, clock: Clock) -> tuple[list[Response], dict[str, list[Feedback]]]:

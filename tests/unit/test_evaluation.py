@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import ttest_rel
 
 from monitor.config import Discount, ExperimentSettings, Gain, MetricSpec
-from monitor.evaluation import Evaluation, JudgedResponse, PoolIdeal, evaluate
-from monitor.ranking import GainTable
+from monitor.evaluation import IDEALS, Definition, Evaluation, JudgedResponse, PoolIdeal, gains_for, grid, paired
+from monitor.evaluation import evaluate as evaluation_of
+from monitor.ranking import DISCOUNTS, GAINS, GainTable, cg, dcg, ndcg
 
 DCG = MetricSpec("dcg@2", "dcg", 2)
 NDCG = MetricSpec("ndcg@2", "ndcg", 2)
@@ -26,6 +30,19 @@ def settings(*metrics: MetricSpec) -> ExperimentSettings:
     )
 
 
+def evaluate(
+    responses: Iterable[JudgedResponse], own: ExperimentSettings, ideals: Sequence[PoolIdeal] = IDEALS
+) -> Evaluation:
+    """Return the metrics under the experiment's own gain and discount, nDCG once for each of the ideals."""
+    gain = own.gain if isinstance(own.gain, str) else "table"
+    return evaluation_of(responses, own, grid(own.metrics, [gain], [own.discount], ideals))
+
+
+def short(definition: Definition) -> str:
+    """Return a definition's name without gain and discount."""
+    return definition.metric.name + (f":{definition.ideal}" if definition.ideal else "")
+
+
 def judged(variant: str, *grades: float | None, query: str | None = "q", user: str | None = "u") -> JudgedResponse:
     """Return a response that shows i1, i2 and so on, in this order."""
     items = tuple(f"i{index + 1}" for index in range(len(grades)))
@@ -35,7 +52,7 @@ def judged(variant: str, *grades: float | None, query: str | None = "q", user: s
 def means(evaluation: Evaluation, variant: str) -> dict[str, float | None]:
     """Return the variant's means over responses by column."""
     (found,) = [each for each in evaluation.variants if each.variant == variant]
-    return {column.name: mean.mean for column, mean in zip(evaluation.columns, found.over_responses, strict=True)}
+    return {short(each): mean.mean for each, mean in zip(evaluation.definitions, found.over_responses, strict=True)}
 
 
 class TestMeans:
@@ -125,11 +142,6 @@ class TestIdeals:
 class TestRefusals:
     """What cannot be evaluated."""
 
-    def test_unknown_ideal(self) -> None:
-        """An unknown ideal is refused by name."""
-        with pytest.raises(ValueError, match="unknown ideal 'pooled', expected one of shown, constant, judged"):
-            evaluate([], settings(NDCG), ["pooled"])  # type: ignore[list-item]
-
     def test_undeclared_variant(self) -> None:
         """A variant that is not the experiment's is refused."""
         with pytest.raises(ValueError, match="variant 'c' is not one of a, b"):
@@ -141,43 +153,138 @@ class TestRefusals:
             evaluate([judged("a", 5)], settings(DCG))
 
 
+class TestRaters:
+    """A query's mean is that of its raters' means."""
+
+    def test_a_rater_with_many_responses_weighs_as_any_other(self) -> None:
+        """Three responses of one and one of another."""
+        many = [judged("a", grade, user="u1") for grade in (1, 1, 1)]
+        evaluation = evaluate([*many, judged("a", 4, user="u2")], settings(DCG))
+        assert [(each.rater, each.means[0].mean) for each in evaluation.raters] == [(1, 1.0), (2, 4.0)]
+        assert evaluation.queries[0].means[0].mean == (1 + 4) / 2
+        assert evaluation.variants[0].over_responses[0].mean == (3 + 4) / 4
+
+    def test_raters_are_numbered_across_queries_and_variants(self) -> None:
+        """One number for one person, none for a response without one, and no id anywhere."""
+        responses = [
+            judged("b", 3, query="q2", user="zoe"), judged("a", 1, query="q1", user="zoe"),
+            judged("a", 2, query="q1", user="ann"), judged("a", 4, query="q1", user=None),
+            judged("a", 4, query="q1", user=None),
+        ]  # fmt: skip
+        evaluation = evaluate(responses, settings(DCG))
+        found = [(each.query_id, each.rater, each.variant, each.means[0].mean) for each in evaluation.raters]
+        assert found == [("q1", 1, "a", 2), ("q1", 2, "a", 1), ("q1", None, "a", 4), ("q1", None, "a", 4),
+                         ("q2", 2, "b", 3)]  # fmt: skip
+        assert evaluation.queries[0].means[0].count == 4
+        assert "zoe" not in json.dumps(evaluation.to_json())
+
+
+class TestComparison:
+    """Variants against the control, over queries."""
+
+    def test_a_query_is_one_observation_however_many_rate_it(self) -> None:
+        """n, t and p are scipy's of the queries' means, not of the ratings."""
+        chance = random.Random(3)
+        responses = [
+            judged(variant, chance.choice([1, 2, 3, 4]), query=f"q{query}", user=f"u{user}")
+            for query in range(6)
+            for variant in "ab"
+            for user in range(10)
+        ]
+        evaluation = evaluate(responses, settings(DCG))
+        sides = {
+            variant: [each.means[0].mean or 0 for each in evaluation.queries if each.variant == variant]
+            for variant in "ab"
+        }
+        theirs = ttest_rel(sides["b"], sides["a"])
+        (test,) = evaluation.comparisons[0].tests
+        assert (test.queries, test.df) == (6, 5)
+        assert (test.t, test.p) == pytest.approx((theirs.statistic, theirs.pvalue), rel=1e-12)
+        assert test.interval == pytest.approx(tuple(theirs.confidence_interval(0.95)), rel=1e-9)
+        assert test.difference == pytest.approx(sum(sides["b"]) / 6 - sum(sides["a"]) / 6)
+
+    def test_only_queries_that_both_have(self) -> None:
+        """Others, and those without a value, are in neither mean of the comparison."""
+        responses = [judged("a", 4, query="q1"), judged("b", 3, query="q1"), judged("a", 2, query="q2"),
+                     judged("b", 2, query="q3"), judged("a", 0, query="q4"), judged("b", 1, query="q4")]  # fmt: skip
+        dcg_test, ndcg_test = evaluate(responses, settings(DCG, NDCG), ["shown"]).comparisons[0].tests
+        assert (dcg_test.queries, dcg_test.control, dcg_test.treatment) == (2, 2.0, 2.0)
+        assert (ndcg_test.queries, ndcg_test.differing, ndcg_test.p) == (1, 0, None)
+
+    def test_every_variant_against_the_control(self) -> None:
+        """Whatever the order of the variants."""
+        own = replace(settings(DCG), variants={"b": 0.3, "c": 0.3, "a": 0.4})
+        found = evaluate([judged("a", 4), judged("b", 3), judged("c", 1)], own)
+        assert [(each.variant, each.tests[0].difference) for each in found.comparisons] == [("b", -1.0), ("c", -3.0)]
+
+    @pytest.mark.parametrize(
+        "pairs",
+        [[], [(1.0, 2.0)], [(1.0, 1.0), (2.0, 2.0)], [(1.0, 2.0), (2.0, 3.0)], [(0.1, 0.3), (0.2, 0.4), (0.7, 0.9)]],
+    )
+    def test_nothing_to_test_against(self, pairs: list[tuple[float, float]]) -> None:
+        """Fewer than two queries, or one difference throughout: no t, no p, no interval."""
+        found = paired(pairs)
+        assert (found.queries, found.t, found.p, found.interval) == (len(pairs), None, None, None)
+
+
+class TestDefinitions:
+    """Everything at once."""
+
+    def test_every_combination_is_what_its_own_settings_give(self) -> None:
+        """Under every gain, discount and ideal, the value is that of the metric so defined."""
+        response = JudgedResponse("q", "u", "a", ("x", "y", "z"), (1, 2, 3), (1, None, 3))
+        other = JudgedResponse("q", "u", "b", ("w",), (1,), (4,))
+        specs = [MetricSpec("cg@3", "cg", 3), MetricSpec("dcg@3", "dcg", 3), MetricSpec("ndcg@3", "ndcg", 3)]
+        found = evaluation_of([response, other], settings(), grid(specs, GAINS, DISCOUNTS, IDEALS))
+        values = {each.name: mean.mean for each, mean in zip(found.definitions, found.queries[0].means, strict=True)}
+        assert len(values) == 2 + 2 * 3 + 2 * 3 * 3
+        ideals = {"shown": None, "constant": [4.0, 4.0, 4.0], "judged": [1.0, 3.0, 4.0]}
+        for gain in GAINS:
+            assert values[f"cg@3:{gain}"] == cg([1, None, 3], 3, gain=gain)
+            for discount in DISCOUNTS:
+                assert values[f"dcg@3:{gain}:{discount}"] == dcg([1, None, 3], 3, gain=gain, discount=discount)
+                for ideal, grades in ideals.items():
+                    one = ndcg([1, None, 3], 3, gain=gain, discount=discount, ideal=grades)
+                    assert values[f"ndcg@3:{gain}:{discount}:{ideal}"] == one
+
+    def test_gains_follow_the_scale(self) -> None:
+        """An own table comes first; exp2 is left out where it would leave the range of numbers."""
+        assert gains_for(settings()) == ("linear", "exp2")
+        assert gains_for(replace(settings(), gain={0: 0, 4: 1})) == ("table", "linear", "exp2")
+        assert gains_for(replace(settings(), max_grade=100)) == ("linear",)
+
+    def test_pools_from_elsewhere(self) -> None:
+        """They are the ideal, and a list in which nothing is judged is worth 0 where its rater judged the query."""
+        pools = {("q", "u"): {"i9": 4.0}}
+        found = evaluation_of(
+            [judged("a", None)], settings(), grid([NDCG], ["linear"], ["log2"], ["judged", "shown"]), pools
+        )
+        assert [mean.mean for mean in found.queries[0].means] == [0.0, None]
+
+
 class TestOutput:
-    """JSON and table."""
+    """JSON: the other forms are tested with the command."""
 
     def test_json(self) -> None:
-        """One object: variants with both means, queries with their metrics, nothing undefined but null."""
+        """One object: variants with both means, queries and raters with theirs, nothing undefined but null."""
         response = judged("a", 0, query="q7")
         found: Any = json.loads(json.dumps(evaluate([response], settings(DCG, NDCG), ["shown"]).to_json()))
+        dcg_name, ndcg_name = "dcg@2:linear:reciprocal", "ndcg@2:linear:reciprocal:shown"
         nothing = {"count": 0, "undefined": 0, "mean": None}
         undefined = {"count": 0, "undefined": 1, "mean": None}
         zero = {"count": 1, "undefined": 0, "mean": 0.0}
-        assert found["experiment"] == "e"
+        metrics = {dcg_name: zero, ndcg_name: undefined}
+        assert (found["experiment"], found["control"]) == ("e", "a")
+        assert found["definitions"][1] == {
+            "name": ndcg_name, "measure": "ndcg", "k": 2, "gain": "linear", "discount": "reciprocal", "ideal": "shown",
+        }  # fmt: skip
         assert found["variants"]["a"] == {
-            "responses": 1,
-            "rated_responses": 1,
-            "queries": 1,
-            "over_responses": {"dcg@2": zero, "ndcg@2:shown": undefined},
-            "over_queries": {"dcg@2": zero, "ndcg@2:shown": undefined},
-        }
-        assert found["variants"]["b"]["over_queries"] == {"dcg@2": nothing, "ndcg@2:shown": nothing}
-        assert found["queries"] == [
-            {"query_id": "q7", "variant": "a", "metrics": {"dcg@2": zero, "ndcg@2:shown": undefined}}
-        ]
-
-    def test_table(self) -> None:
-        """A row per query and variant, sorted, then the means of each variant."""
-        responses = [judged("b", 2, query="q2"), judged("a", 4, query="q2"), judged("a", 1, query="q1")]
-        evaluation = evaluate(responses, settings(DCG))
-        assert evaluation.header() == ("query", "variant", "dcg@2")
-        assert evaluation.rows() == [
-            ("q1", "a", 1.0),
-            ("q2", "a", 4.0),
-            ("q2", "b", 2.0),
-            ("mean over queries", "a", 2.5),
-            ("mean over queries", "b", 2.0),
-            ("mean over responses", "a", 2.5),
-            ("mean over responses", "b", 2.0),
-        ]
+            "responses": 1, "rated_responses": 1, "queries": 1, "over_responses": metrics, "over_queries": metrics,
+        }  # fmt: skip
+        assert found["variants"]["b"]["over_queries"] == {dcg_name: nothing, ndcg_name: nothing}
+        assert found["comparisons"]["b"][dcg_name]["p"] is None
+        assert found["queries"] == [{"query_id": "q7", "variant": "a", "metrics": metrics}]
+        assert found["raters"] == [{"query_id": "q7", "rater": 1, "variant": "a", "metrics": metrics}]
 
 
 SURVEY_DISCOUNTS: dict[str, Discount] = {"log2(r+1)": "log2", "log2 from rank 2": "log2-from-2", "1/r": "reciprocal"}
@@ -273,5 +380,9 @@ class TestSurvey:
             gain, discount = (SURVEY_GAINS[told["gain"]], SURVEY_DISCOUNTS[told["discount"]])
             definitions = replace(experiment, gain=gain, discount=discount, metrics=experiment.metrics[:1])
             ideal: PoolIdeal = "judged" if told["ideal"] == "pooled" else "shown"
-            found = [each.over_queries[0].mean for each in evaluate(responses, definitions, [ideal]).variants]
-            assert found == pytest.approx([told["text_only"], told["combined"]], abs=1e-9), told
+            found = evaluate(responses, definitions, [ideal])
+            means = [each.over_queries[0].mean for each in found.variants]
+            assert means == pytest.approx([told["text_only"], told["combined"]], abs=1e-9), told
+            (test,) = found.comparisons[0].tests
+            assert (test.difference, test.p) == pytest.approx((told["diff"], told["paired_t_p"]), abs=1e-9), told
+            assert test.queries == 15
