@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [
-    "errors", "clock", "config", "events", "ranking", "identity", "attribution", "aggregates", "evaluation", "summary",
-    "store", "ingest", "inference", "export", "service",
+    "errors", "clock", "config", "events", "ranking", "identity", "attribution", "aggregates", "evaluation",
+    "inference", "summary", "store", "ingest", "export", "service",
     "audit", "rebuild", "dead_letters", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {"events", "ranking", "identity", "attribution", "aggregates", "evaluation", "summary", "inference"}
