@@ -20,8 +20,8 @@ from monitor.inference.decayed import band, band_constant, design_effect
 from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, UnitSums, effect_of
 from monitor.inference.evidence import Arms, Criteria, Diagnostic, Evidence, Watched
 from monitor.inference.guardrails import Guardrail, GuardrailResult, watch
-from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio
-from monitor.inference.segments import AGES, Segment, age_of, e_bh, segments
+from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
+from monitor.inference.segments import AGES, Segment, age_of, compare_segments, e_bh
 from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
 from monitor.inference.stored import (
     Population,
@@ -69,6 +69,7 @@ __all__ = [
     "closed_rated_shares",
     "closed_units",
     "compare",
+    "compare_segments",
     "days_to_resolve",
     "decide",
     "design_effect",
@@ -80,8 +81,7 @@ __all__ = [
     "live_sums",
     "mde_information",
     "resolving_information",
-    "sample_ratio",
-    "segments",
+    "sample_ratio_test",
     "split_alpha",
     "variance_reduction",
     "watch",

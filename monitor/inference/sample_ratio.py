@@ -125,7 +125,9 @@ def share_sequence(
     return lower, upper
 
 
-def sample_ratio(phases: Sequence[Phase], *, alpha: float = 0.01, largest_log_e: float | None = None) -> SampleRatio:
+def sample_ratio_test(
+    phases: Sequence[Phase], *, alpha: float = 0.01, largest_log_e: float | None = None
+) -> SampleRatio:
     """Return the test's result; `largest_log_e` is that of earlier looks, if kept: an alarm once raised stays.
 
     A variant with a share p stays empty among n students with probability (1 − p)ⁿ. It alarms where that is below

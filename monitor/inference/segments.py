@@ -61,7 +61,9 @@ def e_bh(log_e: Sequence[float | None], alpha: float) -> list[bool]:
     return [bool(reached) and each is not None and each >= reached[-1] for each in log_e]
 
 
-def segments(parts: Mapping[str, tuple[Estimate, Estimate]], *, alpha: float, mde: float) -> tuple[Segment, ...]:
+def compare_segments(
+    parts: Mapping[str, tuple[Estimate, Estimate]], *, alpha: float, mde: float
+) -> tuple[Segment, ...]:
     """Return the comparison (control, treatment) of each segment; all declared ones count, also those without data.
 
     With R of K segments discovered, intervals have level 1 − α·max(R, 1)/K: those of discovered segments are wrong at a

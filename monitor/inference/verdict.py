@@ -16,7 +16,7 @@ import msgspec
 from monitor.inference.comparison import DECIDING_UNITS, Comparison, compare, days_to_resolve, split_alpha
 from monitor.inference.evidence import Arms, Evidence
 from monitor.inference.guardrails import GuardrailResult, watch
-from monitor.inference.sample_ratio import SampleRatio, sample_ratio
+from monitor.inference.sample_ratio import SampleRatio, sample_ratio_test
 
 State: TypeAlias = Literal["insufficient_data", "invalid", "stop_harm", "ship", "non_inferior", "futile", "continue"]
 Code: TypeAlias = Literal[
@@ -80,7 +80,7 @@ def decide(evidence: Evidence) -> Verdict:
             watch(each.guardrail, each.arms.control, each.arms.treatment, alpha=alpha) for each in evidence.guardrails
         ),
         tuple((each.name, compared(each.arms, each.mde)) for each in evidence.diagnostics),
-        sample_ratio(
+        sample_ratio_test(
             evidence.phases, alpha=criteria.sample_ratio_alpha, largest_log_e=evidence.largest_sample_ratio_log_e
         ),
     )
