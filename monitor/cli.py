@@ -24,10 +24,10 @@ from monitor import __version__, audit, dead_letters, demo, rebuild, simulate
 from monitor.clock import wall_clock
 from monitor.config import Settings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
-from monitor.errors import AbMonitorError, InputRefused
+from monitor.errors import AbMonitorError, InputRefused, UsageError
 from monitor.evaluation import Evaluation, evaluate
 from monitor.events import instant_ms
-from monitor.export import render
+from monitor.export import EXIT_CODES, render, render_verdicts
 from monitor.ingest.connection import inspect_cluster
 from monitor.ingest.files import FileSource
 from monitor.ingest.judging import judged_responses
@@ -90,6 +90,16 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--experiment", metavar="E", help="only this one")
     status.add_argument("--as-of", metavar="T", help="decay to this ISO time instead of the newest event")
     status.add_argument("--json", action="store_true", help="print one JSON object")
+    verdict = add("verdict", _verdict, "ship, stop or go on: what may be said about an experiment, and why", configured)
+    verdict.add_argument("experiment", metavar="E", help="the experiment's name")
+    verdict.add_argument("--variant", metavar="V", help="only this treatment")
+    verdict.add_argument("--as-of", metavar="T", help="the students whose windows were over at this ISO time")
+    verdict.add_argument("--json", action="store_true", help="print one JSON object")
+    verdict.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="end with 0 for ship and non_inferior, 10 for continue and insufficient_data, 20 for the others",
+    )
     evaluate = add("evaluate", _evaluate, "offline: per-query metrics, no store needed", configured)
     evaluate.add_argument(
         "events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin"
@@ -218,6 +228,26 @@ def _status(arguments: argparse.Namespace) -> int:
     else:
         Console().print(render(summary, now_ms=wall_clock()))
     return 0
+
+
+def _verdict(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments).only(arguments.experiment, "verdict E")
+    as_of_ms = None if arguments.as_of is None else config_instant_ms("--as-of", arguments.as_of)
+    with viewed(settings, wall_clock) as reader:
+        summary = reader.summary(as_of_ms)
+    experiment = summary.experiments[arguments.experiment]
+    verdicts = {} if experiment.judgement is None else experiment.judgement.verdicts
+    if arguments.variant is not None and arguments.variant not in verdicts:
+        raise UsageError(f"--variant: got {arguments.variant!r}, expected one of {', '.join(verdicts) or 'none'}")
+    if arguments.json:
+        print(json.dumps(summary.verdict_json(arguments.experiment), indent=1, ensure_ascii=False))
+    else:
+        Console().print(render_verdicts(experiment, only=arguments.variant))
+    if not arguments.exit_code:
+        return 0
+    return max(
+        (EXIT_CODES[each.state] for name, each in verdicts.items() if arguments.variant in {None, name}), default=10
+    )
 
 
 def _only(settings: Settings, experiment: str | None) -> Settings:

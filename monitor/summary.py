@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from monitor.verdicts import Judgement
+
 
 @dataclass(frozen=True, slots=True)
 class DecayedMean:
@@ -65,6 +67,8 @@ class ExperimentSummary:
     crossovers: int
     """Students who saw more than one variant."""
     variants: Mapping[str, VariantSummary]
+    judgement: Judgement | None = None
+    """None where nobody asked for it."""
 
     def ordered(self) -> list[tuple[str, VariantSummary]]:
         """Return the variants, the control first."""
@@ -77,6 +81,7 @@ class ExperimentSummary:
             "primary": self.primary,
             "crossovers": self.crossovers,
             "variants": {name: _variant_json(variant) for name, variant in self.variants.items()},
+            **({} if self.judgement is None else self.judgement.to_json()),
         }
 
 
@@ -91,6 +96,19 @@ class Summary:
         """Return the object that `status --json` prints."""
         experiments = {name: each.to_json() for name, each in self.experiments.items()}
         return {"as_of": iso(self.as_of_ms), "experiments": experiments}
+
+    def verdict_json(self, experiment: str) -> dict[str, Any]:
+        """Return the object of `verdict --json`; raises KeyError for an experiment that is not here."""
+        found = self.experiments[experiment]
+        judged = {} if found.judgement is None else found.judgement.to_json()
+        return {
+            "as_of": iso(self.as_of_ms),
+            "experiment": found.name,
+            "control": found.control,
+            "primary": found.primary,
+            "crossovers": found.crossovers,
+            **judged,
+        }
 
 
 def iso(at_ms: int) -> str:

@@ -17,7 +17,7 @@ from monitor.inference.comparison import (
 )
 from monitor.inference.cuped import Adjusted, PairedSums, adjust, variance_reduction
 from monitor.inference.decayed import band, band_constant, design_effect
-from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, UnitSums, effect_of
+from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, UnitSums, effect_of, stratified
 from monitor.inference.evidence import Arms, Criteria, Diagnostic, Evidence, Watched
 from monitor.inference.guardrails import Guardrail, GuardrailResult, watch
 from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
@@ -83,6 +83,7 @@ __all__ = [
     "resolving_information",
     "sample_ratio_test",
     "split_alpha",
+    "stratified",
     "variance_reduction",
     "watch",
 ]

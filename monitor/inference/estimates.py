@@ -8,11 +8,13 @@ mean with the variance of that mean; what is undefined is None. Two estimands (d
 - live: the ratio Σ metric / Σ responses over everything so far (`RatioSums`), with the variance of a cluster-robust
   ratio estimator. A student's contribution goes on changing, so sequences about it are approximate. It shows.
 
-Reference: Deng, Knoblich & Lu, "Applying the delta method in metric analytics", KDD 2018.
+References: Deng, Knoblich & Lu, "Applying the delta method in metric analytics", KDD 2018. Cochran, "Some methods for
+strengthening the common χ² tests", Biometrics 10(4), 1954 (the weights of strata).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -61,6 +63,41 @@ class UnitSums:
         if n == 1:
             return Estimate(1, mean, None)
         return Estimate(n, mean, max(self.squares - self.total * mean, 0.0) / (n - 1) / n)
+
+
+def stratified(strata: Sequence[tuple[UnitSums, UnitSums]]) -> tuple[Estimate, Estimate]:
+    """Return the estimates of control and treatment from their sums in strata that are compared each by itself.
+
+    While shares change, the variants' students come from different days, and their plain means would differ for that
+    alone (Simpson's paradox). Both get the same weights here, n_c·n_t/(n_c + n_t) of each stratum (Cochran 1954): those
+    that are best where all students vary alike. A stratum with fewer than two students on either side says nothing
+    about a difference, and its students are not counted; a single one is taken as it is.
+
+    By hand: weights 2·2/4 = 1 and 4·4/8 = 2; control (0 + 2·3)/3 = 2, treatment (1 + 2·4)/3 = 3, and a variance of
+    (1·1 + 4·0)/9 each, for values that lie 1 from the mean of the first stratum and at that of the second.
+
+    >>> first = UnitSums(2, 0.0, 2.0), UnitSums(2, 2.0, 4.0)
+    >>> second = UnitSums(4, 12.0, 36.0), UnitSums(4, 16.0, 64.0)
+    >>> control, treatment = stratified([first, second])
+    >>> control.units, control.mean, treatment.mean, round(9 * control.variance, 12)
+    (6, 2.0, 3.0, 1.0)
+    """
+    if len(strata) == 1:
+        ((control, treatment),) = strata
+        return control.estimate(), treatment.estimate()
+    pairs = [(a.estimate(), b.estimate()) for a, b in strata if min(a.units, b.units) > 1]
+    weights = [a.units * b.units / (a.units + b.units) for a, b in pairs]
+    return _weighted([a for a, _ in pairs], weights), _weighted([b for _, b in pairs], weights)
+
+
+def _weighted(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+    if not parts:
+        return Estimate(0, None, None)
+    total, mean, variance = sum(weights), 0.0, 0.0
+    for part, weight in zip(parts, weights, strict=True):
+        mean += weight / total * (part.mean or 0.0)
+        variance += (weight / total) ** 2 * (part.variance or 0.0)
+    return Estimate(sum(part.units for part in parts), mean, variance)
 
 
 @dataclass(frozen=True, slots=True)

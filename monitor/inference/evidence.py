@@ -85,8 +85,8 @@ class Evidence:
     students: int = 0
     """Different students, crossovers included."""
     lost_events: int = 0
-    refused_share: float = 0.0
-    """Of the events of this experiment's topics."""
+    refused_share: float | None = None
+    """Of the events of this experiment's topics; None where nobody has counted."""
     other_population: Arms | None = None
     """The primary metric over the other population: all responses where `arms` is about rated ones, or the reverse."""
     rated_share: Arms | None = None

@@ -117,8 +117,9 @@ def root(rising: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _log_tilted_cdf(z: float) -> float:
-    """Return z²/2 + ln Φ(z); far to the left from Φ(z) = φ(z)/|z|·(1 − z⁻² + 3z⁻⁴ − …)."""
+    """Return z²/2 + ln Φ(z); far to the left from Φ(z) = φ(z)/|z|·(1 − z⁻² + 3z⁻⁴ − 15z⁻⁶ + 105z⁻⁸ − …)."""
     if z > _FAR_LEFT:
         return z * z / 2 + math.log(math.erfc(-z / math.sqrt(2)) / 2)
     square = z * z
-    return math.log1p((3 / square - 1) / square) - math.log(-z * math.sqrt(2 * math.pi))
+    series = (((105 / square - 15) / square + 3) / square - 1) / square
+    return math.log1p(series) - math.log(-z * math.sqrt(2 * math.pi))

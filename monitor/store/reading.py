@@ -27,6 +27,7 @@ from monitor.store.keys import LIVE
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+from monitor.verdicts import Judgement, StoredStudents, judge
 
 _MOST_KINDS = 50
 _ABSENT = DecayedMean(None, None, None, None, None)
@@ -44,6 +45,8 @@ class _Arm:
     units: Ints
     kinds: Counter[str]
     chunks: Mapping[str, set[int]]
+    cohorts: dict[int, Ints] = field(default_factory=dict)
+    """UTC day → record over the students first exposed there."""
     latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
 
     @property
@@ -73,16 +76,17 @@ class Reader:
     def summary(self, as_of_ms: int | None = None) -> Summary:
         """Return what the store holds, decayed to `as_of_ms` (default: its newest event). Raises `StoreUnavailable`.
 
-        All-time numbers are those of now, whatever `as_of_ms` says.
+        All-time numbers are those of now, whatever `as_of_ms` says. Windows of students that end after the newest event
+        are not over, whatever it says.
         """
-        arms = self._arms()
+        arms, lost_events = self._arms()
+        newest_ms = max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None)
         if as_of_ms is None:
-            newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
-            as_of_ms = max(newest, default=None)
-        if as_of_ms is None:
-            as_of_ms = self._clock()
+            as_of_ms = self._clock() if newest_ms is None else newest_ms
+        self._read_cohorts(arms)
         series = self._series(arms, as_of_ms)
         self._check_live()
+        judged_ms = min(as_of_ms, newest_ms or 0)
         experiments = {}
         for experiment in self._settings.experiments:
             own = [arm for arm in arms if arm.experiment is experiment]
@@ -93,6 +97,7 @@ class Reader:
                 primary=experiment.primary,
                 crossovers=sum(int(arm.units[1]) for arm in own),
                 variants={name: by_name[name] for name in experiment.variants},
+                judgement=_judgement(experiment, own, lost_events, judged_ms),
             )
         return Summary(as_of_ms=as_of_ms, experiments=experiments)
 
@@ -101,8 +106,8 @@ class Reader:
             for index, name in enumerate(sorted(experiment.variants)):
                 yield experiment, self._numbers[experiment.name], index, name
 
-    def _arms(self) -> list[_Arm]:
-        """Read every variant's all-time records, in one transaction on each shard."""
+    def _arms(self) -> tuple[list[_Arm], int]:
+        """Read every variant's all-time records, and the number of lost events, in one transaction on each shard."""
         places = list(self._places())
         arms = [
             _Arm(
@@ -118,31 +123,50 @@ class Reader:
             for experiment, number, variant, name in places
         ]
         with unavailable(self._settings.store):
-            for shard in self.store:
-                self._add(arms, shard)
-        return arms
+            lost_events = sum(self._add(arms, shard) for shard in self.store)
+        return arms, lost_events
 
-    def _add(self, arms: Sequence[_Arm], shard: RedisStore) -> None:
-        """Add what one shard holds."""
+    def _add(self, arms: Sequence[_Arm], shard: RedisStore) -> int:
+        """Add what one shard holds; return how many lost events it has counted."""
         keys = shard.keys
         pipeline = shard.client.pipeline(transaction=True)
         pipeline.hgetall(keys.latest)
+        pipeline.hgetall(keys.lost)
         for arm in arms:
             pipeline.get(keys.responses(arm.number, arm.variant))
             pipeline.get(keys.units(arm.number, arm.variant))
             pipeline.hgetall(keys.kinds(arm.number, arm.variant))
+            pipeline.hkeys(keys.cohorts(arm.number, arm.variant))
             for decay in arm.experiment.decay:
                 pipeline.hkeys(keys.chunks(arm.number, arm.variant, decay.name))
         replies = iter(pipeline.execute())
         latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
+        lost_events = sum(map(int, next(replies).values()))
         for arm in arms:
             arm.responses[:] += _integers(next(replies), len(arm.responses))
             arm.units[:] += _integers(next(replies), len(arm.units))
             arm.kinds.update({kind.decode(): int(count) for kind, count in next(replies).items()})
+            for day in map(int, next(replies)):
+                arm.cohorts.setdefault(day, np.zeros(self._layouts[arm.experiment.name].cohort_width, dtype=np.int64))
             for decay in arm.experiment.decay:
                 arm.chunks[decay.name].update(map(int, next(replies)))
             for what, at_ms in arm.latest.items():
                 arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
+        return lost_events
+
+    def _read_cohorts(self, arms: Sequence[_Arm]) -> None:
+        """Read the records of all cohort days, in one transaction on each shard."""
+        wanted = [arm for arm in arms if arm.cohorts]
+        with unavailable(self._settings.store):
+            for shard in self.store:
+                pipeline = shard.client.pipeline(transaction=True)
+                for arm in wanted:
+                    # The method of this name is not for clusters, as it does not know that all are in one slot.
+                    names = [shard.keys.cohort(arm.number, arm.variant, day) for day in arm.cohorts]
+                    pipeline.execute_command("MGET", *names)
+                for arm, stored in zip(wanted, pipeline.execute(), strict=True):
+                    for day, part in zip(arm.cohorts, stored, strict=True):
+                        arm.cohorts[day] += _integers(part, len(arm.cohorts[day]))
 
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
@@ -259,6 +283,14 @@ class Reader:
             last_event_at_ms=arm.last_event_ms,
             metrics=metrics,
         )
+
+
+def _judgement(experiment: ExperimentSettings, arms: Sequence[_Arm], lost_events: int, at_ms: int) -> Judgement:
+    """Return what the stored sums of an experiment's variants say about them."""
+    newest_ms = max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None)
+    units = {arm.name: arm.units for arm in arms}
+    cohorts = {arm.name: arm.cohorts for arm in arms}
+    return judge(experiment, StoredStudents(units, cohorts, newest_ms, lost_events), at_ms)
 
 
 def _bounded(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:

@@ -11,10 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = [
     "errors", "clock", "config", "events", "ranking", "identity", "attribution", "aggregates", "evaluation",
-    "inference", "summary", "store", "ingest", "export", "service",
+    "inference", "verdicts", "summary", "store", "ingest", "export", "service",
     "audit", "rebuild", "dead_letters", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
-CORE = {"events", "ranking", "identity", "attribution", "aggregates", "evaluation", "summary", "inference"}
+CORE = {"events", "ranking", "identity", "attribution", "aggregates", "evaluation", "summary", "inference", "verdicts"}
 OUTSIDE = {
     "asyncio", "http", "importlib", "kafka", "logging", "os", "prometheus_client", "random", "redis", "secrets",
     "socket", "subprocess", "sys", "threading", "time", "urllib",
