@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from monitor.export.presentation import ABSENT, count, share
+from monitor.export.presentation import ABSENT, count, sentence, share
 from monitor.inference import Comparison, Estimand, GuardrailResult, State, Verdict
 from monitor.summary import ExperimentSummary, iso
 
@@ -23,22 +23,8 @@ EXIT_CODES: Final[Mapping[State, int]] = {
     "invalid": 20,
     "futile": 20,
 }
-MEANINGS: Final[Mapping[State, str]] = {
-    "insufficient_data": "there is too little data to say anything",
-    "invalid": "the data is no fair comparison, whatever it shows",
-    "stop_harm": "it does more harm than is tolerable: stop it",
-    "ship": "it is better, and nothing speaks against it: ship it",
-    "non_inferior": "it is not worse than is tolerable",
-    "futile": "an effect that matters can be ruled out",
-    "continue": "nothing is decided yet: go on",
-}
 _ESTIMANDS: Final[Mapping[Estimand, str]] = {"closed": "closed", "live": "live ≈"}
 _LEGEND: Final = "closed: students whose window is over, they decide; live ≈: all responses so far, approximate"
-
-
-def sentence(treatment: str, verdict: Verdict) -> str:
-    """Return the state of one treatment in a sentence."""
-    return f"{treatment}: {verdict.state} – {MEANINGS[verdict.state]}."
 
 
 def render_verdicts(experiment: ExperimentSummary, *, only: str | None = None) -> RenderableType:

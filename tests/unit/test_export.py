@@ -12,8 +12,7 @@ from rich.console import Console
 
 from monitor.errors import StoreUnavailable
 from monitor.export import EXIT_CODES, ExperimentsCollector, render, render_verdicts
-from monitor.export.presentation import age, rows, share
-from monitor.export.verdicts import MEANINGS
+from monitor.export.presentation import MEANINGS, age, notes, rows, share
 from monitor.inference import State
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.verdicts import judge
@@ -171,6 +170,11 @@ class TestVerdicts:
     def test_every_state_has_a_sentence_and_an_exit_code(self) -> None:
         """0 may go out, 10 wait, 20 may not."""
         assert set(MEANINGS) == set(EXIT_CODES) == set(get_args(State))
+
+    def test_status_and_page_say_the_state_in_a_sentence(self) -> None:
+        """Above what else a reader should know."""
+        assert notes(_judged().experiments["ranker"])[0].startswith("treatment: ship – it is better")
+        assert "verdict" in notes(SUMMARY.experiments["ranker-v2"])[-1]
 
     def test_status_has_it_beside_the_counts(self) -> None:
         """And `verdict --json` without them."""
