@@ -130,11 +130,12 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
 def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> Judgement:
     """Return what the stored sums say at an event time, which is not to be later than the store's newest event."""
     view = _View(experiment, stored, at_ms)
-    verdicts = {name: decide(view.evidence(name)) for name in view.treatments}
+    sample_ratio = sample_ratio_test(view.phases, alpha=view.criteria.sample_ratio_alpha)
+    verdicts = {name: decide(view.evidence(name), sample_ratio) for name in view.treatments}
     return Judgement(
         at_ms=at_ms,
         comparisons={name: view.comparisons(name, verdict) for name, verdict in verdicts.items()},
-        sample_ratio=sample_ratio_test(view.phases, alpha=view.criteria.sample_ratio_alpha),
+        sample_ratio=sample_ratio,
         days_left_out=view.days_left_out,
         verdicts=verdicts,
     )

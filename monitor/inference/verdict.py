@@ -63,8 +63,11 @@ def evidence_from(printed: object) -> Evidence:
     return msgspec.convert(printed, Evidence)
 
 
-def decide(evidence: Evidence) -> Verdict:
-    """Return the verdict that follows from the evidence."""
+def decide(evidence: Evidence, sample_ratio: SampleRatio | None = None) -> Verdict:
+    """Return the verdict that follows from the evidence.
+
+    `sample_ratio` is what the test says of its phases, where that is known: it is the same for every treatment.
+    """
     criteria = evidence.criteria
     alpha = split_alpha(criteria.alpha, criteria.treatments)
 
@@ -80,7 +83,8 @@ def decide(evidence: Evidence) -> Verdict:
             watch(each.guardrail, each.arms.control, each.arms.treatment, alpha=alpha) for each in evidence.guardrails
         ),
         tuple((each.name, compared(each.arms, each.mde)) for each in evidence.diagnostics),
-        sample_ratio_test(
+        sample_ratio
+        or sample_ratio_test(
             evidence.phases, alpha=criteria.sample_ratio_alpha, largest_log_e=evidence.largest_sample_ratio_log_e
         ),
     )

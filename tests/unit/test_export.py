@@ -12,6 +12,7 @@ from rich.console import Console
 
 from monitor.errors import StoreUnavailable
 from monitor.export import EXIT_CODES, ExperimentsCollector, render, render_verdicts
+from monitor.export.http import _experiment
 from monitor.export.presentation import MEANINGS, age, notes, rows, share
 from monitor.inference import State
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
@@ -170,6 +171,14 @@ class TestVerdicts:
     def test_every_state_has_a_sentence_and_an_exit_code(self) -> None:
         """0 may go out, 10 wait, 20 may not."""
         assert set(MEANINGS) == set(EXIT_CODES) == set(get_args(State))
+
+    def test_an_experiment_whose_name_ends_like_a_path_is_found(self) -> None:
+        """Its own object, and its verdict one step further."""
+        found = _judged().experiments["ranker"]
+        odd = replace(_judged(), experiments={"a/verdict": replace(found, name="a/verdict"), "b": found})
+        assert b'"variants"' in _experiment(odd, "a/verdict")[2]
+        assert b'"experiment": "a/verdict"' in _experiment(odd, "a/verdict/verdict")[2]
+        assert _experiment(odd, "a")[0] == 404
 
     def test_status_and_page_say_the_state_in_a_sentence(self) -> None:
         """Above what else a reader should know."""
