@@ -62,6 +62,8 @@ class StoredStudents:
     """The experiment's newest event."""
     lost_events: int = 0
     """Events that were gone from Kafka before they could be applied; of all experiments, as nobody has read them."""
+    refused_share: float | None = None
+    """Of the newest events of the topics, of all experiments; None where there were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,7 @@ class _View:
             crossovers=sum(int(record[1]) for record in units.values()),
             students=sum(int(day[0]) for cohorts in self.stored.cohorts.values() for day in cohorts.values()),
             lost_events=self.stored.lost_events,
+            refused_share=self.stored.refused_share,
             other_population=self.arms(treatment, experiment.primary, other),
             rated_share=self.arms(treatment, RATED_SHARE, population),
             guardrails=tuple(

@@ -86,7 +86,7 @@ class Evidence:
     """Different students, crossovers included."""
     lost_events: int = 0
     refused_share: float | None = None
-    """Of the events of this experiment's topics; None where nobody has counted."""
+    """Of the newest events of this experiment's topics; None where nobody has counted."""
     other_population: Arms | None = None
     """The primary metric over the other population: all responses where `arms` is about rated ones, or the reverse."""
     rated_share: Arms | None = None

@@ -184,7 +184,8 @@ class _Findings:
         if evidence.lost_events:
             yield Reason("lost_events", f"{evidence.lost_events} events were lost before they were applied")
         if evidence.refused_share is not None and evidence.refused_share > criteria.refused_limit:
-            text = f"{evidence.refused_share:.2%} of events were refused; the limit is {criteria.refused_limit:.2%}"
+            share = f"{evidence.refused_share:.2%} of the newest events were refused"
+            text = f"{share}; the limit is {criteria.refused_limit:.2%}"
             yield Reason("refused_events", text)
 
     def harm(self, upper: float) -> Iterator[Reason]:

@@ -27,7 +27,7 @@ from monitor.store.keys import LIVE
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
-from monitor.verdicts import Judgement, StoredStudents, judge
+from monitor.verdicts import StoredStudents, judge
 
 _MOST_KINDS = 50
 _ABSENT = DecayedMean(None, None, None, None, None)
@@ -84,6 +84,7 @@ class Reader:
         if as_of_ms is None:
             as_of_ms = self._clock() if newest_ms is None else newest_ms
         self._read_cohorts(arms)
+        refused_share = self._refused_share()
         series = self._series(arms, as_of_ms)
         self._check_live()
         judged_ms = min(as_of_ms, newest_ms or 0)
@@ -97,7 +98,7 @@ class Reader:
                 primary=experiment.primary,
                 crossovers=sum(int(arm.units[1]) for arm in own),
                 variants={name: by_name[name] for name in experiment.variants},
-                judgement=_judgement(experiment, own, lost_events, judged_ms),
+                judgement=judge(experiment, _students(own, lost_events, refused_share), judged_ms),
             )
         return Summary(as_of_ms=as_of_ms, experiments=experiments)
 
@@ -167,6 +168,15 @@ class Reader:
                 for arm, stored in zip(wanted, pipeline.execute(), strict=True):
                     for day, part in zip(arm.cohorts, stored, strict=True):
                         arm.cohorts[day] += _integers(part, len(arm.cohorts[day]))
+
+    def _refused_share(self) -> float | None:
+        """Return the share of refused events among the newest ones of all partitions.
+
+        A partition's newest are `limits.refused_window` to twice as many. Every shard knows of all partitions.
+        """
+        counted = [position.refusals for position in self.store.first.positions().values()]
+        records = sum(each.records for each in counted)
+        return sum(each.refused for each in counted) / records if records else None
 
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
@@ -285,12 +295,15 @@ class Reader:
         )
 
 
-def _judgement(experiment: ExperimentSettings, arms: Sequence[_Arm], lost_events: int, at_ms: int) -> Judgement:
-    """Return what the stored sums of an experiment's variants say about them."""
-    newest_ms = max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None)
-    units = {arm.name: arm.units for arm in arms}
-    cohorts = {arm.name: arm.cohorts for arm in arms}
-    return judge(experiment, StoredStudents(units, cohorts, newest_ms, lost_events), at_ms)
+def _students(arms: Sequence[_Arm], lost_events: int, refused_share: float | None) -> StoredStudents:
+    """Return what is known of the students of an experiment's variants."""
+    return StoredStudents(
+        units={arm.name: arm.units for arm in arms},
+        cohorts={arm.name: arm.cohorts for arm in arms},
+        newest_ms=max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None),
+        lost_events=lost_events,
+        refused_share=refused_share,
+    )
 
 
 def _bounded(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:

@@ -13,7 +13,7 @@ import pytest
 from monitor.config import DecisionSettings
 from monitor.events import Feedback, Item, Response
 from monitor.inference import Estimate
-from monitor.store import Advance, Position, Reader
+from monitor.store import Advance, Position, Reader, Refusals
 from monitor.verdicts import Judgement
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer
@@ -119,6 +119,24 @@ def test_lost_events_of_any_shard_are_seen(redis_server: RedisServer) -> None:
     step = Advance("t:0", len(_traffic()), Position(len(_traffic()) + 17))
     assert writer.advance([step], {"t:0": 17})
     assert _judged(bench).verdicts["treatment"].evidence.lost_events == 17
+
+
+def test_too_many_refused_events_make_it_invalid(redis_server: RedisServer) -> None:
+    """Of the newest ones of all partitions together; where nothing was read, nobody knows."""
+    bench = Bench(redis_server, DECIDED, 3)
+    assert _judged(bench).verdicts["treatment"].evidence.refused_share is None
+    bench.feed([_traffic()])
+    writer = bench.writer()
+    assert writer.state(["t:0", "t:1"])
+    read = len(_traffic())
+    steps = [
+        Advance("t:0", read, Position(read + 1, START, Refusals(0, 100, 3))),
+        Advance("t:1", None, Position(400, START, Refusals(0, 100, 1))),
+    ]
+    assert writer.advance(steps, {})
+    verdict = _judged(bench).verdicts["treatment"]
+    assert verdict.evidence.refused_share == 0.02
+    assert "refused_events" in {reason.code for reason in (*verdict.reasons, *verdict.notes)}
 
 
 def test_other_criteria_read_the_same_store(redis_server: RedisServer) -> None:

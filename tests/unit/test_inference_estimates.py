@@ -35,6 +35,7 @@ from monitor.inference import (
     sample_ratio,
     segments,
     sequences,
+    stratified,
     variance_reduction,
 )
 from monitor.ranking import SCALE
@@ -194,6 +195,35 @@ def _students(random: np.random.Generator, number: int) -> Ints:
     defined = rows[:, 1, None] - rows[:, 2 + m :]
     rows[:, 2 : 2 + m] = np.rint(defined * random.uniform(0, 5, (number, m)) * SCALE)
     return rows
+
+
+class TestStrata:
+    """Comparisons made within strata and averaged."""
+
+    def test_the_effect_is_that_of_a_regression_with_a_constant_for_each_stratum(self) -> None:
+        """Ordinary least squares weighs strata in just this way (Angrist 1998), whatever their sizes."""
+        chance = np.random.default_rng(3)
+        sizes = [(90, 10), (25, 25), (4, 300), (60, 45)]
+        strata, rows, outcomes = [], [], []
+        for place, pair in enumerate(sizes):
+            values = [chance.normal(place * 2 + arm * (place - 1), 1, size) for arm, size in enumerate(pair)]
+            strata.append((_units(values[0]), _units(values[1])))
+            for arm, group in enumerate(values):
+                rows += [[float(arm), *(float(each == place) for each in range(len(sizes)))]] * len(group)
+                outcomes += group.tolist()
+        expected = np.linalg.lstsq(np.array(rows), np.array(outcomes), rcond=None)[0][0]
+        control, treatment = stratified(strata)
+        assert effect_of(control, treatment).effect == pytest.approx(expected, abs=1e-9)
+        assert (control.units, treatment.units) == (179, 380)
+
+    def test_a_stratum_that_cannot_be_compared_is_left_out(self) -> None:
+        """One student has no spread; without any stratum nothing is known."""
+        whole = _units(np.array([1.0, 2.0, 4.0])), _units(np.array([2.0, 5.0]))
+        lonely = _units(np.array([100.0])), _units(np.array([1.0, 2.0]))
+        found = stratified([whole, lonely])
+        assert [each.mean for each in found] == [each.estimate().mean for each in whole]
+        assert [each.units for each in found] == [3, 2]
+        assert stratified([lonely, lonely])[0] == Estimate(0, None, None)
 
 
 class TestStored:

@@ -234,6 +234,11 @@ class TestAllocations:
         assert (pooled.difference.effect or 0) > 0.5
         assert apart.difference.effect == pytest.approx(-0.2, abs=0.06)
 
+    def test_students_of_later_days_are_not_counted_yet(self) -> None:
+        """As of an earlier time the phases are those of then; that day itself counts."""
+        judgement = judge(EXPERIMENT, stored(EXPERIMENT, BETTER), after(5))
+        assert judgement.verdicts["treatment"].evidence.phases[0].students == {"control": 240, "treatment": 240}
+
 
 class TestCriteria:
     """What is compared with what."""
