@@ -81,8 +81,14 @@ class ExperimentSummary:
             "primary": self.primary,
             "crossovers": self.crossovers,
             "variants": {name: _variant_json(variant) for name, variant in self.variants.items()},
-            **({} if self.judgement is None else self.judgement.to_json()),
+            **self.judged_json(),
         }
+
+    def judged_json(self) -> dict[str, Any]:
+        """Return what may be said about the variants, and of which time; nothing where nobody asked for it."""
+        if self.judgement is None:
+            return {}
+        return {"judged_at": iso(self.judgement.at_ms), **self.judgement.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +106,12 @@ class Summary:
     def verdict_json(self, experiment: str) -> dict[str, Any]:
         """Return the object of `verdict --json`; raises KeyError for an experiment that is not here."""
         found = self.experiments[experiment]
-        judged = {} if found.judgement is None else found.judgement.to_json()
         return {
-            "as_of": iso(self.as_of_ms),
             "experiment": found.name,
             "control": found.control,
             "primary": found.primary,
             "crossovers": found.crossovers,
-            **judged,
+            **found.judged_json(),
         }
 
 

@@ -58,6 +58,18 @@ class _Arm:
         return self.latest["e"]
 
 
+@dataclass(slots=True)
+class _Log:
+    """What is known of all events together, of whichever experiment."""
+
+    newest_ms: int = 0
+    lost: int = 0
+    records: int = 0
+    """Newest records of all partitions: of each, `limits.refused_window` to twice as many."""
+    refused: int = 0
+    """Of those."""
+
+
 class Reader:
     """Reads summaries; safe for several threads."""
 
@@ -76,18 +88,17 @@ class Reader:
     def summary(self, as_of_ms: int | None = None) -> Summary:
         """Return what the store holds, decayed to `as_of_ms` (default: its newest event). Raises `StoreUnavailable`.
 
-        All-time numbers are those of now, whatever `as_of_ms` says. Windows of students that end after the newest event
-        are not over, whatever it says.
+        All-time numbers are those of now, whatever `as_of_ms` says. Verdicts are of the store's newest event, of
+        whichever experiment, or of `as_of_ms` if that is earlier: no window is over before its time has been read.
         """
-        arms, lost_events = self._arms()
-        newest_ms = max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None)
+        arms, log = self._arms()
+        judged_ms = log.newest_ms if as_of_ms is None else min(as_of_ms, log.newest_ms)
         if as_of_ms is None:
-            as_of_ms = self._clock() if newest_ms is None else newest_ms
+            newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
+            as_of_ms = max(newest, default=None) or self._clock()
         self._read_cohorts(arms)
-        refused_share = self._refused_share()
         series = self._series(arms, as_of_ms)
         self._check_live()
-        judged_ms = min(as_of_ms, newest_ms or 0)
         experiments = {}
         for experiment in self._settings.experiments:
             own = [arm for arm in arms if arm.experiment is experiment]
@@ -98,7 +109,7 @@ class Reader:
                 primary=experiment.primary,
                 crossovers=sum(int(arm.units[1]) for arm in own),
                 variants={name: by_name[name] for name in experiment.variants},
-                judgement=judge(experiment, _students(own, lost_events, refused_share), judged_ms),
+                judgement=judge(experiment, _students(own, log), judged_ms),
             )
         return Summary(as_of_ms=as_of_ms, experiments=experiments)
 
@@ -107,8 +118,8 @@ class Reader:
             for index, name in enumerate(sorted(experiment.variants)):
                 yield experiment, self._numbers[experiment.name], index, name
 
-    def _arms(self) -> tuple[list[_Arm], int]:
-        """Read every variant's all-time records, and the number of lost events, in one transaction on each shard."""
+    def _arms(self) -> tuple[list[_Arm], _Log]:
+        """Read every variant's all-time records and the log, in one transaction on each shard."""
         places = list(self._places())
         arms = [
             _Arm(
@@ -124,11 +135,18 @@ class Reader:
             for experiment, number, variant, name in places
         ]
         with unavailable(self._settings.store):
-            lost_events = sum(self._add(arms, shard) for shard in self.store)
-        return arms, lost_events
+            log = _Log()
+            for shard in self.store:
+                self._add(arms, log, shard)
+        # Every shard knows of all partitions.
+        for position in self.store.first.positions().values():
+            log.newest_ms = max(log.newest_ms, position.newest_ms)
+            log.records += position.refusals.records
+            log.refused += position.refusals.refused
+        return arms, log
 
-    def _add(self, arms: Sequence[_Arm], shard: RedisStore) -> int:
-        """Add what one shard holds; return how many lost events it has counted."""
+    def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
+        """Add what one shard holds."""
         keys = shard.keys
         pipeline = shard.client.pipeline(transaction=True)
         pipeline.hgetall(keys.latest)
@@ -142,7 +160,8 @@ class Reader:
                 pipeline.hkeys(keys.chunks(arm.number, arm.variant, decay.name))
         replies = iter(pipeline.execute())
         latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
-        lost_events = sum(map(int, next(replies).values()))
+        log.newest_ms = max(log.newest_ms, *latest.values(), 0)
+        log.lost += sum(map(int, next(replies).values()))
         for arm in arms:
             arm.responses[:] += _integers(next(replies), len(arm.responses))
             arm.units[:] += _integers(next(replies), len(arm.units))
@@ -153,7 +172,6 @@ class Reader:
                 arm.chunks[decay.name].update(map(int, next(replies)))
             for what, at_ms in arm.latest.items():
                 arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
-        return lost_events
 
     def _read_cohorts(self, arms: Sequence[_Arm]) -> None:
         """Read the records of all cohort days, in one transaction on each shard."""
@@ -168,15 +186,6 @@ class Reader:
                 for arm, stored in zip(wanted, pipeline.execute(), strict=True):
                     for day, part in zip(arm.cohorts, stored, strict=True):
                         arm.cohorts[day] += _integers(part, len(arm.cohorts[day]))
-
-    def _refused_share(self) -> float | None:
-        """Return the share of refused events among the newest ones of all partitions.
-
-        A partition's newest are `limits.refused_window` to twice as many. Every shard knows of all partitions.
-        """
-        counted = [position.refusals for position in self.store.first.positions().values()]
-        records = sum(each.records for each in counted)
-        return sum(each.refused for each in counted) / records if records else None
 
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
@@ -295,14 +304,14 @@ class Reader:
         )
 
 
-def _students(arms: Sequence[_Arm], lost_events: int, refused_share: float | None) -> StoredStudents:
+def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
     """Return what is known of the students of an experiment's variants."""
     return StoredStudents(
         units={arm.name: arm.units for arm in arms},
         cohorts={arm.name: arm.cohorts for arm in arms},
         newest_ms=max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None),
-        lost_events=lost_events,
-        refused_share=refused_share,
+        lost_events=log.lost,
+        refused_share=log.refused / log.records if log.records else None,
     )
 
 

@@ -152,6 +152,17 @@ def test_other_criteria_read_the_same_store(redis_server: RedisServer) -> None:
     assert judgement.verdicts["treatment"].evidence.criteria.margin == 1.0
 
 
+def test_the_clock_is_that_of_the_whole_store(redis_server: RedisServer) -> None:
+    """Traffic of other experiments shows that a window is over, also to a reader of just this one."""
+    bench = Bench(redis_server, DECIDED)
+    bench.feed([[event for event in _traffic() if event.timestamp_ms < START + 3 * DAY]])
+    writer = bench.writer()
+    assert writer.state(["t:1"])
+    assert writer.advance([Advance("t:1", None, Position(1, START + 9 * DAY))], {})
+    assert _judged(bench).at_ms == START + 9 * DAY
+    assert _judged(bench).comparisons["treatment"]["dcg@5"]["closed"].control.units > 0
+
+
 def test_a_time_after_the_newest_event_closes_no_window(redis_server: RedisServer) -> None:
     """What has not been read yet may still belong to it."""
     bench = Bench(redis_server, DECIDED)

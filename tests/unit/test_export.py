@@ -189,7 +189,7 @@ class TestVerdicts:
         """And `verdict --json` without them."""
         found = _judged().to_json()["experiments"]["ranker"]
         verdict = _judged().verdict_json("ranker")
-        for key in ("comparisons", "sample_ratio", "crossovers", "guardrails", "verdict"):
+        for key in ("judged_at", "comparisons", "sample_ratio", "crossovers", "guardrails", "verdict"):
             assert found[key] == verdict[key]
         assert (verdict["experiment"], verdict["crossovers"]) == ("ranker", 2)
 
