@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
 from monitor.errors import StoreUnavailable
-from monitor.export import EXIT_CODES, ExperimentsCollector, render, render_verdicts
+from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
 from monitor.export.http import _experiment
 from monitor.export.presentation import MEANINGS, age, notes, rows, share
 from monitor.inference import State
@@ -19,6 +20,7 @@ from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summa
 from monitor.verdicts import judge
 from tests.unit.test_verdicts import BETTER, SENSITIVE, after, stored
 
+ROOT = Path(__file__).parents[2]
 ABSENT = DecayedMean(None, None, None, None, None)
 METRIC = MetricSummary(
     count=400,
@@ -119,6 +121,17 @@ def _judged(at_days: float = 14.0) -> Summary:
     variants = {"treatment": CONTROL, "control": CONTROL}
     experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, judgement)
     return Summary(as_of_ms=judgement.at_ms, experiments={"ranker": experiment})
+
+
+class TestCatalogue:
+    """Every metric of both endpoints."""
+
+    def test_every_metric_is_documented(self) -> None:
+        """docs/http.md names each, with its labels."""
+        rows = [line for line in (ROOT / "docs/http.md").read_text().splitlines() if line.startswith("| `abmonitor_")]
+        for metric in CATALOGUE:
+            named = [row for row in rows if f"`{metric.name}`" in row]
+            assert any("the same" in row or all(label in row for label in metric.labels) for row in named), metric.name
 
 
 class TestVerdicts:
