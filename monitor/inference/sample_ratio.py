@@ -116,13 +116,11 @@ def share_sequence(
     )
     threshold = marginal + math.log(alpha)
 
-    def above(q: float) -> float:
-        return _log_likelihood(students, others, q) - threshold
-
     peak = students / (students + others) if students + others else share
-    lower = root(above, 0.0, peak) if students else 0.0
-    upper = 1 - root(lambda rest: above(1 - rest), 0.0, 1 - peak) if others else 1.0
-    return lower, upper
+    lower = root(lambda q: _log_likelihood(students, others, q) - threshold, 0.0, peak) if students else 0.0
+    # In terms of what is left of 1, which may be too small to be seen beside it.
+    rest = root(lambda q: _log_likelihood(others, students, q) - threshold, 0.0, 1 - peak) if others else 0.0
+    return lower, 1 - rest
 
 
 def sample_ratio_test(

@@ -111,6 +111,12 @@ class TestAlarm:
             assert found.mismatch == (not control.lower <= 0.5 <= control.upper)
         assert (control.lower, control.upper) == pytest.approx((1 - treatment.upper, 1 - treatment.lower), abs=1e-9)
 
+    @pytest.mark.parametrize("many", [30, 1086, 10**5, 10**9])
+    def test_interval_of_one_student_against_many(self, many: int) -> None:
+        """What is left of 1 may be smaller than any difference from 1 that a number can have."""
+        assert 0.9 < share_sequence(many, 1, 0.5, 0.01)[1] <= 1.0
+        assert 0.0 <= share_sequence(1, many, 0.5, 0.01)[0] < 0.1
+
     def test_interval_of_extremes(self) -> None:
         """No students of one kind leave that end open."""
         assert share_sequence(0, 0, 0.5, 0.01) == (0.0, 1.0)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from monitor.aggregates import Ints, Layout
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentSettings, GuardrailSettings
@@ -35,6 +37,8 @@ class Seen(NamedTuple):
     value: float
     responses: int = 2
     rated: int = 1
+    alike: int = 1
+    """So many students are all like this."""
 
 
 def stored(experiment: ExperimentSettings, seen: Sequence[Seen], **more: Any) -> StoredStudents:
@@ -45,11 +49,11 @@ def stored(experiment: ExperimentSettings, seen: Sequence[Seen], **more: Any) ->
     for each in seen:
         total = round(each.value * SCALE) * each.rated
         sums = np.array([[each.responses, each.rated, *[total] * METRICS, *[0] * METRICS]])
-        units[each.variant] += layout.unit_terms(sums)[0]
-        units[each.variant][0] += 1
+        units[each.variant] += layout.unit_terms(sums)[0] * each.alike
+        units[each.variant][0] += each.alike
         cohort = cohorts[each.variant].setdefault(each.day, np.zeros(layout.cohort_width, dtype=np.int64))
-        cohort += layout.cohort_terms(sums)[0]
-        cohort[0] += 1
+        cohort += layout.cohort_terms(sums)[0] * each.alike
+        cohort[0] += each.alike
     newest_ms = max((each.day * DAY + DAY // 2 for each in seen), default=None)
     return StoredStudents(**{"units": units, "cohorts": cohorts, "newest_ms": newest_ms, **more})
 
@@ -269,6 +273,40 @@ class TestCriteria:
         ]
         assert verdict.guardrails[1].control.mean == 0.75
         assert verdict.evidence.criteria.rated_share_margin == 0.2
+
+
+@st.composite
+def _crowds(draw: st.DrawFn) -> list[Seen]:
+    """Draw a few groups of equal students, from none to a million times as many in one variant as in another."""
+    groups = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(("control", "treatment", "other")),
+                st.integers(FIRST - 3, FIRST + 12),
+                st.sampled_from((0.0, 1e-9, 0.5, 1.0, 11.0)),
+                st.sampled_from(((1, 0), (1, 1), (7, 3), (1_000_000, 1))),
+                st.sampled_from((1, 2, 49, 50, 60, 5_000_000)),
+            ),
+            max_size=8,
+        )
+    )
+    return [Seen(variant, day, value, *responses, count) for variant, day, value, responses, count in groups]
+
+
+class TestRobust:
+    """Whatever was stored, a page and a scrape must be able to read it."""
+
+    @settings(max_examples=200)
+    @given(_crowds(), st.sampled_from((0.0, 3.9, 4.0, 9.5, 40.0)), st.sampled_from((0, 1, 2)))
+    def test_nothing_makes_it_fail(self, seen: list[Seen], days: float, changed: int) -> None:
+        """Every number in the JSON is one, and the verdict follows from what is printed."""
+        shares = {"control": 0.6, "treatment": 0.399999, "other": 0.000001}
+        changes = (AllocationSettings(after(2), SHARES), AllocationSettings(after(5.5), shares))
+        decision = DecisionSettings(allocations=changes[:changed], min_days=0)
+        experiment = replace(EXPERIMENT, variants=shares, decision=decision)
+        text = json.dumps(judge(experiment, stored(experiment, seen), after(days)).to_json(), allow_nan=False)
+        for said in json.loads(text)["verdict"].values():
+            assert decide(evidence_from(said["evidence"])).state == said["state"]
 
 
 class TestReproducible:
