@@ -240,7 +240,7 @@ def _verdict(arguments: argparse.Namespace) -> int:
     if arguments.variant is not None and arguments.variant not in verdicts:
         raise UsageError(f"--variant: got {arguments.variant!r}, expected one of {', '.join(verdicts) or 'none'}")
     if arguments.json:
-        print(json.dumps(summary.verdict_json(arguments.experiment), indent=1, ensure_ascii=False))
+        print(json.dumps(summary.verdict_json(arguments.experiment, arguments.variant), indent=1, ensure_ascii=False))
     else:
         Console().print(render_verdicts(experiment, only=arguments.variant))
     if not arguments.exit_code:

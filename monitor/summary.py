@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from monitor.verdicts import Judgement
+
+_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +105,21 @@ class Summary:
         experiments = {name: each.to_json() for name, each in self.experiments.items()}
         return {"as_of": iso(self.as_of_ms), "experiments": experiments}
 
-    def verdict_json(self, experiment: str) -> dict[str, Any]:
-        """Return the object of `verdict --json`; raises KeyError for an experiment that is not here."""
+    def verdict_json(self, experiment: str, treatment: str | None = None) -> dict[str, Any]:
+        """Return the object of `verdict --json`, or what is in it about one treatment.
+
+        Raises KeyError for an experiment that is not here.
+        """
         found = self.experiments[experiment]
         return {
             "experiment": found.name,
             "control": found.control,
             "primary": found.primary,
             "crossovers": found.crossovers,
-            **found.judged_json(),
+            **{
+                key: {treatment: held[treatment]} if treatment is not None and key in _BY_TREATMENT else held
+                for key, held in found.judged_json().items()
+            },
         }
 
 

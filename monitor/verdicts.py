@@ -185,7 +185,8 @@ class _View:
     def days(self) -> list[int]:
         """The days with first exposures until now, in whichever variant, rising."""
         last = self.at_ms // DAY_MS
-        return sorted({day for cohorts in self.stored.cohorts.values() for day in cohorts if day <= last})
+        held = (item for cohorts in self.stored.cohorts.values() for item in cohorts.items())
+        return sorted({day for day, record in held if day <= last and record.any()})
 
     @cached_property
     def days_left_out(self) -> tuple[int, ...]:

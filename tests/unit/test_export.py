@@ -206,6 +206,17 @@ class TestVerdicts:
             assert found[key] == verdict[key]
         assert (verdict["experiment"], verdict["crossovers"]) == ("ranker", 2)
 
+    def test_one_treatment_can_be_asked_for(self) -> None:
+        """What is about all of them stays."""
+        shares = {"control": 0.4, "treatment": 0.3, "other": 0.3}
+        experiment = replace(SENSITIVE, variants=shares)
+        judgement = judge(experiment, stored(experiment, BETTER), after(14))
+        summary = replace(_judged(), experiments={"e": replace(_judged().experiments["ranker"], judgement=judgement)})
+        everything, one = summary.verdict_json("e"), summary.verdict_json("e", "other")
+        for key in ("comparisons", "guardrails", "verdict"):
+            assert one[key] == {"other": everything[key]["other"]}
+        assert one["sample_ratio"] == everything["sample_ratio"]
+
 
 class TestTable:
     """What people read."""

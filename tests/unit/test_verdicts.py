@@ -178,6 +178,13 @@ class TestAge:
         )]  # fmt: skip
         assert ages == [5.0, 9.5, 9.0]
 
+    def test_a_day_whose_students_were_first_seen_earlier_after_all_is_none(self) -> None:
+        """Its sums are 0 again, but it stays in the store."""
+        held = stored(EXPERIMENT, BETTER)
+        empty = np.zeros(Layout.of(EXPERIMENT).cohort_width, dtype=np.int64)
+        held = replace(held, cohorts={**held.cohorts, "control": {FIRST - 20: empty, **held.cohorts["control"]}})
+        assert judge(EXPERIMENT, held, after(5)).verdicts["treatment"].evidence.age_days == 5
+
     def test_students_per_day_are_those_of_the_last_closed_week(self) -> None:
         """Days without students are days, too."""
         seen = [*crowd("control", 1.5, 100, days=1), *crowd("treatment", 2.0, 70, days=7, first=FIRST + 1)]
