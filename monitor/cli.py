@@ -22,7 +22,7 @@ from rich.table import Table
 
 from monitor import __version__, audit, dead_letters, demo, rebuild, simulate
 from monitor.clock import wall_clock
-from monitor.config import Settings, load_settings
+from monitor.config import Settings, decision_warnings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
 from monitor.errors import AbMonitorError, InputRefused, UsageError
 from monitor.evaluation import Evaluation, evaluate
@@ -304,7 +304,7 @@ def _check(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     names = ", ".join(experiment.name for experiment in settings.experiments)
     print(f"configuration  ok: {names}")
-    unsafe = []
+    unsafe = [warning for experiment in settings.experiments for warning in decision_warnings(experiment)]
     with viewed(settings, wall_clock, existing=False) as reader:
         shards = f", {len(reader.store)} shards" if len(reader.store) > 1 else ""
         print(f"store          ok: reachable, definitions agree{shards}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monitor.config.decisions import decision_warnings
 from monitor.config.experiments import definition_differences, definitions
 from monitor.config.loading import load_settings
 from monitor.config.records import (
@@ -44,6 +45,7 @@ __all__ = [
     "Population",
     "Settings",
     "StoreSettings",
+    "decision_warnings",
     "definition_differences",
     "definitions",
     "load_settings",

@@ -25,6 +25,7 @@ _LARGEST: Final = 65_536.0
 _BOUNDED: Final = ("ndcg", "success", "rr", "p")
 _ALPHAS: Final = (1e-6, 0.25)
 _LONGEST_DAYS: Final = 365.0
+_DAY_MS: Final = 86_400_000
 _MOST_ALLOCATIONS: Final = 100
 _MOST_GUARDRAILS: Final = 20
 
@@ -46,6 +47,16 @@ def decision_from(table: Mapping[str, Any], where: str, experiment: ExperimentSe
         if "guardrails" in table
         else _DEFAULT.guardrails,
     )
+
+
+def decision_warnings(experiment: ExperimentSettings) -> list[str]:
+    """Return what is allowed, but will not do what it may have been meant to do; a sentence each."""
+    return [
+        f"experiments.{experiment.name}.allocations[{index}].from is no UTC midnight: the whole day is left out of the "
+        "sample ratio and of the comparisons that decide"
+        for index, allocation in enumerate(experiment.decision.allocations)
+        if allocation.from_ms % _DAY_MS
+    ]
 
 
 def _largest(metric: str) -> float:

@@ -11,6 +11,7 @@ from monitor.config import (
     DecisionSettings,
     GuardrailSettings,
     Settings,
+    decision_warnings,
     definition_differences,
     definitions,
     load_settings,
@@ -315,6 +316,14 @@ class TestDecisions:
         assert _load(tmp_path, _with("guardrails = []")).experiments[0].decision.guardrails == ()
         settings = _load(tmp_path, GOOD, ABMONITOR_EXPERIMENTS_0_GUARDRAILS="[]", ABMONITOR_EXPERIMENTS_0_MDE="0.2")
         assert settings.experiments[0].decision == DecisionSettings(mde=0.2, guardrails=())
+
+    def test_a_change_within_a_day_is_warned_of(self, tmp_path: Path) -> None:
+        """Only that one; its offset does not matter."""
+        noon, half = "from = 2026-02-03T12:00:00+01:00", "from = 2026-02-04T01:00:00+01:00"
+        allocations = ", ".join(f"{{ {each}, {_HALF} }}" for each in (_FROM, noon, half))
+        (experiment,) = _load(tmp_path, _with(f"allocations = [{allocations}]")).experiments
+        (warning,) = decision_warnings(experiment)
+        assert warning.startswith("experiments.ranker.allocations[1].from is no UTC midnight")
 
     def test_none_of_it_is_a_definition(self, tmp_path: Path) -> None:
         """All of it may change while the store is in use."""
