@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --un
 	--custom-compile-command "make lock" pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench faults lock clean
+.PHONY: help demo test check format bench calibrate faults lock clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -32,6 +32,9 @@ format: $(VENV)/dev.stamp ## mend what can be mended by itself
 
 bench: $(VENV)/dev.stamp ## events per CPU-second on a real broker; docs/performance.md
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+calibrate: $(VENV)/dev.stamp ## how often verdicts are wrong where the truth is known; docs/statistics.md
+	@$(BIN)/python -m tests.calibration $(ARGS)
 
 faults: $(VENV)/dev.stamp ## every kind of fault on real parts; writes the table in docs/reliability.md
 	@.ci/install-debian

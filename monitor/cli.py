@@ -19,11 +19,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from monitor import __version__, audit, dead_letters, demo, offline, rebuild, simulate
 from monitor.clock import wall_clock
-from monitor.config import Settings, load_settings
+from monitor.config import Settings, decision_warnings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
 from monitor.errors import AbMonitorError, InputRefused, UsageError
 from monitor.events import instant_ms
-from monitor.export import render
+from monitor.export import EXIT_CODES, render, render_verdicts
 from monitor.ingest.connection import inspect_cluster
 from monitor.ingest.files import FileSource
 from monitor.ingest.kafka import KafkaSource
@@ -83,6 +83,16 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--experiment", metavar="E", help="only this one")
     status.add_argument("--as-of", metavar="T", help="decay to this ISO time instead of the newest event")
     status.add_argument("--json", action="store_true", help="print one JSON object")
+    verdict = add("verdict", _verdict, "ship, stop or go on: what may be said about an experiment, and why", configured)
+    verdict.add_argument("experiment", metavar="E", help="the experiment's name")
+    verdict.add_argument("--variant", metavar="V", help="only this treatment")
+    verdict.add_argument("--as-of", metavar="T", help="the students whose windows were over at this ISO time")
+    verdict.add_argument("--json", action="store_true", help="print one JSON object")
+    verdict.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="end with 0 for ship and non_inferior, 10 for continue and insufficient_data, 20 for the others",
+    )
     offline.add_evaluate_arguments(
         add("evaluate", _evaluate, "offline: metrics per query and rater, variants compared, no store needed", common)
     )
@@ -211,6 +221,26 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _verdict(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments).only(arguments.experiment, "verdict E")
+    as_of_ms = None if arguments.as_of is None else config_instant_ms("--as-of", arguments.as_of)
+    with viewed(settings, wall_clock) as reader:
+        summary = reader.summary(as_of_ms)
+    experiment = summary.experiments[arguments.experiment]
+    verdicts = {} if experiment.judgement is None else experiment.judgement.verdicts
+    if arguments.variant is not None and arguments.variant not in verdicts:
+        raise UsageError(f"--variant: got {arguments.variant!r}, expected one of {', '.join(verdicts) or 'none'}")
+    if arguments.json:
+        print(json.dumps(summary.verdict_json(arguments.experiment, arguments.variant), indent=1, ensure_ascii=False))
+    else:
+        Console().print(render_verdicts(experiment, only=arguments.variant))
+    if not arguments.exit_code:
+        return 0
+    return max(
+        (EXIT_CODES[each.state] for name, each in verdicts.items() if arguments.variant in {None, name}), default=10
+    )
+
+
 def _only(settings: Settings, experiment: str | None) -> Settings:
     if experiment is None:
         return settings
@@ -252,7 +282,7 @@ def _check(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     names = ", ".join(experiment.name for experiment in settings.experiments)
     print(f"configuration  ok: {names}")
-    unsafe = []
+    unsafe = [warning for experiment in settings.experiments for warning in decision_warnings(experiment)]
     with viewed(settings, wall_clock, existing=False) as reader:
         shards = f", {len(reader.store)} shards" if len(reader.store) > 1 else ""
         print(f"store          ok: reachable, definitions agree{shards}")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
+
+from monitor.verdicts import Judgement
+
+_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class ExperimentSummary:
     crossovers: int
     """Students who saw more than one variant."""
     variants: Mapping[str, VariantSummary]
+    judgement: Judgement | None = None
+    """None where nobody asked for it."""
 
     def ordered(self) -> list[tuple[str, VariantSummary]]:
         """Return the variants, the control first."""
@@ -77,7 +83,14 @@ class ExperimentSummary:
             "primary": self.primary,
             "crossovers": self.crossovers,
             "variants": {name: _variant_json(variant) for name, variant in self.variants.items()},
+            **self.judged_json(),
         }
+
+    def judged_json(self) -> dict[str, Any]:
+        """Return what may be said about the variants, and of which time; nothing where nobody asked for it."""
+        if self.judgement is None:
+            return {}
+        return {"judged_at": iso(self.judgement.at_ms), **self.judgement.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,23 @@ class Summary:
         """Return the object that `status --json` prints."""
         experiments = {name: each.to_json() for name, each in self.experiments.items()}
         return {"as_of": iso(self.as_of_ms), "experiments": experiments}
+
+    def verdict_json(self, experiment: str, treatment: str | None = None) -> dict[str, Any]:
+        """Return the object of `verdict --json`, or what is in it about one treatment.
+
+        Raises KeyError for an experiment that is not here.
+        """
+        found = self.experiments[experiment]
+        return {
+            "experiment": found.name,
+            "control": found.control,
+            "primary": found.primary,
+            "crossovers": found.crossovers,
+            **{
+                key: {treatment: held[treatment]} if treatment is not None and key in _BY_TREATMENT else held
+                for key, held in found.judged_json().items()
+            },
+        }
 
 
 def iso(at_ms: int) -> str:

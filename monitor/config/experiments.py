@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
+from monitor.config.decisions import DECISION_KEYS, decision_from
 from monitor.config.records import DecaySpec, Discount, ExperimentSettings, Gain, GradeRule, Ideal, MetricSpec
-from monitor.config.values import duration_ms, instant_ms, integer, number, one_of
+from monitor.config.values import duration_ms, instant_ms, integer, number, one_of, shares
 from monitor.errors import ConfigError
 
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
-    "exposure_days",
+    "exposure_days", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -29,7 +31,6 @@ _LARGEST_EXPONENT: Final = 16.0
 _MOST_DECAYS: Final = 6
 _MOST_VARIANTS: Final = 256
 _MOST_METRICS: Final = 20
-_SHARES_AGREE: Final = 1e-6
 _DAY_MS: Final = 86_400_000
 _SHORTEST_MS: Final = 1000
 
@@ -78,6 +79,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         decay=_decays(f"{where}.decay", table.get("decay", ["1h", "24h"])),
         exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
     )
+    experiment = replace(experiment, decision=decision_from(table, where, experiment))
     if variants[experiment.control] == 0:
         raise ConfigError(f"{where}.variants", dict(variants), "a share above 0 for the control")
     if experiment.retention_ms < experiment.horizon_ms:
@@ -104,11 +106,9 @@ def _name(key: str, value: object) -> str:
 def _variants(key: str, value: object) -> Mapping[str, float]:
     if not isinstance(value, dict) or not 2 <= len(value) <= _MOST_VARIANTS:  # noqa: PLR2004  a comparison needs two
         raise ConfigError(key, value, "a table of at least two variants with their shares")
-    shares = {_name(key, name): number(f"{key}.{name}", share, 0.0, 1.0) for name, share in value.items()}
-    total = sum(shares.values())
-    if abs(total - 1) > _SHARES_AGREE:
-        raise ConfigError(key, value, f"shares that sum to 1 (these sum to {total:g})")
-    return MappingProxyType({name: share / total for name, share in shares.items()})
+    for name in value:
+        _name(key, name)
+    return MappingProxyType(shares(key, value))
 
 
 def metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
@@ -222,7 +222,8 @@ def _check_bounds(where: str, experiment: ExperimentSettings) -> None:
 def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     """Return what the stored aggregates of an experiment depend on, as JSON.
 
-    Left out, because they only concern display, decisions or forgetting: control, shares, primary, allowed_lateness.
+    Left out, because they only concern display, decisions or forgetting: control, shares, primary, allowed_lateness,
+    retention, and everything in `DecisionSettings`.
     """
     gain = experiment.gain
     return {

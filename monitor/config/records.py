@@ -15,6 +15,10 @@ from monitor.errors import UsageError
 Gain = Literal["linear", "exp2"]
 Discount = Literal["log2", "log2-from-2", "reciprocal"]
 Ideal = Literal["shown", "constant"]
+Population = Literal["rated", "all"]
+
+RATED_SHARE = "rated_share"
+"""What a guardrail may watch besides the experiment's metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,40 @@ class DecaySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AllocationSettings:
+    """Intended shares of students from a moment on; variants that are not named have none."""
+
+    from_ms: int
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailSettings:
+    """What must not get worse: a metric, or `rated_share`."""
+
+    metric: str
+    bad: Literal["up", "down"]
+    margin: float
+    """Tolerable harm, in the metric's own unit; above 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionSettings:
+    """What a verdict goes by. It is read when a verdict is made, so nothing stored depends on it."""
+
+    mde: float | None = None
+    """The smallest effect on the primary metric that matters; None for a hundredth of the metric's largest value."""
+    margin: float = 0.0
+    """The loss on the primary metric that is tolerable."""
+    alpha: float = 0.05
+    min_days: float = 7.0
+    population: Population = "rated"
+    allocations: tuple[AllocationSettings, ...] = ()
+    """Later shares, by rising time; until the first of them those of the experiment's `variants` hold."""
+    guardrails: tuple[GuardrailSettings, ...] = (GuardrailSettings(RATED_SHARE, "down", 0.05),)
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentSettings:
     name: str
     control: str
@@ -134,6 +172,7 @@ class ExperimentSettings:
     decay: tuple[DecaySpec, ...] = ()
     exposure_days: int = 3
     """Length in UTC days of a student's closed window, from the day of first exposure."""
+    decision: DecisionSettings = DecisionSettings()
 
     @property
     def horizon_ms(self) -> int:
@@ -150,10 +189,10 @@ class Settings:
     limits: LimitSettings = LimitSettings()
     display: DisplaySettings = DisplaySettings()
 
-    def only(self, experiment: str) -> Settings:
-        """Return the settings with just one of the experiments; raises `UsageError` for an unknown one."""
+    def only(self, experiment: str, place: str = "--experiment") -> Settings:
+        """Return the settings with just one of the experiments; raises `UsageError`, naming the place, if unknown."""
         chosen = tuple(each for each in self.experiments if each.name == experiment)
         if not chosen:
             known = ", ".join(each.name for each in self.experiments)
-            raise UsageError(f"--experiment: got {experiment!r}, expected one of {known}")
+            raise UsageError(f"{place}: got {experiment!r}, expected one of {known}")
         return replace(self, experiments=chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +14,7 @@ _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
 _LATEST_MS: Final = 253_402_300_799_999
 _LONGEST_MS: Final = 3650 * 86_400_000
+_SHARES_AGREE: Final = 1e-6
 
 
 def text(key: str, value: object) -> str:
@@ -48,6 +49,15 @@ def number(key: str, value: object, least: float, most: float) -> float:
     ):
         raise ConfigError(key, value, f"a number from {least:g} to {most:g}")
     return float(value)
+
+
+def shares(key: str, value: Mapping[str, object]) -> dict[str, float]:
+    """Return shares by name, scaled to sum to exactly 1."""
+    given = {name: number(f"{key}.{name}", share, 0.0, 1.0) for name, share in value.items()}
+    total = sum(given.values())
+    if abs(total - 1) > _SHARES_AGREE:
+        raise ConfigError(key, value, f"shares that sum to 1 (these sum to {total:g})")
+    return {name: share / total for name, share in given.items()}
 
 
 def duration_ms(key: str, value: object) -> int:

@@ -5,5 +5,15 @@ from __future__ import annotations
 from monitor.export.collectors import CATALOGUE, ExperimentsCollector, Exported
 from monitor.export.http import PATHS, HttpServer
 from monitor.export.terminal import render
+from monitor.export.verdicts import EXIT_CODES, render_verdicts
 
-__all__ = ["CATALOGUE", "PATHS", "ExperimentsCollector", "Exported", "HttpServer", "render"]
+__all__ = [
+    "CATALOGUE",
+    "EXIT_CODES",
+    "PATHS",
+    "ExperimentsCollector",
+    "Exported",
+    "HttpServer",
+    "render",
+    "render_verdicts",
+]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
 from monitor.errors import DependencyUnavailable
+from monitor.inference import State
 from monitor.summary import ExperimentSummary, Summary, VariantSummary
+from monitor.verdicts import Judgement
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,10 @@ class Exported:
 
 Family: TypeAlias = GaugeMetricFamily | UnknownMetricFamily
 
+Add: TypeAlias = Callable[[str, list[str], float | None], None]
+
 _ARM: Final = ("experiment", "variant")
+_EFFECT: Final = (*_ARM, "metric", "estimand")
 # A sum and a count may fall after a revision, so they are no counters; and promtool reserves the suffixes for summaries
 # and histograms, so they are no gauges either: unknown is what is left.
 _FAMILIES: Final[Mapping[str, type[GaugeMetricFamily | UnknownMetricFamily]]] = {
@@ -52,6 +57,13 @@ _EXPERIMENTS: Final = (
         _ARM,
         "Time of the variant's newest event, since 1970",
     ),
+    Exported("abmonitor_effect", "gauge", _EFFECT, "Mean of the variant minus that of the control"),
+    Exported("abmonitor_effect_lower", "gauge", _EFFECT, "Lower bound of the effect, valid at every look"),
+    Exported("abmonitor_effect_upper", "gauge", _EFFECT, "Upper bound of the effect, valid at every look"),
+    Exported("abmonitor_sample_ratio_log_e", "gauge", ("experiment",), "Evidence that students are not split as meant"),
+    Exported("abmonitor_crossover_students", "gauge", ("experiment",), "Students who saw more than one variant"),
+    Exported("abmonitor_verdict", "gauge", (*_ARM, "state"), "1 for the state that applies, 0 for the others"),
+    Exported("abmonitor_days_to_resolve", "gauge", _ARM, "Days until the smallest effect of interest is resolved"),
     Exported(
         "abmonitor_experiment_info", "info", ("experiment", "control", "primary"), "The experiment's configuration"
     ),
@@ -129,9 +141,31 @@ class ExperimentsCollector(Collector):
                 add("variant_last_event_timestamp_seconds", arm, variant.last_event_at_ms / 1000)
             if variant.students >= self._least:
                 _add_metrics(add, arm, variant)
+        if experiment.judgement is not None:
+            add("crossover_students", [experiment.name], experiment.crossovers)
+            few = {name for name, variant in experiment.variants.items() if variant.students < self._least}
+            _add_judgement(add, experiment, experiment.judgement, few)
 
 
-def _add_metrics(add: Callable[[str, list[str], float | None], None], arm: list[str], variant: VariantSummary) -> None:
+def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, few: Collection[str]) -> None:
+    """Add what is said about the variants, without effects where one of both variants has too few students."""
+    add("sample_ratio_log_e", [experiment.name], judgement.sample_ratio.log_e)
+    for name, verdict in judgement.verdicts.items():
+        arm = [experiment.name, name]
+        for state in get_args(State):
+            add("verdict", [*arm, state], float(state == verdict.state))
+        add("days_to_resolve", arm, verdict.days_to_resolve)
+        if name in few or experiment.control in few:
+            continue
+        for metric, both in judgement.comparisons[name].items():
+            for estimand, comparison in both.items():
+                labels = [*arm, metric, estimand]
+                add("effect", labels, comparison.difference.effect)
+                add("effect_lower", labels, comparison.lower)
+                add("effect_upper", labels, comparison.upper)
+
+
+def _add_metrics(add: Add, arm: list[str], variant: VariantSummary) -> None:
     for name, metric in variant.metrics.items():
         add("metric_sum", [*arm, name], metric.sum)
         add("metric_count", [*arm, name], metric.count)

@@ -48,7 +48,9 @@ PATHS: Final = (
     "/-/ready",
     "/api/experiments",
     "/api/experiments/NAME",
+    "/api/experiments/NAME/verdict",
 )
+_VERDICT: Final = "/verdict"
 
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
@@ -225,7 +227,7 @@ class HttpServer:
         if scheme.lower() != "bearer" or not known:
             raise _Answer(HTTPStatus.UNAUTHORIZED, "a bearer token is needed here")
 
-    def _route(self, path: str, environ: Environ) -> tuple[HTTPStatus, str, bytes]:  # noqa: PLR0911  one for each path
+    def _route(self, path: str, environ: Environ) -> tuple[HTTPStatus, str, bytes]:
         if path in ("/metrics", "/metrics/experiments"):
             registry = self._process if path == "/metrics" else self._experiments
             encode, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
@@ -244,10 +246,7 @@ class HttpServer:
         if path.startswith("/api/experiments/"):
             # WSGI hands the path over decoded as Latin-1.
             name = unquote_to_bytes(path.removeprefix("/api/experiments/").encode("latin-1")).decode("utf-8", "replace")
-            experiment = self._summary(_as_of(environ)).experiments.get(name)
-            if experiment is None:
-                return _json({"error": "unknown experiment"}, HTTPStatus.NOT_FOUND)
-            return _json(experiment.to_json())
+            return _experiment(self._summary(_as_of(environ)), name)
         raise _Answer(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(PATHS)}")
 
     def _show_page(self) -> tuple[HTTPStatus, str, bytes]:
@@ -265,6 +264,15 @@ def _admit(environ: Environ) -> None:
         raise _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
     if int(environ.get("CONTENT_LENGTH") or 0) != 0 or environ.get("HTTP_TRANSFER_ENCODING"):
         raise _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
+
+
+def _experiment(summary: Summary, name: str) -> tuple[HTTPStatus, str, bytes]:
+    """Answer for an experiment or its verdict; an experiment whose name ends like that path comes first."""
+    if name in summary.experiments:
+        return _json(summary.experiments[name].to_json())
+    if name.endswith(_VERDICT) and name.removesuffix(_VERDICT) in summary.experiments:
+        return _json(summary.verdict_json(name.removesuffix(_VERDICT)))
+    return _json({"error": "unknown experiment"}, HTTPStatus.NOT_FOUND)
 
 
 def _json(found: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> tuple[HTTPStatus, str, bytes]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from monitor.inference import State, Verdict
 from monitor.summary import ExperimentSummary, VariantSummary
 
 ABSENT: Final = "–"
+MEANINGS: Final[Mapping[State, str]] = {
+    "insufficient_data": "there is too little data to say anything",
+    "invalid": "the data is no fair comparison, whatever it shows",
+    "stop_harm": "it does more harm than is tolerable: stop it",
+    "ship": "it is better, and nothing speaks against it: ship it",
+    "non_inferior": "it is not worse than is tolerable",
+    "futile": "an effect that matters can be ruled out",
+    "continue": "nothing is decided yet: go on",
+}
 _LONGEST_LABEL: Final = 20
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
@@ -120,9 +130,15 @@ def _metric_rows(experiment: ExperimentSummary, name: str, variants: list[Varian
     return table
 
 
+def sentence(treatment: str, verdict: Verdict) -> str:
+    """Return the state of one treatment in a sentence."""
+    return f"{treatment}: {verdict.state} – {MEANINGS[verdict.state]}."
+
+
 def notes(experiment: ExperimentSummary) -> list[str]:
     """Return what a reader of the table should know."""
-    found = []
+    judgement = experiment.judgement
+    found = [] if judgement is None else [sentence(*each) for each in judgement.verdicts.items()]
     unnamed = sum(variant.responses_without_user for variant in experiment.variants.values())
     if unnamed:
         found.append(f"{count(unnamed)} responses name no student: each counts as a student of its own.")
@@ -134,6 +150,6 @@ def notes(experiment: ExperimentSummary) -> list[str]:
             f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean."
         )
     found.append(
-        "Means over rated responses; n is the (effective) number of them. Differences describe, they do not decide."
+        "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
     )
     return found

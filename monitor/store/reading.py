@@ -24,10 +24,12 @@ from monitor.config import DecaySpec, ExperimentSettings, Settings
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.store.connection import unavailable
 from monitor.store.keys import LIVE
+from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+from monitor.verdicts import StoredStudents, judge
 
 _MOST_KINDS = 50
 _ABSENT = DecayedMean(None, None, None, None, None)
@@ -45,6 +47,8 @@ class _Arm:
     units: Ints
     kinds: Counter[str]
     chunks: Mapping[str, set[int]]
+    cohorts: dict[int, Ints] = field(default_factory=dict)
+    """UTC day → record over the students first exposed there."""
     latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
 
     @property
@@ -54,6 +58,18 @@ class _Arm:
     @property
     def last_event_ms(self) -> int | None:
         return self.latest["e"]
+
+
+@dataclass(slots=True)
+class _Log:
+    """What is known of all events together, of whichever experiment."""
+
+    newest_ms: int = 0
+    lost: int = 0
+    records: int = 0
+    """Newest records of all partitions: of each, `limits.refused_window` to twice as many."""
+    refused: int = 0
+    """Of those."""
 
 
 class Reader:
@@ -74,14 +90,15 @@ class Reader:
     def summary(self, as_of_ms: int | None = None) -> Summary:
         """Return what the store holds, decayed to `as_of_ms` (default: its newest event). Raises `StoreUnavailable`.
 
-        All-time numbers are those of now, whatever `as_of_ms` says.
+        All-time numbers are those of now, whatever `as_of_ms` says. Verdicts are of the store's newest event, of
+        whichever experiment, or of `as_of_ms` if that is earlier: no window is over before its time has been read.
         """
-        arms = self._arms()
+        arms, log = self._arms()
+        judged_ms = log.newest_ms if as_of_ms is None else min(as_of_ms, log.newest_ms)
         if as_of_ms is None:
             newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
-            as_of_ms = max(newest, default=None)
-        if as_of_ms is None:
-            as_of_ms = self._clock()
+            as_of_ms = max(newest, default=None) or self._clock()
+        self._read_cohorts(arms)
         series = self._series(arms, as_of_ms)
         self._check_live()
         experiments = {}
@@ -94,6 +111,7 @@ class Reader:
                 primary=experiment.primary,
                 crossovers=sum(int(arm.units[1]) for arm in own),
                 variants={name: by_name[name] for name in experiment.variants},
+                judgement=judge(experiment, _students(own, log), judged_ms),
             )
         return Summary(as_of_ms=as_of_ms, experiments=experiments)
 
@@ -102,8 +120,8 @@ class Reader:
             for index, name in enumerate(sorted(experiment.variants)):
                 yield experiment, self._numbers[experiment.name], index, name
 
-    def _arms(self) -> list[_Arm]:
-        """Read every variant's all-time records, in one transaction on each shard."""
+    def _arms(self) -> tuple[list[_Arm], _Log]:
+        """Read every variant's all-time records and the log, in one transaction on each shard."""
         places = list(self._places())
         arms = [
             _Arm(
@@ -119,31 +137,61 @@ class Reader:
             for experiment, number, variant, name in places
         ]
         with unavailable(self._settings.store):
+            log = _Log()
             for shard in self.store:
-                self._add(arms, shard)
-        return arms
+                self._add(arms, log, shard)
+        return arms, log
 
-    def _add(self, arms: Sequence[_Arm], shard: RedisStore) -> None:
+    def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
         """Add what one shard holds."""
         keys = shard.keys
         pipeline = shard.client.pipeline(transaction=True)
         pipeline.hgetall(keys.latest)
+        pipeline.hgetall(keys.lost)
+        pipeline.hgetall(keys.offsets)
+        pipeline.hgetall(keys.progress)
         for arm in arms:
             pipeline.get(keys.responses(arm.number, arm.variant))
             pipeline.get(keys.units(arm.number, arm.variant))
             pipeline.hgetall(keys.kinds(arm.number, arm.variant))
+            pipeline.hkeys(keys.cohorts(arm.number, arm.variant))
             for decay in arm.experiment.decay:
                 pipeline.hkeys(keys.chunks(arm.number, arm.variant, decay.name))
         replies = iter(pipeline.execute())
         latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
+        log.newest_ms = max(log.newest_ms, *latest.values(), 0)
+        log.lost += sum(map(int, next(replies).values()))
+        positions = positions_of(next(replies), next(replies))
+        if shard is self.store.first:
+            # Every shard knows of all partitions.
+            for position in positions.values():
+                log.newest_ms = max(log.newest_ms, position.newest_ms)
+                log.records += position.refusals.records
+                log.refused += position.refusals.refused
         for arm in arms:
             _add_record(arm.responses, keys.responses(arm.number, arm.variant), next(replies))
             _add_record(arm.units, keys.units(arm.number, arm.variant), next(replies))
             arm.kinds.update({kind.decode(): int(count) for kind, count in next(replies).items()})
+            for day in map(int, next(replies)):
+                arm.cohorts.setdefault(day, np.zeros(self._layouts[arm.experiment.name].cohort_width, dtype=np.int64))
             for decay in arm.experiment.decay:
                 arm.chunks[decay.name].update(map(int, next(replies)))
             for what, at_ms in arm.latest.items():
                 arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
+
+    def _read_cohorts(self, arms: Sequence[_Arm]) -> None:
+        """Read the records of all cohort days, in one transaction on each shard."""
+        wanted = [arm for arm in arms if arm.cohorts]
+        with unavailable(self._settings.store):
+            for shard in self.store:
+                pipeline = shard.client.pipeline(transaction=True)
+                for arm in wanted:
+                    # The method of this name is not for clusters, as it does not know that all are in one slot.
+                    names = [shard.keys.cohort(arm.number, arm.variant, day) for day in arm.cohorts]
+                    pipeline.execute_command("MGET", *names)
+                for arm, stored in zip(wanted, pipeline.execute(), strict=True):
+                    for day, part in zip(arm.cohorts, stored, strict=True):
+                        _add_record(arm.cohorts[day], shard.keys.cohort(arm.number, arm.variant, day), part)
 
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
@@ -259,6 +307,17 @@ class Reader:
             last_event_at_ms=arm.last_event_ms,
             metrics=metrics,
         )
+
+
+def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
+    """Return what is known of the students of an experiment's variants."""
+    return StoredStudents(
+        units={arm.name: arm.units for arm in arms},
+        cohorts={arm.name: arm.cohorts for arm in arms},
+        newest_ms=max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None),
+        lost_events=log.lost,
+        refused_share=log.refused / log.records if log.records else None,
+    )
 
 
 def _bounded(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:

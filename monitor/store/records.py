@@ -108,7 +108,12 @@ def encode_progress(position: Position) -> str:
     return ":".join(map(str, (position.newest_ms, *position.refusals, position.origin)))
 
 
-def decode_position(next_offset: int, progress: bytes) -> Position:
+def _decode_position(next_offset: int, progress: bytes) -> Position:
     """Return the position that `encode_progress` wrote."""
     newest_ms, run, records, refused, origin = progress.decode().split(":", 4)
     return Position(next_offset, int(newest_ms), Refusals(int(run), int(records), int(refused)), origin)
+
+
+def positions_of(offsets: Mapping[bytes, bytes], progress: Mapping[bytes, bytes]) -> dict[str, Position]:
+    """Return the positions of both hashes, see `Keys`."""
+    return {name.decode(): _decode_position(int(offset), progress[name]) for name, offset in offsets.items()}

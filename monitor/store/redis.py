@@ -27,7 +27,7 @@ from monitor.config import StoreSettings
 from monitor.errors import StoreOwned
 from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, Keys
-from monitor.store.records import Commit, Position, Sent, State, Status, decode_position, encode_progress
+from monitor.store.records import Commit, Position, Sent, State, Status, encode_progress, positions_of
 
 SCHEMA: Final = 2
 _READ_AT_ONCE: Final = 5000
@@ -83,12 +83,12 @@ class RedisStore:
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
         swept = {name[6:].decode(): int(ms) for name, ms in meta.items() if name.startswith(b"swept:")}
-        return State(self._commits, self._sweeps, swept, _positions(offsets, progress), lanes=lanes)
+        return State(self._commits, self._sweeps, swept, positions_of(offsets, progress), lanes=lanes)
 
     def look(self) -> tuple[Mapping[str, Position], Mapping[bytes, bytes], bool]:
         """Read the positions, the lanes, and whether the server is the one that is believed in; beliefs stay."""
         (_, offsets, progress, lanes), run = self._said()
-        return _positions(offsets, progress), lanes, run == self._run
+        return positions_of(offsets, progress), lanes, run == self._run
 
     def _said(self) -> tuple[list[dict[bytes, bytes]], str]:
         """Return meta, offsets, progress and lanes, and the run of the server.
@@ -294,10 +294,6 @@ def _split(part: Sequence[bytes | int], width: int, keys: list[Any], arguments: 
     rest = list(part)
     del rest[::width]
     arguments += rest
-
-
-def _positions(offsets: Mapping[bytes, bytes], progress: Mapping[bytes, bytes]) -> dict[str, Position]:
-    return {name.decode(): decode_position(int(offset), progress[name]) for name, offset in offsets.items()}
 
 
 def _escaped(text: bytes) -> bytes:

@@ -111,6 +111,15 @@ class TestPaths:
         assert set(json.loads(answer.body)["variants"]) == {"control", "treatment"}
         assert _ask(port, "/api/experiments/nothing").status == 404
 
+    def test_a_verdict(self, port: int) -> None:
+        """The object of `verdict --json`; the rest of the path is no name."""
+        found = json.loads(_ask(port, "/api/experiments/ranker-v2/verdict").body)
+        assert (found["experiment"], set(found["verdict"])) == ("ranker-v2", {"treatment"})
+        early = json.loads(_ask(port, "/api/experiments/ranker-v2/verdict?as_of=2020-01-01T00:00:00Z").body)
+        assert early["verdict"]["treatment"]["state"] == "insufficient_data"
+        for path in ("nothing/verdict", "ranker-v2/verdicts", "ranker-v2/verdict/verdict", "/verdict"):
+            assert _ask(port, f"/api/experiments/{path}").status == 404
+
     def test_as_of(self, port: int) -> None:
         """Before the first event no decayed mean is defined; a time that cannot be read is 400."""
         found = json.loads(_ask(port, "/api/experiments/ranker-v2?as_of=2020-01-01T00:00:00Z").body)

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import Settings, definition_differences, definitions, load_settings
+from monitor.config import (
+    AllocationSettings,
+    DecisionSettings,
+    GuardrailSettings,
+    Settings,
+    decision_warnings,
+    definition_differences,
+    definitions,
+    load_settings,
+)
+from monitor.config.experiments import _KEYS
 from monitor.errors import ConfigError, UsageError
 
 GOOD = """
@@ -42,6 +52,8 @@ class TestDefaults:
         for section in ("kafka", "store", "http", "limits", "display"):
             for name in getattr(settings, section).__dataclass_fields__:
                 assert f"`{name.removesuffix('_ms')}`" in text, f"{section}.{name}"
+        for name in _KEYS:
+            assert f"`{name}`" in text, f"experiments.{name}"
 
 
 class TestEnvironment:
@@ -110,6 +122,14 @@ def _with(line: str) -> str:
 def _section(line: str) -> str:
     return line + "\n" + GOOD
 
+
+def _guardrail(lines: str) -> str:
+    return GOOD + f"[[experiments.guardrails]]\n{lines}\n"
+
+
+_FROM = "from = 2026-02-01T00:00:00Z"
+_HALF = "shares = { a = 0.5, b = 0.5 }"
+_RAIL = "metric = 'ndcg@5'\nbad = 'down'\nmargin = 0.1"
 
 FAULTS = [
     ("", "experiments", "at least one"),
@@ -186,6 +206,57 @@ FAULTS = [
         "after starts_at",
     ),
     (_with("gian = 'exp2'"), "experiments.ranker.gian", "did you mean gain"),
+    (_with("mde = 0"), "experiments.ranker.mde", "a number from 1e-06"),
+    (_with("primary = 'success@5'\nmde = 5"), "experiments.ranker.mde", "to 1"),
+    (_with("margin = -0.1"), "experiments.ranker.margin", "a number from 0"),
+    (_with("alpha = 0.5"), "experiments.ranker.alpha", "to 0.25"),
+    (_with("alpha = 0"), "experiments.ranker.alpha", "a number from 1e-06"),
+    (_with("min_days = '7d'"), "experiments.ranker.min_days", "a number from 0 to 365"),
+    (_with("population = 'some'"), "experiments.ranker.population", "one of rated, all"),
+    (_with("allocations = 3"), "experiments.ranker.allocations", "tables with from and shares"),
+    (_with(f"allocations = [{{ {_FROM} }}]"), "experiments.ranker.allocations[0].shares", "a table of variants"),
+    (_with(f"allocations = [{{ {_HALF} }}]"), "experiments.ranker.allocations[0].from", "a time with an offset"),
+    (
+        _with(f"allocations = [{{ {_FROM}, shares = {{ a = 0.5, b = 0.4 }} }}]"),
+        "experiments.ranker.allocations[0].shares",
+        "sum to 1",
+    ),
+    (
+        _with(f"allocations = [{{ {_FROM}, shares = {{ a = 0.5, c = 0.5 }} }}]"),
+        "experiments.ranker.allocations[0].shares",
+        "one of a, b",
+    ),
+    (
+        _with(f"allocations = [{{ {_FROM}, share = 1, {_HALF} }}]"),
+        "experiments.ranker.allocations[0].share",
+        "did you mean shares",
+    ),
+    (
+        _with(f"allocations = [{{ {_FROM}, {_HALF} }}, {{ {_FROM}, {_HALF} }}]"),
+        "experiments.ranker.allocations[1].from",
+        "after that of the allocation before it",
+    ),
+    (
+        _with(f"starts_at = 2026-02-01T00:00:00Z\nallocations = [{{ {_FROM}, {_HALF} }}]"),
+        "experiments.ranker.allocations[0].from",
+        "after that of starts_at",
+    ),
+    (
+        _with(f"ends_at = 2026-02-01T00:00:00Z\nallocations = [{{ {_FROM}, {_HALF} }}]"),
+        "experiments.ranker.allocations[0].from",
+        "before ends_at",
+    ),
+    (_guardrail("margin = 0.1\nbad = 'up'"), "experiments.ranker.guardrails[0].metric", "dcg@5, ndcg@5"),
+    (_guardrail("metric = 'map'"), "experiments.ranker.guardrails[0].metric", "success@5, rated_share"),
+    (_guardrail("metric = 'ndcg@5'\nmargin = 0.1"), "experiments.ranker.guardrails[0].bad", "one of up, down"),
+    (
+        _guardrail("metric = 'ndcg@5'\nbad = 'up'"),
+        "experiments.ranker.guardrails[0].margin",
+        "a number from 1e-06 to 1",
+    ),
+    (_guardrail("metric = 'rated_share'\nbad = 'up'\nmargin = 2"), "experiments.ranker.guardrails[0].margin", "to 1"),
+    (_guardrail("metrics = 'ndcg@5'"), "experiments.ranker.guardrails[0].metrics", "did you mean metric"),
+    (_guardrail(_RAIL) + f"[[experiments.guardrails]]\n{_RAIL}\n", "experiments.ranker.guardrails[1].metric", "once"),
 ]
 
 
@@ -221,6 +292,50 @@ class TestFaults:
         """Even that is a line and not a traceback."""
         with pytest.raises(UsageError, match="directory"):
             load_settings(tmp_path, {})
+
+
+class TestDecisions:
+    """What a verdict goes by."""
+
+    def test_everything_has_a_default(self, tmp_path: Path) -> None:
+        """No loss is tolerable, and the rated share is watched."""
+        (experiment,) = _load(tmp_path, GOOD).experiments
+        assert experiment.decision == DecisionSettings()
+        assert [each.metric for each in experiment.decision.guardrails] == ["rated_share"]
+
+    def test_everything_can_be_said(self, tmp_path: Path) -> None:
+        """Shares are scaled, as those of the variants are; guardrails are tables of their own."""
+        lines = "mde = 0.05\nmargin = 0.02\nalpha = 0.01\nmin_days = 14\npopulation = 'all'\n"
+        text = (
+            _with(f"{lines}allocations = [{{ {_FROM}, shares = {{ a = 1 }} }}]")
+            + f"[[experiments.guardrails]]\n{_RAIL}"
+        )
+        decision = _load(tmp_path, text).experiments[0].decision
+        assert (decision.mde, decision.margin, decision.alpha, decision.min_days) == (0.05, 0.02, 0.01, 14)
+        assert decision.population == "all"
+        assert decision.allocations == (AllocationSettings(1_769_904_000_000, {"a": 1.0}),)
+        assert decision.guardrails == (GuardrailSettings("ndcg@5", "down", 0.1),)
+
+    def test_an_empty_list_watches_nothing(self, tmp_path: Path) -> None:
+        """Also from the environment."""
+        assert _load(tmp_path, _with("guardrails = []")).experiments[0].decision.guardrails == ()
+        settings = _load(tmp_path, GOOD, ABMONITOR_EXPERIMENTS_0_GUARDRAILS="[]", ABMONITOR_EXPERIMENTS_0_MDE="0.2")
+        assert settings.experiments[0].decision == DecisionSettings(mde=0.2, guardrails=())
+
+    def test_a_change_within_a_day_is_warned_of(self, tmp_path: Path) -> None:
+        """Only that one; its offset does not matter."""
+        noon, half = "from = 2026-02-03T12:00:00+01:00", "from = 2026-02-04T01:00:00+01:00"
+        allocations = ", ".join(f"{{ {each}, {_HALF} }}" for each in (_FROM, noon, half))
+        (experiment,) = _load(tmp_path, _with(f"allocations = [{allocations}]")).experiments
+        (warning,) = decision_warnings(experiment)
+        assert warning.startswith("experiments.ranker.allocations[1].from is no UTC midnight")
+
+    def test_none_of_it_is_a_definition(self, tmp_path: Path) -> None:
+        """All of it may change while the store is in use."""
+        lines = "mde = 0.05\nmargin = 0.02\nalpha = 0.01\nmin_days = 14\npopulation = 'all'\nguardrails = []\n"
+        (other,) = _load(tmp_path, _with(f"{lines}allocations = [{{ {_FROM}, {_HALF} }}]")).experiments
+        (one,) = _load(tmp_path, GOOD).experiments
+        assert definitions(one) == definitions(other)
 
 
 class TestDefinitions:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
 from monitor.errors import StoreUnavailable
-from monitor.export import ExperimentsCollector, render
-from monitor.export.presentation import age, rows, share
+from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
+from monitor.export.http import _experiment
+from monitor.export.presentation import MEANINGS, age, notes, rows, share
+from monitor.inference import State
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+from monitor.verdicts import judge
+from tests.unit.test_verdicts import BETTER, SENSITIVE, after, stored
 
+ROOT = Path(__file__).parents[2]
 ABSENT = DecayedMean(None, None, None, None, None)
 METRIC = MetricSummary(
     count=400,
@@ -105,6 +113,109 @@ class TestCollector:
         registry.register(ExperimentsCollector(gone, 1))
         lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
         assert lines == ["abmonitor_store_up 0.0"]
+
+
+def _judged(at_days: float = 14.0) -> Summary:
+    """Return a summary of two variants, the second one better."""
+    judgement = judge(SENSITIVE, stored(SENSITIVE, BETTER), after(at_days))
+    variants = {"treatment": CONTROL, "control": CONTROL}
+    experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, judgement)
+    return Summary(as_of_ms=judgement.at_ms, experiments={"ranker": experiment})
+
+
+class TestCatalogue:
+    """Every metric of both endpoints."""
+
+    def test_every_metric_is_documented(self) -> None:
+        """docs/http.md names each, with its labels."""
+        rows = [line for line in (ROOT / "docs/http.md").read_text().splitlines() if line.startswith("| `abmonitor_")]
+        for metric in CATALOGUE:
+            named = [row for row in rows if f"`{metric.name}`" in row]
+            assert any("the same" in row or all(label in row for label in metric.labels) for row in named), metric.name
+
+
+class TestVerdicts:
+    """What is said about variants, for machines and people."""
+
+    def test_every_state_is_a_series(self) -> None:
+        """1 for the one that applies, 0 for the others."""
+        lines = [line for line in _exposed(_judged()) if line.startswith("abmonitor_verdict{")]
+        states = {re.search(r'state="(\w+)"', line)[1]: line[-3:] for line in lines}  # type: ignore[index]
+        assert set(states) == set(get_args(State))
+        assert [state for state, value in states.items() if value == "1.0"] == ["ship"]
+
+    def test_effects_have_their_bounds_for_both_estimands(self) -> None:
+        """The numbers are those of the comparison."""
+        lines = _exposed(_judged())
+        judgement = _judged().experiments["ranker"].judgement
+        assert judgement is not None
+        for estimand, each in judgement.comparisons["treatment"]["dcg@5"].items():
+            labels = f'{{estimand="{estimand}",experiment="ranker",metric="dcg@5",variant="treatment"}}'
+            assert f"abmonitor_effect{labels} {each.difference.effect}" in lines
+            assert f"abmonitor_effect_lower{labels} {each.lower}" in lines
+            assert f"abmonitor_effect_upper{labels} {each.upper}" in lines
+        assert f'abmonitor_sample_ratio_log_e{{experiment="ranker"}} {judgement.sample_ratio.log_e}' in lines
+        assert 'abmonitor_crossover_students{experiment="ranker"} 2.0' in lines
+        assert any(line.startswith("abmonitor_days_to_resolve{") for line in lines)
+
+    def test_what_is_undefined_is_absent(self) -> None:
+        """Nobody's window is over yet: no closed effect, no bounds, no days."""
+        lines = _exposed(_judged(at_days=3))
+        assert not [line for line in lines if 'estimand="closed"' in line or "days_to_resolve" in line]
+        assert [line for line in lines if line.startswith("abmonitor_effect{")]
+
+    def test_effects_on_few_students_are_absent(self) -> None:
+        """The verdict is not: it has its own rule."""
+        lines = _exposed(_judged(), least=121)
+        assert not [line for line in lines if line.startswith("abmonitor_effect")]
+        assert [line for line in lines if line.startswith("abmonitor_verdict")]
+
+    def test_says_state_reasons_and_numbers_in_eighty_columns(self) -> None:
+        """For a terminal."""
+        out = io.StringIO()
+        Console(file=out, width=80).print(render_verdicts(_judged().experiments["ranker"]))
+        text = out.getvalue()
+        assert "treatment: ship" in text
+        assert "because dcg@5: the effect is between" in text
+        assert "guardrail rated_share: held" in text
+        assert "crossovers: 0 of 800" in text.replace("\u202f", "")
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_every_state_has_a_sentence_and_an_exit_code(self) -> None:
+        """0 may go out, 10 wait, 20 may not."""
+        assert set(MEANINGS) == set(EXIT_CODES) == set(get_args(State))
+
+    def test_an_experiment_whose_name_ends_like_a_path_is_found(self) -> None:
+        """Its own object, and its verdict one step further."""
+        found = _judged().experiments["ranker"]
+        odd = replace(_judged(), experiments={"a/verdict": replace(found, name="a/verdict"), "b": found})
+        assert b'"variants"' in _experiment(odd, "a/verdict")[2]
+        assert b'"experiment": "a/verdict"' in _experiment(odd, "a/verdict/verdict")[2]
+        assert _experiment(odd, "a")[0] == 404
+
+    def test_status_and_page_say_the_state_in_a_sentence(self) -> None:
+        """Above what else a reader should know."""
+        assert notes(_judged().experiments["ranker"])[0].startswith("treatment: ship – it is better")
+        assert "verdict" in notes(SUMMARY.experiments["ranker-v2"])[-1]
+
+    def test_status_has_it_beside_the_counts(self) -> None:
+        """And `verdict --json` without them."""
+        found = _judged().to_json()["experiments"]["ranker"]
+        verdict = _judged().verdict_json("ranker")
+        for key in ("judged_at", "comparisons", "sample_ratio", "crossovers", "guardrails", "verdict"):
+            assert found[key] == verdict[key]
+        assert (verdict["experiment"], verdict["crossovers"]) == ("ranker", 2)
+
+    def test_one_treatment_can_be_asked_for(self) -> None:
+        """What is about all of them stays."""
+        shares = {"control": 0.4, "treatment": 0.3, "other": 0.3}
+        experiment = replace(SENSITIVE, variants=shares)
+        judgement = judge(experiment, stored(experiment, BETTER), after(14))
+        summary = replace(_judged(), experiments={"e": replace(_judged().experiments["ranker"], judgement=judgement)})
+        everything, one = summary.verdict_json("e"), summary.verdict_json("e", "other")
+        for key in ("comparisons", "guardrails", "verdict"):
+            assert one[key] == {"other": everything[key]["other"]}
+        assert one["sample_ratio"] == everything["sample_ratio"]
 
 
 class TestTable:

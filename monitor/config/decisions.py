@@ -1,0 +1,115 @@
+"""The keys of an `[[experiments]]` table that a verdict goes by → `DecisionSettings`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final, cast, get_args
+
+from monitor.config.records import (
+    RATED_SHARE,
+    AllocationSettings,
+    DecisionSettings,
+    ExperimentSettings,
+    GuardrailSettings,
+    Population,
+)
+from monitor.config.values import instant_ms, number, one_of, shares
+from monitor.errors import ConfigError
+
+DECISION_KEYS: Final = frozenset({"mde", "margin", "alpha", "min_days", "population", "allocations", "guardrails"})
+_DEFAULT: Final = DecisionSettings()
+_SMALLEST: Final = 1e-6
+_LARGEST: Final = 65_536.0
+_BOUNDED: Final = ("ndcg", "success", "rr", "p")
+_ALPHAS: Final = (1e-6, 0.25)
+_LONGEST_DAYS: Final = 365.0
+_DAY_MS: Final = 86_400_000
+_MOST_ALLOCATIONS: Final = 100
+_MOST_GUARDRAILS: Final = 20
+
+
+def decision_from(table: Mapping[str, Any], where: str, experiment: ExperimentSettings) -> DecisionSettings:
+    """Return what an experiment's table says about verdicts; raises `ConfigError` for the first value that is wrong."""
+    largest = _largest(experiment.primary)
+    mde = table.get("mde")
+    return DecisionSettings(
+        mde=None if mde is None else number(f"{where}.mde", mde, _SMALLEST, largest),
+        margin=number(f"{where}.margin", table.get("margin", _DEFAULT.margin), 0.0, largest),
+        alpha=number(f"{where}.alpha", table.get("alpha", _DEFAULT.alpha), *_ALPHAS),
+        min_days=number(f"{where}.min_days", table.get("min_days", _DEFAULT.min_days), 0.0, _LONGEST_DAYS),
+        population=cast(
+            Population, one_of(f"{where}.population", table.get("population", "rated"), get_args(Population))
+        ),
+        allocations=_allocations(f"{where}.allocations", table.get("allocations", []), experiment),
+        guardrails=_guardrails(f"{where}.guardrails", table["guardrails"], experiment)
+        if "guardrails" in table
+        else _DEFAULT.guardrails,
+    )
+
+
+def decision_warnings(experiment: ExperimentSettings) -> list[str]:
+    """Return what is allowed, but will not do what it may have been meant to do; a sentence each."""
+    return [
+        f"experiments.{experiment.name}.allocations[{index}].from is no UTC midnight: the whole day is left out of the "
+        "sample ratio and of the comparisons that decide"
+        for index, allocation in enumerate(experiment.decision.allocations)
+        if allocation.from_ms % _DAY_MS
+    ]
+
+
+def _largest(metric: str) -> float:
+    """Return a bound of what an effect on the metric can be: 1 for shares, the largest gain for the others."""
+    return 1.0 if metric == RATED_SHARE or metric.partition("@")[0] in _BOUNDED else _LARGEST
+
+
+def _tables(key: str, value: object, keys: Collection[str], most: int) -> list[dict[str, Any]]:
+    """Return a list of tables that have just these keys."""
+    if not isinstance(value, list) or len(value) > most or not all(isinstance(each, dict) for each in value):
+        raise ConfigError(key, value, f"a list of at most {most} tables with {' and '.join(sorted(keys))}")
+    for index, table in enumerate(value):
+        for name in table:
+            if name not in keys:
+                near = get_close_matches(name, keys, 1)
+                hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(keys))}"
+                raise ConfigError(f"{key}[{index}].{name}", table[name], f"a known key: {hint}")
+    return value
+
+
+def _allocations(key: str, value: object, experiment: ExperimentSettings) -> tuple[AllocationSettings, ...]:
+    found: list[AllocationSettings] = []
+    for index, table in enumerate(_tables(key, value, {"from", "shares"}, _MOST_ALLOCATIONS)):
+        where = f"{key}[{index}]"
+        from_ms, after_ms = instant_ms(f"{where}.from", table.get("from")), experiment.starts_at_ms or 0
+        if found:
+            after_ms = found[-1].from_ms
+        if from_ms <= after_ms:
+            before = "the allocation before it" if found else "starts_at"
+            raise ConfigError(f"{where}.from", str(table["from"]), f"a time after that of {before}")
+        if experiment.ends_at_ms is not None and from_ms >= experiment.ends_at_ms:
+            raise ConfigError(f"{where}.from", str(table["from"]), "a time before ends_at")
+        found.append(AllocationSettings(from_ms, _shares(f"{where}.shares", table.get("shares"), experiment)))
+    return tuple(found)
+
+
+def _shares(key: str, value: object, experiment: ExperimentSettings) -> Mapping[str, float]:
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(key, value, "a table of variants with their shares")
+    for name in value:
+        one_of(key, name, experiment.variants)
+    return MappingProxyType(shares(key, value))
+
+
+def _guardrails(key: str, value: object, experiment: ExperimentSettings) -> tuple[GuardrailSettings, ...]:
+    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE)
+    found: list[GuardrailSettings] = []
+    for index, table in enumerate(_tables(key, value, {"metric", "bad", "margin"}, _MOST_GUARDRAILS)):
+        where = f"{key}[{index}]"
+        metric = one_of(f"{where}.metric", table.get("metric"), metrics)
+        bad = cast(Any, one_of(f"{where}.bad", table.get("bad"), ("up", "down")))
+        margin = number(f"{where}.margin", table.get("margin"), _SMALLEST, _largest(metric))
+        if any(each.metric == metric for each in found):
+            raise ConfigError(f"{where}.metric", metric, "every metric once")
+        found.append(GuardrailSettings(metric, bad, margin))
+    return tuple(found)

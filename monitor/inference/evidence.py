@@ -1,0 +1,98 @@
+"""What a verdict follows from: numbers and criteria, printed with it, from which it can be computed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.inference.checks import level, not_negative, positive
+from monitor.inference.estimates import Estimate
+from monitor.inference.guardrails import Guardrail
+from monitor.inference.sample_ratio import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """What was decided before the experiment began; wrong ones raise ValueError."""
+
+    mde: float
+    """The smallest effect on the primary metric that the product team cares about, in the metric's own unit."""
+    margin: float
+    """The loss on the primary metric that is tolerable; 0 tolerates none."""
+    alpha: float = 0.05
+    """Over all treatments: each gets its equal part."""
+    treatments: int = 1
+    min_days: float = 7
+    rated_share_margin: float = 0.05
+    """The difference in rated shares from which both populations have to agree."""
+    sample_ratio_alpha: float = 0.01
+    crossover_limit: float = 0.01
+    """Of students."""
+    refused_limit: float = 0.01
+    """Of events."""
+
+    def __post_init__(self) -> None:
+        positive("mde", self.mde)
+        level("alpha", self.alpha)
+        level("sample_ratio_alpha", self.sample_ratio_alpha)
+        for name in ("margin", "min_days", "rated_share_margin", "crossover_limit", "refused_limit"):
+            not_negative(name, getattr(self, name))
+        if self.treatments < 1:
+            raise ValueError(f"treatments is {self.treatments!r}, expected at least one besides the control")
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """Closed-unit estimates of the two variants that are compared."""
+
+    control: Estimate
+    treatment: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A guardrail and what it is about; closed units."""
+
+    guardrail: Guardrail
+    arms: Arms
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """A metric that does not decide, such as nDCG; `mde` tunes its band."""
+
+    name: str
+    mde: float
+    arms: Arms
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One treatment against the control, at one moment."""
+
+    control: str
+    treatment: str
+    metric: str
+    """The primary one; `arms` is about it."""
+    criteria: Criteria
+    arms: Arms
+    age_days: float
+    """From the experiment's first event to its newest."""
+    students_per_day: tuple[float, float]
+    """At which (control, treatment) students' windows close now."""
+    phases: tuple[Phase, ...]
+    """Allocation phases with students at first exposure."""
+    crossovers: int = 0
+    students: int = 0
+    """Different students, crossovers included."""
+    lost_events: int = 0
+    refused_share: float | None = None
+    """Of the newest events of this experiment's topics; None where nobody has counted."""
+    other_population: Arms | None = None
+    """The primary metric over the other population: all responses where `arms` is about rated ones, or the reverse."""
+    rated_share: Arms | None = None
+    guardrails: tuple[Watched, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    largest_log_e: float | None = None
+    """Of the primary metric's sequence at earlier looks, if kept; only the printed p depends on it."""
+    largest_sample_ratio_log_e: float | None = None
+    """Of the sample-ratio test at earlier looks, if kept: an alarm once raised stays."""

@@ -1,0 +1,68 @@
+"""Sufficient statistics read from the stored records of `monitor.aggregates`: one pass over a few integers."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from monitor.aggregates import Floats, Ints, Layout, join_limbs
+from monitor.attribution import DAY_MS
+from monitor.inference.estimates import RatioSums, UnitSums
+from monitor.ranking import SCALE_BITS
+
+Population: TypeAlias = Literal["rated", "all"]
+"""Means over rated responses, or over all of them with unrated ones counting 0."""
+
+_SCALE = float(1 << SCALE_BITS)
+
+
+def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:
+    """Return whether the windows of students first exposed on a UTC day (days since 1970) are over at an event time."""
+    return (day + exposure_days) * DAY_MS + feedback_window_ms <= at_ms
+
+
+def closed_units(record: Ints, layout: Layout, metric: int, population: Population) -> UnitSums:
+    """Return the sums over students of one metric (its index) from the sum of closed cohorts' records."""
+    at = 7 + 9 * metric
+    if population == "rated":
+        units, first = int(record[at]), at + 1
+    else:
+        units, first = int(record[1]), at + 5
+    return _unit_sums(units, record[first : first + 4], float(layout.square_scale()[metric]))
+
+
+def closed_rated_shares(record: Ints) -> UnitSums:
+    """Return the sums over students of the rated share of their responses, from the sum of closed cohorts' records."""
+    return _unit_sums(int(record[1]), record[3:7], _SCALE)
+
+
+def live_sums(record: Ints, layout: Layout, metric: int, population: Population) -> RatioSums:
+    """Return the sums of one metric (its index) over all responses from a variant's record over students."""
+    at = 13 + 12 * metric
+    pairs = _pairs(record[at + 2 : at + 12])
+    total, products = pairs[0] / _SCALE, pairs[2 if population == "rated" else 4] / _SCALE
+    squares = pairs[1] / float(layout.square_scale()[metric])
+    if population == "rated":
+        return RatioSums(int(record[at]), total, float(record[at + 1]), squares, products, pairs[3])
+    return RatioSums(int(record[3]), total, float(record[4]), squares, products, float(_pairs(record[7:9])[0]))
+
+
+def live_rated_shares(record: Ints) -> RatioSums:
+    """Return the sums of the rated share over all responses from a variant's record over students."""
+    shown_squares, rated_squares, products = _pairs(record[7:13])
+    return RatioSums(int(record[3]), float(record[5]), float(record[4]), rated_squares, products, shown_squares)
+
+
+def _unit_sums(units: int, limbs: Ints, square_scale: float) -> UnitSums:
+    """Return the sums of [Σy (2), Σy² (2)]; a spread that is within the rounding of the squares is none.
+
+    Each square is rounded to 1/square_scale, so students with one and the same value would seem to vary.
+    """
+    total, squares = _pairs(limbs)
+    total, squares = total / _SCALE, squares / square_scale
+    even = total * (total / units) if units else 0.0
+    return UnitSums(units, total, even if squares - even <= units / square_scale else squares)
+
+
+def _pairs(limbs: Ints) -> list[float]:
+    joined: Floats = join_limbs(limbs[0::2], limbs[1::2])
+    return [float(each) for each in joined]

@@ -1,0 +1,324 @@
+"""From an experiment's stored sums to its verdicts: comparisons, sample ratio, guardrails; never a pass over students.
+
+Two clocks are at work. What is closed, and who was first exposed when, is read at a time of events; sums over all
+responses (the live estimand, crossovers) are those of now. Estimands, formulas and claims: docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from monitor.aggregates import Ints, Layout
+from monitor.attribution import DAY_MS
+from monitor.config import RATED_SHARE, ExperimentSettings
+from monitor.inference import (
+    Arms,
+    Comparison,
+    Criteria,
+    Diagnostic,
+    Estimand,
+    Evidence,
+    Guardrail,
+    Phase,
+    Population,
+    SampleRatio,
+    UnitSums,
+    Verdict,
+    Watched,
+    closed_rated_shares,
+    closed_units,
+    compare,
+    decide,
+    is_closed,
+    live_sums,
+    sample_ratio_test,
+    split_alpha,
+    stratified,
+)
+from monitor.ranking import SCALE, Scorer
+
+_RATE_DAYS: Final = 7
+"""Closed days that students per day are counted over: a whole week of them."""
+
+_DEFAULT_MDE: Final = 0.01
+"""Of the largest value that the primary metric can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStudents:
+    """What the store holds of an experiment's students, summed over its shards."""
+
+    units: Mapping[str, Ints]
+    """Variant → record over students (`Layout.unit_width`)."""
+    cohorts: Mapping[str, Mapping[int, Ints]]
+    """Variant → UTC day since 1970 → record over the students first exposed there (`Layout.cohort_width`)."""
+    newest_ms: int | None
+    """The experiment's newest event."""
+    lost_events: int = 0
+    """Events that were gone from Kafka before they could be applied; of all experiments, as nobody has read them."""
+    refused_share: float | None = None
+    """Of the newest events of the topics, of all experiments; None where there were none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Whole UTC days of constant intended shares: from `first` until before `end`; None is without end."""
+
+    first: int | None
+    end: int | None
+    shares: Mapping[str, float]
+
+    def __contains__(self, day: int) -> bool:
+        return (self.first is None or day >= self.first) and (self.end is None or day < self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Everything that may be said about an experiment's variants at one time."""
+
+    at_ms: int
+    comparisons: Mapping[str, Mapping[str, Mapping[Estimand, Comparison]]]
+    """Treatment → metric → estimand."""
+    sample_ratio: SampleRatio
+    days_left_out: tuple[int, ...]
+    """UTC days within which shares changed: in no phase, and in no closed comparison."""
+    verdicts: Mapping[str, Verdict]
+    """By treatment: variants other than the control that have a share at any time."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `status --json` says besides counts and means; `evidence_from` reads each verdict's evidence."""
+        return {
+            "comparisons": {
+                treatment: {
+                    metric: {estimand: comparison_json(each) for estimand, each in both.items()}
+                    for metric, both in metrics.items()
+                }
+                for treatment, metrics in self.comparisons.items()
+            },
+            "sample_ratio": {
+                **msgspec.to_builtins(self.sample_ratio),
+                "alarm": self.sample_ratio.alarm,
+                "days_left_out": [_date(day) for day in self.days_left_out],
+            },
+            "guardrails": {name: msgspec.to_builtins(each.guardrails) for name, each in self.verdicts.items()},
+            "verdict": {name: verdict_json(each) for name, each in self.verdicts.items()},
+        }
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON, saying whether its interval is only approximate."""
+    found: dict[str, Any] = msgspec.to_builtins(comparison)
+    return {**found, "approximate": comparison.estimand == "live", "decides": comparison.decides}
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as JSON with the evidence that it follows from; comparisons stand beside it."""
+    return {
+        "state": verdict.state,
+        "reasons": msgspec.to_builtins(verdict.reasons),
+        "notes": msgspec.to_builtins(verdict.notes),
+        "days_to_resolve": verdict.days_to_resolve,
+        "other_population": None if verdict.other_population is None else comparison_json(verdict.other_population),
+        "evidence": msgspec.to_builtins(verdict.evidence),
+    }
+
+
+def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> Judgement:
+    """Return what the stored sums say at an event time, which is not to be later than the store's newest event."""
+    view = _View(experiment, stored, at_ms)
+    sample_ratio = sample_ratio_test(view.phases, alpha=view.criteria.sample_ratio_alpha)
+    verdicts = {name: decide(view.evidence(name), sample_ratio) for name in view.treatments}
+    return Judgement(
+        at_ms=at_ms,
+        comparisons={name: view.comparisons(name, verdict) for name, verdict in verdicts.items()},
+        sample_ratio=sample_ratio,
+        days_left_out=view.days_left_out,
+        verdicts=verdicts,
+    )
+
+
+def stretches(experiment: ExperimentSettings) -> tuple[Stretch, ...]:
+    """Return the stretches of constant shares; the day within which shares change is in none."""
+    found = []
+    first, shares = None, experiment.variants
+    for allocation in experiment.decision.allocations:
+        day, inside = divmod(allocation.from_ms, DAY_MS)
+        if first is None or day > first:
+            found.append(Stretch(first, day, shares))
+        first, shares = day + (1 if inside else 0), allocation.shares
+    return (*found, Stretch(first, None, shares))
+
+
+class _View:
+    """One experiment's sums at one time, read in the ways that evidence needs."""
+
+    def __init__(self, experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> None:
+        self.experiment = experiment
+        self.stored = stored
+        self.at_ms = at_ms
+        self.layout = Layout.of(experiment)
+        self.names = [metric.name for metric in experiment.metrics]
+        self.stretches = stretches(experiment)
+        self.largest = [bound / SCALE for bound in Scorer.of(experiment).bounds()]
+        shared = {name for stretch in self.stretches for name, share in stretch.shares.items() if share}
+        self.treatments = [name for name in experiment.variants if name in shared and name != experiment.control]
+        decision = experiment.decision
+        primary = self.names.index(experiment.primary)
+        self.mde = decision.mde or _DEFAULT_MDE * self.largest[primary]
+        rated = [each.margin for each in decision.guardrails if each.metric == RATED_SHARE]
+        self.criteria = Criteria(
+            mde=self.mde,
+            margin=decision.margin,
+            alpha=decision.alpha,
+            treatments=max(len(self.treatments), 1),
+            min_days=decision.min_days,
+            **({"rated_share_margin": rated[0]} if rated else {}),
+        )
+
+    @cached_property
+    def days(self) -> list[int]:
+        """The days with first exposures until now, in whichever variant, rising."""
+        last = self.at_ms // DAY_MS
+        held = (item for cohorts in self.stored.cohorts.values() for item in cohorts.items())
+        return sorted({day for day, record in held if day <= last and record.any()})
+
+    @cached_property
+    def days_left_out(self) -> tuple[int, ...]:
+        return tuple(day for day in self.days if not any(day in stretch for stretch in self.stretches))
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Students at first exposure in each stretch that has any; if there are none, in the last."""
+        found = []
+        for stretch in self.stretches:
+            days = [day for day in self.days if day in stretch]
+            students = {name: self._exposed(name, days) for name in self.experiment.variants}
+            found.append(Phase(dict(stretch.shares), students))
+        return tuple(phase for phase in found if any(phase.students.values())) or (found[-1],)
+
+    def _exposed(self, variant: str, days: Sequence[int]) -> int:
+        cohorts = self.stored.cohorts[variant]
+        return sum(int(cohorts[day][0]) for day in days if day in cohorts)
+
+    @cached_property
+    def closed_days(self) -> list[list[int]]:
+        """The days of each stretch on which students' windows are over."""
+        experiment = self.experiment
+        closed = [
+            day
+            for day in self.days
+            if is_closed(day, self.at_ms, experiment.exposure_days, experiment.feedback_window_ms)
+        ]
+        return [[day for day in closed if day in stretch] for stretch in self.stretches]
+
+    @cached_property
+    def closed(self) -> Mapping[str, list[Ints]]:
+        """Variant → the sum of its closed cohorts' records in each stretch."""
+        return {name: [self._cohorts(name, days) for days in self.closed_days] for name in self.experiment.variants}
+
+    def _cohorts(self, variant: str, days: Sequence[int]) -> Ints:
+        total = np.zeros(self.layout.cohort_width, dtype=np.int64)
+        cohorts = self.stored.cohorts[variant]
+        for day in days:
+            if day in cohorts:
+                total += cohorts[day]
+        return total
+
+    def _units(self, record: Ints, metric: str, population: Population) -> UnitSums:
+        if metric == RATED_SHARE:
+            return closed_rated_shares(record)
+        return closed_units(record, self.layout, self.names.index(metric), population)
+
+    def arms(self, treatment: str, metric: str, population: Population) -> Arms:
+        """Return the closed-unit estimates of a metric, or of the rated share."""
+        pairs = zip(self.closed[self.experiment.control], self.closed[treatment], strict=True)
+        strata = [(self._units(a, metric, population), self._units(b, metric, population)) for a, b in pairs]
+        return Arms(*stratified(strata))
+
+    def _mde(self, metric: str) -> float:
+        """Return the mde of a metric that has none of its own: the same part of its largest value."""
+        return self.mde * self._largest(metric) / self._largest(self.experiment.primary)
+
+    def _largest(self, metric: str) -> float:
+        return 1.0 if metric == RATED_SHARE else self.largest[self.names.index(metric)]
+
+    def evidence(self, treatment: str) -> Evidence:
+        """Return what a treatment's verdict follows from."""
+        experiment, decision = self.experiment, self.experiment.decision
+        population = decision.population
+        other: Population = "all" if population == "rated" else "rated"
+        units = self.stored.units
+        return Evidence(
+            control=experiment.control,
+            treatment=treatment,
+            metric=experiment.primary,
+            criteria=self.criteria,
+            arms=self.arms(treatment, experiment.primary, population),
+            age_days=self._age_days(),
+            students_per_day=(self._per_day(experiment.control), self._per_day(treatment)),
+            phases=self.phases,
+            crossovers=sum(int(record[1]) for record in units.values()),
+            students=sum(int(day[0]) for cohorts in self.stored.cohorts.values() for day in cohorts.values()),
+            lost_events=self.stored.lost_events,
+            refused_share=self.stored.refused_share,
+            other_population=self.arms(treatment, experiment.primary, other),
+            rated_share=self.arms(treatment, RATED_SHARE, population),
+            guardrails=tuple(
+                Watched(
+                    Guardrail(each.metric, each.bad, each.margin, self._largest(each.metric)),
+                    self.arms(treatment, each.metric, population),
+                )
+                for each in decision.guardrails
+            ),
+            diagnostics=tuple(
+                Diagnostic(name, self._mde(name), self.arms(treatment, name, population))
+                for name in self.names
+                if name != experiment.primary
+            ),
+        )
+
+    def _age_days(self) -> float:
+        """Return the days from the first day with a student (or `starts_at`, if later) to the newest event."""
+        if not self.days or self.stored.newest_ms is None:
+            return 0.0
+        began_ms = max(self.days[0] * DAY_MS, self.experiment.starts_at_ms or 0)
+        return max(min(self.at_ms, self.stored.newest_ms) - began_ms, 0) / DAY_MS
+
+    def _per_day(self, variant: str) -> float:
+        """Return how many of the variant's students are closed a day, of late and under one allocation."""
+        days = next((days for days in reversed(self.closed_days) if days), [])
+        if not days:
+            return 0.0
+        settings = self.experiment
+        last = (self.at_ms - settings.feedback_window_ms) // DAY_MS - settings.exposure_days
+        stretch = next(each for each in self.stretches if days[-1] in each)
+        if stretch.end is not None:
+            last = min(last, stretch.end - 1)
+        first = max(last - _RATE_DAYS + 1, days[0])
+        recent = self._cohorts(variant, [day for day in days if day >= first])
+        units = self._units(recent, settings.primary, settings.decision.population).units
+        return units / (last - first + 1)
+
+    def comparisons(self, treatment: str, verdict: Verdict) -> dict[str, dict[Estimand, Comparison]]:
+        """Return both estimands of every metric; the closed ones are those of the verdict."""
+        closed = {self.experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
+        return {name: {"closed": closed[name], "live": self._live(treatment, name)} for name in self.names}
+
+    def _live(self, treatment: str, metric: str) -> Comparison:
+        experiment, index = self.experiment, self.names.index(metric)
+        control, treated = (
+            live_sums(self.stored.units[name], self.layout, index, experiment.decision.population).estimate()
+            for name in (experiment.control, treatment)
+        )
+        alpha = split_alpha(self.criteria.alpha, self.criteria.treatments)
+        return compare(control, treated, alpha=alpha, mde=self._mde(metric), estimand="live")
+
+
+def _date(day: int) -> str:
+    return str(np.datetime64(day, "D"))

@@ -1,0 +1,195 @@
+"""Simulates experiments without an effect, looked at every hour, and prints how often each rule says there is one.
+
+`python -m tests.calibration --runs 2000`. Students arrive over 28 days, answer several times, and resemble themselves
+(intra-student correlation 0.3). Closed sums change once a day, so looking hourly is looking daily.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.aggregates import Layout
+from monitor.config import AllocationSettings, DecisionSettings
+from monitor.inference import RatioSums, compare
+from monitor.inference.sample_ratio import log_e_value
+from monitor.ranking import SCALE
+from monitor.verdicts import StoredStudents, judge
+from tests.support.streams import EXPERIMENT
+
+DAYS, STUDENTS, CORRELATION, MDE, ALPHA = 28, 2000, 0.3, 0.1, 0.05
+FIRST = 20_454
+"""A UTC day."""
+DAY_MS = 86_400_000
+NAMES = ("control", "treatment")
+SHARES = {"control": 0.5, "treatment": 0.5}
+SINGLE = replace(
+    EXPERIMENT,
+    metrics=EXPERIMENT.metrics[:1],
+    decision=DecisionSettings(mde=MDE, alpha=ALPHA, min_days=0, guardrails=()),
+)
+RAMP_DAY = 14
+RAMPED = replace(
+    SINGLE,
+    variants={"control": 0.9, "treatment": 0.1},
+    decision=replace(SINGLE.decision, allocations=(AllocationSettings((FIRST + RAMP_DAY) * DAY_MS, SHARES),)),
+)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One simulated experiment: students in the order of their numbers, responses in the order of time."""
+
+    arms: Ints
+    """0 or 1 by student."""
+    days: Ints
+    """Of first exposure, by student."""
+    students: Ints
+    """By response."""
+    hours: Floats
+    """Since the beginning, by response."""
+    values: Floats
+
+
+def traffic(chance: np.random.Generator, *, ramp: bool = False) -> Traffic:
+    """Return an experiment without an effect; in a ramp-up one student in ten is treated at first, on worse days."""
+    first = np.sort(chance.uniform(0, DAYS * 24, STUDENTS))
+    days = (first // 24).astype(np.int64)
+    treated = np.where(days < RAMP_DAY, 0.1, 0.5) if ramp else np.full(STUDENTS, 0.5)
+    arms = (chance.random(STUDENTS) < treated).astype(np.int64)
+    more = chance.poisson(5, STUDENTS)
+    students = np.repeat(np.arange(STUDENTS), 1 + more)
+    begins = np.concatenate(([0], np.cumsum(1 + more)[:-1]))
+    hours = first[students] + chance.exponential(72, len(students))
+    hours[begins] = first
+    inside = hours < DAYS * 24
+    students, hours = students[inside], hours[inside]
+    ability = chance.normal(0, math.sqrt(CORRELATION), STUDENTS)
+    values = 10 + ability[students] + chance.normal(0, math.sqrt(1 - CORRELATION), len(students))
+    values += 0.5 * (days[students] >= RAMP_DAY) * ramp
+    order = np.argsort(hours, kind="stable")
+    return Traffic(arms, days, students[order], hours[order], values[order])
+
+
+def stored(seen: Traffic) -> StoredStudents:
+    """Return the sums that the store would hold, with whole windows; readers take those that are over."""
+    layout = Layout.of(SINGLE)
+    inside = seen.hours // 24 < seen.days[seen.students] + SINGLE.exposure_days
+    count = np.bincount(seen.students[inside], minlength=STUDENTS)
+    total = np.bincount(seen.students[inside], np.rint(seen.values[inside] * SCALE), minlength=STUDENTS)
+    sums = np.stack([count, count, total.astype(np.int64), np.zeros_like(count)], axis=1)
+    terms = layout.cohort_terms(sums)
+    terms[:, 0] = 1
+    cohorts: dict[str, dict[int, Ints]] = {name: {} for name in NAMES}
+    for arm, name in enumerate(NAMES):
+        for day in range(DAYS):
+            cohorts[name][FIRST + day] = terms[(seen.arms == arm) & (seen.days == day)].sum(axis=0)
+    units = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in NAMES}
+    return StoredStudents(units, cohorts, (FIRST + DAYS) * DAY_MS)
+
+
+def closed_looks(seen: Traffic, experiment: object = SINGLE) -> Iterator[tuple[bool, bool]]:
+    """Yield, day by day, whether 0 is outside of the interval that decides, and whether the verdict is a decision."""
+    held = stored(seen)
+    for day in range(4, DAYS + 1):
+        judgement = judge(experiment, held, (FIRST + day) * DAY_MS)  # type: ignore[arg-type]
+        verdict = judgement.verdicts["treatment"]
+        lower, upper = verdict.primary.lower, verdict.primary.upper
+        outside = verdict.primary.decides and lower is not None and upper is not None and (lower > 0 or upper < 0)
+        yield outside, verdict.state in {"ship", "stop_harm"}
+
+
+def live_looks(seen: Traffic) -> Iterator[tuple[bool, bool]]:
+    """Yield, hour by hour, whether 0 is outside of the live interval, and outside of 1.96 standard errors."""
+    grouped = np.argsort(seen.students, kind="stable")
+    student, value = seen.students[grouped], seen.values[grouped]
+    starts = np.flatnonzero(np.concatenate(([True], student[1:] != student[:-1])))
+    number = np.arange(len(student)) - np.repeat(starts, np.diff([*starts, len(student)])) + 1.0
+    running = np.cumsum(value)
+    before = running - value
+    own = running - np.repeat(before[starts], np.diff([*starts, len(student)]))
+    steps = np.stack(
+        [number == 1, value, np.ones_like(value), 2 * own * value - value**2, 0 * value, 2 * number - 1], axis=1
+    )
+    steps[:, 4] = own * number - (own - value) * (number - 1)
+    in_time = np.empty_like(steps)
+    in_time[grouped] = steps
+    arm = seen.arms[seen.students]
+    sums = [np.cumsum(in_time * (arm == each)[:, None], axis=0) for each in (0, 1)]
+    for hour in range(24, DAYS * 24 + 1):
+        at = int(np.searchsorted(seen.hours, hour)) - 1
+        control, treatment = (RatioSums(int(each[at, 0]), *map(float, each[at, 1:])).estimate() for each in sums)
+        found = compare(control, treatment, alpha=ALPHA, mde=MDE, estimand="live")
+        if found.lower is not None and found.upper is not None:
+            effect, error = found.difference.effect or 0.0, found.difference.standard_error or math.inf
+            yield found.lower > 0 or found.upper < 0, abs(effect) > 1.96 * error
+
+
+def ever(looks: Iterator[tuple[bool, bool]]) -> tuple[bool, bool]:
+    """Return whether each of two alarms was raised at any look."""
+    first = second = False
+    for one, other in looks:
+        first, second = first or one, second or other
+    return first, second
+
+
+def mismatch_ever(chance: np.random.Generator) -> tuple[bool, bool]:
+    """Return whether the sample-ratio test alarms at any of 672 looks at an even split of 20 000 students."""
+    treated = np.cumsum(chance.multinomial(20_000, np.full(672, 1 / 672)))
+    ones = np.cumsum(chance.random(20_000) < SHARES["treatment"])
+    looks = [(int(n), int(ones[n - 1])) for n in treated if n]
+    return any(log_e_value((n - k, k), (0.5, 0.5)) >= math.log(100) for n, k in looks), False
+
+
+def students_until_alarm(chance: np.random.Generator, share: float) -> int:
+    """Return how many students it takes until the sample-ratio test alarms where an even split was intended."""
+    ones, n = 0, 0
+    while True:
+        more = max(5, n // 100)
+        n, ones = n + more, ones + int(chance.binomial(more, share))
+        if log_e_value((n - ones, ones), (0.5, 0.5)) >= math.log(100):
+            return n
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    pooled = replace(RAMPED, decision=SINGLE.decision, variants=SHARES)
+    rules: Mapping[tuple[str, str], Callable[[np.random.Generator], tuple[bool, bool]]] = {
+        ("closed students, the interval that decides", "… and ship or stop_harm said"): lambda chance: ever(
+            closed_looks(traffic(chance))
+        ),
+        ("live, all responses, every hour", "the same with 1.96 standard errors"): lambda chance: ever(
+            live_looks(traffic(chance))
+        ),
+        ("closed, shares 90:10 then 50:50 and better days, by phase", "… and ship or stop_harm said"): lambda chance: (
+            ever(closed_looks(traffic(chance, ramp=True), RAMPED))
+        ),
+        ("the same, pooled", ""): lambda chance: ever(closed_looks(traffic(chance, ramp=True), pooled)),
+        ("sample ratio at 0.01, every hour", ""): mismatch_ever,
+    }
+    print(f"| rule, A/A over {DAYS} days, {given.runs} runs | false alarms |\n| --- | --- |")
+    for (first, second), rule in rules.items():
+        found = np.array([rule(np.random.default_rng([given.seed, run])) for run in range(given.runs)])
+        for name, share in zip((first, second), found.mean(axis=0), strict=True):
+            if name:
+                print(f"| {name} | {share:.1%} |", flush=True)
+    print("\n| true share where 50 % are intended | students until the alarm, median |\n| --- | --- |")
+    for share in (0.7, 0.6, 0.55, 0.52, 0.51):
+        took = [students_until_alarm(np.random.default_rng([given.seed, run]), share) for run in range(given.runs)]
+        print(f"| {share:.0%} | {np.median(took):.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
