@@ -29,9 +29,9 @@ def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> di
                 query_id=event.query_id,
                 user_id=event.user_id,
                 variant=event.variant,
-                items=tuple(item.item_id for item in event.items),
-                ranks=tuple(item.position for item in event.items),
-                grades=tuple(grades.get(identities.item(item.item_id)) for item in event.items),
+                items=event.items,
+                ranks=event.ranks or tuple(range(1, len(event.items) + 1)),
+                grades=tuple(grades.get(identities.item(item)) for item in event.items),
             )
             for row, event in rows
             for grades in (rules.grades(row),)
@@ -49,7 +49,7 @@ def ratings(source: FileSource, settings: Settings, clock: Clock) -> dict[str, l
         for row, event in rows:
             kind: TargetKind = "response" if event.query_id is None else "query"
             name = event.response_id if event.query_id is None else event.query_id
-            items = {identities.item(item.item_id): item.item_id for item in event.items}
+            items = {identities.item(item): item for item in event.items}
             # A response without a student is a rater of its own.
             own = row.student[:TAG_BYTES] or b"response " + event.response_id.encode()
             for (student, item), (grade, at_ms) in rules.judgements(row).items():
@@ -106,8 +106,7 @@ def _merge(
 ) -> None:
     row, _ = rows.get(event.response_id, (Row(0, PENDING, b"", b"", None, []), event))
     student = identities.student(event.user_id) if event.user_id is not None else b""
-    items = b"".join(identities.item(item.item_id) for item in event.items)
-    ranks = tuple(item.position for item in event.items)
+    items = identities.list_of(event.items)
     arm = sorted(experiment.variants).index(event.variant)
-    if merge_response(row, event.timestamp_ms, arm, student, items, ranks) != "duplicate":
+    if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks) != "duplicate":
         rows[event.response_id] = row, event
