@@ -13,7 +13,7 @@ import pytest
 from grafana.generate import DASHBOARDS, boards, outdated, rendered
 from grafana.panels import DATASOURCE, JSON
 from grafana.queries import Query, filled_in, queries
-from monitor.export import CATALOGUE
+from tests.support.promql import exported_series, nodes, selectors
 
 ROOT = Path(__file__).parents[2]
 LINES_ABOVE_THE_FOLD = 22
@@ -137,36 +137,10 @@ class TestBoard:
         assert json.loads(json.dumps(BOARD, allow_nan=False)) == BOARD
 
 
-SERIES_OF = {
-    "counter": ["_total"],
-    "histogram": ["_bucket", "_sum", "_count"],
-    "info": ["_info"],
-    "gauge": [""],
-    "unknown": [""],
-}
-
-
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Return the labels of every series that the exporter's catalogue declares, by the series' name."""
-    found: dict[str, set[str]] = {}
-    for metric in CATALOGUE:
-        for suffix in SERIES_OF[metric.kind]:
-            name = metric.name.removesuffix(suffix) + suffix
-            found[name] = {*metric.labels, *(["le"] if suffix == "_bucket" else [])}
-    return found
-
-
-def nodes(expr: str) -> list[promql_parser.Expr]:
-    """Return every node of the parsed expression."""
-    found: list[promql_parser.Expr] = []
-    promql_parser.walk(promql_parser.parse(expr), pre_visit=found.append)
-    return found
-
-
-def selectors(expr: str) -> list[promql_parser.VectorSelector]:
-    """Return every selector of the expression, also those inside of windows."""
-    return [node for node in nodes(expr) if isinstance(node, promql_parser.VectorSelector)]
+    return exported_series()
 
 
 def operands(expr: promql_parser.Expr) -> list[promql_parser.Expr]:
