@@ -3,6 +3,7 @@
 python -m deploy.alerting.generate            write deploy/prometheus/rules/ab-monitor.yml
 python -m deploy.alerting.generate --check    exit with 1 if the file differs
 python -m deploy.alerting.generate --out FILE --grafana URL --runbook URL    write it with your own addresses
+python -m deploy.alerting.generate --out FILE --compress 1800                for drills: an hour takes two seconds
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from deploy.alerting import operations, product
+from deploy.alerting.compression import compressed_group
 from deploy.alerting.rules import Addresses, Group
 
 RULES = Path(__file__).parents[1] / "prometheus" / "rules" / "ab-monitor.yml"
@@ -37,9 +39,12 @@ def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _block)
 
 
-def rendered(addresses: Addresses) -> str:
-    """Return the text of the file of rules."""
-    content = {"groups": [group.rendered(addresses) for group in GROUPS]}
+def rendered(addresses: Addresses, compression: int = 1) -> str:
+    """Return the text of the file of rules; all their times are divided by `compression`."""
+    groups = [group.rendered(addresses) for group in GROUPS]
+    if compression > 1:
+        groups = [compressed_group(group, compression) for group in groups]
+    content = {"groups": groups}
     return HEADER + yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
 
 
@@ -51,8 +56,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=RULES, help="the file")
     parser.add_argument("--grafana", default=default.grafana, help="address of Grafana")
     parser.add_argument("--runbook", default=default.runbook, help="address of docs/runbook.md")
+    parser.add_argument("--compress", type=int, default=1, metavar="N", help="divide all times by N, for a drill")
     options = parser.parse_args(arguments)
-    text = rendered(Addresses(options.grafana.rstrip("/"), options.runbook))
+    if options.compress < 1 or (options.compress > 1 and options.out == RULES):
+        parser.error(f"--compress: got {options.compress}, expected 1 or more, and an --out that is not {RULES.name}")
+    text = rendered(Addresses(options.grafana.rstrip("/"), options.runbook), options.compress)
     if options.check:
         same = options.out.exists() and options.out.read_text(encoding="utf-8") == text
         if not same:

@@ -19,7 +19,7 @@ from grafana.generate import boards
 from grafana.queries import Query, filled_in, queries
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import Process, free_port
-from tests.servers.prometheus import PrometheusServer
+from tests.servers.prometheus import PrometheusServer, scraping
 
 ROOT = Path(__file__).parents[2]
 BOARD = boards()["experiment.json"]
@@ -100,7 +100,7 @@ def scraped(command: list[str], port: int, directory: Path) -> Iterator[Promethe
     try:
         monitor.start(ready)
         pages = ("metrics", "metrics/experiments")
-        with PrometheusServer([f"127.0.0.1:{port}/{page}" for page in pages]) as prometheus:
+        with PrometheusServer(scraping([f"127.0.0.1:{port}/{page}" for page in pages])) as prometheus:
             yield prometheus
     finally:
         monitor.stop()

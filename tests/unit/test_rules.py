@@ -12,6 +12,7 @@ import promql_parser
 import pytest
 import yaml
 
+from deploy.alerting.compression import milliseconds
 from deploy.alerting.generate import GROUPS, RULES, rendered
 from deploy.alerting.rules import JSON, Addresses, Alert
 from grafana.generate import boards
@@ -73,6 +74,31 @@ class TestFile:
         """Two rules of one name would answer for each other."""
         names = [rule.get("alert", rule.get("record")) for rule in WRITTEN]
         assert len(set(names)) == len(names)
+
+
+class TestCompression:
+    """Rules for drills."""
+
+    def test_only_times_are_shorter(self) -> None:
+        """What a drill shows is what the real rules say, a hundred times faster."""
+        fast = yaml.safe_load(rendered(Addresses(), 100))
+        exact = yaml.safe_load(rendered(Addresses()))
+        times = re.compile(r"(?<=\[)\d+\w+(?=\])|(?<= offset )\w+")
+        held = ("for", "keep_firing_for")
+        for group, real_group in zip(fast["groups"], exact["groups"], strict=True):
+            assert group["interval"] == "1000ms"
+            for rule, real in zip(group["rules"], real_group["rules"], strict=True):
+                found = [[each.pop(key, "0s") for key in held] + times.findall(each["expr"]) for each in (rule, real)]
+                lengths = [[milliseconds(time) for time in each] for each in found]
+                assert [100 * length for length in lengths[0]] == lengths[1]
+                assert {**rule, "expr": times.sub("", rule["expr"])} == {**real, "expr": times.sub("", real["expr"])}
+
+    def test_never_overwrite_the_real_ones(self) -> None:
+        """A drill's rules would warn of every breath."""
+        command = [sys.executable, "-m", "deploy.alerting.generate", "--compress", "100"]
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert "--compress: got 100" in done.stderr
 
 
 @pytest.mark.parametrize("rule", WRITTEN, ids=lambda rule: rule.get("alert", rule.get("record")))
