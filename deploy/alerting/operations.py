@@ -10,13 +10,13 @@ from functools import partial
 from typing import Final, Literal
 
 from deploy.alerting.rules import Alert, Recording
-from grafana import experiment
+from grafana import boards
 
 JOBS: Final = 'job=~"ab-monitor.*"'
 FEW: Final = 20
 """Up to this many events in a window no share of them is worth waking anybody."""
 
-_alert = partial(Alert, team="operations", board=experiment.UID)
+_alert = partial(Alert, team="operations", board=boards.PIPELINE)
 
 REACHABILITY: Final = (
     _alert(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.alerting.rules import Alert, Recording
-from grafana import experiment
+from grafana import boards
 
 FAST: Final = 'decay=~"[0-9]+[sm]|[1-3]h"'
 SLOW: Final = 'decay!~"[0-9]+[sm]|[1-3]h"'
@@ -150,7 +150,7 @@ DROPS: Final = (
         description="Decayed over {{ $labels.decay }}, it is {{ $value | humanizePercentage }} below the variant's own"
         f" mean of the day before, by more than {ERRORS} standard errors. If the control has dropped as well, the cause"
         f" is not the variant. {_CHECK}",
-        board=experiment.UID,
+        board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
     ),
@@ -170,7 +170,7 @@ DROPS: Final = (
         " {{ $value | humanizePercentage }}",
         description="Decayed over {{ $labels.decay }}, it is {{ $value | humanizePercentage }} below the variant's own"
         f" mean of two to six days ago, by more than {ERRORS} standard errors. {_CHECK}",
-        board=experiment.UID,
+        board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",
     ),
@@ -192,7 +192,7 @@ DROPS: Final = (
         " {{ $value | humanizePercentage }} below the control",
         description="Decayed over {{ $labels.decay }}, the variant is {{ $value | humanizePercentage }} worse than the"
         f" control, by more than {ERRORS} standard errors of the difference. {_CHECK}",
-        board=experiment.UID,
+        board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
     ),
@@ -214,7 +214,7 @@ DROPS: Final = (
         " {{ $value | humanizePercentage }} below the control",
         description="Decayed over {{ $labels.decay }}, the variant is {{ $value | humanizePercentage }} worse than the"
         f" control, by more than {ERRORS} standard errors of the difference. {_CHECK}",
-        board=experiment.UID,
+        board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",
     ),
@@ -243,7 +243,7 @@ SILENCES: Final = (
         description="No response of this variant in 30 minutes, while the others went on:"
         ' {{ $value | printf "%.0f" }} would have been usual. Its bot or its routing has stopped, or what it sends'
         " is refused.",
-        board=experiment.UID,
+        board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
     Alert(
@@ -266,7 +266,7 @@ SILENCES: Final = (
         description='It answers, but no answer was rated in two hours: {{ $value | printf "%.0f" }} ratings would have'
         " been usual. Its means stand still, so they cannot warn of a drop. The rating widget or its topic has"
         " probably stopped.",
-        board=experiment.UID,
+        board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
 )

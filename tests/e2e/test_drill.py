@@ -163,9 +163,11 @@ def _links_lead_somewhere(alert: dict[str, Any], prometheus: PrometheusServer) -
     (board,) = [board for board in boards if address.path == f"/d/{board['uid']}"]
     chosen = {name.removeprefix("var-"): value for name, value in parse_qsl(address.query) if name.startswith("var-")}
     assert set(chosen) == {choice["name"] for choice in board["templating"]["list"]} - {"datasource"}
-    (mean,) = [query for query in queries(board) if query.panel == "$metric, decayed ($decay)"]
-    shown = {
-        found["metric"]["variant"]: float(found["value"][1])
-        for found in prometheus.query(filled_in(mean.expr, {**chosen, "__rate_interval": "5s", "__range": "30s"}))
+    values = {**chosen, "__rate_interval": "5s", "__range": "30s"}
+    exprs = {query.ref: query.expr for query in queries(board) if query.panel == "$metric, decayed ($decay)"}
+    control, treatment = (prometheus.query(filled_in(exprs[ref], values)) for ref in ("A, control", "A"))
+    assert float(treatment[0]["value"][1]) < 0.85 * float(control[0]["value"][1])
+    (marks,) = board["annotations"]["list"]
+    assert alert["labels"]["alertname"] in {
+        found["metric"]["alertname"] for found in prometheus.query(filled_in(marks["expr"], values))
     }
-    assert shown["treatment"] < 0.85 * shown["control"]

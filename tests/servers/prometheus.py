@@ -23,7 +23,7 @@ def scraping(targets: Sequence[str]) -> dict[str, Any]:
     for number, target in enumerate(targets):
         address, _, path = target.partition("/")
         jobs.append(
-            {"job_name": f"job-{number}", "metrics_path": f"/{path}", "static_configs": [{"targets": [address]}]}
+            {"job_name": f"ab-monitor-{number}", "metrics_path": f"/{path}", "static_configs": [{"targets": [address]}]}
         )
     return {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
 

@@ -225,7 +225,7 @@ class TestWiring:
         assert mounts(grafana)[provider["options"]["path"]] == "../grafana/dashboards"
         home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
         board = ROOT / "grafana" / "dashboards" / home.removeprefix(provider["options"]["path"]).lstrip("/")
-        assert json.loads(board.read_text(encoding="utf-8"))["uid"] == "abmonitor-experiment"
+        assert json.loads(board.read_text(encoding="utf-8"))["uid"] == "abmonitor-experiments"
 
 
 class TestImage:
