@@ -17,14 +17,19 @@ TO_EXPERIMENT = link("Compare its variants", f"/d/{EXPERIMENT}?var-experiment=${
 
 
 def alerts(selector: str) -> JSON:
-    """Return marks on all graphs of a board where alerts with those labels fire."""
+    """Return marks on all graphs of a board where alerts with those labels fire.
+
+    Newer Grafanas read `target`, older ones `expr` and `step`.
+    """
+    expr = f'ALERTS{{alertstate="firing", {selector}}}'
     return {
         "name": "Alerts",
         "datasource": DATASOURCE,
         "enable": True,
         "hide": False,
         "iconColor": "red",
-        "expr": f'ALERTS{{alertstate="firing", {selector}}}',
+        "target": {"expr": expr, "interval": "60s", "refId": "Alerts"},
+        "expr": expr,
         "step": "60s",
         "titleFormat": "{{alertname}}",
         "textFormat": "{{variant}} {{topic}} {{instance}}",

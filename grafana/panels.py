@@ -229,7 +229,7 @@ def table(
     }
     panel = _panel("table", title, description, targets, size=size, defaults=defaults)
     panel["fieldConfig"]["overrides"] = list(overrides)
-    panel["options"] = {"cellHeight": "sm", "footer": {"show": False}, "showHeader": True, "sortBy": []}
+    panel["options"] = {"cellHeight": "sm", "frameIndex": 0, "showHeader": True, "sortBy": []}
     panel["transformations"] = [
         {"id": "joinByField", "options": {"byField": key, "mode": "outer"}},
         {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
