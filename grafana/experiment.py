@@ -8,7 +8,7 @@ The control is asked for by queries of its own, so that it is grey whatever its 
 
 from __future__ import annotations
 
-from grafana import boards, pipeline, variables
+from grafana import boards, decision, pipeline, variables
 from grafana.panels import (
     GREEN,
     JSON,
@@ -88,7 +88,7 @@ def range_mean() -> JSON:
         arms(f"max by (variant) ({added_sum} / ({added_count} > 0))", instant=True),
         unit="short",
         decimals=3,
-        size=(6, 4),
+        size=(5, 4),
         overrides=colors(),
     )
 
@@ -103,7 +103,7 @@ def students_now() -> JSON:
         arms(per_variant("abmonitor_students"), instant=True),
         unit="short",
         decimals=0,
-        size=(5, 4),
+        size=(4, 4),
         overrides=colors(),
     )
 
@@ -118,7 +118,7 @@ def age_now() -> JSON:
         arms(event_age(), instant=True),
         unit="s",
         decimals=0,
-        size=(5, 4),
+        size=(4, 4),
         thresholds=AGE_THRESHOLDS,
         links=[boards.TO_PIPELINE],
     )
@@ -140,7 +140,7 @@ def firing() -> JSON:
         ],
         unit="short",
         decimals=0,
-        size=(4, 4),
+        size=(3, 4),
         thresholds=steps(GREEN, (1, RED)),
     )
 
@@ -344,13 +344,32 @@ def panels() -> list[JSON]:
         range_mean(),
         students_now(),
         age_now(),
-        pipeline.lag_now(size=(4, 4), links=[boards.TO_PIPELINE]),
+        decision.verdict_now(),
+        pipeline.lag_now(size=(3, 4), links=[boards.TO_PIPELINE]),
         firing(),
         decayed_mean(),
         all_time_mean(),
         lead_over_control(),
         effective_responses(),
         rated_share(),
+    ]
+
+
+def decision_panels() -> list[JSON]:
+    """Return the panels of the decision."""
+    return [
+        decision.verdict_over_time(),
+        decision.days_to_resolve(),
+        decision.crossovers(),
+        decision.sample_ratio_now(),
+        decision.closed_effect(),
+        decision.live_effect(),
+        decision.guardrails(
+            per_response("abmonitor_rated_responses", "variant"),
+            per_response("abmonitor_feedback", "variant, kind"),
+            CONTROL,
+        ),
+        decision.sample_ratio(),
     ]
 
 
@@ -373,6 +392,10 @@ def board() -> JSON:
         "AB Monitor: experiment",
         "The variants of one experiment side by side. The control is grey.",
         choices=choices(),
-        sections=[("Comparison", panels()), ("Students, feedback and traffic", evidence())],
+        sections=[
+            ("Comparison", panels()),
+            ("Decision", decision_panels()),
+            ("Students, feedback and traffic", evidence()),
+        ],
         marks=boards.alerts(EXPERIMENT),
     )

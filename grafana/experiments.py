@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana import boards, pipeline, variables
+from grafana import boards, decision, pipeline, variables
 from grafana.panels import GREEN, JSON, RED, YELLOW, column, graph, stat, steps, table, target
 
 INFO = "max by (experiment, control, primary) (abmonitor_experiment_info)"
@@ -43,6 +43,7 @@ def overview() -> JSON:
         "A": INFO,
         "state": state,
         "alerts": f"{FIRING} or {NONE_FIRING}",
+        "verdict": decision.verdict("experiment"),
         "mean": CONTROL_MEAN,
         "worst": per_control("min"),
         "best": per_control("max"),
@@ -53,6 +54,7 @@ def overview() -> JSON:
         "experiment": "Experiment",
         "Value #state": "State",
         "Value #alerts": "Alerts",
+        "Value #verdict": "Verdict",
         "primary": "Primary metric",
         "Value #mean": "Control",
         "Value #worst": "Worst lead",
@@ -66,7 +68,7 @@ def overview() -> JSON:
         "Choose an experiment to compare its variants. “quiet”: no event for an hour, “over”: for a day, by the events'"
         " own time; if it should be live, look at the board of the pipeline first. “Control” is the mean of the primary"
         " metric of its control, all time; leads are how far the other variants' means are above it (below: minus)."
-        " They describe and are no verdict.",
+        " They describe; “Verdict” decides, the most pressing one of the variants.",
         [target(expr, "", ref=ref, instant=True, table=True) for ref, expr in rows.items()],
         key="experiment",
         columns=headings,
@@ -75,6 +77,7 @@ def overview() -> JSON:
             column("Experiment", ("links", [boards.TO_EXPERIMENT])),
             column("State", ("mappings", STATES), colored_text),
             column("Alerts", ("thresholds", {"mode": "absolute", "steps": ALERT_STEPS}), colored_text),
+            column("Verdict", ("mappings", decision.MAPPINGS), colored_text),
             column("Control", ("decimals", 3)),
             column("Worst lead", ("unit", "percentunit"), ("decimals", 1)),
             column("Best lead", ("unit", "percentunit"), ("decimals", 1)),

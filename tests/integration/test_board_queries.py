@@ -21,6 +21,7 @@ from grafana.queries import Query, filled_in, queries
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import Process, free_port
 from tests.servers.prometheus import PrometheusServer, scraping
+from tests.support.promql import awaited
 
 ROOT = Path(__file__).parents[2]
 BOARDS = boards()
@@ -53,11 +54,12 @@ EMPTY_IN_A_DEMO = {
     "Refused events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
 }
 
+CHOICES = {"experiment": "e", "metric": "m", "decay": "d", **WINDOWS}
 FILLED = {
     f"{name} {query.panel} {query.ref}": query
     for name, board in BOARDS.items()
     for query in queries(board)
-    if query.panel not in EMPTY_IN_A_DEMO
+    if query.panel not in EMPTY_IN_A_DEMO and not awaited(filled_in(query.expr, CHOICES))
 }
 
 SERVICE = """
@@ -185,7 +187,8 @@ def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer
 def test_the_table_has_a_row_for_each_experiment(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
     """Every column has one value for every experiment, and the leads are those of the experiment's own board."""
     (panel,) = [panel for panel in BOARDS["experiments.json"]["panels"] if panel["type"] == "table"]
-    columns = {entry["refId"]: series(scraped_demo, entry["expr"]) for entry in panel["targets"]}
+    exprs = {entry["refId"]: entry["expr"] for entry in panel["targets"] if not awaited(entry["expr"])}
+    columns = {ref: series(scraped_demo, expr) for ref, expr in exprs.items()}
     rows = [[labels["experiment"] for labels, _ in found] for found in columns.values()]
     assert rows == [[chosen["experiment"]]] * len(columns)
     value = {ref: found[0][1] for ref, found in columns.items()}

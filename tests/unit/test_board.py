@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 import promql_parser
 import pytest
 
+from grafana import decision
 from grafana.generate import DASHBOARDS, boards, outdated, rendered
 from grafana.panels import DATASOURCE, JSON
 from grafana.queries import Query, filled_in, queries
-from tests.support.promql import exported_series, nodes, selectors
+from tests.support.promql import ANNOUNCED, exported_series, nodes, selectors
 
 ROOT = Path(__file__).parents[2]
 LINES_ABOVE_THE_FOLD = 22
@@ -234,8 +235,10 @@ def test_every_panel_explains_itself(panel: JSON) -> None:
 def test_descriptions_refer_to_panels_that_exist() -> None:
     """What is between quotes is a panel's title, a state, or a section of the runbook."""
     runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
-    words = {"paused", "no data", "quiet", "over", "none", "Control"} | set(
-        re.findall(r"^## ([\w-]+)$", runbook, re.MULTILINE)
+    words = (
+        {text for text, _ in decision.STATES.values()}
+        | {"paused", "no data", "quiet", "over", "none", "Control"}
+        | set(re.findall(r"^## ([\w-]+)$", runbook, re.MULTILINE))
     )
     titles = [panel["title"] for board in BOARDS.values() for panel in shown(board)]
     for board in BOARDS.values():
@@ -244,10 +247,18 @@ def test_descriptions_refer_to_panels_that_exist() -> None:
                 assert any(title.startswith(quoted) for title in titles), (panel["title"], quoted)
 
 
+def test_what_is_announced_comes_as_announced() -> None:
+    """The panels of the decision were drawn before there were verdicts."""
+    exported = exported_series()
+    assert {name: exported.get(name, labels) for name, labels in ANNOUNCED.items()} == ANNOUNCED
+
+
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Return the labels of every series that there is, by the series' name."""
-    return {name: labels | {"job", "instance"} for name, labels in exported_series().items()} | OF_PROMETHEUS
+    return {
+        name: labels | {"job", "instance"} for name, labels in (ANNOUNCED | exported_series()).items()
+    } | OF_PROMETHEUS
 
 
 MASKS = {"and", "unless"}
