@@ -135,12 +135,19 @@ def scraped(command: list[str], port: int, directory: Path) -> Iterator[Promethe
 
 @pytest.fixture(scope="module")
 def scraped_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
-    """Yield a Prometheus that watched a demo (a week of students in three minutes) for `SCRAPED_FOR_S` seconds."""
+    """Yield a Prometheus that watched a demo (four simulated hours in a second) for `SCRAPED_FOR_S` seconds."""
     port = free_port()
-    command = ["demo", "--speed", "3360", "--stay", "--port", str(port)]
+    command = ["demo", "--speed", "14400", "--stay", "--port", str(port)]
     with scraped(command, port, tmp_path_factory.mktemp("demo")) as prometheus:
         until(lambda: series(prometheus, 'count(abmonitor_metric_mean{decay!="none"}) > 1'))
         time.sleep(SCRAPED_FOR_S)
+        if not awaited("abmonitor_effect"):
+            # A student's first days must be over.
+            until(
+                lambda: series(
+                    prometheus, 'abmonitor_days_to_resolve and on (variant) abmonitor_effect_lower{estimand="closed"}'
+                )
+            )
         yield prometheus
 
 
