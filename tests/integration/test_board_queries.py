@@ -21,7 +21,6 @@ from grafana.queries import Query, filled_in, queries
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import Process, free_port
 from tests.servers.prometheus import PrometheusServer, scraping
-from tests.support.promql import awaited
 
 ROOT = Path(__file__).parents[2]
 BOARDS = boards()
@@ -54,12 +53,11 @@ EMPTY_IN_A_DEMO = {
     "Refused events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
 }
 
-CHOICES = {"experiment": "e", "metric": "m", "decay": "d", **WINDOWS}
 FILLED = {
     f"{name} {query.panel} {query.ref}": query
     for name, board in BOARDS.items()
     for query in queries(board)
-    if query.panel not in EMPTY_IN_A_DEMO and not awaited(filled_in(query.expr, CHOICES))
+    if query.panel not in EMPTY_IN_A_DEMO
 }
 
 SERVICE = """
@@ -141,13 +139,9 @@ def scraped_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheu
     with scraped(command, port, tmp_path_factory.mktemp("demo")) as prometheus:
         until(lambda: series(prometheus, 'count(abmonitor_metric_mean{decay!="none"}) > 1'))
         time.sleep(SCRAPED_FOR_S)
-        if not awaited("abmonitor_effect"):
-            # A student's first days must be over.
-            until(
-                lambda: series(
-                    prometheus, 'abmonitor_days_to_resolve and on (variant) abmonitor_effect_lower{estimand="closed"}'
-                )
-            )
+        # A student's first days must be over.
+        closed = 'abmonitor_days_to_resolve and on (variant) abmonitor_effect_lower{estimand="closed"}'
+        until(lambda: series(prometheus, closed))
         yield prometheus
 
 
@@ -194,8 +188,7 @@ def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer
 def test_the_table_has_a_row_for_each_experiment(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
     """Every column has one value for every experiment, and the leads are those of the experiment's own board."""
     (panel,) = [panel for panel in BOARDS["experiments.json"]["panels"] if panel["type"] == "table"]
-    exprs = {entry["refId"]: entry["expr"] for entry in panel["targets"] if not awaited(entry["expr"])}
-    columns = {ref: series(scraped_demo, expr) for ref, expr in exprs.items()}
+    columns = {entry["refId"]: series(scraped_demo, entry["expr"]) for entry in panel["targets"]}
     rows = [[labels["experiment"] for labels, _ in found] for found in columns.values()]
     assert rows == [[chosen["experiment"]]] * len(columns)
     value = {ref: found[0][1] for ref, found in columns.items()}

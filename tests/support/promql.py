@@ -15,19 +15,6 @@ SERIES_OF = {
 }
 
 
-_ARM = {"experiment", "variant"}
-ANNOUNCED: dict[str, set[str]] = {
-    **dict.fromkeys(
-        ("abmonitor_effect", "abmonitor_effect_lower", "abmonitor_effect_upper"), _ARM | {"metric", "estimand"}
-    ),
-    "abmonitor_sample_ratio_log_e": {"experiment"},
-    "abmonitor_crossover_students": {"experiment"},
-    "abmonitor_verdict": _ARM | {"state"},
-    "abmonitor_days_to_resolve": _ARM,
-}
-"""What the boards show of verdicts as soon as the exporter has it; until then those panels are empty."""
-
-
 def exported_series() -> dict[str, set[str]]:
     """Return the labels of every series that the exporter's catalogue declares, by the series' name."""
     found: dict[str, set[str]] = {}
@@ -36,11 +23,6 @@ def exported_series() -> dict[str, set[str]]:
             name = metric.name.removesuffix(suffix) + suffix
             found[name] = {*metric.labels, *(["le"] if suffix == "_bucket" else [])}
     return found
-
-
-def awaited(expr: str) -> set[str]:
-    """Return the metrics of an expression that are announced and not yet exported."""
-    return {str(found.name) for found in selectors(expr)} & (ANNOUNCED.keys() - exported_series().keys())
 
 
 def nodes(expr: str) -> list[promql_parser.Expr]:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 from urllib.parse import urlsplit
 
 import promql_parser
@@ -16,7 +17,8 @@ from grafana import decision
 from grafana.generate import DASHBOARDS, boards, outdated, rendered
 from grafana.panels import DATASOURCE, JSON
 from grafana.queries import Query, filled_in, queries
-from tests.support.promql import ANNOUNCED, exported_series, nodes, selectors
+from monitor.inference import State
+from tests.support.promql import exported_series, nodes, selectors
 
 ROOT = Path(__file__).parents[2]
 LINES_ABOVE_THE_FOLD = 22
@@ -203,6 +205,11 @@ class TestExperiment:
         assert hidden == edges
 
 
+def test_every_state_of_a_verdict_has_its_word() -> None:
+    """A state without one would be shown as no verdict at all."""
+    assert set(decision.STATES) == set(get_args(State))
+
+
 class TestExperiments:
     """The board of all experiments."""
 
@@ -247,18 +254,10 @@ def test_descriptions_refer_to_panels_that_exist() -> None:
                 assert any(title.startswith(quoted) for title in titles), (panel["title"], quoted)
 
 
-def test_what_is_announced_comes_as_announced() -> None:
-    """The panels of the decision were drawn before there were verdicts."""
-    exported = exported_series()
-    assert {name: exported.get(name, labels) for name, labels in ANNOUNCED.items()} == ANNOUNCED
-
-
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Return the labels of every series that there is, by the series' name."""
-    return {
-        name: labels | {"job", "instance"} for name, labels in (ANNOUNCED | exported_series()).items()
-    } | OF_PROMETHEUS
+    return {name: labels | {"job", "instance"} for name, labels in exported_series().items()} | OF_PROMETHEUS
 
 
 MASKS = {"and", "unless"}
