@@ -81,8 +81,8 @@ def alpha_ndcg(
     """Return α-DCG@k divided by that of an ideal order of all the items in `topics`; None where that is 0.
 
     `shown` are the items in shown order, `topics` the topics of every item judged for this query. The ideal takes the
-    item with the largest gain next, among equals the first by name (Clarke et al. 2008: the best order of all is too
-    expensive to find). So it may miss the best one, and an answer that does not then has more than 1.
+    item with the largest gain next, among equals the last by name, as TREC's ndeval does (Clarke et al. 2008: the best
+    order of all is too expensive to find). So it may miss the best one; an answer that does not has more than 1.
 
     By hand: ideal is x, z, y with 2 + 1/log2 3 + 0.5/log2 4 = 2.8809; shown is y, x with 1 + 1.5/log2 3 = 1.9464.
 
@@ -97,7 +97,7 @@ def alpha_ndcg(
 def ideal_order(topics: Mapping[str, Topics], k: int | None = None, *, alpha: float = 0.5) -> list[str]:
     """Return the first k items of the ideal order of `alpha_ndcg`."""
     _check(alpha, k)
-    rest, above, order = sorted(topics), Counter[str](), list[str]()
+    rest, above, order = sorted(topics, reverse=True), Counter[str](), list[str]()
     while rest and (k is None or len(order) < k):
         best = max(rest, key=lambda item: _gain(topics[item], above, alpha))
         rest.remove(best)
