@@ -138,7 +138,7 @@ def first_to_look_at(
     """
     found = []
     for name, days in bad.items():
-        counts = {day: count for day, count in days.items() if count > 0 and day <= today}
+        counts = {day: count for day, count in days.items() if count > 0}
         now = counts.pop(today, 0)
         past = [(today - day, priority(count, scale=scale, shift=shift)) for day, count in counts.items()]
         before = history(past, decay)

@@ -123,6 +123,21 @@ class TestThreshold:
                 assert distance.exceeded == (distance.p <= alpha)
                 assert 0 < distance.p <= 1
 
+    @given(counts, counts)
+    def test_names_decide_nothing_but_their_order(self, one: dict[str, int], other: dict[str, int]) -> None:
+        """Other names in the same order draw the same samples: no hash of a name has a say."""
+        renamed = [{f"cell {cell}": count for cell, count in side.items()} for side in (one, other)]
+        assert drift(*renamed, alpha=0.1, draws=19) == drift(one, other, alpha=0.1, draws=19)
+
+    def test_the_share_of_draws_above_it(self) -> None:
+        """One draw fewer than α of them and of the observed value together: at α = 0.1 nine of 99."""
+        one, other = {"a": 5_000, "b": 3_000, "c": 1_000}, {"a": 5_100, "b": 2_900, "c": 1_000}
+        found = drift(one, other, alpha=0.1, draws=99)
+        drawn = module._null(np.array([10_100, 5_900, 2_000]) / 18_000, 9_000, 9_000, 99, 0)
+        for distance, null in zip((found.psi, found.js), drawn, strict=True):
+            assert distance is not None
+            assert np.count_nonzero(null > distance.threshold) == 9
+
     def test_draws_in_several_pieces_are_the_same_draws(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """How much memory is used decides nothing."""
         whole = drift({"a": 9, "b": 4}, {"a": 3, "b": 7, "c": 1})
