@@ -26,13 +26,13 @@ class Answer:
     category: str | None
     items: tuple[str, ...]
     ratings: tuple[tuple[str, float], ...]
-    """(item, grade): every student's grade of an item counts once per response."""
+    """(item of these, grade): every student's grade of an item counts once per response."""
     review: float | None
     """The score of the latest reaction of the kind `reviewed`."""
 
     def is_bad(self, relevant_grade: float) -> bool:
         """Return whether there is no item in it, or graded ones of which none is relevant."""
-        grades = [grade for item, grade in self.ratings if item in self.items]
+        grades = [grade for _, grade in self.ratings]
         return not self.items or (bool(grades) and max(grades) < relevant_grade)
 
     def entries(self, kind: EntryKind) -> Sequence[str]:

@@ -100,6 +100,18 @@ class TestThreshold:
         # 40 expected; 400 coins with 0.1 stay within 21 and 61 in 99.9 % of all cases.
         assert all(21 <= count <= 61 for count in passed.values()), passed
 
+    def test_nor_where_most_cells_were_hardly_ever_seen(self) -> None:
+        """200 cells, 100 observations a side: samples drawn with replacement would alarm in most of 100 pairs."""
+        ranks = 1 / np.arange(1, 201)
+        shares = list(ranks / ranks.sum())
+        passed = 0
+        for number in range(100):
+            pair = _multinomial(2 * number, 100, shares), _multinomial(2 * number + 1, 100, shares)
+            found = drift(*pair, alpha=0.1, draws=99)
+            assert found.js is not None
+            passed += found.js.exceeded
+        assert passed <= 21
+
     def test_the_usual_limits_call_for_nothing(self) -> None:
         """Ten cells of three observations pass 0.25 by chance; thousands that really changed do not reach 0.1."""
         flat = [0.1] * 10
@@ -133,7 +145,7 @@ class TestThreshold:
         """One draw fewer than α of them and of the observed value together: at α = 0.1 nine of 99."""
         one, other = {"a": 5_000, "b": 3_000, "c": 1_000}, {"a": 5_100, "b": 2_900, "c": 1_000}
         found = drift(one, other, alpha=0.1, draws=99)
-        drawn = module._null(np.array([10_100, 5_900, 2_000]) / 18_000, 9_000, 9_000, 99, 0)
+        drawn = module._null(np.array([10_100.0, 5_900.0, 2_000.0]), 9_000, 99, 0)
         for distance, null in zip((found.psi, found.js), drawn, strict=True):
             assert distance is not None
             assert np.count_nonzero(null > distance.threshold) == 9
@@ -157,6 +169,7 @@ class TestThreshold:
         [
             (lambda: psi({"a": -1}, {"a": 1}), "the count of 'a' is -1, expected at least 0"),
             (lambda: drift({"a": 1}, {"a": 1}, alpha=0), "alpha is 0, expected a level between 0 and 1"),
+            (lambda: drift({"a": 10**9}, {}), "1000000000 and 0 observations, expected fewer than 10⁹ together"),
             (lambda: drift({"a": 1}, {"a": 1}, draws=98), "draws is 98, expected at least 99 for alpha 0.01"),
         ],
     )

@@ -40,17 +40,19 @@ def feedback(name: str, of: str, kind: str, score: float | None, *, item: str | 
 EVENTS = [
     response("r1", "a", "x", "y", user_id="u1", query_id="q1", category="sums"),
     response("r2", "a", user_id="u2", query_id="q2", category="sums"),
-    response("r3", "b", "x", "z", user_id="u3", query_id="q2"),
-    response("r4", "b", "z", user_id="u3", query_id="q3"),
-    response("r5", "b", "z", user_id="u4", query_id="q3"),
+    response("r3", "b", "x", "k", user_id="u3", query_id="q2"),
+    response("r4", "b", "k", user_id="u3", query_id="q3"),
+    response("r5", "b", "k", user_id="u4", query_id="q3"),
     response("r6", "b", query_id="q4"),
+    response("just good", "a", "x", query_id="q5"),
     feedback("f1", "r1", "rating", 5, item="x"),
     feedback("f2", "r1", "rating", 4.5, item="x", user_id="u9"),
     feedback("f3", "r1", "rating", 5, item="not shown"),
-    feedback("f4", "r3", "rating", 1, item="z"),
-    feedback("f5", "r3", "rating", 2, item="z", timestamp="2026-11-10T10:02:00Z"),
-    feedback("f6", "r4", "rating", 1, item="z"),
-    feedback("f7", "r5", "rating", 3, item="z"),
+    feedback("f4", "r3", "rating", 1, item="k"),
+    feedback("f5", "r3", "rating", 2, item="k", timestamp="2026-11-10T10:02:00Z"),
+    feedback("f6", "r4", "rating", 1, item="k"),
+    feedback("f7", "r5", "rating", 3, item="k"),
+    feedback("g1", "just good", "rating", 4, item="x"),
     feedback("f8", "r6", "reviewed", None, timestamp="2026-11-18T10:00:00Z", user_id="analyst"),
     feedback("f9", "r5", "reviewed", 6, timestamp="2026-11-13T10:00:00Z", user_id="analyst"),
     feedback("f0", "r5", "reviewed", 1, timestamp="2026-11-12T10:00:00Z", user_id="analyst"),
@@ -75,26 +77,26 @@ class TestJson:
 
     def test_what_is_shown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """By variant: empty answers, different items, the share of the catalogue, the most frequent."""
-        (tmp_path / "catalogue").write_text("x\ny\nz\n\nnever\n")
+        (tmp_path / "catalogue").write_text("x\ny\nk\n\nnever\n")
         told = found(tmp_path, capsys, EVENTS, "--catalogue", str(tmp_path / "catalogue"), "--top", "1")["variants"]
         assert told["a"] == {
-            "responses": 2, "empty_share": 0.5, "items": 2, "coverage": 0.5,
-            "most_shown": {"leaders": [["x", 1]], "others": 1, "rest": 1, "at_most": 1},
+            "responses": 3, "empty_share": pytest.approx(1 / 3), "items": 2, "coverage": 0.5,
+            "most_shown": {"leaders": [["x", 2]], "others": 1, "rest": 1, "at_most": 1},
         }  # fmt: skip
-        assert told["b"]["most_shown"] == {"leaders": [["z", 3]], "others": 1, "rest": 1, "at_most": 1}
+        assert told["b"]["most_shown"] == {"leaders": [["k", 3]], "others": 1, "rest": 1, "at_most": 1}
 
     def test_what_ratings_are_worth(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The latest of a student in a response; items not shown do not count, those not rated have no score."""
         told = found(tmp_path, capsys, EVENTS)
         assert [(each["item"], each["ratings"], each["mean"]) for each in told["items"]] == [
-            ("x", 2, 4.75), ("z", 3, 2.0),
+            ("x", 3, 4.5), ("k", 3, 2.0),
         ]  # fmt: skip
         assert told["items"][0]["good_share"] == 1
         assert told["unrated"] == 1
 
     def test_the_prior_is_the_scale(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """One of each grade from 0 or from the lowest; of a gain table, one of each that it knows."""
-        single = [EVENTS[0], EVENTS[6]]
+        single = [EVENTS[0], feedback("f1", "r1", "rating", 5, item="x")]
         (from_0,) = found(tmp_path, capsys, single)["items"]
         (from_1,) = found(tmp_path, capsys, single, "--lowest-grade", "1")["items"]
         assert from_1["mean_lower"] == pytest.approx(2.2290187329008777)
@@ -108,7 +110,7 @@ class TestJson:
         told = found(tmp_path, capsys, EVENTS)["first_to_look_at"]
         assert [(each["name"], each["today"]) for each in told] == [("q3", 7), ("q2", 2)]
         by_item = found(tmp_path, capsys, EVENTS, "--by", "item")["first_to_look_at"]
-        assert [(each["name"], each["today"]) for each in by_item] == [("z", 8), ("x", 1)]
+        assert [(each["name"], each["today"]) for each in by_item] == [("k", 8), ("x", 1)]
         by_category = found(tmp_path, capsys, EVENTS, "--by", "category")["first_to_look_at"]
         assert [(each["name"], each["today"]) for each in by_category] == [("sums", 1)]
 
