@@ -178,16 +178,19 @@ def _show_items(name: str, found: Overview, changed: Drift | None, catalogue: fr
         table.add_row(escape(item), str(worth.ratings), *numbers)
     console.print(table)
     console.print(f"{len(found.scores)} items are rated, {found.unrated} are shown and unrated", highlight=False)
-    table = _table("look at first", "bad today", "history", "priority")
+    table = _table("look at first", "bad today", "history", "urgency", "priority")
     for entry in found.entries[:top]:
-        table.add_row(escape(entry.name), str(entry.today), _number(entry.history), _number(entry.priority))
+        numbers = map(_number, (entry.history, entry.urgency, entry.priority))
+        table.add_row(escape(entry.name), str(entry.today), *numbers)
     console.print(table)
     if changed is not None:
         table = _table("categories", "value", "threshold", "p")
         for measure, distance in (("population stability index", changed.psi), ("Jensen-Shannon", changed.js)):
-            if distance is not None:
-                numbers = map(_number, (distance.value, distance.threshold, distance.p))
-                table.add_row(measure + (" (changed)" if distance.exceeded else ""), *numbers)
+            if distance is None:
+                table.add_row(measure, "–", "–", "–")
+                continue
+            numbers = map(_number, (distance.value, distance.threshold, distance.p))
+            table.add_row(measure + (" (changed)" if distance.exceeded else ""), *numbers)
         console.print(table)
         line = f"{changed.observations} students since then, {changed.reference} before, {changed.cells} categories"
         console.print(line, highlight=False)

@@ -150,7 +150,13 @@ class TestTables:
         odd = [*EVENTS, response("r7", "a", "[red]", query_id="q5"), feedback("f", "r7", "rating", 1, item="[red]")]
         assert items(tmp_path, odd, "--since", "2026-11-09T00:00:00Z") == 0
         told = capsys.readouterr().out
-        for part in ("[red]", "3 items are rated, 1 are shown and unrated", "2 students since then, 0 before", "q3"):
+        for part in (
+            "[red]",
+            "3 items are rated, 1 are shown and unrated",
+            "2 students since then, 0 before",
+            "q3",
+            "Jensen-Shannon",
+        ):
             assert part in told
         assert "–" in told
 
