@@ -66,7 +66,7 @@ def compile_all(root: Path) -> None:
     )
     command: Any = Distribution({"name": "ab-monitor", "ext_modules": extensions}).get_command_obj("build_ext")
     command.inplace = True
-    command.build_temp = ".cache/native"
+    command.build_temp = command.build_lib = ".cache/native"
     command.ensure_finalized()
     command.run()
 
@@ -83,7 +83,9 @@ def main() -> int:
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if not (shutil.which(compiler) and headers.exists()):
         remove(ROOT)
-        print(f"no {compiler} or no {headers}: not compiled, the worker takes about three times as long", file=sys.stderr)
+        print(
+            f"no {compiler} or no {headers}: not compiled, the worker takes about three times as long", file=sys.stderr
+        )
         return 0
     compile_all(ROOT)
     return 0
