@@ -247,6 +247,12 @@ class TestWiring:
         assert found == {job["job_name"]: job["metrics_path"] for job in jobs}
         assert {each["port"] for each in endpoints} == {"http"}
 
+    def test_a_replica_is_called_by_its_name(self, resources: list[JSON]) -> None:
+        """Its address is another one after each restart, and with it all its series."""
+        for endpoint in one(resources, "ServiceMonitor")["spec"]["endpoints"]:
+            (relabeling,) = [each for each in endpoint["relabelings"] if each["targetLabel"] == "instance"]
+            assert relabeling["sourceLabels"] == ["__meta_kubernetes_pod_name"]
+
     def test_the_policy_lets_through_what_is_configured(self, resources: list[JSON]) -> None:
         """Prometheus in; names, Kafka and the store out; nothing else."""
         policy = one(resources, "NetworkPolicy")["spec"]
