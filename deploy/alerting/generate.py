@@ -16,7 +16,7 @@ import yaml
 
 from deploy.alerting import operations, product
 from deploy.alerting.compression import compressed_group
-from deploy.alerting.rules import Addresses, Group
+from deploy.alerting.rules import JSON, Addresses, Group
 
 RULES = Path(__file__).parents[1] / "prometheus" / "rules" / "ab-monitor.yml"
 HEADER = "# Made by python -m deploy.alerting.generate: change deploy/alerting/, not this file.\n"
@@ -39,13 +39,22 @@ def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _block)
 
 
-def rendered(addresses: Addresses, compression: int = 1) -> str:
-    """Return the text of the file of rules; all their times are divided by `compression`."""
+def content(addresses: Addresses, compression: int = 1) -> JSON:
+    """Return the rules in Prometheus' format; all their times are divided by `compression`."""
     groups = [group.rendered(addresses) for group in GROUPS]
     if compression > 1:
         groups = [compressed_group(group, compression) for group in groups]
-    content = {"groups": groups}
-    return HEADER + yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return {"groups": groups}
+
+
+def dumped(document: JSON) -> str:
+    """Return a document as YAML that people can read."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def rendered(addresses: Addresses, compression: int = 1) -> str:
+    """Return the text of the file of rules; all their times are divided by `compression`."""
+    return HEADER + dumped(content(addresses, compression))
 
 
 def main(arguments: list[str]) -> int:

@@ -1,16 +1,20 @@
-"""Alerts about the variants: their quality drops, or they fall silent.
+"""Alerts about the variants: their quality drops, they fall silent, they do harm, or their comparison is not fair.
 
-They watch decayed means, so they warn; they do not decide. Only the primary metric of an experiment is watched: every
-further metric would be a further chance of a false alarm.
+Drops are watched on decayed means, so they warn; they do not decide. Only the primary metric of an experiment is
+watched: every further metric would be a further chance of a false alarm.
 
-Each comes twice. The fast one looks at decays of up to three hours and wants a large drop; the slow one looks at longer
-decays and is content with a small one. Both want the drop to exceed `ERRORS` standard errors. At one independent look
-per half-life that is a false alarm in 30 000 looks if responses are independent; it leaves room for the responses
+Each drop comes twice. The fast one looks at decays of up to three hours and wants a large drop; the slow one looks at
+longer decays and is content with a small one. Both want the drop to exceed `ERRORS` standard errors. At one independent
+look per half-life that is a false alarm in 30 000 looks if responses are independent; it leaves room for the responses
 of one student being alike.
+
+Harm, the sample ratio and crossovers are what a verdict goes by: sums over all time, valid at every look. Such sums
+stay when an experiment is over, so they are watched until a day after its last response.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from deploy.alerting.rules import Alert, Recording
@@ -25,6 +29,12 @@ LARGE_DROP: Final = 0.15
 SMALL_DROP: Final = 0.05
 EXPECTED_COUNT: Final = 20
 """Silence means something where this many would have been usual; by Poisson's law chance has a part of e⁻²⁰ in it."""
+MISMATCH: Final = round(math.log(100), 5)
+"""The logarithm of e from which on the sample ratio alarms: chance gets there once in 100 experiments, ever."""
+CROSSOVERS: Final = 0.01
+"""The share of students above which a verdict is invalid (docs/statistics.md)."""
+FEW_CROSSOVERS: Final = 10
+"""So many students may share a device or a login."""
 
 _PRIMARY: Final = 'label_replace(abmonitor_experiment_info, "metric", "$1", "primary", "(.+)")'
 _CONTROL: Final = 'label_replace(abmonitor_experiment_info, "variant", "$1", "control", "(.+)")'
@@ -271,4 +281,69 @@ SILENCES: Final = (
     ),
 )
 
-ALERTS: Final = (*DROPS, *SILENCES)
+_GOES_ON: Final = "(time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)"
+
+DECISIONS: Final = (
+    Alert(
+        name="AbMonitorHarm",
+        concern="harm",
+        severity="critical",
+        team="product",
+        expr=f"""
+        max by (experiment, variant) (abmonitor_verdict{{state="stop_harm"}}) == 1
+        and on (experiment)
+        {_GOES_ON}
+        """,
+        pending="10m",
+        keep="1h",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) does harm: stop it",
+        description="The verdict is stop_harm: the loss on the primary metric is beyond the declared margin, or a"
+        " guardrail is crossed. Unlike a drop of a decayed mean this is a decision, right at every look.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
+    Alert(
+        name="AbMonitorSampleRatio",
+        concern="sample-ratio",
+        severity="warning",
+        team="product",
+        expr=f"""
+        max by (experiment) (abmonitor_sample_ratio_log_e) >= {MISMATCH}
+        and on (experiment)
+        {_GOES_ON}
+        """,
+        pending="10m",
+        keep="1h",
+        summary="Students of {{ $labels.experiment }} are not split as intended",
+        description='The evidence is {{ $value | printf "%.1f" }} (ln e); chance alone reaches'
+        f" {MISMATCH:.1f} once in 100 experiments. The assignment, a redirect or the logging is broken, and no effect"
+        " measured on such students means much: the verdict is invalid.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
+    Alert(
+        name="AbMonitorCrossovers",
+        concern="crossovers",
+        severity="warning",
+        team="product",
+        expr=f"""
+        (max by (experiment) (abmonitor_crossover_students) >= {FEW_CROSSOVERS})
+        / (sum by (experiment) (max by (experiment, variant) (abmonitor_students)) > 0)
+        > {CROSSOVERS}
+        and on (experiment)
+        {_GOES_ON}
+        """,
+        pending="10m",
+        keep="1h",
+        summary="{{ $value | humanizePercentage }} of the students of {{ $labels.experiment }} saw several variants",
+        description=f"Above {CROSSOVERS:.0%} the verdict is invalid. Those students are left out of the comparison, and"
+        " who changes over is hardly a matter of chance: the assignment does not keep a student with a variant.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
+)
+
+ALERTS: Final = (*DROPS, *SILENCES, *DECISIONS)

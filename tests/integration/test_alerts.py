@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,21 +50,36 @@ def evaluated(directory: Path, scenario: Scenario, *, step_min: int = STEP_MIN, 
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-def test_exactly_the_right_ones_fire(scenario: Scenario, tmp_path: Path) -> None:
-    """ALERTS is the series that Prometheus keeps of its own alerts."""
+def firing(scenario: Scenario) -> JSON:
+    """Return promtool's question whether exactly the right alerts fire; ALERTS is Prometheus' own series of them."""
     alert = ALERTS[scenario.alert]
     own = {"alertname": alert.name, "alertstate": "firing", **alert.rendered(Addresses())["labels"]}
     expected = [
         "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in {**own, **labels}.items()) + "}"
         for labels in scenario.firing
     ]
-    question = {
+    return {
         "expr": f'ALERTS{{alertname="{alert.name}", alertstate="firing"}}',
         "eval_time": f"{scenario.at * STEP_MIN}m",
         "exp_samples": [{"labels": labels, "value": 1} for labels in expected],
     }
-    assert evaluated(tmp_path, scenario, promql_expr_test=[question]) == ""
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_exactly_the_right_ones_fire(scenario: Scenario, tmp_path: Path) -> None:
+    """Each scenario is one world at one moment."""
+    assert evaluated(tmp_path, scenario, promql_expr_test=[firing(scenario)]) == ""
+
+
+OF_A_CLUSTER = 'namespace="ab-monitor",pod="ab-monitor-0",service="ab-monitor",container="ab-monitor",endpoint="http"'
+"""What the Prometheus operator adds to every series that is scraped."""
+
+
+@pytest.mark.parametrize("scenario", [each for each in SCENARIOS if each.firing], ids=str)
+def test_fires_with_the_labels_of_a_cluster(scenario: Scenario, tmp_path: Path) -> None:
+    """The same rules are applied in Kubernetes; their alerts have the same labels there."""
+    world = {name.replace("{", "{" + OF_A_CLUSTER + ",", 1): values for name, values in scenario.world.items()}
+    assert evaluated(tmp_path, replace(scenario, world=world), promql_expr_test=[firing(scenario)]) == ""
 
 
 @pytest.mark.parametrize("name", ALERTS)

@@ -21,6 +21,7 @@ from grafana.queries import Query, filled_in, queries
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import Process, free_port
 from tests.servers.prometheus import PrometheusServer, scraping
+from tests.support.rollouts import Asked, asked
 
 ROOT = Path(__file__).parents[2]
 BOARDS = boards()
@@ -208,6 +209,16 @@ def test_shares_are_shares(scraped_demo: PrometheusServer, chosen: Mapping[str, 
 
     assert all(0 < value <= 1 for value in shares("Rated share"))
     assert math.isclose(sum(shares("Share of students")), 1, rel_tol=0.01)
+
+
+@pytest.mark.parametrize(
+    "query", [query for query in asked() if "abmonitor_verdict" in query.expr], ids=lambda query: query.example
+)
+def test_rollouts_get_an_answer(query: Asked, scraped_demo: PrometheusServer) -> None:
+    """Each query of the examples for rollouts has one value, that of a verdict."""
+    ((labels, value),) = series(scraped_demo, query.expr)
+    assert labels == {}
+    assert value in {-1, 0, 1}
 
 
 def test_lag_and_refusals_are_seen_with_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:

@@ -170,6 +170,69 @@ SILENCE = [
     Scenario("AbMonitorFeedbackSilent", "a gap in scrapes", traffic(RESPONSES, treatment=f"{lasting(2 * DAY, 0, 10)} {missing(3 * HOUR)}") | traffic(RATED, treatment=f"{lasting(2 * DAY, 0, 10)} {missing(3 * HOUR)}"), 2 * DAY + 3 * HOUR),
 ]  # fmt: skip
 
+NOW = lasting(2 * DAY, 0, 60 * STEP_MIN)
+OVER = f"{lasting(HOUR, 0, 300)} {lasting(2 * DAY, HOUR * 300)}"
+"""The newest event of an experiment that goes on, and of one that ended an hour after its start."""
+EXPERIMENT = {"experiment": "e"}
+
+
+def watched(name: str, values: str, newest: str = NOW, **labels: str) -> World:
+    """Return what is said of an experiment at one replica, and when its treatment answered last."""
+    every = {"experiment": "e", "instance": "m:1", **labels}
+    series = name + "{" + ",".join(f'{key}="{value}"' for key, value in every.items()) + "}"
+    return {
+        series: values,
+        'abmonitor_variant_last_event_timestamp_seconds{experiment="e",variant="treatment",instance="m:1"}': newest,
+    }
+
+
+def verdict(state: str, before: str = "", newest: str = NOW) -> World:
+    """Return a verdict on the treatment that is continue for two hours and then another; `before` replaces the first."""
+    calm, alarmed = before or lasting(2 * HOUR, 0), lasting(2 * DAY, 1)
+    return (
+        watched("abmonitor_verdict", f"{calm} {alarmed}", newest, variant="treatment", state=state)
+        | watched("abmonitor_verdict", f"{lasting(2 * HOUR, 1)} {lasting(2 * DAY, 0)}", newest, variant="treatment", state="continue")
+        | ({} if state == "stop_harm" else watched("abmonitor_verdict", lasting(2 * DAY, 0), newest, variant="treatment", state="stop_harm"))
+    )  # fmt: skip
+
+
+def crossovers(values: str, students: float, newest: str = NOW) -> World:
+    """Return students who saw both variants, and how many each variant has."""
+    both = {f'abmonitor_students{{experiment="e",variant="{variant}",instance="m:1"}}': lasting(2 * DAY, students) for variant in ("control", "treatment")}  # fmt: skip
+    return watched("abmonitor_crossover_students", values, newest) | both
+
+
+RATIO = "abmonitor_sample_ratio_log_e"
+GAP = f"{lasting(2 * HOUR, 0)} {missing(2 * HOUR)}"
+BROKEN = f"{lasting(2 * HOUR, 1)} {lasting(2 * DAY, 7)}"
+INTERRUPTED = f"{lasting(2 * HOUR, 7)} {missing(6)} {lasting(HOUR, 7)}"
+DECISION = [
+    Scenario("AbMonitorHarm", "the verdict turns", verdict("stop_harm"), 3 * HOUR, [VARIANT]),
+    Scenario("AbMonitorHarm", "another verdict", verdict("futile"), 3 * HOUR),
+    Scenario("AbMonitorHarm", "too few students for a verdict", verdict("insufficient_data"), 3 * HOUR),
+    Scenario("AbMonitorHarm", "for a moment", watched("abmonitor_verdict", f"{lasting(2 * HOUR, 0)} 1 {lasting(HOUR, 0)}", variant="treatment", state="stop_harm"), 2 * HOUR + 3),
+    Scenario("AbMonitorHarm", "a gap in scrapes", watched("abmonitor_verdict", GAP, variant="treatment", state="stop_harm"), 3 * HOUR),
+    Scenario("AbMonitorHarm", "fires on through a gap in scrapes", verdict("stop_harm", f"{lasting(HOUR, 1)} {missing(6)}"), HOUR + 5, [VARIANT]),
+    Scenario("AbMonitorHarm", "experiment ended", verdict("stop_harm", newest=OVER), 30 * HOUR),
+    Scenario("AbMonitorHarm", "stopped two hours ago: still to be seen", verdict("stop_harm", newest=OVER), 3 * HOUR, [VARIANT]),
+    Scenario("AbMonitorSampleRatio", "split otherwise", watched(RATIO, BROKEN), 3 * HOUR, [EXPERIMENT]),
+    Scenario("AbMonitorSampleRatio", "as soon as it is a hundred to one", watched(RATIO, lasting(DAY, 4.61)), 3 * HOUR, [EXPERIMENT]),
+    Scenario("AbMonitorSampleRatio", "split as intended", watched(RATIO, lasting(DAY, -2)), 3 * HOUR),
+    Scenario("AbMonitorSampleRatio", "too few students to say", watched(RATIO, lasting(DAY, 4.6)), 3 * HOUR),
+    Scenario("AbMonitorSampleRatio", "for a moment", watched(RATIO, f"{lasting(HOUR, 1)} 7 {lasting(DAY, 1)}"), HOUR + 3),
+    Scenario("AbMonitorSampleRatio", "a gap in scrapes", watched(RATIO, GAP), 3 * HOUR),
+    Scenario("AbMonitorSampleRatio", "fires on through a gap in scrapes", watched(RATIO, INTERRUPTED), 2 * HOUR + 5, [EXPERIMENT]),
+    Scenario("AbMonitorSampleRatio", "experiment ended", watched(RATIO, BROKEN, OVER), 30 * HOUR),
+    Scenario("AbMonitorSampleRatio", "experiment taken out of the configuration", watched(RATIO, f"{lasting(3 * HOUR, 7)} {missing(DAY)}"), 6 * HOUR),
+    Scenario("AbMonitorCrossovers", "two of a hundred", crossovers(lasting(2 * DAY, 40), 1000), 3 * HOUR, [EXPERIMENT]),
+    Scenario("AbMonitorCrossovers", "one of two hundred", crossovers(lasting(2 * DAY, 10), 1000), 3 * HOUR),
+    Scenario("AbMonitorCrossovers", "too few: nine of a hundred", crossovers(lasting(2 * DAY, 9), 50), 3 * HOUR),
+    Scenario("AbMonitorCrossovers", "no students", crossovers(lasting(2 * DAY, 0), 0), 3 * HOUR),
+    Scenario("AbMonitorCrossovers", "a gap in scrapes", crossovers(GAP, 100), 3 * HOUR),
+    Scenario("AbMonitorCrossovers", "fires on through a gap in scrapes", crossovers(f"{lasting(HOUR, 40)} {missing(6)} {lasting(HOUR, 40)}", 1000), HOUR + 5, [EXPERIMENT]),
+    Scenario("AbMonitorCrossovers", "experiment ended", crossovers(lasting(2 * DAY, 40), 1000, OVER), 30 * HOUR),
+]  # fmt: skip
+
 INSTANCE = {"instance": "m:1"}
 PROCESS = {"job": "ab-monitor", **INSTANCE}
 DOWN_FROM_1H = f"{lasting(HOUR, 1)} {lasting(2 * HOUR, 0)}"
@@ -299,4 +362,4 @@ LOSSES = [
     Scenario("AbMonitorLateEvents", "a gap in scrapes", of_process(EVENTS, f"0 100 {missing(DAY)}", topic="feedback", outcome="late"), 3 * HOUR),
 ]  # fmt: skip
 
-SCENARIOS = [*DROP, *BEHIND, *SILENCE, *REACHED, *FLOW, *LOSSES]
+SCENARIOS = [*DROP, *BEHIND, *SILENCE, *DECISION, *REACHED, *FLOW, *LOSSES]
