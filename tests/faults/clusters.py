@@ -118,6 +118,8 @@ def many_workers(ground: Ground) -> Result:
     with ground.arena(RedisCluster()) as arena, ExitStack() as stack:
         arena.write(per_second=500)
         workers = [stack.enter_context(arena.worker()) for _ in range(3)]
+        for worker in workers:
+            worker.ready()
         arena.progresses(800)
         workers[0].signal(signal.SIGSTOP)
         try:

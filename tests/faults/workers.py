@@ -35,6 +35,8 @@ def joining_and_leaving(ground: Ground) -> Result:
     with ground.arena() as arena, ExitStack() as stack:
         arena.write(per_second=600)
         workers = [stack.enter_context(arena.worker()) for _ in range(3)]
+        for worker in workers:
+            worker.ready()
         arena.progresses(1_000)
         workers[0].signal(signal.SIGTERM)
         workers[0].ends_with(0)
