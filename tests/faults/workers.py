@@ -56,6 +56,8 @@ def rolling_restart(ground: Ground) -> Result:
         ]
         arena.write(per_second=600)
         workers = [stack.enter_context(arena.worker(config)) for config in configs]
+        for worker in workers:
+            worker.ready()
         arena.progresses(1_000)
         arena.result.times = 2
         for number, config in enumerate(configs):
