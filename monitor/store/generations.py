@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from monitor.aggregates import Layout, responses_of
 from monitor.config import StoreSettings
-from monitor.errors import StoreOwned
+from monitor.errors import StoreOwned, UsageError
 from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, ROOT, Keys
 from monitor.store.opening import stored_experiments
@@ -47,7 +48,7 @@ def live_store(settings: StoreSettings, *, as_stored: bool = False) -> Shards:
         # Stores that were made before there were several have one.
         stored, schema = client.hmget(Keys(live).meta, ["shards", "schema"])
         stored = stored or (1 if schema else None)
-    if not as_stored and known is None and schema is None and (others := generations(Shards(settings, client=client))):
+    if not as_stored and known is None and schema is None and (others := _others(Shards(settings, client=client))):
         raise StoreOwned(
             f"{LIVE.decode()} is missing, but there is a generation {max(others)}: set it to what was live, or "
             "start anew with `ab-monitor reset`"
@@ -59,6 +60,13 @@ def live_store(settings: StoreSettings, *, as_stored: bool = False) -> Shards:
             f"{settings.shards} from Kafka"
         )
     return Shards(settings, live, count=count, client=client)
+
+
+def _others(store: Shards) -> set[int]:
+    """Return what generations there are, as far as this user may look."""
+    with suppress(UsageError):
+        return generations(store)
+    return set()
 
 
 def next_store(live: Shards) -> Shards:
