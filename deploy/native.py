@@ -56,7 +56,8 @@ def compile_all(root: Path) -> None:
     from setuptools.dist import Distribution  # noqa: PLC0415
 
     os.chdir(root)
-    remove(root)
+    for each in compiled(root):
+        each.unlink()
     extensions = mypycify(
         ["--config-file=", "--ignore-missing-imports", *(f"monitor/{module}" for module in MODULES)],
         opt_level="3",
@@ -69,12 +70,14 @@ def compile_all(root: Path) -> None:
     command.build_temp = command.build_lib = ".cache/native"
     command.ensure_finalized()
     command.run()
+    for each in compiled(root):
+        # Those whose own part is as it was keep their time otherwise.
+        each.touch()
 
 
-def remove(root: Path) -> None:
-    """Delete what was compiled before."""
-    for each in (root / "monitor").rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
-        each.unlink()
+def compiled(root: Path) -> list[Path]:
+    """Return what was compiled for this Python."""
+    return list((root / "monitor").rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"))
 
 
 def main() -> int:
@@ -82,7 +85,8 @@ def main() -> int:
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if not (shutil.which(compiler) and headers.exists()):
-        remove(ROOT)
+        for each in compiled(ROOT):
+            each.unlink()
         print(
             f"no {compiler} or no {headers}: not compiled, the worker takes about three times as long", file=sys.stderr
         )

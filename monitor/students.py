@@ -61,10 +61,9 @@ class Student:
     def add(self, timestamp_ms: i64, variant: i64, difference: Sequence[int], exposure_days: i64) -> None:
         """Add a response's difference to the student's sums, and to its day's if that lies in the closed window.
 
-        A response that adds itself was shown: see `expose`.
+        Whatever the difference is of was shown: see `expose`.
         """
-        if difference[0] > 0:
-            self.expose(timestamp_ms, variant, exposure_days)
+        self.expose(timestamp_ms, variant, exposure_days)
         self._accumulate(variant, _TOTAL, difference)
         day: i64 = timestamp_ms // DAY_MS
         if day < self.first_ms // DAY_MS + exposure_days:

@@ -24,6 +24,7 @@ _HIGH: Final = 2.0**-LIMB_BITS
 _CARRY: Final = 2.0**LIMB_BITS
 _UNIT: Final = 2.0**-SCALE_BITS
 _SCALE: Final = 2.0**SCALE_BITS
+_MOST: Final = 2.0**70
 _WHOLE: Final = 2.0**52
 """From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
 
@@ -118,16 +119,16 @@ class Tally:
         """Add [units, N, n, units with n, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N]."""
         metrics = self._metrics
         count, rated = totals[0], totals[1]
-        shown, marked = float(count), float(rated)
+        shown = float(count)
         record[3] += sign
         record[4] += sign * count
-        _add_limbs(record, 7, sign, shown * shown)
+        _add_whole(record, 7, sign, count * count)
         if rated == 0:
             return
         record[5] += sign * rated
         record[6] += sign
-        _add_limbs(record, 9, sign, marked * marked)
-        _add_limbs(record, 11, sign, marked * shown)
+        _add_whole(record, 9, sign, rated * rated)
+        _add_whole(record, 11, sign, rated * count)
         metric: i64 = 0
         while metric < metrics:
             at = 13 + 12 * metric
@@ -137,9 +138,9 @@ class Tally:
             if defined > 0:
                 record[at] += sign
                 record[at + 1] += sign * defined
-                _add_limbs(record, at + 8, sign, number * number)
+                _add_whole(record, at + 8, sign, defined * defined)
             if total > 0:
-                _add_limbs(record, at + 2, sign, float(total))
+                _add_whole(record, at + 2, sign, total)
                 _add_limbs(record, at + 4, sign, _rounded(value * value * self._squares[metric]))
                 _add_limbs(record, at + 6, sign, _rounded(value * number * _SCALE))
                 _add_limbs(record, at + 10, sign, _rounded(value * shown * _SCALE))
@@ -191,8 +192,19 @@ def _rounded(number: float) -> float:
     return (number + _WHOLE) - _WHOLE if number < _WHOLE else number
 
 
+def _add_whole(record: Record, at: i64, sign: i64, number: i64) -> None:
+    """Add an integer in its two limbs; see `monitor.aggregates.limbs`."""
+    record[at] += sign * (number & _LOW)
+    record[at + 1] += sign * (number >> LIMB_BITS)
+
+
 def _add_limbs(record: Record, at: i64, sign: i64, number: float) -> None:
-    """Add an integer ≥ 0 in its two limbs; see `monitor.aggregates.limbs`."""
+    """Add a whole number ≥ 0 in its two limbs, at most 2⁷⁰ of it.
+
+    Nothing but a million points of one student's comes near: an id that many share. Sums of more would not fit the
+    commit script's float64.
+    """
+    number = min(_MOST, number)
     high = i64(number * _HIGH)
     record[at] += sign * i64(number - float(high) * _CARRY)
     record[at + 1] += sign * high

@@ -147,7 +147,7 @@ class KafkaSource:
             new = [each for each in partitions if partition_name(each) not in positions]
             offsets = self._first_offsets(new, "earliest" if name in known else self._settings.start)
             for each, offset in offsets.items():
-                starts[partition_name(each)] = Position(offset, origin=topic.identity)
+                starts[partition_name(each)] = Position.start(topic.identity, offset)
         return starts
 
     def place(self, positions: Mapping[str, Position]) -> None:

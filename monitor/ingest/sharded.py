@@ -40,6 +40,10 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[tuple[int, bytes, int, int, tuple[int, ...]]]).decode
 
 
+class UnknownExperiment(StoreOwned):
+    """Something in the store is about an experiment that is not configured."""
+
+
 class _Shard:
     """One shard as the writer believes it to be."""
 
@@ -51,6 +55,7 @@ class _Shard:
         self.students = Students({experiment.number: experiment for experiment in experiments}, store, cached)
         self.positions: Mapping[str, Position] = {}
         self.swept_ms: Mapping[str, int] = {}
+        self.closing: frozenset[int] = frozenset()
 
     def offset(self, partition: str) -> int | None:
         """Return how far a partition was applied here."""
@@ -99,7 +104,7 @@ class ShardedWriter:
             self._forget()
             states = [shard.store.state() for shard in self._shards]
             for shard, state in zip(self._shards, states, strict=True):
-                shard.positions, shard.swept_ms = state.positions, state.swept_ms
+                shard.positions, shard.swept_ms, shard.closing = state.positions, state.swept_ms, state.closing
             if self._same_logs() and self._settled([state.lanes for state in states], own):
                 break
         swept: dict[str, int] = {}
@@ -278,7 +283,8 @@ class ShardedWriter:
         self._commit_students(shard, undone, receipt)
 
     def _commit_students(self, shard: _Shard, shown: Sequence[Shown], receipts: list[bytes]) -> Status:
-        shown = [each for each in shown if not self._over(shard, each[0])]
+        self._check_known(shown)
+        shown = [each for each in shown if each[0] not in shard.closing]
         while True:
             commit = Commit(receipts=receipts)
             tallies: dict[int, Tally] = {}
@@ -294,26 +300,30 @@ class ShardedWriter:
                 return status
             # Another worker has changed one of the students: nothing is wrong but what is remembered of this shard.
             shard.responses.forget()
-            if shard.store.state().swept_ms != shard.swept_ms:
+            state = shard.store.state()
+            if (state.swept_ms, state.closing) != (shard.swept_ms, shard.closing):
                 return "swept"
 
-    def _over(self, shard: _Shard, number: int) -> bool:
-        """Return whether the students of an experiment are gone, or going: see `Sweeper`."""
-        experiment = self._experiments.get(number)
-        if experiment is None:
-            raise StoreOwned(
+    def _check_known(self, shown: Sequence[Shown]) -> None:
+        for number in {each[0] for each in shown} - self._experiments.keys():
+            raise UnknownExperiment(
                 f"the store holds unfinished work of the experiment with the number {number}, which is not configured; "
                 "start once more with it"
             )
-        return experiment.ends_ms <= shard.swept_ms.get(str(number), 0)
 
     def _settled(self, lanes: Sequence[Mapping[bytes, bytes]], own: Collection[str]) -> bool:
         """Apply what was sent and not applied, take back what its sender has lost; True if there was nothing."""
         unsettled = self._lanes.look(lanes)
         foreign = [lane for lane in unsettled if lane[2].decode() not in own]
         todo = [lane for lane in sorted(unsettled) if lane not in foreign or self._lanes.stands(lane)]
-        for lane in todo:
-            self._settle(*lane, *unsettled[lane])
+        for lane in list(todo):
+            try:
+                self._settle(*lane, *unsettled[lane])
+            except UnknownExperiment:
+                if lane not in foreign:
+                    raise
+                # It is for workers that are configured for it.
+                todo.remove(lane)
         if foreign and not self._looked:
             # Lanes of files that nobody reads any more are nobody's: at the start is the time to see to them.
             self._lanes.wait()

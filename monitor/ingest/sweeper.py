@@ -21,15 +21,12 @@ class Sweeper:
         self._hour = 0
         self._closing: dict[int, Iterator[int]] = {}
         """Experiments that are over → the deletion of their students."""
+        self._over: set[int] = set()
+        """Experiments whose boundary was moved to their end."""
         self._due: list[tuple[str, int]] = []
 
     def sweep(self, progress: Progress) -> None:
         """Delete at most a few thousand rows; look for new work whenever the watermark enters another hour."""
-        # Students of an experiment go one round after its boundary was moved: by then it was moved on every shard.
-        for number, deletion in list(self._closing.items()):
-            # One that an outage has interrupted begins again in another hour.
-            if next(deletion, None) is None:
-                del self._closing[number]
         hour = progress.watermark_ms() // HOUR_MS
         if hour > self._hour:
             late = progress.late_before()
@@ -41,6 +38,10 @@ class Sweeper:
             self._drop_chunks()
             self._close(progress)
             self._hour = hour
+        for number, deletion in list(self._closing.items()):
+            # One that an outage has interrupted begins again in another hour.
+            if next(deletion, None) is None:
+                del self._closing[number]
         for _ in range(_BATCHES_AT_ONCE):
             if not self._due:
                 return
@@ -56,11 +57,16 @@ class Sweeper:
         over = [each for each in self._experiments if each.ends_ms <= late.get(str(each.number), 0)]
         closed = self._store.closed() if over else ()
         for each in over:
-            if each.number not in closed and each.number not in self._closing:
-                # The sweep's boundary tells every worker that nothing of it may be touched any more.
-                progress.swept(str(each.number), each.ends_ms)
-                self._store.sweep(str(each.number), (each.ends_ms - 1) // HOUR_MS, each.ends_ms)
+            if each.number in closed or each.number in self._closing:
+                continue
+            if each.number in self._over:
                 self._closing[each.number] = self._store.drop_students(each.number)
+                continue
+            # The sweep's boundary tells every worker that nothing of it may be touched any more. Students go an hour of
+            # event time later: by then it was moved on every shard, and what was on the way has arrived.
+            progress.swept(str(each.number), each.ends_ms)
+            self._store.sweep(str(each.number), (each.ends_ms - 1) // HOUR_MS, each.ends_ms)
+            self._over.add(each.number)
 
     def _drop_chunks(self) -> None:
         for experiment in self._experiments:

@@ -189,11 +189,11 @@ class Worker:
                 self._telemetry.commit_conflicts.inc()
                 log.info("commit refused reason=%s", status)
             state = self._state()
+            self._progress.load(state)
             standing = self._writer.standing(advances)
             if standing == "applied":
                 # The reply was lost.
                 break
-            self._progress.load(state)
             if standing == "moved":
                 self._source.rewind()
                 return False

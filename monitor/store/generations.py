@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
 
 _AT_ONCE: Final = 5_000
+_NAME: Final = re.compile(rb"abm:\{\d+\}:(\d+):")
+_META: Final = re.compile(rb"abm:\{\d+\}:\d+:m")
 _SWITCH: Final = """
 if (redis.call('GET', KEYS[1]) or '0') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
@@ -82,12 +85,7 @@ def _wanted(settings: StoreSettings, client: Any) -> int:
 
 def generations(store: Shards) -> set[int]:
     """Return the numbers of the generations that there is anything of."""
-    found = set()
-    for name in _names(store, ROOT + b"*:m"):
-        number = name.removeprefix(ROOT).partition(b":")[0]
-        if number.isdigit():
-            found.add(int(number))
-    return found
+    return {int(name.split(b":")[2]) for name in _metas(store) if name.startswith(ROOT)}
 
 
 def switch(store: Shards, to: int) -> bool:
@@ -102,37 +100,46 @@ def drop(store: Shards, generation: int) -> int:
     What names it goes last, so that one that is interrupted is found again (`generations`), and first loses its schema,
     so that no worker writes to it any more.
     """
-    names = list(_names(store, b"abm:{*}:%d:m" % generation))
-    with unavailable(store.settings):
-        for name in names:
-            store.client.hdel(name, "schema")
-    return _delete(store, b"abm:{*}:%d:*" % generation, names)
+    return _delete(store, generation)
 
 
 def drop_everything(store: Shards) -> int:
-    """Delete all generations, and what says which is live; return how many keys there were."""
-    return _delete(store, b"abm:{*}:*", [])
+    """Delete all generations in the same way, and what says which is live; return how many keys there were."""
+    return _delete(store, None) + _unlink(store, [LIVE])
 
 
-def _names(store: Shards, pattern: bytes) -> Iterator[bytes]:
+def _names(store: Shards, pattern: bytes, generation: int | None) -> Iterator[bytes]:
+    """Yield the names of keys that match: of one generation, or of any."""
     with unavailable(store.settings):
-        yield from store.client.scan_iter(pattern, count=_AT_ONCE)
+        for name in store.client.scan_iter(pattern, count=_AT_ONCE):
+            found = _NAME.match(name)
+            if found is not None and generation in {None, int(found[1])}:
+                yield name
 
 
-def _delete(store: Shards, pattern: bytes, last: Sequence[bytes]) -> int:
-    """Delete all keys of a pattern, those that are named last of all."""
+def _metas(store: Shards, generation: int | None = None) -> list[bytes]:
+    return [name for name in _names(store, b"abm:{*}:*:m", generation) if _META.fullmatch(name)]
+
+
+def _delete(store: Shards, generation: int | None) -> int:
+    metas = _metas(store, generation)
+    with unavailable(store.settings):
+        for name in metas:
+            store.client.hdel(name, "schema")
     deleted = 0
     batch: list[bytes] = []
-    for name in _names(store, pattern):
-        if name not in last:
+    for name in _names(store, b"abm:{*}:*", generation):
+        if name not in metas:
             batch.append(name)
         if len(batch) >= _AT_ONCE:
-            deleted += store.client.unlink(*batch)
+            deleted += _unlink(store, batch)
             batch = []
+    return deleted + _unlink(store, batch) + _unlink(store, metas)
+
+
+def _unlink(store: Shards, names: Sequence[bytes]) -> int:
     with unavailable(store.settings):
-        for some in (batch, last):
-            deleted += store.client.unlink(*some) if some else 0
-    return deleted
+        return int(store.client.unlink(*names)) if names else 0
 
 
 def totals(store: Shards) -> dict[str, dict[str, ArmTotals]]:

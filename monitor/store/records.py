@@ -41,6 +41,11 @@ class Position:
         """What says which of two positions of a partition is further: the number of logs entered, the offset."""
         return self._entries()[0], self.next_offset
 
+    @classmethod
+    def start(cls, topic: str, begin: int) -> Position:
+        """Return the first position in a topic's partition."""
+        return cls(begin, origin=f"{topic}#0@{begin}")
+
     def entered(self, topic: str, begin: int) -> Position:
         """Return the position in what follows after a loss: offsets of before mean nothing there."""
         return Position(begin, origin=f"{topic}#{self._entries()[0] + 1}@{begin}")
@@ -101,6 +106,8 @@ class State:
     """Next offset of the shard that is furthest, where shards are not equally far."""
     lanes: Mapping[bytes, bytes] = field(default_factory=dict)
     """See `Keys`: the last entries sent to and applied from other shards."""
+    closing: frozenset[int] = frozenset()
+    """Numbers of the experiments whose students' rows are gone, or going."""
 
 
 def encode_progress(position: Position) -> str:

@@ -78,7 +78,8 @@ class RedisStore:
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
         swept = {name[6:].decode(): int(ms) for name, ms in meta.items() if name.startswith(b"swept:")}
-        return State(self._commits, self._sweeps, swept, positions_of(offsets, progress), lanes=lanes)
+        closing = frozenset(int(name[8:]) for name in meta if name.startswith(b"closing:"))
+        return State(self._commits, self._sweeps, swept, positions_of(offsets, progress), lanes=lanes, closing=closing)
 
     def look(self) -> tuple[Mapping[str, Position], Mapping[bytes, bytes], bool]:
         """Read the positions, the lanes, and whether the server is the one that is believed in; beliefs stay."""
@@ -244,6 +245,9 @@ class RedisStore:
     def drop_students(self, experiment: int) -> Iterator[int]:
         """Delete an experiment's students' rows, some at each step; yield how many went."""
         with unavailable(self.settings):
+            # Whoever is about to write to them reads the state first, and then leaves them alone.
+            marking = self.client.pipeline(transaction=True)
+            marking.hset(self.keys.meta, f"closing:{experiment}", 1).hincrby(self.keys.meta, "sweeps", 1).execute()
             pattern = self.keys.prefix + b"s" + _escaped(experiment.to_bytes(2)) + b"*"
             names = self.client.scan_iter(pattern, count=_SCAN_AT_ONCE)
             left = True

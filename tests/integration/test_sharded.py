@@ -296,6 +296,42 @@ def test_what_nobody_owns_any_more_is_finished_by_anybody(redis_server: RedisSer
     assert bench.reader.summary().experiments["ranker"].variants["control"].students == 20
 
 
+def test_what_was_on_the_way_when_an_experiment_ended_arrives(redis_server: RedisServer) -> None:
+    """Responses that were counted count for their students, too, as long as those are there."""
+    bench = Bench(redis_server, replace(EXPERIMENT, ends_at_ms=START + HOUR), shards=2)
+    reader = _sent_only(bench)
+    for shard in bench.shards:
+        shard.sweep(str(bench.number), START // HOUR, START + HOUR)
+    reader._state()
+    assert bench.reader.summary().experiments["ranker"].variants["control"].students == 20
+
+
+def test_work_of_an_experiment_that_is_not_configured_is_left_to_those_that_know_it(redis_server: RedisServer) -> None:
+    """Unless it is this worker's own."""
+    bench = Bench(redis_server, shards=2)
+    _sent_only(bench)
+    bench.experiment.number = 7
+    other = bench.writer()
+    other.state(["another:0"])
+    with pytest.raises(StoreOwned, match="number 1, which is not configured"):
+        other.state(_NAMES)
+
+
+def test_a_shard_that_loses_its_first_position_begins_where_the_others_began(redis_server: RedisServer) -> None:
+    """Not where they stand: what is between would be missing on it."""
+    bench = Bench(redis_server, shards=2)
+    writer = bench.writer()
+    writer.state(_NAMES)
+    name = _NAMES[0]
+    assert writer.advance([Advance(name, None, Position.start("T", 60))], {})
+    assert writer.advance([Advance(name, 60, Position(100, origin="T#0@60"))], {})
+    for names in (bench.shards[1].keys.offsets, bench.shards[1].keys.progress):
+        bench.store.client.hdel(names, name)
+    assert name not in writer.state(_NAMES).positions
+    assert writer.advance([Advance(name, None, Position.start("T", 0))], {})
+    assert writer.state(_NAMES).positions[name] == Position(60, origin="T#0@60")
+
+
 def test_students_of_an_experiment_that_is_over_do_not_come_back(redis_server: RedisServer) -> None:
     """What was on the way to them when their rows went is of no use."""
     bench = Bench(redis_server, replace(EXPERIMENT, ends_at_ms=START + HOUR), shards=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from monitor.store import (
     view_store,
     warnings,
 )
-from monitor.store.generations import drop, generations, live_store
+from monitor.store.generations import drop, drop_everything, generations, live_store
 from monitor.store.keys import LIVE
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
@@ -406,9 +406,23 @@ class TestLostTail:
 class TestGenerations:
     """One that is deleted."""
 
+    def test_a_name_that_looks_like_another_generations_stays(self, redis_server: RedisServer) -> None:
+        """Ids are anybody's."""
+        bench = Bench(redis_server)
+        row = bench.store.keys.row(b"x}:1:y")
+        bench.store.client.set(row, b"row")
+        bench.store.client.set(b"abm:{0}:1:rx", b"row")
+        assert drop(bench.shards, 1) == 1
+        assert bench.store.client.get(row) == b"row"
+
+    @pytest.mark.parametrize("delete", [lambda store: drop(store, 0), drop_everything], ids=["one", "all"])
     @pytest.mark.parametrize("shards", [1, 2])
     def test_nobody_writes_to_it_and_an_interrupted_deletion_is_found_again(
-        self, redis_server: RedisServer, shards: int, monkeypatch: pytest.MonkeyPatch
+        self,
+        redis_server: RedisServer,
+        shards: int,
+        delete: Callable[[Shards], int],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """What names it goes last."""
         bench = Bench(redis_server, shards=shards)
@@ -418,7 +432,7 @@ class TestGenerations:
         with monkeypatch.context() as patch:
             patch.setattr(bench.shards.client, "unlink", lambda *_names: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                drop(bench.shards, 0)
+                delete(bench.shards)
         assert generations(bench.shards) == {0}
         step = Advance("t:1", None, Position(1))
         for shard in bench.shards:
@@ -488,7 +502,7 @@ class TestForgottenRows:
         other, elsewhere = bench.worker()
         students = bench.store.keys.students(bench.number) + b"*"
         sweeper = Sweeper(store, [engine._experiments[1]])
-        for passed, rows in ((4 * HOUR, 2), (6 * HOUR, 2), (6 * HOUR, 0)):
+        for passed, rows in ((4 * HOUR, 2), (6 * HOUR, 2), (6 * HOUR, 2), (7 * HOUR, 0)):
             progress = Progress({"1": ended.horizon_ms})
             progress.load(store.state())
             progress.advanced([Advance("t:0", 3, Position(3, START + ended.horizon_ms + passed))])
