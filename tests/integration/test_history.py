@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from monitor.errors import StoreUnavailable
+from monitor.errors import StoreUnavailable, UsageError
 from monitor.history import DAYS_KEPT, HOUR_MS, HOURS_KEPT, snapshot
 from monitor.ingest.history import Historian
 from monitor.ingest.progress import Progress
-from monitor.store import History, Position, Reader, State
+from monitor.store import History, Position, Reader, Shards, State
 from monitor.store.generations import drop, next_store
 from tests.integration.test_exactness import Bench
 from tests.integration.test_stored_verdicts import DECIDED, _traffic
@@ -22,6 +24,7 @@ from tests.support.dump import dump
 from tests.support.oracle import DAY
 from tests.support.streams import START
 
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 DAY_9 = START // HOUR_MS + 9 * 24
 
 
@@ -174,3 +177,28 @@ def test_the_watermark_says_which_hour_it_is(bench: Bench) -> None:
     progress.see_ends({"t:0": 5, "t:1": 5})
     Historian(bench.reader).note(progress)
     assert list(bench.reader.history("ranker")) == [DAY_9]
+
+
+def test_the_documented_rights_are_enough(bench: Bench, redis_server: RedisServer) -> None:
+    """The service writes and thins it, a reader reads it and cannot change it."""
+    admin = redis_server.client()
+    try:
+        for line in re.findall(r"^(ACL SETUSER .*)$", DOCUMENT, re.MULTILINE):
+            admin.execute_command(*line.replace("PASSWORD", "a-secret").split())
+        stores = {
+            user: Shards(replace(bench.settings.store, username=user, password="a-secret"), count=len(bench.shards))
+            for user in ("ab-monitor", "ab-monitor-reader")
+        }
+        service = Reader(stores["ab-monitor"], bench.settings, bench.opened.numbers, lambda: 0)
+        admin.script_flush()
+        historian = Historian(service)
+        historian._take(DAY_9)
+        historian._take(DAY_9 + 1)
+        History(service.store).drop(bench.number, [DAY_9])
+        reader = Reader(stores["ab-monitor-reader"], bench.settings, bench.opened.numbers, lambda: 0)
+        assert list(reader.history("ranker")) == [DAY_9 + 1]
+        assert reader.students("ranker").cohorts
+        with pytest.raises(UsageError, match="refuses this user"):
+            History(reader.store).drop(bench.number, [DAY_9 + 1])
+    finally:
+        admin.acl_deluser("ab-monitor", "ab-monitor-reader")
