@@ -11,12 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = [
     "errors", "clock", "config", "events", "ranking", "identity", "attribution", "aggregates", "agreement",
-    "evaluation", "inference", "verdicts", "summary", "history", "store", "ingest", "export", "service",
+    "evaluation", "inference", "verdicts", "retracing", "summary", "history", "store", "ingest", "export", "service",
     "audit", "rebuild", "dead_letters", "offline", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
     "events", "ranking", "identity", "attribution", "aggregates", "agreement", "evaluation", "summary", "inference",
-    "verdicts", "history",
+    "verdicts", "retracing", "history",
 }  # fmt: skip
 OUTSIDE = {
     "asyncio", "http", "importlib", "kafka", "logging", "os", "prometheus_client", "random", "redis", "secrets",

@@ -1,0 +1,121 @@
+"""Everything that a report on one experiment tells, read from the store: what is known now, and how it came about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from monitor.attribution import DAY_MS
+from monitor.config import DecaySpec, ExperimentSettings
+from monitor.history import HOUR_MS, DecayedThen, Past, Snapshot, snapshot
+from monitor.retracing import Split, exposure_days, looks, splits, students_by
+from monitor.store import Reader
+from monitor.summary import ExperimentSummary
+from monitor.verdicts import Judgement, StoredStudents, judge
+
+_MOST_HOLES: Final = 60
+"""Times of which decayed means are worked out again: a second or two."""
+_HALF_LIVES_BACK: Final = 10
+"""What lies further back has less than a thousandth of the weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A variant's decayed means over time; `noted` at the time, or worked out again from the time buckets."""
+
+    at_ms: int
+    noted: bool
+    means: Mapping[str, Mapping[str, DecayedThen]]
+    """Decay → variant → the mean; without those that rest on too little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What is told: `looks` and `splits` for every day up to `judgement`, which is of the store's newest event."""
+
+    settings: ExperimentSettings
+    summary: ExperimentSummary
+    as_of_ms: int
+    judgement: Judgement
+    looks: tuple[Judgement, ...]
+    splits: tuple[Split, ...]
+    watched: tuple[Watched, ...]
+    past: Past
+    """Snapshots that are about today's primary metric."""
+    least_students: int
+    """Means over fewer are not shown."""
+
+
+def account(reader: Reader, experiment: ExperimentSettings, least_students: int = 1) -> Account:
+    """Return what there is to tell about an experiment. Raises `StoreUnavailable`."""
+    read = reader.summary()
+    summary = read.experiments[experiment.name]
+    at_ms = read.as_of_ms if summary.judgement is None else summary.judgement.at_ms
+    stored = reader.students(experiment.name)
+    past = {
+        hour: then
+        for hour, then in reader.history(experiment.name).items()
+        if then.metric == experiment.primary and hour * HOUR_MS <= at_ms
+    }
+    return Account(
+        settings=experiment,
+        summary=summary,
+        as_of_ms=read.as_of_ms,
+        judgement=judge(experiment, stored, at_ms),
+        looks=looks(experiment, stored, at_ms),
+        splits=splits(experiment, stored, at_ms),
+        watched=tuple(_watched(reader, experiment, stored, past, summary, read.as_of_ms, least_students)),
+        past=past,
+        least_students=least_students,
+    )
+
+
+def _watched(
+    reader: Reader,
+    experiment: ExperimentSettings,
+    stored: StoredStudents,
+    past: Past,
+    summary: ExperimentSummary,
+    as_of_ms: int,
+    least_students: int,
+) -> Iterator[Watched]:
+    """Yield decayed means as they were noted; where nobody did, as the time buckets give them, while those are kept."""
+    days = exposure_days(stored, as_of_ms)
+    now = snapshot(summary)
+    if not days or now is None:
+        return
+    first_ms = days[0] * DAY_MS
+    kept_ms = as_of_ms - experiment.retention_ms
+    times: list[tuple[int, Snapshot | None]] = [(hour * HOUR_MS, then) for hour, then in past.items()]
+    times += [(hour * HOUR_MS, None) for hour in _holes(past, max(first_ms, kept_ms), as_of_ms)]
+    for at_ms, noted in (*sorted(times, key=lambda each: each[0]), (as_of_ms, now)):
+        then = noted or snapshot(reader.summary(at_ms).experiments[experiment.name])
+        students = students_by(stored, at_ms)
+        if then is not None:
+            yield Watched(
+                at_ms,
+                noted is not None,
+                {
+                    decay.name: {
+                        name: variant.decayed[decay.name]
+                        for name, variant in then.variants.items()
+                        if decay.name in variant.decayed and students.get(name, 0) >= least_students
+                    }
+                    for decay in experiment.decay
+                    if noted is not None or first_ms >= kept_ms or at_ms - _reach_ms(decay) >= kept_ms
+                },
+            )
+
+
+def _holes(past: Past, first_ms: int, as_of_ms: int) -> list[int]:
+    """Return hours at even distances of which there is no snapshot since the one before."""
+    first, last = -(-first_ms // HOUR_MS), as_of_ms // HOUR_MS
+    step = max(-(-(last - first) // _MOST_HOLES), 1)
+    return [hour for hour in range(first + step, last, step) if not any(hour - step < at <= hour for at in past)]
+
+
+def _reach_ms(decay: DecaySpec) -> int:
+    if decay.half_life_ms is None:
+        return decay.cutoff_ms or 0
+    return _HALF_LIVES_BACK * decay.half_life_ms
