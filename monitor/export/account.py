@@ -8,7 +8,7 @@ from typing import Final
 
 from monitor.attribution import DAY_MS
 from monitor.config import DecaySpec, ExperimentSettings
-from monitor.history import HOUR_MS, DecayedThen, Past, Snapshot, snapshot
+from monitor.history import HOUR_MS, DecayedThen, Past, snapshot
 from monitor.retracing import Split, exposure_days, looks, splits, students_by
 from monitor.store import Reader
 from monitor.summary import ExperimentSummary
@@ -87,25 +87,26 @@ def _watched(
         return
     first_ms = days[0] * DAY_MS
     kept_ms = as_of_ms - experiment.retention_ms
-    times: list[tuple[int, Snapshot | None]] = [(hour * HOUR_MS, then) for hour, then in past.items()]
-    times += [(hour * HOUR_MS, None) for hour in _holes(past, max(first_ms, kept_ms), as_of_ms)]
-    for at_ms, noted in (*sorted(times, key=lambda each: each[0]), (as_of_ms, now)):
-        then = noted or snapshot(reader.summary(at_ms).experiments[experiment.name])
+    noted = {hour * HOUR_MS: then for hour, then in past.items()}
+    holes = [hour * HOUR_MS for hour in _holes(past, max(first_ms, kept_ms), as_of_ms)]
+    for at_ms in sorted({*noted, *holes, as_of_ms}):
+        then = noted.get(at_ms) or now
+        if at_ms not in noted and at_ms != as_of_ms:
+            then = snapshot(reader.summary(at_ms).experiments[experiment.name]) or now
         students = students_by(stored, at_ms)
-        if then is not None:
-            yield Watched(
-                at_ms,
-                noted is not None,
-                {
-                    decay.name: {
-                        name: variant.decayed[decay.name]
-                        for name, variant in then.variants.items()
-                        if decay.name in variant.decayed and students.get(name, 0) >= least_students
-                    }
-                    for decay in experiment.decay
-                    if noted is not None or first_ms >= kept_ms or at_ms - _reach_ms(decay) >= kept_ms
-                },
-            )
+        yield Watched(
+            at_ms,
+            at_ms in noted,
+            {
+                decay.name: {
+                    name: variant.decayed[decay.name]
+                    for name, variant in then.variants.items()
+                    if decay.name in variant.decayed and students.get(name, 0) >= least_students
+                }
+                for decay in experiment.decay
+                if at_ms in {*noted, as_of_ms} or first_ms >= kept_ms or at_ms - _reach_ms(decay) >= kept_ms
+            },
+        )
 
 
 def _holes(past: Past, first_ms: int, as_of_ms: int) -> list[int]:

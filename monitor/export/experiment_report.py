@@ -85,8 +85,9 @@ def disagreements(settings: ExperimentSettings, compared: Mapping[str, Compariso
         a, b = compared[one], compared[other]
         if _direction(a) * _direction(b) < 0 and (_shown(a) or _shown(b)):
             both = _shown(a) and _shown(b)
-            verb = "disagree" if both else "do not agree so far"
-            found[f"{one} and {other} {verb}: {_moves(one, a)}, {_moves(other, b)}. {_why(settings, other)}"] = both
+            moved = f"{_moves(one, a)}, {_moves(other, b)}."
+            said = f"disagree: {moved} {_why(settings, other)}" if both else f"do not move together: {moved}"
+            found[f"{one} and {other} {said}"] = both
     return found
 
 
@@ -173,7 +174,7 @@ def _treatment(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
     return {
         "name": name,
         "plot": charts.effect(told, name, verdict),
-        "live": bool(charts.live(told, name).points),
+        "live": len(charts.live(told, name).points) > 1,
         "margin": criteria.margin,
         "mde": f"{criteria.mde:.4g}",
         "steps": [_step(told, look, name) for look in told.looks],
