@@ -48,7 +48,7 @@ class TestWhatIsTold:
             _note(bench, DAY_9, DAY_9 + 12, DAY_9 + 13)
             pages.append(html(account(bench.reader, DECIDED)))
         assert pages[0] == pages[1]
-        assert "3 of these times were noted" in pages[0]
+        assert "Noted by the service when they passed: 3 of" in pages[0]
 
     def test_what_was_noted_is_shown_and_holes_are_filled(self, redis_server: RedisServer) -> None:
         """Noted times as they were noted; between them what `status --as-of` says."""
