@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from monitor.config import DecaySpec
@@ -21,6 +23,7 @@ from tests.servers.chromium import dom, screenshot
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, write_config
 from tests.support.oracle import DAY
+from tests.support.oracle import judge as oracle_judge
 from tests.support.streams import HOUR, START
 from tests.unit.test_experiment_report import Page
 
@@ -94,6 +97,46 @@ class TestWhatIsTold:
         assert told.past == {}
         assert "There is no history" in html(told)
 
+    def test_means_of_few_students_are_left_out(self, redis_server: RedisServer) -> None:
+        """Until there were so many; also of those that were noted."""
+        bench = Bench(redis_server, DECIDED)
+        bench.feed([_traffic()])
+        _note(bench, DAY_9 - 8 * 24, DAY_9)
+        told = account(bench.reader, DECIDED, 30)
+        first = {
+            name: next(each.at_ms for each in told.watched if name in each.means["24h"])
+            for name in ("control", "treatment")
+        }
+        for name, at_ms in first.items():
+            enough = next(split.at_ms for split in told.splits if split.students[name] >= 30)
+            assert enough - DAY < at_ms <= enough
+        assert told.watched[0].at_ms < min(first.values())
+
+    def test_the_design_effect_is_that_of_the_responses(self, redis_server: RedisServer) -> None:
+        """The variance of the mean over students who saw one variant, by that over responses; from the events."""
+        bench = Bench(redis_server, DECIDED)
+        events = _traffic()
+        bench.feed([events])
+        judged = oracle_judge(DECIDED, events)
+        shown: dict[str, set[str]] = defaultdict(set)
+        for number, each in enumerate(judged):
+            shown[each.response.user_id or str(number)].add(each.response.variant)
+        values: dict[str, list[float]] = defaultdict(list)
+        for number, each in enumerate(judged):
+            value = each.metrics.get("dcg@5")
+            if each.response.variant == "treatment" and value is not None:
+                values[each.response.user_id or str(number)].append(value)
+        single = [found for student, found in values.items() if shown[student] == {"treatment"}]
+        mean = sum(map(sum, single)) / sum(map(len, single))
+        spread = sum((sum(found) - mean * len(found)) ** 2 for found in single)
+        units = sum(shown[student] == {"treatment"} for student in values)
+        clustered = units / (units - 1) * spread / sum(map(len, single)) ** 2
+        everything = [value for found in values.values() for value in found]
+        expected = clustered / (float(np.var(everything, ddof=1)) / len(everything))
+        found = bench.reader.summary().experiments["ranker"].variants["treatment"].metrics["dcg@5"].design_effect
+        assert expected > 1
+        assert found == pytest.approx(expected, rel=1e-6)
+
     def test_an_empty_store_has_a_page_too(self, redis_server: RedisServer) -> None:
         """Nothing to tell yet."""
         bench = Bench(redis_server, DECIDED)
@@ -151,6 +194,12 @@ class TestTheCommand:
         for line in said.splitlines():
             if line.startswith(("treatment: ", "  because ", "  note ")):
                 assert line.strip().removeprefix("because ").removeprefix("note    ") in shown
+
+    def test_the_worker_takes_snapshots(self, page: Path, redis_server: RedisServer) -> None:
+        """Also that of a replay, now and then; what is told of its last hours was noted."""
+        (history,) = redis_server.client().scan_iter("abm:{0}:0:p:*")
+        assert redis_server.client().hlen(history) >= 1
+        assert "There is no history" not in page.read_text(encoding="utf-8")
 
     def test_goes_to_stdout_as_well(self, page: Path) -> None:
         """With `--html -`."""

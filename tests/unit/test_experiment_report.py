@@ -11,7 +11,9 @@ import pytest
 
 from monitor.config import AllocationSettings, ExperimentSettings
 from monitor.export.account import Account, Watched
+from monitor.export.experiment_charts import _mean
 from monitor.export.experiment_report import disagreements, figure, html, moment
+from monitor.export.plots import Point
 from monitor.history import DecayedThen, Past, Snapshot, TreatmentThen, VariantThen
 from monitor.inference import Comparison, Estimate, State, compare
 from monitor.retracing import looks, splits
@@ -298,6 +300,7 @@ class TestHistory:
         unknown = [replace(each, means={"24h": {"control": DecayedThen(2.0, None, 50.0)}}) for each in SHIPPED.watched]
         plain = html(replace(SHIPPED, watched=tuple(unknown)))
         assert 'class="line v0"' in plain
+        assert _mean(7, DecayedThen(2.0, 0.1, 50.0), 3.5) == Point(7, 2.0, 1.65, 2.35)
         assert 'class="band v0" points' not in plain
 
 
