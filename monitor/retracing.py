@@ -14,7 +14,7 @@ from typing import Final
 from monitor.attribution import DAY_MS
 from monitor.config import ExperimentSettings
 from monitor.inference import SampleRatio
-from monitor.verdicts import Judgement, StoredStudents, judge
+from monitor.verdicts import Judgement, StoredStudents, judge, sample_ratio_at
 
 MOST_LOOKS: Final = 400
 """Times that are looked back at: a year day by day."""
@@ -42,7 +42,7 @@ def splits(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -
     """Return how students were split at the end of each day that brought some, the last one at `at_ms`."""
     ends = [min((day + 1) * DAY_MS - 1, at_ms) for day in exposure_days(stored, at_ms)]
     return tuple(
-        Split(end, students_by(stored, end), judge(experiment, stored, end).sample_ratio) for end in _thinned(ends)
+        Split(end, students_by(stored, end), sample_ratio_at(experiment, stored, end)) for end in _thinned(ends)
     )
 
 
