@@ -67,14 +67,19 @@ def guardrail(told: Account, treatment: str, place: int) -> str | None:
 
 def split(told: Account, treatment: str) -> str | None:
     """Return the share of students in a variant in the allocation phase of the time, beside the intended one."""
-    observed, intended = [], []
+    observed: list[Point] = []
+    intended: list[Point] = []
+    phases = 1
     for each in told.splits:
-        arm = next((arm for arm in each.sample_ratio.phases[-1].arms if arm.variant == treatment), None)
-        if arm is None or arm.observed is None:
+        if len(each.sample_ratio.phases) > phases:
+            # Another phase is another line.
+            phases = len(each.sample_ratio.phases)
             observed.append(Point(each.at_ms, None))
-        else:
+            intended.append(Point(each.at_ms, None))
+        arm = next((arm for arm in each.sample_ratio.phases[-1].arms if arm.variant == treatment), None)
+        if arm is not None and arm.observed is not None:
             observed.append(Point(each.at_ms, arm.observed, arm.lower, arm.upper))
-        intended.append(Point(each.at_ms, None if arm is None else arm.intended))
+            intended.append(Point(each.at_ms, arm.intended))
     lines = [Line("intended", "intended", intended, band=False), Line("observed", "treatment", observed)]
     return chart(f"share of students in {treatment} over time", lines, percent=True)
 

@@ -26,6 +26,7 @@ _HEADLINES: Final[Mapping[State, tuple[str, str]]] = {
     "continue": ("Undecided: go on", "calm"),
 }
 """A few words, and the class that colours them."""
+_MOST_CHANGES: Final = 50
 _GUARDRAILS: Final[Mapping[GuardrailState, str]] = {
     "held": "shown to be no worse than is tolerable",
     "crossed": "shown to be worse than is tolerable",
@@ -37,7 +38,7 @@ _GUARDRAILS: Final[Mapping[GuardrailState, str]] = {
 def html(told: Account) -> str:
     """Return the page: nothing in it is fetched from anywhere, and there are no scripts."""
     verdicts = told.judgement.verdicts
-    return template("report.html").render(
+    return template("experiment.html").render(
         name=told.settings.name,
         as_of=moment(told.as_of_ms),
         empty=not told.splits,
@@ -50,7 +51,11 @@ def html(told: Account) -> str:
             "again": sum(not each.noted for each in told.watched),
         },
         legend=charts.legend(told),
-        history=[{"name": name, "rows": rows} for name in verdicts if (rows := list(_said(told, name)))],
+        history=[
+            {"name": name, "rows": rows[-_MOST_CHANGES:], "left_out": max(len(rows) - _MOST_CHANGES, 0)}
+            for name in verdicts
+            if (rows := list(_said(told, name)))
+        ],
         method=_method(told),
         meanings=MEANINGS,
         rails=_GUARDRAILS,
@@ -65,21 +70,29 @@ def moment(at_ms: int) -> str:
 
 def figure(value: float | None, *, sign: bool = False) -> str:
     """Return a number with four digits after the point."""
-    return ABSENT if value is None else f"{value:{'+' if sign else ''}.4f}".replace("-", "−")
+    return ABSENT if value is None else _minus(f"{round(value, 4) + 0.0:{'+' if sign else ''}.4f}")
 
 
 def _part(part: float | None, *, sign: bool = False) -> str:
-    return ABSENT if part is None else f"{part:{'+' if sign else ''}.1%}".replace("%", "\u202f%").replace("-", "−")
+    return (
+        ABSENT if part is None else _minus(f"{round(part, 3) + 0.0:{'+' if sign else ''}.1%}".replace("%", "\u202f%"))
+    )
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
 
 
 def disagreements(settings: ExperimentSettings, compared: Mapping[str, Comparison]) -> dict[str, bool]:
     """Return what to say of each nDCG and DCG (or CG) that move in opposite ways, of which one at least is shown to.
 
-    True where both are shown: then they contradict each other, as nDCG by the ideal of the shown list may do.
+    True where both are shown: then they contradict each other, as nDCG by the ideal of the shown list may do. Of
+    several DCGs the primary one is enough.
     """
     measures = {metric.name: metric.measure for metric in settings.metrics if metric.name in compared}
     normed = [name for name, measure in measures.items() if measure == "ndcg"]
     gains = [name for name, measure in measures.items() if measure in {"cg", "dcg"}]
+    gains = [settings.primary] if settings.primary in gains else gains
     found = {}
     for one, other in ((one, other) for one in normed for other in gains):
         a, b = compared[one], compared[other]

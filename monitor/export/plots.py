@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from itertools import groupby
@@ -26,6 +26,8 @@ _MOST_TIME_TICKS: Final = 9
 _VALUE_TICKS: Final = 5
 _DOTS_UP_TO: Final = 40
 """Points of a line that are also drawn as dots."""
+_SLIVER: Final = 0.004
+"""Of the axis: half the width of a band around a single point."""
 _SETTLED: Final = 0.25
 """Of a line's points from the beginning: how wide their bands are does not matter for the axis."""
 
@@ -108,6 +110,7 @@ class _Frame:
         self.first, self.last = min(times), max(times)
         if self.first == self.last:
             self.first, self.last = self.first - _HOUR_MS, self.last + _HOUR_MS
+        self.sliver_ms = (self.last - self.first) * _SLIVER
         values = [level.value for level in levels] + list(_settled(lines))
         low, high = min(values), max(values)
         room = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
@@ -178,6 +181,9 @@ def _path(frame: _Frame, style: str, part: Sequence[Point]) -> str:
 
 
 def _band(frame: _Frame, style: str, part: Sequence[Point]) -> str:
+    if len(part) == 1:
+        # A single point has an error bar.
+        part = [replace(part[0], at_ms=part[0].at_ms + side * frame.sliver_ms) for side in (-1, 1)]
     there = [(point.at_ms, point.upper or 0.0) for point in part]
     back = [(point.at_ms, point.lower or 0.0) for point in reversed(part)]
     return f'<polygon class="band {escape(style)}" points="{_places(frame, [*there, *back])}"/>'

@@ -205,6 +205,10 @@ class TestTheVerdict:
         assert figure(primary.control.mean) not in page.text
         assert "effect of treatment on dcg@5 over time" not in page.plots()
 
+    def test_nothing_is_minus_nothing(self) -> None:
+        """What rounds to 0 has no sign of its own."""
+        assert (figure(-0.00001), figure(-0.00001, sign=True), figure(-0.25)) == ("0.0000", "+0.0000", "−0.2500")
+
     def test_every_treatment_has_its_own(self) -> None:
         """With its own level of confidence."""
         three = replace(SENSITIVE, variants={"control": 0.5, "treatment": 0.25, "other": 0.25})
@@ -245,6 +249,13 @@ class TestDisagreement:
         assert disagreements(SENSITIVE, {"dcg@5": self._moved(0.4), "ndcg@3": self._moved(0.4)}) == {}
         assert disagreements(SENSITIVE, {"dcg@5": self._moved(0.4), "success@2": self._moved(-0.4)}) == {}
 
+    def test_of_several_gains_the_primary_one_is_enough(self) -> None:
+        """Unless an nDCG is primary: then all of them speak against it."""
+        compared = {"dcg@5": self._moved(-0.4), "cg@5": self._moved(-0.4), "ndcg@3": self._moved(0.4)}
+        assert len(disagreements(SENSITIVE, compared)) == 1
+        found = disagreements(replace(SENSITIVE, primary="ndcg@3"), compared)
+        assert [said.partition(":")[0] for said in found] == ["ndcg@3 and dcg@5 disagree", "ndcg@3 and cg@5 disagree"]
+
     def test_is_explained_by_the_ideal(self) -> None:
         """A constant one is no reason."""
         compared = {"dcg@5": self._moved(0.4), "ndcg@3": self._moved(-0.4)}
@@ -284,6 +295,14 @@ class TestHistory:
         found = re.findall(r"(\d+ \w+ \d{4}, \d\d:00 UTC) (\w+) ", said)
         assert found == [(moment(3_600_000 * (HOUR + 30 * at)), states[at]) for at in (0, 2, 3, 5)]
 
+    def test_many_changes_are_cut_short(self) -> None:
+        """The newest are told, and how many are not."""
+        past = {HOUR + number: _then("continue" if number % 2 else "ship") for number in range(130)}
+        text = Page(html(told(BETTER, after(14), past=past))).text
+        assert "80 earlier changes are left out" in text
+        assert moment(3_600_000 * (HOUR + 129)) in text
+        assert moment(3_600_000 * (HOUR + 79)) not in text
+
     def test_the_live_effect_is_drawn_as_it_was_noted(self) -> None:
         """It cannot be worked out again."""
         past = {HOUR + number: _then("continue", None if number == 3 else 0.4) for number in range(6)}
@@ -313,7 +332,9 @@ class TestTheSplit:
         phased = replace(SENSITIVE, decision=replace(SENSITIVE.decision, allocations=(change,)))
         seen = [*crowd("control", 2.0, 200, 5), *crowd("treatment", 2.0, 200, 5, seed=2)]
         seen += [*crowd("control", 2.0, 100, 5, 3, FIRST + 5), *crowd("treatment", 2.0, 300, 5, 4, FIRST + 5)]
-        page = Page(html(told(seen, after(14), phased)))
+        text = html(told(seen, after(14), phased))
+        page = Page(text)
+        assert text.count('class="line intended" points') == 2
         assert "phase 1" in page.text
         assert "phase 2" in page.text
         assert "Yes, as far as can be told" in page.text

@@ -79,6 +79,13 @@ class TestChart:
         root = _drawn(bare)
         assert [len(_places(each)) for each in root.iter("polygon")] == [4]
 
+    def test_a_single_point_has_an_error_bar(self) -> None:
+        """As high as its bounds, and hardly wide."""
+        line = Line("line", "v1", [Point(0, None), Point(DAY, 2.0, 1.0, 3.0)])
+        ((x0, y0), (x1, _), _, (_, y3)) = _places(next(_drawn(line).iter("polygon")))
+        assert 0 < x1 - x0 < 10
+        assert y3 - y0 > 150
+
     def test_nothing_gives_no_plot(self) -> None:
         """Neither lines nor values."""
         assert chart("a plot", []) is None
