@@ -12,7 +12,7 @@ from monitor.history import HOUR_MS, DecayedThen, Past, snapshot
 from monitor.retracing import Split, exposure_days, looks, splits, students_by
 from monitor.store import Reader
 from monitor.summary import ExperimentSummary
-from monitor.verdicts import Judgement, StoredStudents, judge
+from monitor.verdicts import Judgement, StoredStudents
 
 _MOST_HOLES: Final = 60
 """Times of which decayed means are worked out again: a second or two."""
@@ -32,7 +32,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What is told: `looks` and `splits` for every day up to `judgement`, which is of the store's newest event."""
+    """What is told: `looks` and `splits` day by day, up to `judgement`, which is of the store's newest event."""
 
     settings: ExperimentSettings
     summary: ExperimentSummary
@@ -58,12 +58,13 @@ def account(reader: Reader, experiment: ExperimentSettings, least_students: int 
         for hour, then in reader.history(experiment.name).items()
         if then.metric == experiment.primary and hour * HOUR_MS <= at_ms
     }
+    steps = looks(experiment, stored, at_ms)
     return Account(
         settings=experiment,
         summary=summary,
         as_of_ms=read.as_of_ms,
-        judgement=judge(experiment, stored, at_ms),
-        looks=looks(experiment, stored, at_ms),
+        judgement=steps[-1],
+        looks=steps,
         splits=splits(experiment, stored, at_ms),
         watched=tuple(_watched(reader, experiment, stored, past, summary, read.as_of_ms, least_students)),
         past=past,

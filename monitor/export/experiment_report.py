@@ -41,7 +41,7 @@ def html(told: Account) -> str:
     return template("experiment.html").render(
         name=told.settings.name,
         as_of=moment(told.as_of_ms),
-        empty=not told.splits,
+        size=_size(told),
         headlines=[_headline(told, *each) for each in verdicts.items()],
         treatments=[_treatment(told, *each) for each in verdicts.items()],
         traffic=_traffic(told),
@@ -60,6 +60,16 @@ def html(told: Account) -> str:
         meanings=MEANINGS,
         rails=_GUARDRAILS,
     )
+
+
+def _size(told: Account) -> str | None:
+    """Return since when and on how much the page rests; None before the first student."""
+    if not told.splits:
+        return None
+    began = moment(told.splits[0].at_ms).partition(",")[0]
+    students = sum(told.splits[-1].students.values())
+    responses = sum(variant.responses for variant in told.summary.variants.values())
+    return f"{count(students)} students and {count(responses)} responses since {began}"
 
 
 def moment(at_ms: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Final
 
 from monitor.errors import AbMonitorError
@@ -20,8 +21,9 @@ _SHARE: Final = 0.01
 class Historian:
     """Takes snapshots. A store that does not answer costs one of them, and never holds the worker up."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, seconds: Callable[[], float] = time.monotonic) -> None:
         self._reader = reader
+        self._seconds = seconds
         self._history = History(reader.store)
         self._hour = 0
         self._not_before = 0.0
@@ -32,7 +34,7 @@ class Historian:
         Decayed means and closed windows are as of the full hour, other sums those of this moment.
         """
         hour = progress.watermark_ms() // HOUR_MS
-        started = time.monotonic()
+        started = self._seconds()
         if hour <= self._hour or started < self._not_before:
             return
         self._hour = hour
@@ -41,7 +43,7 @@ class Historian:
         except AbMonitorError as error:
             # Whatever it is, the worker's own reading and writing says so, and knows what to do.
             log.info("no snapshot taken hour=%d reason=%s", hour, error)
-        now = time.monotonic()
+        now = self._seconds()
         self._not_before = now + (now - started) / _SHARE
 
     def _take(self, hour: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,19 +150,19 @@ def test_an_outage_costs_a_snapshot_and_nothing_else(bench: Bench) -> None:
     assert reader.asked == 2
 
 
-def test_a_backlog_is_not_looked_at_hour_by_hour(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_is_not_looked_at_hour_by_hour(bench: Bench) -> None:
     """A snapshot that takes a second is followed by a hundred without one."""
     clock = [0.0]
-    monkeypatch.setattr("monitor.ingest.history.time.monotonic", lambda: clock[0])
-    reader = Away(bench)
-    slow: Callable[..., Any] = reader.summary
 
-    def summary(as_of_ms: int | None = None) -> Any:
-        clock[0] += 1.0
-        return slow(as_of_ms)
+    class Slow(Away):
+        """Takes a second."""
 
-    monkeypatch.setattr(reader, "summary", summary)
-    historian = Historian(reader)
+        def summary(self, as_of_ms: int | None = None) -> Any:
+            clock[0] += 1.0
+            return super().summary(as_of_ms)
+
+    reader = Slow(bench)
+    historian = Historian(reader, lambda: clock[0])
     for step in range(300):
         clock[0] = max(clock[0], float(step))
         historian.note(_at(bench, DAY_9 + step))

@@ -191,6 +191,18 @@ class TestTheVerdict:
         assert "No student has been shown an answer" in page.text
         assert page.plots() == []
 
+    def test_without_a_treatment_there_is_nothing_to_compare(self) -> None:
+        """Students are counted all the same."""
+        alone = replace(SENSITIVE, variants={"control": 1.0, "treatment": 0.0})
+        page = Page(html(told([each for each in BETTER if each.variant == "control"], after(14), alone)))
+        assert "Nothing to compare" in page.text
+        assert page.plots() == ["students over time, by variant"]
+
+    def test_what_it_rests_on_is_said_first(self) -> None:
+        """Students and responses, and since when."""
+        first = moment(after(0)).partition(",")[0]
+        assert f"the newest event: 800 students and 3 200 responses since {first}." in Page(html(SHIPPED)).text
+
     def test_before_the_first_window_is_over_there_is_no_effect(self) -> None:
         """Students are counted already."""
         page = Page(html(told(BETTER, after(3))))
