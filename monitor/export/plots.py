@@ -111,6 +111,8 @@ class _Frame:
         if self.first == self.last:
             self.first, self.last = self.first - _HOUR_MS, self.last + _HOUR_MS
         self.sliver_ms = (self.last - self.first) * _SLIVER
+        # The first and the last dot are whole.
+        self.first, self.last = self.first - 2 * self.sliver_ms, self.last + 2 * self.sliver_ms
         values = [level.value for level in levels] + list(_settled(lines))
         low, high = min(values), max(values)
         room = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
