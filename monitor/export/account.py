@@ -16,18 +16,20 @@ from monitor.verdicts import Judgement, StoredStudents
 
 _MOST_HOLES: Final = 60
 """Times of which decayed means are worked out again: a second or two."""
+_MOST_NOTED: Final = 600
+"""Snapshots of which decayed means are shown: more than a plot has room for."""
 _HALF_LIVES_BACK: Final = 10
 """What lies further back has less than a thousandth of the weight."""
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """A variant's decayed means over time; `noted` at the time, or worked out again from the time buckets."""
+class DecayedAt:
+    """The decayed means of a time, either `noted` when it passed or worked out again from the time buckets."""
 
     at_ms: int
     noted: bool
     means: Mapping[str, Mapping[str, DecayedThen]]
-    """Decay → variant → the mean; without those that rest on too little."""
+    """Decay → variant → the primary metric's; without those that rest on too little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Account:
     judgement: Judgement
     looks: tuple[Judgement, ...]
     splits: tuple[Split, ...]
-    watched: tuple[Watched, ...]
+    watched: tuple[DecayedAt, ...]
     past: Past
     """Snapshots that are about today's primary metric."""
     least_students: int
@@ -80,7 +82,7 @@ def _watched(
     summary: ExperimentSummary,
     as_of_ms: int,
     least_students: int,
-) -> Iterator[Watched]:
+) -> Iterator[DecayedAt]:
     """Yield decayed means as they were noted; where nobody did, as the time buckets give them, while those are kept."""
     days = exposure_days(stored, as_of_ms)
     now = snapshot(summary)
@@ -88,14 +90,15 @@ def _watched(
         return
     first_ms = days[0] * DAY_MS
     kept_ms = as_of_ms - experiment.retention_ms
-    noted = {hour * HOUR_MS: then for hour, then in past.items()}
+    hours = sorted(past)
+    noted = {hour * HOUR_MS: past[hour] for hour in hours[:: -(-len(hours) // _MOST_NOTED) or 1]}
     holes = [hour * HOUR_MS for hour in _holes(past, max(first_ms, kept_ms), as_of_ms)]
     for at_ms in sorted({*noted, *holes, as_of_ms}):
         then = noted.get(at_ms) or now
         if at_ms not in noted and at_ms != as_of_ms:
             then = snapshot(reader.summary(at_ms).experiments[experiment.name]) or now
         students = students_by(stored, at_ms)
-        yield Watched(
+        yield DecayedAt(
             at_ms,
             at_ms in noted,
             {

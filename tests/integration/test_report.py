@@ -15,7 +15,7 @@ from monitor.events import Feedback, Item, Response
 from monitor.export.account import account
 from monitor.export.experiment_report import html
 from monitor.history import HOUR_MS, snapshot
-from monitor.store import Reader
+from monitor.store import History, Reader
 from tests.integration.test_exactness import Bench
 from tests.integration.test_history import DAY_9, _note
 from tests.integration.test_stored_verdicts import DECIDED, _traffic
@@ -71,6 +71,20 @@ class TestWhatIsTold:
             assert each.means["24h"] == {name: variant.decayed["24h"] for name, variant in then.variants.items()}
         assert [each.at_ms for each in told.watched] == sorted(each.at_ms for each in told.watched)
         assert len(told.watched) < 90
+
+    def test_of_years_some_are_shown(self, redis_server: RedisServer) -> None:
+        """The whole time, but no more than a plot has room for; what was said is told of every hour."""
+        bench = Bench(redis_server, DECIDED)
+        bench.feed([_traffic()])
+        _note(bench, DAY_9)
+        history = History(bench.shards)
+        taken = bench.reader.history("ranker")[DAY_9]
+        for hour in range(DAY_9 - 1_500, DAY_9):
+            history.add(bench.number, hour, taken)
+        told = account(bench.reader, DECIDED)
+        assert len(told.past) == 1_501
+        noted = [each.at_ms for each in told.watched if each.noted]
+        assert (len(noted), noted[0]) == (501, (DAY_9 - 1_500) * HOUR_MS)
 
     def test_nothing_is_worked_out_again_from_buckets_that_are_gone(self, redis_server: RedisServer) -> None:
         """Shortly after `retention` a decayed mean would rest on the wrong responses; an hour forgets faster."""

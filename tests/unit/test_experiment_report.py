@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from monitor.config import AllocationSettings, ExperimentSettings
-from monitor.export.account import Account, Watched
+from monitor.export.account import Account, DecayedAt
 from monitor.export.experiment_charts import _mean
 from monitor.export.experiment_report import disagreements, figure, html, moment
 from monitor.export.plots import Point
@@ -84,7 +84,7 @@ def told(
     experiment: ExperimentSettings = SENSITIVE,
     *,
     past: Past | None = None,
-    watched: Sequence[Watched] = (),
+    watched: Sequence[DecayedAt] = (),
     least: int = 1,
 ) -> Account:
     """Return the account of a store with these students."""
@@ -109,10 +109,11 @@ def _then(state: State, live: float | None = 0.4) -> Snapshot:
     return Snapshot("dcg@5", 0, 0.0, variants, {"treatment": TreatmentThen(state, (None,) * 3, (live, 0.1, 0.7))})
 
 
-def _watched(days: int, *, noted: bool) -> list[Watched]:
+def _watched(days: int, *, noted: bool) -> list[DecayedAt]:
     means = {"control": DecayedThen(2.0, 0.1, 50.0), "treatment": DecayedThen(2.5, 0.1, 50.0)}
     return [
-        Watched(after(day), noted=noted, means={decay.name: means for decay in SENSITIVE.decay}) for day in range(days)
+        DecayedAt(after(day), noted=noted, means={decay.name: means for decay in SENSITIVE.decay})
+        for day in range(days)
     ]
 
 
