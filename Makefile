@@ -7,6 +7,9 @@ INSTALL := env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_CONSTRAINT -u PIP_
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --universal --python-version 3.11 \
 	--custom-compile-command "make lock" pyproject.toml
 
+# The modules that deploy/native.py compiles.
+COMPILED := $(addprefix monitor/,$(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' deploy/native.py))
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench calibrate faults lock clean
 
@@ -16,11 +19,11 @@ help: ## what can be made
 demo: $(VENV)/run.stamp ## the main job on embedded parts, with simulated traffic
 	@$(BIN)/ab-monitor demo $(ARGS)
 
-test: $(VENV)/dev.stamp ## all tests, on a real Kafka, Redis, Valkey, Prometheus and browser
+test: $(VENV)/native.stamp ## all tests, on a real Kafka, Redis, Valkey, Prometheus and browser
 	@.ci/install-debian
 	$(BIN)/python -m pytest
 
-check: $(VENV)/dev.stamp ## lint, types and the fast tests: before each commit
+check: $(VENV)/native.stamp ## lint, types and the fast tests: before each commit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -30,13 +33,13 @@ format: $(VENV)/dev.stamp ## mend what can be mended by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev.stamp ## events per CPU-second on a real broker; docs/performance.md
+bench: $(VENV)/native.stamp ## events per CPU-second on a real broker; docs/performance.md
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-calibrate: $(VENV)/dev.stamp ## how often verdicts are wrong where the truth is known; docs/statistics.md
+calibrate: $(VENV)/native.stamp ## how often verdicts are wrong where the truth is known; docs/statistics.md
 	@$(BIN)/python -m tests.calibration $(ARGS)
 
-faults: $(VENV)/dev.stamp ## every kind of fault on real parts; writes the table in docs/reliability.md
+faults: $(VENV)/native.stamp ## every kind of fault on real parts; writes the table in docs/reliability.md
 	@.ci/install-debian
 	@$(BIN)/python -m tests.faults $(ARGS)
 
@@ -59,4 +62,10 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.txt
 	@$(INSTALL) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/native.stamp: $(VENV)/dev.stamp deploy/native.py $(COMPILED)
+	@echo "compiling what every event goes through …"
+	@mkdir -p .cache && $(BIN)/python deploy/native.py > .cache/native.log 2>&1 || { cat .cache/native.log; exit 1; }
+	@grep '^no ' .cache/native.log || true
 	@touch $@

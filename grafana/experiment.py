@@ -1,24 +1,42 @@
-"""The board "AB Monitor: experiment": one experiment's variants side by side, and the health of the pipeline below.
+"""The board "AB Monitor: experiment": one experiment's variants side by side.
 
 Series of /metrics/experiments are the same from every replica, so they are reduced by `max by (variant)`. They are
 gauges, because a revised reaction may lower a sum: windows over them are `delta()`, never `rate()`.
+
+The control is asked for by queries of its own, so that it is grey whatever its name is.
 """
 
 from __future__ import annotations
 
-from grafana import pipeline, variables
-from grafana.panels import GREEN, JSON, RED, VARIANT_COLORS, YELLOW, dashed, graph, laid_out, stat, steps, target
-
-UID = "abmonitor-experiment"
-TITLE = "AB Monitor: experiment"
+from grafana import boards, decision, pipeline, variables
+from grafana.panels import (
+    GREEN,
+    JSON,
+    RED,
+    TREATMENT_BLUE,
+    YELLOW,
+    colored,
+    dashed,
+    graph,
+    grey,
+    stat,
+    steps,
+    target,
+)
 
 EXPERIMENT = 'experiment="$experiment"'
 METRIC = f'{EXPERIMENT}, metric="$metric"'
 DECAYED = f'{METRIC}, decay="$decay"'
 ALL_TIME = f'{METRIC}, decay="none"'
+CONTROL = (
+    f'label_replace(max by (control) (abmonitor_experiment_info{{{EXPERIMENT}}}), "variant", "$1", "control", "(.+)")'
+)
 
 AGE_THRESHOLDS = steps(GREEN, (900, YELLOW), (3600, RED))
-READABLE_EFFECTIVE_COUNT = 30
+READABLE_EFFECTIVE_COUNT = 100
+"""As in the alerts: below it a decayed mean is not watched."""
+BAND_ERRORS = 3.5
+"""A steady mean of independent responses stays within this for 14 half-lives in 95 of 100 cases (simulated)."""
 
 
 def per_variant(name: str, selector: str = EXPERIMENT) -> str:
@@ -33,10 +51,25 @@ def per_response(name: str, labels: str) -> str:
 
 
 def lead(selector: str) -> str:
-    """Return each variant's mean minus the mean of the experiment's control; the control itself is the line at 0."""
-    control = f'label_replace(abmonitor_experiment_info{{{EXPERIMENT}}}, "variant", "$1", "control", "(.*)")'
-    mean = f"abmonitor_metric_mean{{{selector}}}"
-    return f"max by (variant) ({mean}) - on () group_left () max({mean} and on (experiment, variant) {control})"
+    """Return each other variant's mean minus the mean of the experiment's control."""
+    mean = per_variant("abmonitor_metric_mean", selector)
+    return f"{mean} - on () group_left () max({mean} and on (variant) {CONTROL}) unless on (variant) {CONTROL}"
+
+
+def arms(expr: str, ref: str = "A", *, legend: str = "{{variant}}", instant: bool = False) -> list[JSON]:
+    """Return the queries of an expression per variant: `ref` for the others, and one for the control."""
+    return [
+        target(f"{expr} and on (variant) {CONTROL}", legend, ref=f"{ref}, control", instant=instant),
+        target(f"{expr} unless on (variant) {CONTROL}", legend, ref=ref, instant=instant),
+    ]
+
+
+def colors(*refs: str) -> tuple[JSON, ...]:
+    """Return the overrides that give variants their colours: the control's grey, the documentation's blue.
+
+    Others get a colour by their name, the same in every panel.
+    """
+    return (colored("^treatment(,|$)", TREATMENT_BLUE), *(grey(f"{ref}, control") for ref in refs or ("A",)))
 
 
 def event_age() -> str:
@@ -52,11 +85,11 @@ def range_mean() -> JSON:
         "$metric in the shown time range",
         "Mean of $metric over what was added between the left and the right edge of the board. Select the time"
         " since a deployment to see what it did. Empty if nothing was added. It describes; it is not a verdict.",
-        [target(f"max by (variant) ({added_sum} / ({added_count} > 0))", "{{variant}}", instant=True)],
+        arms(f"max by (variant) ({added_sum} / ({added_count} > 0))", instant=True),
         unit="short",
         decimals=3,
-        size=(6, 4),
-        overrides=VARIANT_COLORS,
+        size=(5, 4),
+        overrides=colors(),
     )
 
 
@@ -67,11 +100,11 @@ def students_now() -> JSON:
         "Students seen by each variant, all time. They are what the statistics count: below a few hundred per"
         " variant the differences on this board are mostly noise. If they are not in the declared proportion, see"
         " “Share of students” before you compare anything.",
-        [target(per_variant("abmonitor_students"), "{{variant}}", instant=True)],
+        arms(per_variant("abmonitor_students"), instant=True),
         unit="short",
         decimals=0,
-        size=(5, 4),
-        overrides=VARIANT_COLORS,
+        size=(4, 4),
+        overrides=colors(),
     )
 
 
@@ -82,27 +115,60 @@ def age_now() -> JSON:
         "By the events' own time. If one variant is old and the other is not, its bot or its routing has stopped:"
         " ask its team. If all are old, look at the lag, then at the producers. A replayed recording is as old as it"
         " is.",
-        [target(event_age(), "{{variant}}", instant=True)],
+        arms(event_age(), instant=True),
         unit="s",
         decimals=0,
-        size=(5, 4),
+        size=(4, 4),
         thresholds=AGE_THRESHOLDS,
+        links=[boards.TO_PIPELINE],
+    )
+
+
+def firing() -> JSON:
+    """Return how many alerts there are about the experiment."""
+    return stat(
+        "Alerts",
+        "Alerts that fire about this experiment, if Prometheus has the rules of this repository. Red lines on the"
+        " graphs show when they began. Each alert leads to its section of the runbook: do what it says.",
+        [
+            target(
+                f'count(ALERTS{{alertstate="firing", {EXPERIMENT}}})'
+                f" or 0 * max(abmonitor_experiment_info{{{EXPERIMENT}}})",
+                "firing",
+                instant=True,
+            )
+        ],
+        unit="short",
+        decimals=0,
+        size=(3, 4),
+        thresholds=steps(GREEN, (1, RED)),
     )
 
 
 def decayed_mean() -> JSON:
-    """Return the graph that shows a sudden drop."""
+    """Return the graph that shows a sudden drop, with the edges of what may be noise."""
+    mean = per_variant("abmonitor_metric_mean", DECAYED)
+    band = f"{BAND_ERRORS} * {per_variant('abmonitor_metric_standard_error', DECAYED)}"
+    edges = ("lower", "upper")
     return graph(
         "$metric, decayed ($decay)",
         "Mean of $metric over rated responses, where old responses weigh less: at a decay of 24h a response of"
-        " yesterday counts half. This is the graph to watch for a sudden drop. If a variant falls away, see"
-        " “Effective responses” first: a mean of few responses jumps by itself. Otherwise look at that variant's"
-        " last deployment.",
-        [target(per_variant("abmonitor_metric_mean", DECAYED), "{{variant}}")],
+        f" yesterday counts half. The dashed edges are {BAND_ERRORS:g} standard errors away: a steady mean seldom"
+        " moves that far. This is the graph to watch for a sudden drop. If a variant leaves the other's edges, look"
+        " at its last deployment; as long as the edges overlap, wait. Responses of one student are alike, so the true"
+        " edges are wider: a look, not a verdict.",
+        [
+            *arms(mean),
+            *arms(f"{mean} - {band}", "lower"),
+            *arms(f"{mean} + {band}", "upper"),
+        ],
         unit="short",
         decimals=3,
         size=(12, 9),
-        overrides=VARIANT_COLORS,
+        overrides=(
+            *colors("A", *edges),
+            *(dashed(f"{edge}{of}", named=False) for edge in edges for of in ("", ", control")),
+        ),
     )
 
 
@@ -113,11 +179,11 @@ def all_time_mean() -> JSON:
         "Mean of $metric over all rated responses since the experiment began, all with the same weight. This is"
         " what the product team compares; it moves slowly. Two lines apart do not say that the difference is real:"
         " that takes a test over students.",
-        [target(per_variant("abmonitor_metric_mean", ALL_TIME), "{{variant}}")],
+        arms(per_variant("abmonitor_metric_mean", ALL_TIME)),
         unit="short",
         decimals=3,
         size=(12, 9),
-        overrides=VARIANT_COLORS,
+        overrides=colors(),
     )
 
 
@@ -135,7 +201,7 @@ def lead_over_control() -> JSON:
         unit="short",
         decimals=3,
         size=(8, 8),
-        overrides=(*VARIANT_COLORS, dashed(", all time$")),
+        overrides=(*colors(), dashed("B")),
     )
 
 
@@ -145,12 +211,12 @@ def effective_responses() -> JSON:
         "Effective responses behind the decayed mean",
         "How many equally weighted rated responses the decayed mean is worth: (Σw)²/Σw². Under the dashed line"
         f" ({READABLE_EFFECTIVE_COUNT}) do not read the decayed mean; choose a longer decay at the top.",
-        [target(per_variant("abmonitor_metric_effective_count", DECAYED), "{{variant}}")],
+        arms(per_variant("abmonitor_metric_effective_count", DECAYED)),
         unit="short",
         minimum=0,
         size=(8, 8),
         thresholds=steps(RED, (READABLE_EFFECTIVE_COUNT, YELLOW)),
-        overrides=VARIANT_COLORS,
+        overrides=colors(),
     )
 
 
@@ -161,12 +227,12 @@ def rated_share() -> JSON:
         "Share of responses with at least one graded item, all time; the means are over these only. If the variants"
         " differ here, their means are about different students: compare the means over all responses (`ab-monitor"
         " status`) as well. If the share falls for all, the rating widget or its topic may be broken.",
-        [target(per_response("abmonitor_rated_responses", "variant"), "{{variant}}")],
+        arms(per_response("abmonitor_rated_responses", "variant")),
         unit="percentunit",
         decimals=1,
         minimum=0,
         size=(8, 8),
-        overrides=VARIANT_COLORS,
+        overrides=colors(),
     )
 
 
@@ -177,12 +243,12 @@ def feedback_by_kind() -> JSON:
         "Current reactions of each kind divided by responses, all time; the control is dashed. A variant may rate well"
         " and still send more students to a human: watch `escalated`. If a kind falls for all variants, its producer is"
         " broken.",
-        [target(per_response("abmonitor_feedback", "variant, kind"), "{{kind}}, {{variant}}")],
+        arms(per_response("abmonitor_feedback", "variant, kind"), legend="{{kind}}, {{variant}}"),
         unit="short",
         decimals=2,
         minimum=0,
         size=(12, 8),
-        overrides=(dashed(", control$"),),
+        overrides=(dashed("A, control"),),
     )
 
 
@@ -192,12 +258,12 @@ def age_over_time() -> JSON:
         "Time since the last event, over time",
         "The age of each variant's newest event. A saw tooth near zero is healthy. A straight rise means that no"
         " event of that variant arrives; nights and holidays look like this too.",
-        [target(event_age(), "{{variant}}")],
+        arms(event_age()),
         unit="s",
         minimum=0,
         size=(12, 8),
         thresholds=AGE_THRESHOLDS,
-        overrides=VARIANT_COLORS,
+        overrides=colors(),
     )
 
 
@@ -207,11 +273,11 @@ def students() -> JSON:
         "Students, all time",
         "Students seen by each variant. It flattens when the same students come back: an experiment that gains no"
         " students gains little certainty.",
-        [target(per_variant("abmonitor_students"), "{{variant}}")],
+        arms(per_variant("abmonitor_students")),
         unit="short",
         minimum=0,
         size=(6, 8),
-        overrides=VARIANT_COLORS,
+        overrides=colors(),
     )
 
 
@@ -222,13 +288,13 @@ def share_of_students() -> JSON:
         "Share of students",
         "Each variant's share of all students. It must stay at the declared share. If it drifts, the assignment is"
         " broken (sample ratio mismatch) and no comparison on this board is fair: stop and repair the assignment.",
-        [target(f"{each} / on () group_left () (sum({each}) > 0)", "{{variant}}")],
+        arms(f"{each} / on () group_left () (sum({each}) > 0)"),
         unit="percentunit",
         decimals=1,
         minimum=0,
         maximum=1,
         size=(6, 8),
-        overrides=VARIANT_COLORS,
+        overrides=colors(),
     )
 
 
@@ -238,11 +304,11 @@ def responses() -> JSON:
         "Responses, all time",
         "Responses counted for each variant. A variant that stops growing gets no traffic, or its answers do not"
         " arrive.",
-        [target(per_variant("abmonitor_responses"), "{{variant}}")],
+        arms(per_variant("abmonitor_responses")),
         unit="short",
         minimum=0,
         size=(6, 8),
-        overrides=VARIANT_COLORS,
+        overrides=colors(),
     )
 
 
@@ -252,10 +318,10 @@ def new_responses() -> JSON:
         "New responses per minute",
         "Mean over the last five minutes. If one variant drops alone, its traffic was switched off or its bot fails"
         " before it answers.",
-        [target(f"max by (variant) (delta(abmonitor_responses{{{EXPERIMENT}}}[5m])) / 5", "{{variant}}")],
+        arms(f"max by (variant) (delta(abmonitor_responses{{{EXPERIMENT}}}[5m])) / 5"),
         unit="short",
         size=(6, 8),
-        overrides=VARIANT_COLORS,
+        overrides=colors(),
     )
 
 
@@ -273,18 +339,43 @@ def choices() -> list[JSON]:
 
 
 def panels() -> list[JSON]:
-    """Return the row's panels: the newest numbers, the comparison, then the evidence behind it."""
+    """Return the panels that are seen first: the newest numbers and the comparison."""
     return [
         range_mean(),
         students_now(),
         age_now(),
-        pipeline.lag_now(),
-        pipeline.service_now(),
+        decision.verdict_now(),
+        pipeline.lag_now(size=(3, 4), links=[boards.TO_PIPELINE]),
+        firing(),
         decayed_mean(),
         all_time_mean(),
         lead_over_control(),
         effective_responses(),
         rated_share(),
+    ]
+
+
+def decision_panels() -> list[JSON]:
+    """Return the panels of the decision."""
+    return [
+        decision.verdict_over_time(),
+        decision.days_to_resolve(),
+        decision.crossovers(),
+        decision.sample_ratio_now(),
+        decision.closed_effect(),
+        decision.live_effect(),
+        decision.guardrails(
+            per_response("abmonitor_rated_responses", "variant"),
+            per_response("abmonitor_feedback", "variant, kind"),
+            CONTROL,
+        ),
+        decision.sample_ratio(),
+    ]
+
+
+def evidence() -> list[JSON]:
+    """Return the panels behind the comparison."""
+    return [
         feedback_by_kind(),
         age_over_time(),
         students(),
@@ -296,22 +387,15 @@ def panels() -> list[JSON]:
 
 def board() -> JSON:
     """Return the board."""
-    return {
-        "uid": UID,
-        "title": TITLE,
-        "description": "The variants of one experiment side by side, and the health of the pipeline that counts them.",
-        "tags": ["ab-monitor"],
-        "schemaVersion": 39,
-        "editable": True,
-        "fiscalYearStartMonth": 0,
-        "graphTooltip": 1,
-        "links": [],
-        "annotations": {"list": []},
-        "refresh": "30s",
-        "time": {"from": "now-1h", "to": "now"},
-        "timepicker": {},
-        "timezone": "browser",
-        "weekStart": "",
-        "templating": {"list": choices()},
-        "panels": laid_out([("Experiment", panels()), ("Pipeline", pipeline.panels())]),
-    }
+    return boards.board(
+        boards.EXPERIMENT,
+        "AB Monitor: experiment",
+        "The variants of one experiment side by side. The control is grey.",
+        choices=choices(),
+        sections=[
+            ("Comparison", panels()),
+            ("Decision", decision_panels()),
+            ("Students, feedback and traffic", evidence()),
+        ],
+        marks=boards.alerts(EXPERIMENT),
+    )

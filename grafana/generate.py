@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from grafana import experiment
+from grafana import experiment, experiments, pipeline
 from grafana.panels import JSON
 
 DASHBOARDS = Path(__file__).parent / "dashboards"
@@ -19,7 +19,11 @@ DASHBOARDS = Path(__file__).parent / "dashboards"
 
 def boards() -> dict[str, JSON]:
     """Return every board by the name of its file."""
-    return {"experiment.json": experiment.board()}
+    return {
+        "experiments.json": experiments.board(),
+        "experiment.json": experiment.board(),
+        "pipeline.json": pipeline.board(),
+    }
 
 
 def rendered(board: JSON) -> str:

@@ -18,12 +18,13 @@ CONTROL_GREY = "#8e8e8e"
 TREATMENT_BLUE = "#3274d9"
 
 
-def target(expr: str, legend: str, *, ref: str = "A", instant: bool = False) -> JSON:
-    """Return one query; `instant` asks only for the value at the end of the shown time range."""
+def target(expr: str, legend: str, *, ref: str = "A", instant: bool = False, table: bool = False) -> JSON:
+    """Return one query; `instant` asks only for the value at the end of the shown time range, as rows of a `table`."""
     return {
         "datasource": DATASOURCE,
         "editorMode": "code",
         "expr": expr,
+        "format": "table" if table else "time_series",
         "instant": instant,
         "legendFormat": legend,
         "range": not instant,
@@ -44,12 +45,23 @@ def colored(pattern: str, color: str) -> JSON:
     }
 
 
-def dashed(pattern: str) -> JSON:
-    """Return an override that draws every series whose name matches the pattern with dashes."""
-    style = {"fill": "dash", "dash": [8, 6]}
+def grey(ref: str) -> JSON:
+    """Return an override that draws what a query returns in the control's grey, whatever its name is."""
+    color = {"mode": "fixed", "fixedColor": CONTROL_GREY}
+    return {"matcher": {"id": "byFrameRefID", "options": ref}, "properties": [{"id": "color", "value": color}]}
+
+
+def dashed(ref: str, *, named: bool = True) -> JSON:
+    """Return an override that draws what a query returns with thin dashes; without a name, it is not in the legend."""
+    style = {"fill": "dash", "dash": [4, 4]}
+    hidden = [] if named else [{"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}}]
     return {
-        "matcher": {"id": "byRegexp", "options": f"/{pattern}/"},
-        "properties": [{"id": "custom.lineStyle", "value": style}, {"id": "custom.lineWidth", "value": 1}],
+        "matcher": {"id": "byFrameRefID", "options": ref},
+        "properties": [
+            {"id": "custom.lineStyle", "value": style},
+            {"id": "custom.lineWidth", "value": 1},
+            *hidden,
+        ],
     }
 
 
@@ -62,8 +74,17 @@ def text_values(name: str, texts: Mapping[int, tuple[str, str]]) -> JSON:
     }
 
 
-VARIANT_COLORS = (colored("^control(,|$)", CONTROL_GREY), colored("^treatment(,|$)", TREATMENT_BLUE))
-"""The names used in the documentation keep their colours everywhere; others get one by their name."""
+def column(name: str, *properties: tuple[str, Any]) -> JSON:
+    """Return an override of one column of a table: (property, value) pairs."""
+    return {
+        "matcher": {"id": "byName", "options": name},
+        "properties": [{"id": key, "value": value} for key, value in properties],
+    }
+
+
+def link(title: str, url: str) -> JSON:
+    """Return a link that a click on a value follows, in the same tab."""
+    return {"title": title, "url": url, "targetBlank": False}
 
 
 def _panel(
@@ -132,13 +153,16 @@ def stat(
     decimals: int | None = None,
     thresholds: Sequence[JSON] | None = None,
     overrides: Iterable[JSON] = (),
+    links: Sequence[JSON] = (),
+    empty: str = "no data",
 ) -> JSON:
     """Return the newest value of each series as large text, coloured by `thresholds` or else by series."""
     defaults: JSON = {
         "unit": unit,
         "color": {"mode": "thresholds" if thresholds else "palette-classic-by-name"},
         "thresholds": {"mode": "absolute", "steps": list(thresholds or steps(GREEN))},
-        "noValue": "no data",
+        "noValue": empty,
+        "links": list(links),
     }
     if decimals is not None:
         defaults["decimals"] = decimals
@@ -182,6 +206,42 @@ def states(
         "showValue": "auto",
         "tooltip": {"mode": "single", "sort": "none"},
     }
+    return panel
+
+
+def table(
+    title: str,
+    description: str,
+    targets: Sequence[JSON],
+    *,
+    key: str,
+    columns: Mapping[str, str],
+    size: tuple[int, int],
+    overrides: Iterable[JSON],
+) -> JSON:
+    """Return a table with a row for each value of the label `key`; `columns` are label or `Value #ref` → heading."""
+    defaults: JSON = {
+        "unit": "short",
+        "color": {"mode": "thresholds"},
+        "thresholds": {"mode": "absolute", "steps": steps(GREEN)},
+        "noValue": "–",
+        "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False},
+    }
+    panel = _panel("table", title, description, targets, size=size, defaults=defaults)
+    panel["fieldConfig"]["overrides"] = list(overrides)
+    panel["options"] = {"cellHeight": "sm", "frameIndex": 0, "showHeader": True, "sortBy": []}
+    panel["transformations"] = [
+        {"id": "joinByField", "options": {"byField": key, "mode": "outer"}},
+        {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
+        {
+            "id": "organize",
+            "options": {
+                "excludeByName": {},
+                "indexByName": {name: at for at, name in enumerate(columns)},
+                "renameByName": dict(columns),
+            },
+        },
+    ]
     return panel
 
 

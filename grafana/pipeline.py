@@ -1,7 +1,10 @@
-"""The panels of the pipeline: what is read, how far behind, how long the writes take."""
+"""The board "AB Monitor: pipeline": what is read, how far behind, what is refused, how long the writes take."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from grafana import boards, variables
 from grafana.panels import (
     CONTROL_GREY,
     GREEN,
@@ -18,7 +21,8 @@ from grafana.panels import (
     text_values,
 )
 
-LAG_THRESHOLDS = steps(GREEN, (60, YELLOW), (300, RED))
+LAG_THRESHOLDS = steps(GREEN, (120, YELLOW), (900, RED))
+"""Those of the alerts."""
 
 OUTCOME_COLORS = (
     colored("^applied$", GREEN),
@@ -48,17 +52,19 @@ def service_targets(*, instant: bool) -> list[JSON]:
     ]
 
 
-def lag_now() -> JSON:
+def lag_now(*, size: tuple[int, int] = (5, 4), links: Sequence[JSON] = ()) -> JSON:
     """Return the lag of the slowest partition as a number."""
     return stat(
         "Lag",
         "Age of the newest applied event of the slowest partition while more are waiting; 0 when all are read. Up"
-        " to a minute is normal. If it grows, the other numbers here are old: see “Lag by topic”.",
+        " to a minute is normal. If it grows, all boards show the past: see “Lag by topic, in time” on the board of the"
+        " pipeline.",
         [target("max(abmonitor_consumer_lag_seconds)", "slowest partition", instant=True)],
         unit="s",
         decimals=0,
-        size=(4, 4),
+        size=size,
         thresholds=LAG_THRESHOLDS,
+        links=links,
     )
 
 
@@ -71,9 +77,53 @@ def service_now() -> JSON:
         " page.",
         service_targets(instant=True),
         unit="short",
-        size=(4, 4),
+        size=(5, 4),
         thresholds=steps(GREEN),
         overrides=SERVICE_WORDS,
+    )
+
+
+def throughput_now() -> JSON:
+    """Return the events per second as a number."""
+    return stat(
+        "Throughput",
+        "Events of all topics per second, whatever became of them. 0 with a lag means that nothing is consumed: see"
+        " “Service”. 0 without a lag means that nothing is sent: ask the producers.",
+        [target("sum(rate(abmonitor_events_total[$__rate_interval]))", "events per second", instant=True)],
+        unit="eps",
+        decimals=1,
+        size=(4, 4),
+    )
+
+
+def dead_letters_now() -> JSON:
+    """Return the dead letters of the shown time as numbers."""
+    return stat(
+        "Dead letters in the shown time range",
+        "Refused events, each kept in the dead-letter topic, by topic. `ab-monitor dead-letters --config FILE list`"
+        " shows one of each kind; `retry` sends them round again after a fix. They are lost when that topic's"
+        " retention is over.",
+        [target("sum by (topic) (increase(abmonitor_rejected_events_total[$__range]))", "{{topic}}", instant=True)],
+        unit="short",
+        decimals=0,
+        size=(6, 4),
+        thresholds=steps(GREEN, (1, ORANGE)),
+    )
+
+
+def lost_now() -> JSON:
+    """Return the lost events as a number."""
+    return stat(
+        "Lost events",
+        "Events that Kafka no longer had when they were to be applied, since the start of the replicas. Anything but"
+        " “none” makes the numbers of that time too small: see “lost-events” in the runbook, and raise the topics'"
+        " retention.",
+        [target("sum(abmonitor_lost_events_total) > 0", "lost", instant=True)],
+        unit="short",
+        decimals=0,
+        size=(4, 4),
+        thresholds=steps(RED),
+        empty="none",
     )
 
 
@@ -87,7 +137,7 @@ def events_by_outcome() -> JSON:
         [target("sum by (outcome) (rate(abmonitor_events_total[$__rate_interval]))", "{{outcome}}")],
         unit="eps",
         minimum=0,
-        size=(12, 8),
+        size=(12, 9),
         stacked=True,
         overrides=OUTCOME_COLORS,
     )
@@ -103,7 +153,7 @@ def lag_seconds() -> JSON:
         [target("max by (topic) (abmonitor_consumer_lag_seconds)", "{{topic}}")],
         unit="s",
         minimum=0,
-        size=(6, 8),
+        size=(12, 9),
         thresholds=LAG_THRESHOLDS,
     )
 
@@ -118,7 +168,7 @@ def lag_events() -> JSON:
         unit="short",
         decimals=0,
         minimum=0,
-        size=(6, 8),
+        size=(8, 8),
     )
 
 
@@ -213,16 +263,87 @@ def state() -> JSON:
     )
 
 
+def stalls() -> JSON:
+    """Return the stalled consumers of each replica."""
+    return graph(
+        "Stalled consumers",
+        "Consumers that got nothing for 30 seconds although there was something, and joined their group anew. One is"
+        " no trouble. Again and again means that the brokers, the network or a partition's leader are in trouble: see"
+        " “consumer-stalls” in the runbook.",
+        [target("sum by (instance) (increase(abmonitor_consumer_restarts_total[$__rate_interval]))", "{{instance}}")],
+        unit="short",
+        minimum=0,
+        size=(8, 8),
+    )
+
+
+def memory() -> JSON:
+    """Return the memory of each replica."""
+    return graph(
+        "Memory",
+        "Resident memory of each replica. It is level after the first hour; if it only rises, keep the log and report"
+        " it. The store's memory is its own affair: `ab-monitor check` shows it.",
+        [target('max by (instance) (process_resident_memory_bytes{job=~"ab-monitor.*"})', "{{instance}}")],
+        unit="bytes",
+        minimum=0,
+        size=(8, 8),
+    )
+
+
+def processor() -> JSON:
+    """Return the processor time of each replica."""
+    return graph(
+        "Processor",
+        "Share of one processor that each replica uses. A replica uses one at most: near 100 % with a growing lag, add"
+        " a replica. Near 0 with a growing lag, it waits: see “State”.",
+        [
+            target(
+                'max by (instance) (rate(process_cpu_seconds_total{job=~"ab-monitor.*"}[$__rate_interval]))',
+                "{{instance}}",
+            )
+        ],
+        unit="percentunit",
+        minimum=0,
+        size=(8, 8),
+    )
+
+
 def panels() -> list[JSON]:
-    """Return the row's panels in reading order: the flow, the refusals, the work behind them."""
+    """Return the panels that are seen first: the newest numbers, the flow, the refusals, the pauses."""
     return [
-        events_by_outcome(),
+        lag_now(),
+        service_now(),
+        throughput_now(),
+        dead_letters_now(),
+        lost_now(),
         lag_seconds(),
-        lag_events(),
+        events_by_outcome(),
         refused_events(),
         commit_time(),
+        state(),
+    ]
+
+
+def work() -> list[JSON]:
+    """Return the panels of the work behind the flow."""
+    return [
+        lag_events(),
         batch_size(),
         event_delay(),
         commit_conflicts(),
-        state(),
+        stalls(),
+        memory(),
+        processor(),
     ]
+
+
+def board() -> JSON:
+    """Return the board."""
+    return boards.board(
+        boards.PIPELINE,
+        "AB Monitor: pipeline",
+        "Whether events are read, applied and kept: lag, throughput, refusals, the store.",
+        choices=[variables.datasource()],
+        sections=[("Flow", panels()), ("Work and replicas", work())],
+        marks=boards.alerts('team="operations"'),
+    )

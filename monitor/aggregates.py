@@ -13,7 +13,7 @@ term is split into two integers (`limbs`: value = high·2²⁴ + low), so that n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -84,13 +84,20 @@ class Layout:
     def unit_width(self) -> int:
         """[students, crossovers, without user, units, N, n, units with n, ΣN² (2), Σn² (2), Σn·N (2)] + m × 12.
 
-        The first three count presences (a student in a variant), the others are `unit_terms`.
+        The first three count presences (a student in a variant). With N responses, n rated, per metric
+        n_q = n − undefined and S = Σ metric, the others are sums over units: those with one variant only, and responses
+        that name no student. Per metric: [n_q>0, n_q, S (2), S² (2), S·n_q (2), n_q² (2), S·N (2)]. Among them are
+        Q = ΣS², R = ΣS·N and P = ΣN² of the cluster-robust variance, for both populations.
         """
         return 13 + 12 * self.metrics
 
     @property
     def cohort_width(self) -> int:
-        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9; see `cohort_terms`."""
+        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9, of closed windows.
+
+        Per metric: [n_q>0, y (2), y² (2), y' (2), y'² (2)], where y = S/n_q over rated responses and y' = S/N over all
+        responses are the student's means.
+        """
         return 7 + 9 * self.metrics
 
     @property
@@ -102,85 +109,6 @@ class Layout:
         """Return 2^bits of each metric's squares (m)."""
         return np.array([2.0**bits for bits in self.squares])
 
-    def response_terms(self, rated: Ints, values: Ints) -> Ints:
-        """Return the records (n × response_width) of n responses: rated 0/1, values n × m with -1 for undefined."""
-        terms = np.zeros((len(rated), self.response_width), dtype=np.int64)
-        terms[:, 0] = 1
-        terms[:, 2] = rated
-        undefined = values < 0
-        known = np.where(undefined, 0, values)
-        terms[:, 4::8] = undefined
-        terms[:, 6::8], terms[:, 7::8] = known & _LIMB_MASK, known >> LIMB_BITS
-        terms[:, 10::8], terms[:, 11::8] = limbs(np.rint((known * _UNIT) ** 2 * self.square_scale()))
-        return terms
-
-    def place_in_bucket(self, terms: Ints, rated: Ints, values: Ints, offset: Ints) -> None:
-        """Fill in the parts of `response_terms` that depend on the offset (n) into a time bucket."""
-        terms[:, 1], terms[:, 3] = offset, rated * offset
-        terms[:, 5::8] = terms[:, 4::8] * offset[:, None]
-        moment = np.maximum(values, 0) * offset[:, None]
-        terms[:, 8::8], terms[:, 9::8] = moment & _LIMB_MASK, moment >> LIMB_BITS
-
-    def unit_terms(self, totals: Ints) -> Ints:
-        """Return the records (n × unit_width) of n units with sums vectors `totals` (n × sums_width).
-
-        With N responses, n rated, per metric q: n_q = n − undefined, S = Σ metric:
-        [0, 0, 0, 1, N, n, n>0, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N], squares and products in
-        limbs. These are Q = ΣS², R = ΣS·N and P = ΣN² of the cluster-robust variance, for both populations.
-        """
-        m = self.metrics
-        count, rated = totals[:, 0], totals[:, 1]
-        sums = totals[:, 2 : 2 + m]
-        defined = rated[:, None] - totals[:, 2 + m :]
-        wide = count.astype(np.float64), rated.astype(np.float64)
-        terms = np.zeros((len(totals), self.unit_width), dtype=np.int64)
-        terms[:, 3] = 1
-        terms[:, 4], terms[:, 5], terms[:, 6] = count, rated, rated > 0
-        for at, product in ((7, wide[0] * wide[0]), (9, wide[1] * wide[1]), (11, wide[1] * wide[0])):
-            terms[:, at], terms[:, at + 1] = limbs(product)
-        values, numbers = sums * _UNIT, defined.astype(np.float64)
-        scale = float(1 << SCALE_BITS)
-        terms[:, 13::12], terms[:, 14::12] = defined > 0, defined
-        for at, product in (
-            (15, sums.astype(np.float64)),
-            (17, np.rint(values * values * self.square_scale())),
-            (19, np.rint(values * numbers * scale)),
-            (21, numbers * numbers),
-            (23, np.rint(values * wide[0][:, None] * scale)),
-        ):
-            terms[:, at::12], terms[:, at + 1 :: 12] = limbs(product)
-        return terms
-
-    def cohort_terms(self, window: Ints) -> Ints:
-        """Return the records (n × cohort_width) of n units with closed-window sums vectors (n × sums_width).
-
-        [0, 1, n>0, n/N, (n/N)²] + per metric [n_q>0, y, y², y', y'²], where y = S/n_q over rated responses and
-        y' = S/N over all responses are the student's means; quotients and squares in limbs.
-        """
-        m = self.metrics
-        count, rated = window[:, 0].astype(np.float64), window[:, 1].astype(np.float64)
-        sums = window[:, 2 : 2 + m].astype(np.float64)
-        defined = rated[:, None] - window[:, 2 + m :]
-        terms = np.zeros((len(window), self.cohort_width), dtype=np.int64)
-        terms[:, 1], terms[:, 2] = count > 0, rated > 0
-        share = np.rint(rated / np.maximum(count, 1.0) * (1 << SCALE_BITS))
-        terms[:, 3], terms[:, 4] = limbs(share)
-        terms[:, 5], terms[:, 6] = limbs(np.rint((share * _UNIT) ** 2 * (1 << SCALE_BITS)))
-        terms[:, 7::9] = defined > 0
-        for at, number in ((8, np.maximum(defined, 1.0)), (12, np.maximum(count, 1.0)[:, None])):
-            mean = np.rint(sums / number)
-            terms[:, at::9], terms[:, at + 1 :: 9] = limbs(mean)
-            terms[:, at + 2 :: 9], terms[:, at + 3 :: 9] = limbs(np.rint((mean * _UNIT) ** 2 * self.square_scale()))
-        return terms
-
-
-def grouped(keys: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct keys (k) and the sum of the rows (n × w) under each (k × w)."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    return ordered[starts], np.add.reduceat(rows[order], starts, axis=0)
-
 
 # ---------------------------------------------------------------------------------------------- time buckets, decay
 
@@ -188,12 +116,6 @@ def grouped(keys: Ints, rows: Ints) -> tuple[Ints, Ints]:
 def bucket_span_ms(decay: DecaySpec) -> int:
     """Return the length of a chunk of buckets: one half-life, or a day for reciprocal decay."""
     return decay.half_life_ms if decay.half_life_ms is not None else 86_400_000
-
-
-def buckets(timestamps_ms: Ints, span_ms: int) -> tuple[Ints, Ints]:
-    """Return each time's bucket number and its offset into the bucket, 0 to 1023."""
-    fine = timestamps_ms * (BUCKETS_PER_CHUNK << OFFSET_BITS) // span_ms
-    return fine >> OFFSET_BITS, fine & ((1 << OFFSET_BITS) - 1)
 
 
 def oldest_chunk(newest_ms: int, retention_ms: int, span_ms: int) -> int:
@@ -388,8 +310,3 @@ def responses_of(record: Ints, layout: Layout) -> Iterator[tuple[int, float, flo
     totals = join_limbs(record[6::8], record[7::8]) * _UNIT
     squares = join_limbs(record[10::8], record[11::8]) / layout.square_scale()
     yield from zip(record[4::8].tolist(), totals.tolist(), squares.tolist(), strict=True)
-
-
-def rows_of(flat: Sequence[int], width: int) -> Ints:
-    """Return a flat list of integers as rows of `width`."""
-    return np.array(flat, dtype=np.int64).reshape(-1, width)

@@ -102,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         add("evaluate", _evaluate, "offline: metrics per query and rater, variants compared, no store needed", common)
     )
     offline.add_arguments(add("agreement", _agreement, "offline: how far raters agree, no store needed", configured))
+    offline.add_items_arguments(
+        add("items", _items, "offline: what items are worth, what to look at first, no store needed", configured)
+    )
     simulate.add_arguments(
         add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common)
     )
@@ -262,6 +265,10 @@ def _only(settings: Settings, experiment: str | None) -> Settings:
 
 def _agreement(arguments: argparse.Namespace) -> int:
     return offline.agreement(arguments, _only(_settings(arguments), arguments.experiment))
+
+
+def _items(arguments: argparse.Namespace) -> int:
+    return offline.items(arguments, _only(_settings(arguments), arguments.experiment))
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`ab-monitor evaluate` and `agreement`: what files say, worked out in memory without a store."""
+"""`ab-monitor evaluate`, `agreement` and `items`: what files say, worked out in memory without a store."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from monitor.agreement import Agreement, agreements
 from monitor.clock import wall_clock
 from monitor.config import ExperimentSettings, MetricSpec, Settings, metric_specs
+from monitor.config.values import instant_ms as config_instant_ms
+from monitor.drift import Drift, drift
 from monitor.errors import InputRefused, UsageError
 from monitor.evaluation import IDEALS, Definition, JudgedResponse, Pools, gains_for, grid, lowered
 from monitor.evaluation import evaluate as score
 from monitor.events import instant_ms
 from monitor.export import report
 from monitor.ingest.files import FileSource
-from monitor.ingest.judging import judged_responses, ratings
+from monitor.ingest.judging import judged_responses, ratings, shown_answers
 from monitor.ingest.trec import QRELS, RUN, judged_runs, read_qrels, read_run
+from monitor.items import EntryKind, Overview, categories
 from monitor.ranking import DISCOUNTS, GAINS
 
 _FEWEST_RUNS: Final = 2
@@ -103,6 +107,93 @@ def _table(*columns: str) -> Table:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
+
+
+def add_items_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `items`."""
+    add_arguments(parser)
+    add = parser.add_argument
+    add("--by", choices=get_args(EntryKind), default="query", help="what to look at; default: query")
+    add("--lowest-grade", type=float, default=0, metavar="G", help="the scale's smallest grade; default: 0")
+    add("--catalogue", metavar="FILE", help="all items there are, one id per line: for the coverage")
+    add("--since", metavar="T", help="compare the categories from this ISO time on with those before")
+    add("--top", type=int, default=20, metavar="N", help="show the first N of each list; default: 20")
+
+
+def items(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print what items are worth, what to look at first, what is shown, and whether categories have changed."""
+    if arguments.top < 1:
+        raise UsageError(f"--top: got {arguments.top}, expected at least 1")
+    since_ms = None if arguments.since is None else config_instant_ms("--since", arguments.since)
+    catalogue = _catalogue(arguments.catalogue)
+    scales = {own.name: _scale(own, arguments.lowest_grade) for own in settings.experiments}
+    with _source(arguments) as source:
+        given = shown_answers(source, settings, wall_clock)
+    told = {}
+    for own in settings.experiments:
+        found = Overview.of(
+            given[own.name],
+            own.variants,
+            relevant_grade=own.relevant_grade,
+            grades=scales[own.name],
+            kind=arguments.by,
+        )
+        changed = None if since_ms is None else drift(*categories(given[own.name], since_ms))
+        told[own.name] = {**found.to_json(catalogue, arguments.top), "drift": changed and changed.to_json()}
+        if not arguments.json:
+            _show_items(own.name, found, changed, catalogue, arguments.top)
+    if arguments.json:
+        print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
+    return 0
+
+
+def _catalogue(path: str | None) -> frozenset[str]:
+    if path is None:
+        return frozenset()
+    try:
+        return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8").splitlines())))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--catalogue: {path}: {getattr(error, 'strerror', None) or 'expected UTF-8'}") from error
+
+
+def _scale(own: ExperimentSettings, lowest: float) -> list[float]:
+    """Return the grades that the prior gives once each: those of the gain table, or the whole steps of the scale."""
+    if not isinstance(own.gain, str):
+        return sorted(own.gain)
+    if not 0 <= lowest < own.max_grade:
+        raise UsageError(f"--lowest-grade: got {lowest:g}, expected 0 or more and below {own.max_grade:g}, {own.name}")
+    return sorted({*(lowest + step for step in range(int(own.max_grade - lowest) + 1)), own.max_grade})
+
+
+def _show_items(name: str, found: Overview, changed: Drift | None, catalogue: frozenset[str], top: int) -> None:
+    console = Console()
+    table = _table(f"{name}: variant", "responses", "empty", "items", "coverage")
+    for variant, shown in found.shown.items():
+        empty, coverage = _number(shown.empty_share), _number(shown.coverage(catalogue))
+        table.add_row(variant, str(shown.responses), empty, str(len(shown.counts)), coverage)
+    console.print(table)
+    table = _table("item", "ratings", "mean", "95 % from", "good", "95 % from")
+    for item, worth in found.scores[:top]:
+        numbers = map(_number, (worth.mean, worth.mean_lower, worth.good_share, worth.good_lower))
+        table.add_row(escape(item), str(worth.ratings), *numbers)
+    console.print(table)
+    console.print(f"{len(found.scores)} items are rated, {found.unrated} are shown and unrated", highlight=False)
+    table = _table("look at first", "bad today", "history", "urgency", "priority")
+    for entry in found.entries[:top]:
+        numbers = map(_number, (entry.history, entry.urgency, entry.priority))
+        table.add_row(escape(entry.name), str(entry.today), *numbers)
+    console.print(table)
+    if changed is not None:
+        table = _table("categories", "value", "threshold", "p")
+        for measure, distance in (("population stability index", changed.psi), ("Jensen-Shannon", changed.js)):
+            if distance is None:
+                table.add_row(measure, "–", "–", "–")
+                continue
+            numbers = map(_number, (distance.value, distance.threshold, distance.p))
+            table.add_row(measure + (" (changed)" if distance.exceeded else ""), *numbers)
+        console.print(table)
+        line = f"{changed.observations} students since then, {changed.reference} before, {changed.cells} categories"
+        console.print(line, highlight=False)
 
 
 @dataclass(frozen=True, slots=True)

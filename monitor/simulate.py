@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from monitor.clock import wall_clock
 from monitor.config import load_settings
 from monitor.config.values import instant_ms
 from monitor.errors import UsageError
 from monitor.ingest.simulator import (
+    Drop,
     Scenario,
+    SimulatedEvent,
     default_config,
     endless,
     generate,
     paced,
     send_to_kafka,
-    write_jsonl,
 )
 
 _DAY_MS = 86_400_000
@@ -49,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VARIANT=X",
         help="share of students (control=0.5 treatment=0.5)",
     )
+    parser.add_argument(
+        "--drop", metavar="VARIANT=X", help="from --drop-at on, answers of the variant lose that share of their quality"
+    )
+    parser.add_argument("--drop-at", metavar="T", help="ISO time of the drop")
+    parser.add_argument(
+        "--feedback-delay", type=float, default=60.0, metavar="S", help="median seconds until a rating (60)"
+    )
     parser.add_argument("--start", metavar="T", help="ISO time of the first answers (a fixed week)")
     parser.add_argument("--seed", type=int, default=1, help="another seed is other traffic (1)")
 
@@ -68,22 +80,45 @@ def run(arguments: argparse.Namespace) -> int:
         written = send_to_kafka(events, load_settings(arguments.config, os.environ).kafka)
     else:
         try:
-            written = write_jsonl(events, arguments.out)
+            written = _write_jsonl(events, arguments.out)
         except OSError as error:
             raise UsageError(f"--out {arguments.out}: {error.strerror}") from error
     print(f"{written} events written", file=sys.stderr)
     return 0
 
 
+def _write_jsonl(events: Iterator[SimulatedEvent], path: str) -> int:
+    """Write one event per line to a file (`.gz` is packed, `-` is stdout); return how many."""
+    with ExitStack() as stack:
+        stream: BinaryIO = sys.stdout.buffer
+        if path.endswith(".gz"):
+            stream = cast(BinaryIO, stack.enter_context(gzip.open(path, "wb", compresslevel=5)))
+        elif path != "-":
+            stream = stack.enter_context(Path(path).open("wb"))
+        written = 0
+        for event in events:
+            stream.write(event.payload)
+            stream.write(b"\n")
+            written += 1
+        stream.flush()
+    return written
+
+
 def _scenario(arguments: argparse.Namespace) -> Scenario:
     try:
         scenario = Scenario(
-            responses=arguments.responses, students=arguments.students, days=arguments.days, seed=arguments.seed
+            responses=arguments.responses,
+            students=arguments.students,
+            days=arguments.days,
+            feedback_delay_s=arguments.feedback_delay,
+            seed=arguments.seed,
         )
         if arguments.share:
             scenario = replace(scenario, shares=_pairs("--share", arguments.share), effects={})
         if arguments.effect:
             scenario = replace(scenario, effects=_pairs("--effect", arguments.effect))
+        if arguments.drop is not None or arguments.drop_at is not None:
+            scenario = replace(scenario, drop=_drop(arguments.drop, arguments.drop_at))
     except ValueError as error:
         raise UsageError(f"simulate: {error}") from error
     if arguments.live:
@@ -94,6 +129,13 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
         except ValueError as error:
             raise UsageError(f"simulate: {error}") from error
     return scenario
+
+
+def _drop(given: str | None, at: str | None) -> Drop:
+    if given is None or at is None:
+        raise UsageError("simulate: --drop VARIANT=X and --drop-at T belong together")
+    ((variant, share),) = _pairs("--drop", [given]).items()
+    return Drop(variant, share, instant_ms("--drop-at", at))
 
 
 def _pairs(flag: str, given: list[str]) -> dict[str, float]:

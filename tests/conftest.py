@@ -17,6 +17,14 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+def pytest_sessionstart() -> None:
+    """Refuse to test what is not there any more: compiled modules that are older than their sources."""
+    for compiled in (Path(__file__).parents[1] / "monitor").rglob("*.so"):
+        source = compiled.parent / f"{compiled.name.partition('.')[0]}.py"
+        if source.exists() and source.stat().st_mtime > compiled.stat().st_mtime:
+            pytest.exit(f"{source} has changed since it was compiled: make check, or python deploy/native.py", 2)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Return the folder of worked examples beside the checkout; tests that need it are skipped where it is absent."""

@@ -21,16 +21,17 @@ from typing import Final
 import numpy as np
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms, oldest_chunk
-from monitor.attribution import DAY_MS, PENDING, Row, Student, pack_unit, response_sums, standing
+from monitor.attribution import DAY_MS, PENDING, Row
 from monitor.config import Settings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.differences import DIFFERENCE, Changes, write_responses, write_units
+from monitor.ingest.differences import unpacked, write_tally
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.lanes import Unsettled
 from monitor.store import Commit, RedisStore, Shards, State, view_store
 from monitor.store.connection import unavailable
 from monitor.store.rows import decode_record, decode_row, decode_student
 from monitor.summary import iso
+from monitor.tally import Tally
 
 _AT_ONCE: Final = 5_000
 _ATTEMPTS: Final = 3
@@ -142,52 +143,41 @@ class _Pass:
         for number, rows in by_experiment.items():
             experiment = self._by_number[number]
             self._findings.rows += len(rows)
-            changes = Changes()
+            tally = experiment.tally()
             for row in rows:
                 variant = row.arm & 255
                 self._newest_ms[row.arm] = max(self._newest_ms[row.arm], row.timestamp_ms)
                 value = experiment.rules.evaluate(row)
-                changes.responses += (1, variant, row.timestamp_ms, value.rated, *value.values)
+                tally.add_response(1, variant, row.timestamp_ms, value.rated, value.values)
                 if not row.student:
-                    sums = response_sums(value)
-                    changes.units.append(pack_unit(variant, row.timestamp_ms // DAY_MS, sums, sums))
-                    changes.presence[variant, 2] += 1
+                    tally.add_anonymous(1, variant, row.timestamp_ms, value.sums)
                 for kind, reactions in value.kinds:
                     self._kinds[row.arm, kind] += reactions
                     self._kinds[row.arm, "+" + kind] += 1
-            self._add(experiment, changes)
+            self._add(experiment, tally)
 
     def _add_students(self, shard: RedisStore, experiment: Experiment, names: list[bytes]) -> None:
-        changes = Changes()
+        tally = experiment.tally()
         width = experiment.layout.sums_width
         for stored in shard.rows(names):
             if stored is None:
                 continue
-            student: Student = decode_student(stored, width)
+            student = decode_student(stored, width)
             self._findings.students += 1
-            found = standing(student, width)
-            if found.unit:
-                changes.units.append(found.unit)
-            changes.cohorts[found.first_variant, found.first_day] += 1
-            for variant in found.variants:
-                changes.presence[variant, 0] += 1
+            tally.add_student(1, student)
+            for variant in student.variants():
                 known = self._totals.setdefault((experiment.number, variant), [0] * width)
-                for at, number in enumerate(student.totals[variant]):
+                for at, number in enumerate(student.totals(variant)):
                     known[at] += number
-            if len(found.variants) > 1:
-                changes.presence[found.first_variant, 1] += 1
-        self._add(experiment, changes)
+        self._add(experiment, tally)
 
-    def _add(self, experiment: Experiment, changes: Changes) -> None:
+    def _add(self, experiment: Experiment, tally: Tally) -> None:
         """Sum up what the worker would have written for these rows."""
         commit = Commit()
-        arguments = commit, self._keys, experiment.number, experiment.layout
-        write_responses(*arguments, experiment.settings.decay, changes)
-        write_units(*arguments, changes)
+        write_tally(commit, self._keys, experiment.number, experiment.settings.decay, tally)
         for key, packed in zip(commit.differences[::2], commit.differences[1::2], strict=True):
-            found = np.frombuffer(packed, dtype=DIFFERENCE)
             known = self._expected[key]
-            for index, difference in zip(found["index"].tolist(), found["difference"].tolist(), strict=True):
+            for index, difference in unpacked(packed):
                 known[index] += difference
 
     # ------------------------------------------------------------------ what the store says

@@ -52,6 +52,12 @@ _EXPERIMENTS: Final = (
         "abmonitor_metric_effective_count", "unknown", (*_ARM, "metric", "decay"), "Effective sample size of the mean"
     ),
     Exported(
+        "abmonitor_metric_standard_error",
+        "gauge",
+        (*_ARM, "metric", "decay"),
+        "Standard error of the decayed mean, responses taken as independent",
+    ),
+    Exported(
         "abmonitor_variant_last_event_timestamp_seconds",
         "gauge",
         _ARM,
@@ -175,3 +181,4 @@ def _add_metrics(add: Add, arm: list[str], variant: VariantSummary) -> None:
         for decay, decayed in metric.decayed.items():
             add("metric_mean", [*arm, name, decay], decayed.mean)
             add("metric_effective_count", [*arm, name, decay], decayed.effective_count)
+            add("metric_standard_error", [*arm, name, decay], decayed.standard_error)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, final
 
 Entry = TypeVar("Entry")
 
 
+@final
 class Cache(Generic[Entry]):
     """The entries used last, in two generations of at most `limit` each."""
 

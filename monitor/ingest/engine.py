@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from monitor.errors import StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
-from monitor.ingest.differences import Changes, write_responses, write_units
+from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.responses import Keyed, Responses
 from monitor.ingest.students import Students
 from monitor.store import Commit, RedisStore
+from monitor.tally import Tally
 
 CACHED = 50_000
 """Rows of responses, and of students, that a worker remembers."""
@@ -58,12 +59,12 @@ class Engine:
         commit = Commit()
         try:
             batch = self._responses.apply(keyed(self._identities, responses, feedback), late, commit)
-            self._students.apply(batch.shown, batch.changes, commit)
+            self._students.apply(batch.shown, batch.tallies, commit)
         except StoreUnavailable:
             self.forget()
             raise
-        write_changes(commit, self._store, self._experiments, batch.changes)
-        return commit, batch.outcomes
+        write_tallies(commit, self._store, self._experiments, batch.tallies)
+        return commit, batch.outcomes()
 
 
 def keyed(identities: Identities, responses: Sequence[Response], feedback: Sequence[Feedback]) -> Keyed:
@@ -75,11 +76,9 @@ def keyed(identities: Identities, responses: Sequence[Response], feedback: Seque
     )
 
 
-def write_changes(
-    commit: Commit, store: RedisStore, experiments: Mapping[int, Experiment], changes: Mapping[int, Changes]
+def write_tallies(
+    commit: Commit, store: RedisStore, experiments: Mapping[int, Experiment], tallies: Mapping[int, Tally]
 ) -> None:
-    """Append to the commit what the changes add to the records of their experiments."""
-    for number, each in changes.items():
-        experiment = experiments[number]
-        write_responses(commit, store.keys, number, experiment.layout, experiment.settings.decay, each)
-        write_units(commit, store.keys, number, experiment.layout, each)
+    """Append to the commit what the tallies add to the records of their experiments."""
+    for number, tally in tallies.items():
+        write_tally(commit, store.keys, number, experiments[number].settings.decay, tally)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from monitor.aggregates import Layout
+from typing import final
+
+from monitor.aggregates import Layout, bucket_span_ms
 from monitor.attribution import Rules
 from monitor.config import ExperimentSettings
+from monitor.tally import Tally
 
 HOUR_MS = 3_600_000
 """Rows are noted for the sweep by the hour of their event."""
@@ -13,16 +16,27 @@ PENDING_CLASS = "p"
 """Stands for the experiment of feedback whose response is not known."""
 
 
+@final
 class Experiment:
     """One experiment as the engine needs it: its number in the store, its compiled rules, its arms."""
 
-    __slots__ = ("arms", "ends_ms", "layout", "number", "rules", "settings", "starts_ms")
+    __slots__ = (
+        "_spans_ms", "arms", "ends_ms", "exposure_days", "layout", "number", "rules", "settings", "starts_ms",
+        "sums_width",
+    )  # fmt: skip
 
     def __init__(self, number: int, settings: ExperimentSettings) -> None:
         self.number = number
         self.settings = settings
         self.rules = Rules(settings)
         self.layout = Layout.of(settings)
+        self.sums_width = self.layout.sums_width
+        self.exposure_days = settings.exposure_days
+        self._spans_ms = [bucket_span_ms(decay) for decay in settings.decay]
         self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
         self.starts_ms = settings.starts_at_ms if settings.starts_at_ms is not None else 0
         self.ends_ms = settings.ends_at_ms if settings.ends_at_ms is not None else 1 << 62
+
+    def tally(self) -> Tally:
+        """Return sums of nothing."""
+        return Tally(self.layout, self._spans_ms)

@@ -1,4 +1,4 @@
-"""Events from files → judged responses and raters' grades: the stream's rows and rules, without a store."""
+"""Events from files → judged responses, raters' grades, items: the stream's rows and rules, without a store."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from monitor.events import Decoder, Feedback, Response
 from monitor.identity import TAG_BYTES, Identities
 from monitor.ingest.files import FileSource
 from monitor.ingest.source import Refused
+from monitor.items import Answer
 
 _KEY: Final = b"rows of one evaluation, kept nowhere"
+_REVIEWED: Final = "reviewed"
 
 
 def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[JudgedResponse]]:
@@ -29,9 +31,9 @@ def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> di
                 query_id=event.query_id,
                 user_id=event.user_id,
                 variant=event.variant,
-                items=tuple(item.item_id for item in event.items),
-                ranks=tuple(item.position for item in event.items),
-                grades=tuple(grades.get(identities.item(item.item_id)) for item in event.items),
+                items=event.items,
+                ranks=event.ranks or tuple(range(1, len(event.items) + 1)),
+                grades=tuple(grades.get(identities.item(item)) for item in event.items),
             )
             for row, event in rows
             for grades in (rules.grades(row),)
@@ -49,13 +51,41 @@ def ratings(source: FileSource, settings: Settings, clock: Clock) -> dict[str, l
         for row, event in rows:
             kind: TargetKind = "response" if event.query_id is None else "query"
             name = event.response_id if event.query_id is None else event.query_id
-            items = {identities.item(item.item_id): item.item_id for item in event.items}
+            items = {identities.item(item): item for item in event.items}
             # A response without a student is a rater of its own.
             own = row.student[:TAG_BYTES] or b"response " + event.response_id.encode()
             for (student, item), (grade, at_ms) in rules.judgements(row).items():
                 if item in items:
                     rater = (student or own).hex()
                     given.append(Rating(event.variant, (kind, name, items[item]), rater, at_ms, grade))
+    return found
+
+
+def shown_answers(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[Answer]]:
+    """Return each experiment's responses with all grades of their items; refused lines are reported by the source.
+
+    A review counts whenever it was written: analysts come later than a feedback window.
+    """
+    identities = Identities(_KEY)
+    found: dict[str, list[Answer]] = {}
+    for experiment, rules, rows in _joined(source, settings, clock, identities):
+        answers = found[experiment.name] = []
+        for row, event in rows:
+            items = {identities.item(item): item for item in event.items}
+            judged = rules.judgements(row).items()
+            answers.append(
+                Answer(
+                    variant=event.variant,
+                    at_ms=event.timestamp_ms,
+                    student=(row.student or b"response " + event.response_id.encode()).hex(),
+                    query_id=event.query_id,
+                    category=event.category,
+                    items=tuple(items.values()),
+                    ratings=tuple((items[item], grade) for (_, item), (grade, _) in judged if item in items),
+                    # Reactions are sorted, the latest last.
+                    review=next((each[5] for each in reversed(row.reactions) if each[4] == _REVIEWED), None),
+                )
+            )
     return found
 
 
@@ -106,8 +136,7 @@ def _merge(
 ) -> None:
     row, _ = rows.get(event.response_id, (Row(0, PENDING, b"", b"", None, []), event))
     student = identities.student(event.user_id) if event.user_id is not None else b""
-    items = b"".join(identities.item(item.item_id) for item in event.items)
-    ranks = tuple(item.position for item in event.items)
+    items = identities.list_of(event.items)
     arm = sorted(experiment.variants).index(event.variant)
-    if merge_response(row, event.timestamp_ms, arm, student, items, ranks) != "duplicate":
+    if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks) != "duplicate":
         rows[event.response_id] = row, event

@@ -5,41 +5,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, final
 
-from monitor.attribution import (
-    DAY_MS,
-    PENDING,
-    Row,
-    Value,
-    merge_reaction,
-    merge_response,
-    pack_unit,
-    reaction_of,
-    response_sums,
-)
+from monitor.attribution import PENDING, Row, Value, merge_reaction, merge_response, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.cache import Cache
-from monitor.ingest.differences import Changes
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.students import Shown
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import VERSION_BYTES, decode_row, encode_row
+from monitor.tally import Tally
 
 Keyed = tuple[Sequence[tuple[bytes, Response]], Sequence[tuple[bytes, Feedback]]]
 """Responses and feedback, each with the stored id of its response."""
 
 
-@dataclass(slots=True)
+_RESPONSE: Final = 0
+_EVENT: Final = 1
+
+
+@final
 class Before:
     """What a row contributed before the batch."""
 
-    arm: int
-    timestamp_ms: int
-    student: bytes
-    value: Value
+    __slots__ = ("arm", "student", "timestamp_ms", "value")
+
+    def __init__(self, row: Row, value: Value) -> None:
+        """Take it from the row."""
+        self.arm = row.arm
+        self.timestamp_ms = row.timestamp_ms
+        self.student = row.student
+        self.value = value
 
 
+@final
 @dataclass(slots=True)
 class Batch:
     """What the events of one batch change."""
@@ -50,13 +50,32 @@ class Batch:
     """Those it touches."""
     shown: list[Shown] = field(default_factory=list)
     """What it means for students."""
-    changes: dict[int, Changes] = field(default_factory=dict)
-    kinds: Counter[tuple[int, str]] = field(default_factory=Counter)
-    latest: dict[tuple[int, str], int] = field(default_factory=dict)
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    kinds: dict[tuple[int, str], int] = field(default_factory=dict)
+    latest: dict[int, int] = field(default_factory=dict)
+    """2 · arm, + 1 for any event instead of responses → newest time."""
     notes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
-    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    responses: dict[str, int] = field(default_factory=dict)
+    """Outcome → responses."""
+    feedback: dict[str, int] = field(default_factory=dict)
+
+    def outcomes(self) -> Counter[tuple[str, str]]:
+        """Return (response or feedback, outcome) → events."""
+        found = Counter({("response", outcome): events for outcome, events in self.responses.items()})
+        found.update({("feedback", outcome): events for outcome, events in self.feedback.items()})
+        return found
+
+    def newest(self, place: int, timestamp_ms: int) -> None:
+        """Note an event's time."""
+        if timestamp_ms > self.latest.get(place, 0):
+            self.latest[place] = timestamp_ms
 
 
+def _count(counts: dict[str, int], outcome: str, events: int = 1) -> None:
+    counts[outcome] = counts.get(outcome, 0) + events
+
+
+@final
 class Responses:
     """The responses of one shard; `late` says, by experiment number, which times are past the horizon."""
 
@@ -108,8 +127,10 @@ class Responses:
                 too_late += 1
             else:
                 accepted.append((arm, key, event))
-        batch.outcomes["response", "skipped"] += skipped
-        batch.outcomes["response", "late"] += too_late
+        if skipped:
+            _count(batch.responses, "skipped", skipped)
+        if too_late:
+            _count(batch.responses, "late", too_late)
         return accepted
 
     def _load_rows(self, batch: Batch, wanted: Sequence[bytes]) -> None:
@@ -143,40 +164,33 @@ class Responses:
             value = row.value
             if value is None:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
-            before = Before(row.arm, row.timestamp_ms, row.student, value)
+            before = Before(row, value)
         batch.rows[key] = row, before
         return row
 
     def _apply_response(self, batch: Batch, arm: int, key: bytes, event: Response) -> None:
         identities = self._identities
+        timestamp_ms = event.timestamp_ms
         student = identities.student(event.user_id) if event.user_id is not None else b""
-        items = event.items
-        ranks: tuple[int, ...] | None = None
-        for expected, item in enumerate(items, 1):
-            if item.position != expected:
-                ranks = tuple(each.position for each in items)
-                break
-        item_hash = identities.item
-        hashes = b"".join([item_hash(item.item_id) for item in items])
+        hashes = identities.list_of(event.items)
         known = batch.view.get(key)
         if known is not None and known.arm != PENDING and known.arm >> 8 not in self._by_number:
-            batch.outcomes["response", "skipped"] += 1
+            _count(batch.responses, "skipped")
             return
         first = key not in batch.rows
         row = self._touch(batch, key)
         replaced = row.arm, row.timestamp_ms, row.student
-        outcome = merge_response(row, event.timestamp_ms, arm, student, hashes, ranks)
-        batch.outcomes["response", outcome] += 1
+        outcome = merge_response(row, timestamp_ms, arm, student, hashes, event.ranks)
+        _count(batch.responses, outcome)
         if outcome == "duplicate":
             if first:
                 del batch.rows[key]
-            if (arm, event.timestamp_ms, student) != replaced:
-                self._expose(batch, arm, event.timestamp_ms, student)
+            if (arm, timestamp_ms, student) != replaced:
+                self._expose(batch, arm, timestamp_ms, student)
         elif outcome == "revised":
             self._expose(batch, *replaced)
-        for what in ("r", "e"):
-            if event.timestamp_ms > batch.latest.get((arm, what), 0):
-                batch.latest[arm, what] = event.timestamp_ms
+        batch.newest(2 * arm + _RESPONSE, timestamp_ms)
+        batch.newest(2 * arm + _EVENT, timestamp_ms)
 
     def _expose(self, batch: Batch, arm: int, timestamp_ms: int, student: bytes) -> None:
         """Note that a student was shown a response that does not stand: another one under its id does."""
@@ -190,21 +204,21 @@ class Responses:
         elif (number := row.arm >> 8) in self._by_number:
             is_late = row.timestamp_ms < late[str(number)]
         else:
-            batch.outcomes["feedback", "skipped"] += 1
+            _count(batch.feedback, "skipped")
             return
         if is_late:
-            batch.outcomes["feedback", "late"] += 1
+            _count(batch.feedback, "late")
             return
         first = key not in batch.rows
         row = self._touch(batch, key)
         outcome = merge_reaction(row, reaction_of(event, self._identities))
-        batch.outcomes["feedback", outcome] += 1
+        _count(batch.feedback, outcome)
         if outcome == "duplicate" and first:
             del batch.rows[key]
 
     def _settle_rows(self, batch: Batch) -> None:
         """Turn the touched rows' old and new contributions into differences, and note new rows for the sweep."""
-        latest, notes = batch.latest, batch.notes
+        notes = batch.notes
         for key, (row, before) in batch.rows.items():
             arm, timestamp_ms = row.arm, row.timestamp_ms
             if arm == PENDING:
@@ -221,59 +235,54 @@ class Responses:
                 and before.timestamp_ms == timestamp_ms
                 and before.student == row.student
             ):
-                if before.value != after:
-                    self._recount(batch, row, before.value, after)
+                self._recount(batch, row, before.value, after)
             else:
                 if before is not None:
                     self._count(batch, -1, before.arm, before.timestamp_ms, before.student, before.value)
                 self._count(batch, 1, arm, timestamp_ms, row.student, after)
                 notes.setdefault((str(arm >> 8), timestamp_ms // HOUR_MS), []).append(key)
-            newest = max(timestamp_ms, after.last_reaction_ms)
-            if newest > latest.get((arm, "e"), 0):
-                latest[arm, "e"] = newest
+            batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
 
-    def _changes(self, batch: Batch, number: int) -> Changes:
-        known = batch.changes.get(number)
+    def _tally(self, batch: Batch, number: int) -> Tally:
+        known = batch.tallies.get(number)
         if known is None:
-            known = batch.changes[number] = Changes()
+            known = batch.tallies[number] = self._by_number[number].tally()
         return known
 
     def _count(self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, value: Value) -> None:
         """Add or take away a whole response."""
-        changes = self._changes(batch, arm >> 8)
-        changes.responses += (sign, arm & 255, timestamp_ms, value.rated, *value.values)
-        sums = response_sums(value)
+        tally = self._tally(batch, arm >> 8)
+        tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
         if student:
-            signed = sums if sign > 0 else tuple([-number for number in sums])
+            signed = value.sums if sign > 0 else tuple([-number for number in value.sums])
             batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, signed))
         else:
-            unit = pack_unit(arm & 255, timestamp_ms // DAY_MS, sums, sums)
-            (changes.units if sign > 0 else changes.former_units).append(unit)
-            changes.presence[arm & 255, 2] += sign
-        for kind, reactions in value.kinds:
-            batch.kinds[arm, kind] += sign * reactions
-            batch.kinds[arm, "+" + kind] += sign
+            tally.add_anonymous(sign, arm & 255, timestamp_ms, value.sums)
+        self._count_kinds(batch, sign, arm, value)
 
     def _recount(self, batch: Batch, row: Row, old: Value, new: Value) -> None:
         """Replace what a response contributed where only its reactions have changed."""
-        variant = row.arm & 255
+        variant, at_ms = row.arm & 255, row.timestamp_ms
         if old.rated != new.rated or old.values != new.values:
-            changes = self._changes(batch, row.arm >> 8)
-            changes.responses += (-1, variant, row.timestamp_ms, old.rated, *old.values)
-            changes.responses += (1, variant, row.timestamp_ms, new.rated, *new.values)
-            before, after = response_sums(old), response_sums(new)
+            tally = self._tally(batch, row.arm >> 8)
+            tally.add_response(-1, variant, at_ms, old.rated, old.values)
+            tally.add_response(1, variant, at_ms, new.rated, new.values)
             if row.student:
-                difference = tuple([b - a for a, b in zip(before, after, strict=True)])
-                batch.shown.append((row.arm >> 8, row.student, row.timestamp_ms, variant, difference))
+                difference = tuple([b - a for a, b in zip(old.sums, new.sums, strict=True)])
+                batch.shown.append((row.arm >> 8, row.student, at_ms, variant, difference))
             else:
-                day = row.timestamp_ms // DAY_MS
-                changes.former_units.append(pack_unit(variant, day, before, before))
-                changes.units.append(pack_unit(variant, day, after, after))
+                tally.add_anonymous(-1, variant, at_ms, old.sums)
+                tally.add_anonymous(1, variant, at_ms, new.sums)
         if old.kinds != new.kinds:
-            for sign, kinds in ((-1, old.kinds), (1, new.kinds)):
-                for kind, reactions in kinds:
-                    batch.kinds[row.arm, kind] += sign * reactions
-                    batch.kinds[row.arm, "+" + kind] += sign
+            self._count_kinds(batch, -1, row.arm, old)
+            self._count_kinds(batch, 1, row.arm, new)
+
+    @staticmethod
+    def _count_kinds(batch: Batch, sign: int, arm: int, value: Value) -> None:
+        kinds = batch.kinds
+        for kind, reactions in value.kinds:
+            kinds[arm, kind] = kinds.get((arm, kind), 0) + sign * reactions
+            kinds[arm, "+" + kind] = kinds.get((arm, "+" + kind), 0) + sign
 
     def _write_rows(self, batch: Batch, commit: Commit) -> None:
         name = self._store.keys.row
@@ -287,8 +296,9 @@ class Responses:
         for (arm, kind), change in batch.kinds.items():
             if change:
                 commit.counts += (keys.kinds(arm >> 8, arm & 255), kind.encode(), change)
-        for (arm, what), newest_ms in batch.latest.items():
-            commit.latest += (b"%d:%d:%b" % (arm >> 8, arm & 255, what.encode()), newest_ms)
+        for place, newest_ms in batch.latest.items():
+            arm = place >> 1
+            commit.latest += (b"%d:%d:%b" % (arm >> 8, arm & 255, b"e" if place & 1 else b"r"), newest_ms)
         for (experiment, hour), noted in batch.notes.items():
             blob = b"".join([bytes((len(key),)) + key for key in noted])
             commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), blob, len(noted))

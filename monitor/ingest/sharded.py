@@ -24,8 +24,7 @@ import msgspec
 from monitor.errors import StoreOwned
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
-from monitor.ingest.differences import Changes
-from monitor.ingest.engine import CACHED, Outcomes, keyed, write_changes
+from monitor.ingest.engine import CACHED, Outcomes, keyed, write_tallies
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.lanes import Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Keyed, Responses
@@ -35,6 +34,7 @@ from monitor.ingest.writer import Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
 from monitor.store.keys import shard_of
 from monitor.store.shards import slowest
+from monitor.tally import Tally
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[tuple[int, bytes, int, int, tuple[int, ...]]]).decode
@@ -228,7 +228,7 @@ class ShardedWriter:
                 continue
             commit = Commit(advances=advances)
             batch = shard.responses.apply(own, late, commit)
-            write_changes(commit, shard.store, self._experiments, batch.changes)
+            write_tallies(commit, shard.store, self._experiments, batch.tallies)
             parcels = self._parcels(batch.shown)
             for target, shown in parcels.items():
                 commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), _pack(shown))
@@ -236,7 +236,7 @@ class ShardedWriter:
             if status != "applied":
                 return status, outcomes
             shard.advanced(advances)
-            outcomes += batch.outcomes
+            outcomes += batch.outcomes()
             for (target, shown), sent in zip(parcels.items(), entries, strict=True):
                 arrivals[target].append((source, sent, shown))
         for target, arrived in enumerate(arrivals):
@@ -281,11 +281,11 @@ class ShardedWriter:
         shown = [each for each in shown if not self._over(shard, each[0])]
         while True:
             commit = Commit(receipts=receipts)
-            changes: dict[int, Changes] = {}
+            tallies: dict[int, Tally] = {}
             status: Status | None = None
             try:
-                shard.students.apply(shown, changes, commit)
-                write_changes(commit, shard.store, self._experiments, changes)
+                shard.students.apply(shown, tallies, commit)
+                write_tallies(commit, shard.store, self._experiments, tallies)
                 status = shard.store.commit(commit)
             finally:
                 if status != "applied":

@@ -4,24 +4,21 @@ The model. A student has an ability to be helped a ~ N(0, 0.55²) and keeps to o
 and a weekend dip; students differ in how much they ask (log-normal). The item at rank r of an answer has the latent
 quality 2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²), and its grade is that, rounded, from 0 to 4:
 within a student answers correlate by about 0.3. A declared share of answers is rated, at one or two of its ranks; some
-reactions are sent again, some are revised later, and some arrive before the answer they are about.
+reactions are sent again, some are revised later, and some arrive before the answer they are about. A variant may lose a
+share of its latent quality from one moment on.
 """
 
 from __future__ import annotations
 
-import gzip
 import heapq
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import count
-from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from kafka import KafkaProducer
@@ -47,6 +44,7 @@ _DEFAULT_START_MS: Final = 1_793_577_600_000
 _TRUTH_SAMPLE: Final = 200_000
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class SimulatedEvent(NamedTuple):
@@ -56,6 +54,14 @@ class SimulatedEvent(NamedTuple):
     kind: Literal["response", "feedback"]
     key: bytes
     payload: bytes
+
+
+class Drop(NamedTuple):
+    """From a moment on, answers of one variant have lost that share of their latent quality."""
+
+    variant: str
+    share: float
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,9 @@ class Scenario:
     revised_share: float = 0.01
     early_share: float = 0.005
     empty_share: float = 0.01
+    feedback_delay_s: float = 60.0
+    """Median time from an answer to its rating."""
+    drop: Drop | None = None
     seed: int = 1
     part: int = 0
     """Number of this stretch of a longer simulation: other answers, the same students."""
@@ -88,6 +97,8 @@ class Scenario:
         for name in ("rated_share", "resent_share", "revised_share", "early_share", "empty_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 to 1")
+        if not 0 < self.feedback_delay_s <= 3600:  # noqa: PLR2004  an hour
+            raise ValueError(f"feedback delay: got {self.feedback_delay_s} s, expected more than 0 and at most 3600")
         if not 0 < self.days <= 3650:  # noqa: PLR2004  ten years
             raise ValueError(f"days: got {self.days}, expected more than 0 and at most 3650")
         if not 0 <= self.start_ms <= _LATEST_START_MS:
@@ -104,6 +115,11 @@ class Scenario:
                 raise ValueError(f"effect: got {self.effects[name]} for {name}, expected a number")
             if name not in self.shares:
                 raise ValueError(f"effect: got {name!r}, expected one of {', '.join(self.shares)}")
+        if self.drop is not None and (self.drop.variant not in self.shares or not 0 <= self.drop.share <= 1):
+            among = ", ".join(self.shares)
+            raise ValueError(
+                f"drop: got {self.drop.share:g} for {self.drop.variant!r}, expected 0 to 1 for one of {among}"
+            )
         if self.catalogue < self.items:
             raise ValueError(f"catalogue: got {self.catalogue}, expected at least {self.items} items")
 
@@ -185,16 +201,19 @@ def truth(scenario: Scenario, experiment: ExperimentSettings) -> dict[str, dict[
 
 
 def _judgements(
-    scenario: Scenario, chance: np.random.Generator, shift: NDArray[np.float64]
-) -> tuple[Ints, NDArray[np.float64]]:
-    """Return (ranks, grades) of rated answers, n × 2, NaN where one is not rated; `shift` is effect + ability."""
+    scenario: Scenario, chance: np.random.Generator, shift: Floats, kept: Floats | float = 1.0
+) -> tuple[Ints, Floats]:
+    """Return (ranks, grades) of rated answers, n × 2, NaN where one is not rated.
+
+    `shift` is effect + ability, `kept` the share of their quality that a drop has left.
+    """
     n = len(shift)
     deepest = min(scenario.items, len(_RANK_RATED))
     odds = np.array(_RANK_RATED[:deepest]) / sum(_RANK_RATED[:deepest])
     first = chance.choice(deepest, size=n, p=odds)
     second = (first + 1) % deepest
     ranks = np.stack([first, second], axis=1) + 1
-    quality = _QUALITY - _STEP * (ranks - 1) + shift[:, None]
+    quality = np.transpose(kept * (_QUALITY - _STEP * (ranks.T - 1) + shift))
     grades = np.clip(np.rint(quality + chance.normal(0, _NOISE, (n, 2))), 0, 4)
     grades[(chance.random(n) >= _SECOND_RATED) | (deepest == 1), 1] = np.nan
     return ranks, grades
@@ -240,7 +259,7 @@ def _hour(
     chance: np.random.Generator,
     times: Ints,
     students: Ints,
-    effect: NDArray[np.float64],
+    effect: Floats,
     variants: list[str],
     number: int,
 ) -> Iterator[SimulatedEvent]:
@@ -254,8 +273,9 @@ def _hour(
     escalated = (chance.random(n) < 0.02) & ~rated  # noqa: PLR2004  share of answers that end with a person
     early = rated & (chance.random(n) < scenario.early_share)
     latency = np.rint(chance.lognormal(6.0, 0.5, n)).astype(int).tolist()
-    delay = np.clip(chance.lognormal(11.0, 1.2, (n, 2)), 2_000, 20 * HOUR_MS).astype(np.int64)
-    ranks, grades = _judgements(scenario, chance, effect[students])
+    delay = np.clip(chance.lognormal(11.0, 1.2, (n, 2)), 2_000, 20 * HOUR_MS) * (scenario.feedback_delay_s / 60)
+    delay = delay.astype(np.int64)
+    ranks, grades = _judgements(scenario, chance, effect[students], _kept(scenario.drop, times, students, variants))
     for at, student in enumerate(students.tolist()):
         at_ms = int(times[at])
         name = f"student-{student}"
@@ -280,6 +300,14 @@ def _hour(
         yield SimulatedEvent(arrival_ms, "response", name.encode(), payload)
 
 
+def _kept(drop: Drop | None, times: Ints, students: Ints, variants: list[str]) -> Floats | float:
+    """Return the share of its quality that each answer has."""
+    if drop is None:
+        return 1.0
+    of_variant = np.array([name == _quoted(drop.variant) for name in variants])[students]
+    return np.where(of_variant & (times >= drop.at_ms), 1 - drop.share, 1.0)
+
+
 def _reactions(
     scenario: Scenario,
     chance: np.random.Generator,
@@ -289,7 +317,7 @@ def _reactions(
     delays: list[int],
     videos: list[str],
     ranks: Ints,
-    grades: NDArray[np.float64],
+    grades: Floats,
 ) -> Iterator[SimulatedEvent]:
     """Yield the ratings of one answer: sometimes twice, sometimes revised."""
     for place, (rank, grade) in enumerate(zip(ranks.tolist(), grades.tolist(), strict=True)):
@@ -345,23 +373,6 @@ def paced(
         if ahead_ms > 0:
             sleep(ahead_ms / 1000)
         yield event
-
-
-def write_jsonl(events: Iterator[SimulatedEvent], path: str) -> int:
-    """Write one event per line to a file (`.gz` is packed, `-` is stdout); return how many."""
-    with ExitStack() as stack:
-        stream: BinaryIO = sys.stdout.buffer
-        if path.endswith(".gz"):
-            stream = cast(BinaryIO, stack.enter_context(gzip.open(path, "wb", compresslevel=5)))
-        elif path != "-":
-            stream = stack.enter_context(Path(path).open("wb"))
-        written = 0
-        for event in events:
-            stream.write(event.payload)
-            stream.write(b"\n")
-            written += 1
-        stream.flush()
-    return written
 
 
 def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> int:

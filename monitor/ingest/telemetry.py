@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Counter_
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from prometheus_client import (
@@ -84,6 +85,20 @@ class Telemetry:
         self.paused = Gauge("abmonitor_paused", "1 while consumption waits for a dependency", registry=registry)
         self.store_up.set(0)
         self.paused.set(0)
+        self._lagging: set[tuple[str, str]] = set()
+
+    def show_lag(self, topic: str, partition: str, events: int, seconds: float) -> None:
+        """Show how far behind a partition is."""
+        self._lagging.add((topic, partition))
+        self.lag_events.labels(topic, partition).set(events)
+        self.lag_seconds.labels(topic, partition).set(seconds)
+
+    def keep_lag_of(self, own: AbstractSet[tuple[str, str]]) -> None:
+        """Show no lag of partitions that are somebody else's by now: it would never change again."""
+        for topic, partition in self._lagging - own:
+            self.lag_events.remove(topic, partition)
+            self.lag_seconds.remove(topic, partition)
+        self._lagging &= own
 
     def expect(self, topics: Iterable[str]) -> None:
         """Show every topic's outcomes and reasons from the start, at 0: what increases must have been there before."""

@@ -290,9 +290,9 @@ class Worker:
             topic, _, number = partition.rpartition(":")
             position = self._progress.position(partition)
             behind = max(end - position.next_offset, 0)
-            self._telemetry.lag_events.labels(topic, number).set(behind)
             age_s = max(now_ms - position.newest_ms, 0) / 1000 if behind and position.newest_ms else 0
-            self._telemetry.lag_seconds.labels(topic, number).set(age_s)
+            self._telemetry.show_lag(topic, number, behind, age_s)
+        self._telemetry.keep_lag_of({(topic, number) for topic, _, number in (each.rpartition(":") for each in own)})
 
     def _look_at_source(self) -> None:
         """Say in the readiness when the source is out of reach, and when it is back."""

@@ -1,4 +1,7 @@
-"""Rows as bytes: four bytes of version (big-endian; they only tell states apart), then a MessagePack array."""
+"""Rows as bytes: four bytes of version (big-endian; they only tell states apart), then the content.
+
+A response's is a MessagePack array, a student's see `monitor.students`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import msgspec
 import numpy as np
 
 from monitor.aggregates import Ints
-from monitor.attribution import Row, Student
+from monitor.attribution import Row
 from monitor.errors import StoreOwned
+from monitor.students import Student
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(
     tuple[int, int, bytes, bytes, tuple[int, ...] | None, list[tuple[int, str, bytes, bytes, str, float]]]
 ).decode
-_decode_student = msgspec.msgpack.Decoder(tuple[int, int, list[list[int]], list[list[int]]]).decode
 
 VERSION_BYTES = 4
 
@@ -34,31 +37,11 @@ def decode_row(stored: bytes) -> Row:
     return Row(timestamp_ms, arm, student, items, ranks, reactions, int.from_bytes(stored[:VERSION_BYTES]))
 
 
-def encode_student(student: Student) -> bytes:
-    """Return the bytes of a student's row; sums without what is zero at their end."""
-    totals, days = student.totals, student.days
-    return student.version.to_bytes(VERSION_BYTES) + _encode(
-        (
-            student.first_ms,
-            student.first_variant,
-            [[variant, *_trimmed(totals[variant])] for variant in (totals if len(totals) == 1 else sorted(totals))],
-            [[*key, *_trimmed(days[key])] for key in (days if len(days) == 1 else sorted(days))],
-        )
-    )
-
-
 def decode_student(stored: bytes, width: int) -> Student:
-    """Return the student that `encode_student` wrote, with sums vectors of `width`; raises `StoreOwned`."""
+    """Return the student that `Student.encode` wrote, with sums vectors of `width`; raises `StoreOwned`."""
     try:
-        first_ms, first_variant, totals, days = _decode_student(memoryview(stored)[VERSION_BYTES:])
-        return Student(
-            first_ms,
-            first_variant,
-            {variant: _padded(sums, width) for variant, *sums in totals},
-            {(variant, day): _padded(sums, width) for variant, day, *sums in days},
-            int.from_bytes(stored[:VERSION_BYTES]),
-        )
-    except (msgspec.MsgspecError, ValueError) as error:
+        return Student.decode(stored, width)
+    except ValueError as error:
         raise _damaged("the row of a student", error) from None
 
 
@@ -71,15 +54,3 @@ def decode_record(key: bytes, stored: bytes | None) -> Ints:
 
 def _damaged(what: str, why: object) -> StoreOwned:
     return StoreOwned(f"{what} is damaged ({why}): the store cannot be trusted. `ab-monitor rebuild` makes a new one")
-
-
-def _trimmed(sums: list[int]) -> list[int]:
-    """Return the sums without their undefined counts if those are 0, and only the responses if the rest is."""
-    if not any(sums[1:]):
-        return sums[:1]
-    half = len(sums) // 2 + 1
-    return sums if any(sums[half:]) else sums[:half]
-
-
-def _padded(sums: list[int], width: int) -> list[int]:
-    return sums + [0] * (width - len(sums))

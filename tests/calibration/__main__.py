@@ -21,6 +21,7 @@ from monitor.inference.sample_ratio import log_e_value
 from monitor.ranking import SCALE
 from monitor.verdicts import StoredStudents, judge
 from tests.support.streams import EXPERIMENT
+from tests.support.units import cohort_terms
 
 DAYS, STUDENTS, CORRELATION, MDE, ALPHA = 28, 2000, 0.3, 0.1, 0.05
 FIRST = 20_454
@@ -86,7 +87,7 @@ def stored(seen: Traffic) -> StoredStudents:
     count = np.bincount(seen.students[inside], minlength=STUDENTS)
     total = np.bincount(seen.students[inside], np.rint(seen.values[inside] * SCALE), minlength=STUDENTS)
     sums = np.stack([count, count, total.astype(np.int64), np.zeros_like(count)], axis=1)
-    terms = layout.cohort_terms(sums)
+    terms = cohort_terms(layout, sums)
     terms[:, 0] = 1
     cohorts: dict[str, dict[int, Ints]] = {name: {} for name in NAMES}
     for arm, name in enumerate(NAMES):

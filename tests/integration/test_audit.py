@@ -39,7 +39,7 @@ def test_what_a_worker_writes_agrees_with_its_rows(data: st.DataObject, redis_se
 def bench(store_server: RedisServer) -> Bench:
     """Return a store with a few events."""
     made = Bench(store_server)
-    anonymous = Response("r-8", START + HOUR, "ranker", "treatment", _response(8, START).items, None)
+    anonymous = Response("r-8", START + HOUR, "ranker", "treatment", _response(8, START).items)
     made.feed(
         [
             [

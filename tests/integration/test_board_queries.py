@@ -1,7 +1,8 @@
-"""Every query of the board returns numbers from a Prometheus that scraped a running monitor."""
+"""Every query of the boards returns numbers from a Prometheus that scraped a running monitor."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -19,25 +20,46 @@ from grafana.generate import boards
 from grafana.queries import Query, filled_in, queries
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import Process, free_port
-from tests.servers.prometheus import PrometheusServer
+from tests.servers.prometheus import PrometheusServer, scraping
+from tests.support.rollouts import Asked, asked
 
 ROOT = Path(__file__).parents[2]
-BOARD = boards()["experiment.json"]
-QUERIES = list(queries(BOARD))
+BOARDS = boards()
+BOARD = BOARDS["experiment.json"]
+QUERIES = [query for board in BOARDS.values() for query in queries(board)]
 
 WINDOWS = {"__rate_interval": "10s", "__range": "30s"}
 SCRAPED_FOR_S = 15
 PATIENCE_S = 60.0
+
+ALWAYS = {
+    "name": "always",
+    "rules": [
+        {
+            "alert": "AbMonitorAlways",
+            "expr": "max by (experiment) (abmonitor_experiment_info)",
+            "labels": {"severity": "info", "team": "product"},
+        }
+    ],
+}
+"""Something for the panels that count alerts."""
 
 NO_END = "simulated traffic has no end that it could be behind of; shown with Kafka"
 EMPTY_IN_A_DEMO = {
     "Lag": NO_END,
     "Lag by topic, in time": NO_END,
     "Lag by topic, in events": NO_END,
+    "Lost events": "a demo loses nothing; the panel then says none",
+    "Dead letters in the shown time range": "nothing refuses a simulated event; shown with Kafka",
     "Refused events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
 }
 
-FILLED = [query for query in QUERIES if query.panel not in EMPTY_IN_A_DEMO]
+FILLED = {
+    f"{name} {query.panel} {query.ref}": query
+    for name, board in BOARDS.items()
+    for query in queries(board)
+    if query.panel not in EMPTY_IN_A_DEMO
+}
 
 SERVICE = """
 [kafka]
@@ -99,8 +121,12 @@ def scraped(command: list[str], port: int, directory: Path) -> Iterator[Promethe
 
     try:
         monitor.start(ready)
-        pages = ("metrics", "metrics/experiments")
-        with PrometheusServer([f"127.0.0.1:{port}/{page}" for page in pages]) as prometheus:
+        config = scraping([f"127.0.0.1:{port}/{page}" for page in ("metrics", "metrics/experiments")])
+        rules = directory / "always.yml"
+        # JSON is YAML.
+        rules.write_text(json.dumps({"groups": [ALWAYS]}))
+        config["global"]["evaluation_interval"] = "1s"
+        with PrometheusServer({**config, "rule_files": [str(rules)]}) as prometheus:
             yield prometheus
     finally:
         monitor.stop()
@@ -108,12 +134,15 @@ def scraped(command: list[str], port: int, directory: Path) -> Iterator[Promethe
 
 @pytest.fixture(scope="module")
 def scraped_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
-    """Yield a Prometheus that watched a demo (a week of students in three minutes) for `SCRAPED_FOR_S` seconds."""
+    """Yield a Prometheus that watched a demo (four simulated hours in a second) for `SCRAPED_FOR_S` seconds."""
     port = free_port()
-    command = ["demo", "--speed", "3360", "--stay", "--port", str(port)]
+    command = ["demo", "--speed", "14400", "--stay", "--port", str(port)]
     with scraped(command, port, tmp_path_factory.mktemp("demo")) as prometheus:
         until(lambda: series(prometheus, 'count(abmonitor_metric_mean{decay!="none"}) > 1'))
         time.sleep(SCRAPED_FOR_S)
+        # A student's first days must be over.
+        closed = 'abmonitor_days_to_resolve and on (variant) abmonitor_effect_lower{estimand="closed"}'
+        until(lambda: series(prometheus, closed))
         yield prometheus
 
 
@@ -129,34 +158,67 @@ def chosen(scraped_demo: PrometheusServer) -> Mapping[str, str]:
     return values
 
 
-@pytest.mark.parametrize(
-    "query",
-    FILLED,
-    ids=lambda query: f"{query.panel} {query.ref}",
-)
+@pytest.mark.parametrize("query", FILLED.values(), ids=FILLED)
 def test_every_panel_shows_numbers(query: Query, scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
-    """A demo fills the board: each query returns finite numbers, and the comparison has a line per variant."""
+    """A demo fills the boards: each query returns finite numbers, and the legend finds the labels that it names."""
     found = series(scraped_demo, filled_in(query.expr, chosen))
     assert found
     assert [labels for labels, value in found if not math.isfinite(value)] == []
-    if "{{variant}}" in query.legend:
-        assert len({labels["variant"] for labels, _ in found}) >= 2
+    wanted = set(re.findall(r"{{(\w+)}}", query.legend))
+    assert [labels for labels, _ in found if not wanted <= set(labels)] == []
 
 
-def test_the_control_leads_itself_by_nothing(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
-    """The lead is measured from the control that the experiment declares."""
+def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
+    """Each query for the control returns only it, and its sibling only the others; together they are all variants."""
     (control,) = {labels["control"] for labels, _ in series(scraped_demo, "abmonitor_experiment_info")}
+    by_name = {(query.panel, query.ref): query.expr for query in queries(BOARD)}
+    pairs = [
+        (expr, by_name[panel, f"{ref}, control"])
+        for (panel, ref), expr in by_name.items()
+        if (panel, f"{ref}, control") in by_name
+    ]
+    assert len(pairs) > 8
+    for pair in pairs:
+        others, own = (
+            {labels["variant"] for labels, _ in series(scraped_demo, filled_in(expr, chosen))} for expr in pair
+        )
+        assert own == {control}
+        assert others == {"treatment"}
+
+
+def test_the_table_has_a_row_for_each_experiment(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
+    """Every column has one value for every experiment, and the leads are those of the experiment's own board."""
+    (panel,) = [panel for panel in BOARDS["experiments.json"]["panels"] if panel["type"] == "table"]
+    columns = {entry["refId"]: series(scraped_demo, entry["expr"]) for entry in panel["targets"]}
+    rows = [[labels["experiment"] for labels, _ in found] for found in columns.values()]
+    assert rows == [[chosen["experiment"]]] * len(columns)
+    value = {ref: found[0][1] for ref, found in columns.items()}
+    assert value["alerts"] == 1
+    assert value["worst"] == value["best"] != 0
     (lead,) = [query for query in QUERIES if "lead over" in query.panel and query.ref == "B"]
-    leads = {labels["variant"]: value for labels, value in series(scraped_demo, filled_in(lead.expr, chosen))}
-    assert leads.pop(control) == 0
-    assert any(value != 0 for value in leads.values())
+    ((_, by),) = series(scraped_demo, filled_in(lead.expr, {**chosen, "metric": "dcg@5"}))
+    assert math.isclose(by / value["mean"], value["best"], rel_tol=0.2)
 
 
 def test_shares_are_shares(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
     """Rated shares lie between 0 and 1, and the shares of students add up to 1."""
-    by_panel = {query.panel: filled_in(query.expr, chosen) for query in QUERIES}
-    assert all(0 < value <= 1 for _, value in series(scraped_demo, by_panel["Rated share"]))
-    assert math.isclose(sum(value for _, value in series(scraped_demo, by_panel["Share of students"])), 1)
+
+    def shares(panel: str) -> list[float]:
+        exprs = [filled_in(query.expr, chosen) for query in queries(BOARD) if query.panel == panel]
+        return [value for expr in exprs for _, value in series(scraped_demo, expr)]
+
+    assert all(0 < value <= 1 for value in shares("Rated share"))
+    assert math.isclose(sum(shares("Share of students")), 1, rel_tol=0.01)
+
+
+@pytest.mark.parametrize(
+    "query", [query for query in asked() if "abmonitor_verdict" in query.expr], ids=lambda query: query.example
+)
+def test_rollouts_get_an_answer(query: Asked, scraped_demo: PrometheusServer) -> None:
+    """Each query of the examples for rollouts has one value, that of a verdict."""
+    ((labels, value),) = series(scraped_demo, query.expr)
+    assert labels == {}
+    assert value in {-1, 0, 1}
 
 
 def test_lag_and_refusals_are_seen_with_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
@@ -168,6 +230,8 @@ def test_lag_and_refusals_are_seen_with_kafka(kafka: KafkaBroker, tmp_path: Path
     config.write_text(SERVICE.format(bootstrap=kafka.bootstrap, name=name, directory=tmp_path, port=port))
     asked = {query.panel: filled_in(query.expr, WINDOWS) for query in QUERIES if query.panel in EMPTY_IN_A_DEMO}
     refusals = asked.pop("Refused events by reason")
+    letters = asked.pop("Dead letters in the shown time range")
+    del asked["Lost events"]
     with (
         scraped(["run", "--config", str(config)], port, tmp_path) as prometheus,
         KafkaProducer(bootstrap_servers=kafka.bootstrap) as producer,
@@ -176,6 +240,8 @@ def test_lag_and_refusals_are_seen_with_kafka(kafka: KafkaBroker, tmp_path: Path
         until(lambda: series(prometheus, "sum(abmonitor_rejected_events_total) > 0"))
         producer.send(f"{name}.feedback", b"still not json").get(10)
         seen = until(lambda: series(prometheus, f"({refusals}) > 0"))
+        kept = {labels["topic"]: value for labels, value in series(prometheus, letters)}
         lags = [series(prometheus, expr) for expr in asked.values()]
     assert [set(labels) for labels, _ in seen] == [{"reason"}]
+    assert kept[f"{name}.feedback"] > 0 == kept[f"{name}.responses"]
     assert [found for found in lags if not found] == []

@@ -27,7 +27,7 @@ from monitor.export import CATALOGUE, HttpServer
 from monitor.summary import Summary
 from tests.servers.chromium import dom, screenshot
 from tests.servers.process import free_port
-from tests.servers.prometheus import PrometheusServer, promtool
+from tests.servers.prometheus import PrometheusServer, promtool, scraping
 from tests.support.command import eventually, get
 
 
@@ -155,7 +155,7 @@ class TestPrometheus:
     def test_a_real_prometheus_scrapes_both(self, port: int) -> None:
         """Both targets are up and a mean can be asked for."""
         targets = [f"127.0.0.1:{port}/metrics", f"127.0.0.1:{port}/metrics/experiments"]
-        with PrometheusServer(targets) as server:
+        with PrometheusServer(scraping(targets)) as server:
             eventually("both targets are up", lambda: [each["health"] for each in server.targets()] == ["up", "up"])
             found = server.query('abmonitor_metric_mean{metric="dcg@5", decay="24h"}')
             assert {each["metric"]["variant"] for each in found} == {"control", "treatment"}

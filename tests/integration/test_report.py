@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from monitor.config import DecaySpec
-from monitor.events import Feedback, Item, Response
+from monitor.events import Feedback, Response
 from monitor.export.account import account
 from monitor.export.experiment_report import html
 from monitor.history import HOUR_MS, snapshot
@@ -170,15 +170,14 @@ class TestWhatIsTold:
 def _ordered() -> Iterator[Response | Feedback]:
     """Yield answers that find little in the best order, and answers that find more in another; some vary."""
     grades = {"control": ((2, 3, 3), (2, 3, 2)), "treatment": ((3, 0, 0), (3, 1, 0))}
-    items = tuple(Item(f"video-{rank}", rank) for rank in (1, 2, 3))
+    items = ("video-1", "video-2", "video-3")
     for student in range(240):
         variant = ("control", "treatment")[student % 2]
         at_ms, identity, user = START + student * HOUR // 2, f"r-{student}", f"student-{student}"
-        yield Response(identity, at_ms, "ranker", variant, items, user)
+        yield Response(identity, at_ms, "ranker", variant, items, None, user)
         for item, grade in zip(items, grades[variant][student // 2 % 2], strict=True):
-            name = f"f-{student}-{item.position}"
-            yield Feedback(name, identity, at_ms + 60_000, "rating", user, item.item_id, float(grade))
-    yield Response("last", START + 30 * DAY, "ranker", "control", items, "student-last")
+            yield Feedback(f"f-{student}-{item}", identity, at_ms + 60_000, "rating", user, item, float(grade))
+    yield Response("last", START + 30 * DAY, "ranker", "control", items, None, "student-last")
 
 
 @pytest.fixture(scope="module")

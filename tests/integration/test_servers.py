@@ -8,7 +8,7 @@ from kafka import KafkaProducer
 
 from tests.servers.chromium import dom
 from tests.servers.kafka import KafkaBroker
-from tests.servers.prometheus import PrometheusServer
+from tests.servers.prometheus import PrometheusServer, scraping
 from tests.servers.redis import RedisServer
 
 
@@ -28,7 +28,7 @@ def test_both_stores_answer(redis_server: RedisServer, valkey_server: RedisServe
 
 def test_prometheus_answers() -> None:
     """A server without targets still knows what one is."""
-    with PrometheusServer([]) as server:
+    with PrometheusServer(scraping([])) as server:
         assert server.query("1")
 
 

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
-from monitor.events import Feedback, Item, Response
+from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
@@ -41,7 +41,7 @@ from tests.support.streams import EXPERIMENT, HOUR, START, settings_with
 
 
 def _response(number: int, at_ms: int) -> Response:
-    return Response(f"r-{number}", at_ms, "ranker", "control", (Item("video-1", 1),), f"student-{number}")
+    return Response(f"r-{number}", at_ms, "ranker", "control", ("video-1",), None, f"student-{number}")
 
 
 def _of_next(event: Response) -> Response:
@@ -95,7 +95,7 @@ class TestOneIdTwice:
     def test_order_and_batches_do_not_matter(self, store_server: RedisServer) -> None:
         """Also when they name different students and variants."""
         early = _response(1, START)
-        late = Response("r-1", START + 50 * HOUR, "ranker", "treatment", early.items, "student-7")
+        late = Response("r-1", START + 50 * HOUR, "ranker", "treatment", early.items, None, "student-7")
         dumps = []
         for batches in ([[early, late]], [[late, early]], [[late], [early]], [[early], [late]], [[late, early, late]]):
             bench = Bench(store_server)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from monitor.config import DecisionSettings
-from monitor.events import Feedback, Item, Response
+from monitor.events import Feedback, Response
 from monitor.inference import Estimate
 from monitor.store import Advance, Position, Reader, Refusals
 from monitor.verdicts import Judgement
@@ -35,9 +35,9 @@ def _traffic(students: int = 160, days: int = 12) -> Events:
             at_ms = first + int(chance.integers(0, 5 * DAY))
             identity = f"r-{student}-{number}"
             shown = "treatment" if student % 50 == 0 and number else variant
-            items = (Item("video-1", 1), Item("video-2", 2))
+            items = ("video-1", "video-2")
             user = None if student % 40 == 3 else f"student-{student}"
-            events.append(Response(identity, at_ms, "ranker", shown, items, user))
+            events.append(Response(identity, at_ms, "ranker", shown, items, None, user))
             if chance.random() < 0.7:
                 score = float(chance.integers(0, 5))
                 events.append(Feedback(f"f-{identity}", identity, at_ms + HOUR, "rating", user, "video-2", score))

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -17,31 +17,33 @@ from typing import Any, Self
 from tests.servers.process import Process, free_port, need
 
 
-class PrometheusServer:
-    """A server that scrapes `targets` (host:port/path) every second."""
+def scraping(targets: Sequence[str]) -> dict[str, Any]:
+    """Return a configuration that scrapes targets (host:port/path) every second."""
+    jobs = []
+    for number, target in enumerate(targets):
+        address, _, path = target.partition("/")
+        jobs.append(
+            {"job_name": f"ab-monitor-{number}", "metrics_path": f"/{path}", "static_configs": [{"targets": [address]}]}
+        )
+    return {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
 
-    def __init__(self, targets: Sequence[str]) -> None:
+
+class PrometheusServer:
+    """A server with a configuration (see `scraping`), on `port` or any other, with further `flags`."""
+
+    def __init__(self, config: Mapping[str, Any], *flags: str, port: int | None = None) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="abm-prometheus-"))
-        self.port = free_port()
-        jobs = []
-        for number, target in enumerate(targets):
-            address, _, path = target.partition("/")
-            jobs.append(
-                {
-                    "job_name": f"job-{number}",
-                    "metrics_path": f"/{path}",
-                    "static_configs": [{"targets": [address]}],
-                }
-            )
-        config = self._directory / "prometheus.yml"
+        self.port = port or free_port()
+        path = self._directory / "prometheus.yml"
         # JSON is YAML.
-        config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}))
+        path.write_text(json.dumps(config))
         self.process = Process(
             [
                 need("prometheus", "prometheus"),
-                f"--config.file={config}",
+                f"--config.file={path}",
                 f"--storage.tsdb.path={self._directory / 'series'}",
                 f"--web.listen-address=127.0.0.1:{self.port}",
+                *flags,
             ],
             self._directory,
         )

@@ -111,7 +111,8 @@ def _judged(experiment: ExperimentSettings, response: Response, reactions: set[F
             latest[register] = each
     kinds: dict[str, int] = defaultdict(int)
     grades: dict[int, float] = {}
-    positions = {item.item_id: item.position for item in response.items}
+    ranks = response.ranks or range(1, len(response.items) + 1)
+    positions = dict(zip(response.items, ranks, strict=True))
     for each in latest.values():
         kinds[each.kind] += 1
         grade = _grade(experiment, each.kind, each.score)

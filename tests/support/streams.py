@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from monitor.config import DecaySpec, ExperimentSettings, MetricSpec, Settings
-from monitor.events import Feedback, Item, Response
+from monitor.events import Feedback, Response
 
 HOUR = 3_600_000
 START = 1_767_225_600_000
@@ -50,7 +50,8 @@ def _response(draw: st.DrawFn, number: int) -> Response:
         variant=draw(
             st.sampled_from([("control", "treatment")[student % 2]] * 8 + ["control", "treatment", "unknown"])
         ),
-        items=tuple(Item(f"video-{item}", position) for item, position in zip(items, positions, strict=True)),
+        items=tuple(f"video-{item}" for item in items),
+        ranks=None if positions == list(range(1, count + 1)) else tuple(positions),
         user_id=f"student-{student}" if student else None,
     )
 
@@ -78,7 +79,7 @@ def _reactions(draw: st.DrawFn, response: Response) -> list[Feedback]:
                 + draw(st.sampled_from([-1, 0, 1, HOUR, HOUR, 24 * HOUR, 24 * HOUR + 1])),
                 kind=kind,
                 user_id=draw(st.sampled_from([response.user_id, None, "student-9"])),
-                item_id=draw(st.sampled_from([item.item_id for item in response.items] + [None, "video-99"])),
+                item_id=draw(st.sampled_from([*response.items, None, "video-99"])),
                 score=draw(st.sampled_from(scores)),
             )
         )

@@ -16,15 +16,14 @@ from monitor.aggregates import (
     Groups,
     Layout,
     Series,
-    buckets,
     chunks_in_reach,
     decayed,
-    grouped,
     join_limbs,
     limbs,
     weights,
 )
 from monitor.config import DecaySpec
+from monitor.tally import Tally
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 DAY = 86_400_000
@@ -81,15 +80,15 @@ class TestDecayed:
         decay = EXPERIMENT.decay[0]
         assert decay.half_life_ms is not None
         layout = Layout(1, (30,))
+        tally = Tally(layout, [decay.half_life_ms])
         times = np.array([START + at for at, _ in events])
-        values = np.rint(np.array([[value] for _, value in events]) * 2**30).astype(np.int64)
-        rated = np.ones(len(times), dtype=np.int64)
-        terms = layout.response_terms(rated, values)
-        number, offset = buckets(times, decay.half_life_ms)
-        layout.place_in_bucket(terms, rated, values, offset)
-        numbers, records = grouped(number, terms)
+        values = np.rint(np.array([value for _, value in events]) * 2**30).astype(np.int64)
+        for at_ms, value in zip(times.tolist(), values.tolist(), strict=True):
+            tally.add_response(1, 0, at_ms, rated=True, values=[value])
+        numbers = np.array(sorted(tally.buckets[0]))
+        records = np.array([list(tally.buckets[0][number]) for number in numbers.tolist()])
         found = decayed(Series.read(records, numbers, decay.half_life_ms, layout).rated(0), int(times.max()), decay)
-        exact = decayed(Groups.single(times.astype(float), values[:, 0] / 2**30), int(times.max()), decay)
+        exact = decayed(Groups.single(times.astype(float), values / 2**30), int(times.max()), decay)
         assert found.mean == pytest.approx(exact.mean, rel=1e-4, abs=1e-9)
         assert found.effective_count == pytest.approx(exact.effective_count, rel=2e-4)
 
@@ -99,9 +98,11 @@ class TestBuckets:
 
     def test_a_chunk_is_one_half_life(self) -> None:
         """64 buckets, counted from the epoch."""
-        number, offset = buckets(np.array([0, HOUR - 1, HOUR]), HOUR)
-        assert number.tolist() == [0, BUCKETS_PER_CHUNK - 1, BUCKETS_PER_CHUNK]
-        assert offset.tolist() == [0, 1023, 0]
+        tally = Tally(Layout(1, (30,)), [HOUR])
+        for at_ms in (0, HOUR - 1, HOUR):
+            tally.add_response(1, 0, at_ms, rated=False, values=[0])
+        found = {number: list(record)[:2] for number, record in tally.buckets[0].items()}
+        assert found == {0: [1, 0], BUCKETS_PER_CHUNK - 1: [1, 1023], BUCKETS_PER_CHUNK: [1, 0]}
 
     def test_reach(self) -> None:
         """80 half-lives behind the newest, nothing after as_of, nothing before retention."""
@@ -126,7 +127,10 @@ class TestLimbs:
     def test_differences_return_to_zero(self) -> None:
         """What is taken away is exactly what was added."""
         layout = Layout.of(EXPERIMENT)
-        values = np.array([[3, -1, 2**30, 5, 2**31, 7]], dtype=np.int64)
-        terms = layout.response_terms(np.ones(1, dtype=np.int64), values)
-        assert not (terms - layout.response_terms(np.ones(1, dtype=np.int64), values)).any()
-        assert terms[0, 4 + 8] == 1  # the second metric is undefined
+        values = [3, -1, 2**30, 5, 2**31, 7]
+        tally = Tally(layout, [HOUR])
+        tally.add_response(1, 0, START, rated=True, values=values)
+        assert tally.responses[0][4 + 8] == 1  # the second metric is undefined
+        tally.add_response(-1, 0, START, rated=True, values=values)
+        for record in (tally.responses[0], *tally.buckets[0].values()):
+            assert not any(record)

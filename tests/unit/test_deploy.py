@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from deploy.alerting.rules import Addresses
 from monitor.config import load_settings
 from tests.servers.process import need
 
@@ -181,9 +182,27 @@ class TestWiring:
         prometheus = services["prometheus"]
         assert "--config.file=/etc/prometheus/prometheus.yml" in prometheus["command"]
         assert mounts(prometheus)["/etc/prometheus"] == "./prometheus"
-        assert (
-            f"--storage.tsdb.path={next(iter(set(mounts(prometheus)) - {'/etc/prometheus'}))}" in prometheus["command"]
-        )
+        places = {source: target for target, source in mounts(prometheus).items()}
+        assert f"--storage.tsdb.path={places['prometheus-data']}" in prometheus["command"]
+
+    def test_alerts_reach_the_alertmanager_and_link_to_what_can_be_reached(self, services: dict[str, JSON]) -> None:
+        """Rules are read from the mounted directory; addresses are those that a browser on this machine opens."""
+        config = read_yaml(DEPLOY / "prometheus" / "prometheus.yml")
+        (pattern,) = config["rule_files"]
+        assert [path.name for path in (DEPLOY / "prometheus").glob(pattern)] == ["ab-monitor.yml"]
+        (entry,) = config["alerting"]["alertmanagers"][0]["static_configs"]
+        assert entry["targets"] == ["alertmanager:9093"]
+        assert services["alertmanager"]["ports"] == ["127.0.0.1:9093:9093"]
+        assert "--config.file=/etc/alertmanager/alertmanager.yml" in services["alertmanager"]["command"]
+        assert mounts(services["alertmanager"])["/etc/alertmanager"] == "./alertmanager"
+
+        for service in ("prometheus", "alertmanager"):
+            port = services[service]["ports"][0].split(":")[1]
+            assert f"--web.external-url=http://localhost:{port}" in services[service]["command"]
+        places = {source: target for target, source in mounts(services["prometheus"]).items()}
+        assert f"--web.user-assets={places['../docs']}" in services["prometheus"]["command"]
+        assert Addresses().runbook == "http://localhost:9090/user/runbook.md"
+        assert services["grafana"]["ports"] == [f"127.0.0.1:{urlsplit(Addresses().grafana).port}:3000"]
 
     def test_grafana_is_given_its_data_source(self, services: dict[str, JSON]) -> None:
         """The data source is the Prometheus of this deployment and knows its scrape interval."""
@@ -206,7 +225,7 @@ class TestWiring:
         assert mounts(grafana)[provider["options"]["path"]] == "../grafana/dashboards"
         home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
         board = ROOT / "grafana" / "dashboards" / home.removeprefix(provider["options"]["path"]).lstrip("/")
-        assert json.loads(board.read_text(encoding="utf-8"))["uid"] == "abmonitor-experiment"
+        assert json.loads(board.read_text(encoding="utf-8"))["uid"] == "abmonitor-experiments"
 
 
 class TestImage:
@@ -250,13 +269,15 @@ LINTERS = {
     "hadolint": ["deploy/Dockerfile"],
     "check-jsonschema": ["--builtin-schema", "vendor.compose-spec", "deploy/compose.yaml"],
     "promtool": ["check", "config", "deploy/prometheus/prometheus.yml"],
+    "amtool": ["check-config", "deploy/alertmanager/alertmanager.yml"],
 }
+PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
 
 
 @pytest.mark.parametrize("linter", LINTERS)
 def test_the_formats_own_checkers_agree(linter: str) -> None:
-    """The Dockerfile, the compose file and the Prometheus configuration pass the checkers of their formats."""
+    """The Dockerfile, the compose file and all configurations pass the checkers of their formats."""
     beside_python = Path(sys.executable).parent / linter
-    program = str(beside_python) if beside_python.exists() else need(linter, "prometheus")
+    program = str(beside_python) if beside_python.exists() else need(linter, PACKAGES.get(linter, "–"))
     done = subprocess.run([program, *LINTERS[linter]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -57,7 +57,7 @@ class TestAccepted:
         """Every field that is used arrives."""
         event = DECODER.response(_bytes(RESPONSE), NOW)
         assert (event.response_id, event.timestamp_ms, event.variant) == ("r-1", 1_795_169_730_123, "treatment")
-        assert [(item.item_id, item.position) for item in event.items] == [("video-12", 1), ("video-13", 2)]
+        assert (event.items, event.ranks) == (("video-12", "video-13"), None)
         assert (event.user_id, event.query_id, event.latency_ms) == ("student-17", "q-3", 412)
 
     def test_the_documented_feedback(self) -> None:

@@ -87,6 +87,10 @@ class TestCollector:
             'abmonitor_metric_mean{decay="none",experiment="ranker-v2",metric="dcg@5",variant="control"} 2.030625'
             in lines
         )
+        assert (
+            'abmonitor_metric_standard_error{decay="24h",experiment="ranker-v2",metric="dcg@5",variant="control"} 0.09'
+            in lines
+        )
         assert not [line for line in lines if "mean" in line and "treatment" in line]
         assert not [line for line in lines if "last_event" in line and "treatment" in line]
         assert 'abmonitor_experiment_info{control="control",experiment="ranker-v2",primary="dcg@5"} 1.0' in lines

@@ -40,6 +40,7 @@ from monitor.inference import (
 )
 from monitor.ranking import SCALE
 from tests.support.streams import EXPERIMENT
+from tests.support.units import cohort_terms, unit_terms
 
 DAY = 86_400_000
 LAYOUT = Layout.of(EXPERIMENT)
@@ -236,8 +237,8 @@ class TestStored:
         shown, rated = rows[:, 0].astype(np.float64), rows[:, 1].astype(np.float64)
         number = rated - rows[:, 2 + LAYOUT.metrics + metric] if population == "rated" else shown
         sums, counts = rows[number > 0, 2 + metric] / SCALE, number[number > 0]
-        closed = closed_units(LAYOUT.cohort_terms(rows).sum(axis=0), LAYOUT, metric, population)
-        live = live_sums(LAYOUT.unit_terms(rows).sum(axis=0), LAYOUT, metric, population)
+        closed = closed_units(cohort_terms(LAYOUT, rows).sum(axis=0), LAYOUT, metric, population)
+        live = live_sums(unit_terms(LAYOUT, rows).sum(axis=0), LAYOUT, metric, population)
         expected_closed, expected_live = _units(sums / counts).estimate(), _ratios(sums, counts).estimate()
         assert (closed.units, live.units) == (len(counts), len(counts))
         for found, expected in ((closed.estimate(), expected_closed), (live.estimate(), expected_live)):
@@ -248,8 +249,8 @@ class TestStored:
         """The share of a student's responses that are rated is a metric like others."""
         rows = _students(np.random.default_rng(9), 300)
         shown, rated = rows[:, 0].astype(np.float64), rows[:, 1].astype(np.float64)
-        closed = closed_rated_shares(LAYOUT.cohort_terms(rows).sum(axis=0)).estimate()
-        live = live_rated_shares(LAYOUT.unit_terms(rows).sum(axis=0)).estimate()
+        closed = closed_rated_shares(cohort_terms(LAYOUT, rows).sum(axis=0)).estimate()
+        live = live_rated_shares(unit_terms(LAYOUT, rows).sum(axis=0)).estimate()
         for found, expected in ((closed, _units(rated / shown)), (live, _ratios(rated, shown))):
             assert found.mean == pytest.approx(expected.estimate().mean, rel=1e-8)
             assert found.variance == pytest.approx(expected.estimate().variance, rel=1e-6)
@@ -260,7 +261,7 @@ class TestStored:
         rows = np.zeros((5000, LAYOUT.sums_width), dtype=np.int64)
         rows[:, :2] = 1
         rows[:, 2 : 2 + LAYOUT.metrics] = round(value * SCALE)
-        estimate = closed_units(LAYOUT.cohort_terms(rows).sum(axis=0), LAYOUT, 0, "rated").estimate()
+        estimate = closed_units(cohort_terms(LAYOUT, rows).sum(axis=0), LAYOUT, 0, "rated").estimate()
         assert estimate.mean == pytest.approx(value)
         assert estimate.variance == 0.0
 

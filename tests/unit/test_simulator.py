@@ -6,12 +6,15 @@ import itertools
 import json
 import statistics
 import tomllib
+from collections import defaultdict
+from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
 from monitor.config.loading import settings_from
 from monitor.events import Decoder
-from monitor.ingest.simulator import Scenario, default_config, endless, generate, w1
+from monitor.ingest.simulator import Drop, Scenario, default_config, endless, generate, w1
 
 
 def test_an_endless_stream_never_goes_back_and_repeats_no_id() -> None:
@@ -51,9 +54,49 @@ def test_a_response_of_the_measured_workload_has_the_size_that_is_said() -> None
         ({"shares": {"a": 1.5, "b": -0.5}, "effects": {}}, "share: got 1.5 for a"),
         ({"shares": {"a": 0.5}, "effects": {}}, "sum to 1"),
         ({"responses": 0}, "responses: got 0"),
+        ({"feedback_delay_s": 0}, "feedback delay: got 0 s"),
+        ({"drop": Drop("other", 0.5, 0)}, "drop: got 0.5 for 'other', expected 0 to 1 for one of control, treatment"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(change: dict[str, object], said: str) -> None:
     """Name, value, expectation."""
     with pytest.raises(ValueError, match=said):
         Scenario(**change)  # type: ignore[arg-type]
+
+
+def _mean_scores(scenario: Scenario) -> dict[tuple[str, bool], float]:
+    """Return the mean score of first ratings, by variant and whether the answer was given in the second half."""
+    answers: dict[str, tuple[str, bool]] = {}
+    scores: dict[str, list[int]] = defaultdict(list)
+    for event in map(json.loads, (event.payload for event in generate(scenario))):
+        if "items" in event:
+            middle_ms = scenario.start_ms + scenario.days * 43_200_000
+            at_ms = datetime.fromisoformat(event["timestamp"]).timestamp() * 1000
+            answers[event["response_id"]] = (event["variant"], at_ms >= middle_ms)
+        elif event["kind"] == "rating" and not event["feedback_id"].endswith("b"):
+            scores[event["response_id"]].append(event["score"])
+    by_half: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for response, given in scores.items():
+        by_half[answers[response]] += given
+    return {half: statistics.mean(given) for half, given in by_half.items()}
+
+
+def test_a_drop_takes_a_share_of_one_variants_quality_from_a_moment_on() -> None:
+    """Before it and elsewhere nothing changes; half the quality is about half the score."""
+    calm = Scenario(responses=8_000, students=500, days=2)
+    dropped = replace(calm, drop=Drop("treatment", 0.5, calm.start_ms + 86_400_000))
+    before, after = _mean_scores(calm), _mean_scores(dropped)
+    assert {half for half in before if before[half] != after[half]} == {("treatment", True)}
+    assert after["treatment", True] == pytest.approx(before["treatment", True] / 2, rel=0.15)
+
+
+def test_ratings_come_as_fast_as_is_said() -> None:
+    """The median delay, in event time."""
+    events = [json.loads(event.payload) for event in generate(Scenario(responses=4_000, feedback_delay_s=2))]
+    given = {each["response_id"]: each["timestamp"] for each in events if "items" in each}
+    delays = [
+        each["timestamp"] / 1000 - datetime.fromisoformat(given[each["response_id"]]).timestamp()
+        for each in events
+        if each.get("feedback_id", "").endswith("-0")
+    ]
+    assert statistics.median(delays) == pytest.approx(2, rel=0.1)

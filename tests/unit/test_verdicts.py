@@ -21,6 +21,7 @@ from monitor.inference.evidence import Arms
 from monitor.ranking import SCALE
 from monitor.verdicts import Judgement, StoredStudents, judge, stretches
 from tests.support.streams import EXPERIMENT
+from tests.support.units import cohort_terms, unit_terms
 
 DAY = 86_400_000
 FIRST = 20_454
@@ -49,10 +50,10 @@ def stored(experiment: ExperimentSettings, seen: Sequence[Seen], **more: Any) ->
     for each in seen:
         total = round(each.value * SCALE) * each.rated
         sums = np.array([[each.responses, each.rated, *[total] * METRICS, *[0] * METRICS]])
-        units[each.variant] += layout.unit_terms(sums)[0] * each.alike
+        units[each.variant] += unit_terms(layout, sums)[0] * each.alike
         units[each.variant][0] += each.alike
         cohort = cohorts[each.variant].setdefault(each.day, np.zeros(layout.cohort_width, dtype=np.int64))
-        cohort += layout.cohort_terms(sums)[0] * each.alike
+        cohort += cohort_terms(layout, sums)[0] * each.alike
         cohort[0] += each.alike
     newest_ms = max((each.day * DAY + DAY // 2 for each in seen), default=None)
     return StoredStudents(**{"units": units, "cohorts": cohorts, "newest_ms": newest_ms, **more})

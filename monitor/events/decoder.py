@@ -1,4 +1,4 @@
-"""Wire format → `Response` and `Feedback`, or a `Refusal` with its reason (docs/events.md).
+"""Bytes → `Response` and `Feedback`, or a `Refusal` with its reason.
 
 A well-formed event is decoded and checked in one pass. Only when that fails is the event taken apart slowly, to see
 whether it is wrapped in a CloudEvents envelope and what exactly is wrong with it.
@@ -8,105 +8,24 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar, final
 
 import msgspec
 
 from monitor.config import Settings
 from monitor.errors import Refusal
+from monitor.events.records import LARGEST_POSITION, Feedback, Response, WireFeedback, WireResponse
 
-REASONS: Final[Mapping[str, str]] = {
-    "empty_payload": "the message has no value, or an empty one",
-    "payload_too_large": "the message is longer than limits.max_payload_bytes",
-    "invalid_json": "the message is not JSON in UTF-8, or is nested too deeply",
-    "not_an_object": "the message, or the data of its envelope, is JSON but not an object",
-    "invalid_envelope": "the CloudEvents envelope has no usable data",
-    "missing_field": "a required field is absent",
-    "wrong_type": "a field has another JSON type than its definition",
-    "invalid_id": "an id is empty, longer than limits.max_id_length, or not text",
-    "invalid_timestamp": "the timestamp cannot be read, is before 1970 or after 9999",
-    "timestamp_without_offset": "the timestamp does not say which offset from UTC it has",
-    "timestamp_in_future": "the timestamp is further ahead than limits.max_clock_skew",
-    "list_too_long": "there are more items than limits.max_items",
-    "invalid_position": "a position is not a number from 1 to 1000000",
-    "repeated_position": "two items have the same position",
-    "repeated_item": "one item stands in the list twice",
-    "invalid_score": "the score is negative or not finite",
-    "score_out_of_scale": "the score is above the scale that every experiment declares for the kind",
-    "invalid_kind": "the kind is empty, longer than 64 characters, not printable, or begins with +",
-    "invalid_latency": "latency_ms is negative or not finite",
-}
-
-_LARGEST_POSITION: Final = 1_000_000
 _LONGEST_KIND: Final = 64
 LATEST_MS: Final = 253_402_300_799_999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_TIME: Final = 40
 
-Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+Wire = TypeVar("Wire", WireResponse, WireFeedback)
 
-
-class Item(msgspec.Struct, frozen=True, gc=False):
-    """One video of a ranked answer."""
-
-    item_id: Text
-    position: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST_POSITION)]
-
-
-class Response(msgspec.Struct, frozen=True, gc=False):
-    """One answer of the bot; `timestamp_ms` is its event time."""
-
-    response_id: str
-    timestamp_ms: int
-    experiment: str
-    variant: str
-    items: tuple[Item, ...]
-    user_id: str | None = None
-    query_id: str | None = None
-    category: str | None = None
-    latency_ms: float | None = None
-
-
-class Feedback(msgspec.Struct, frozen=True, gc=False):
-    """One reaction of a student to a response (`item_id` None: to the whole answer)."""
-
-    feedback_id: str
-    response_id: str
-    timestamp_ms: int
-    kind: str
-    user_id: str | None = None
-    item_id: str | None = None
-    score: float = 1.0
-
-
-class _WireResponse(msgspec.Struct, gc=False):
-    response_id: Text
-    timestamp: str | int
-    experiment: Text
-    variant: Text
-    items: tuple[Item, ...]
-    user_id: Text | None = None
-    query_id: Text | None = None
-    category: str | None = None
-    latency_ms: float | None = None
-
-
-class _WireFeedback(msgspec.Struct, gc=False):
-    feedback_id: Text
-    response_id: Text
-    timestamp: str | int
-    kind: Text
-    user_id: Text | None = None
-    item_id: Text | None = None
-    score: float = 1.0
-
-
-Wire = TypeVar("Wire", _WireResponse, _WireFeedback)
-
-_response_from: Final = msgspec.json.Decoder(_WireResponse).decode
-_feedback_from: Final = msgspec.json.Decoder(_WireFeedback).decode
+_response_from: Final = msgspec.json.Decoder(WireResponse).decode
+_feedback_from: Final = msgspec.json.Decoder(WireFeedback).decode
 _anything_from: Final = msgspec.json.Decoder().decode
 
 
@@ -165,7 +84,7 @@ def _checked(fields: dict[str, Any], wire: type[Wire]) -> Wire:
     """Return the wire record that the fields make, or the refusal that says which of them does not fit."""
     for field in msgspec.structs.fields(wire):
         if field.required and field.name not in fields:
-            raise Refusal("missing_field", f"{field.name}: expected in every {wire.__name__[5:].lower()}")
+            raise Refusal("missing_field", f"{field.name}: expected in every {wire.__name__[4:].lower()}")
     for field in msgspec.structs.fields(wire):
         if field.name in fields and field.name != "items":
             try:
@@ -205,10 +124,11 @@ def _check_items(items: object) -> None:
         position = item["position"]
         if isinstance(position, bool) or not isinstance(position, int):
             raise Refusal("wrong_type", f"{where}.position: expected an integer")
-        if not 1 <= position <= _LARGEST_POSITION:
-            raise Refusal("invalid_position", f"{where}.position: expected 1 to {_LARGEST_POSITION}")
+        if not 1 <= position <= LARGEST_POSITION:
+            raise Refusal("invalid_position", f"{where}.position: expected 1 to {LARGEST_POSITION}")
 
 
+@final
 class Decoder:
     """Decodes messages under the limits and the declared score scales of the settings."""
 
@@ -233,7 +153,7 @@ class Decoder:
         try:
             wire = _response_from(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._response(self._slowly(payload, _WireResponse), now_ms)
+            return self._response(self._slowly(payload, WireResponse), now_ms)
         return self._response(wire, now_ms)
 
     def feedback(self, payload: bytes | None, now_ms: int) -> Feedback:
@@ -242,7 +162,7 @@ class Decoder:
         try:
             wire = _feedback_from(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._feedback(self._slowly(payload, _WireFeedback), now_ms)
+            return self._feedback(self._slowly(payload, WireFeedback), now_ms)
         return self._feedback(wire, now_ms)
 
     def event(self, payload: bytes | None, now_ms: int) -> Response | Feedback:
@@ -257,8 +177,8 @@ class Decoder:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             fields = _unwrapped(payload)
             if "feedback_id" in fields:
-                return self._feedback(_checked(fields, _WireFeedback), now_ms)
-            return self._response(_checked(fields, _WireResponse), now_ms)
+                return self._feedback(_checked(fields, WireFeedback), now_ms)
+            return self._response(_checked(fields, WireResponse), now_ms)
         return self._response(wire, now_ms)
 
     def _sized(self, payload: bytes | None) -> bytes:
@@ -287,15 +207,21 @@ class Decoder:
             except UnicodeEncodeError:
                 raise Refusal("invalid_id", f"{name}: expected text that UTF-8 can write") from None
 
-    def _response(self, wire: _WireResponse, now_ms: int) -> Response:
-        items = wire.items
-        count = len(items)
+    def _response(self, wire: WireResponse, now_ms: int) -> Response:
+        count = len(wire.items)
         if count > self._max_items:
             raise Refusal("list_too_long", f"items: {count}, expected at most {self._max_items}")
-        ids = {item.item_id for item in items}
-        if len(ids) != count:
+        ids: list[str] = []
+        positions: list[int] = []
+        in_order = True
+        for item in wire.items:
+            ids.append(item.item_id)
+            position: int = item.position
+            positions.append(position)
+            in_order = in_order and position == len(ids)
+        if len(set(ids)) != count:
             raise Refusal("repeated_item", "items: expected each item_id once")
-        if len({item.position for item in items}) != count:
+        if not in_order and len(set(positions)) != count:
             raise Refusal("repeated_position", "items: expected each position once")
         self._id("response_id", wire.response_id)
         self._id("user_id", wire.user_id)
@@ -310,14 +236,15 @@ class Decoder:
             self._time(wire.timestamp, now_ms),
             wire.experiment,
             wire.variant,
-            items,
+            tuple(ids),
+            None if in_order else tuple(positions),
             wire.user_id,
             wire.query_id,
             wire.category,
             latency_ms,
         )
 
-    def _feedback(self, wire: _WireFeedback, now_ms: int) -> Feedback:
+    def _feedback(self, wire: WireFeedback, now_ms: int) -> Feedback:
         kind, score = wire.kind, wire.score
         if len(kind) > _LONGEST_KIND or kind[0] == "+" or not kind.isprintable():
             raise Refusal("invalid_kind", f"kind: expected 1 to {_LONGEST_KIND} printable characters, the first not +")

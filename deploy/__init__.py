@@ -1,0 +1,1 @@
+"""How the monitor is deployed; what is long or must agree is made by code."""

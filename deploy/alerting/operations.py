@@ -1,0 +1,236 @@
+"""Alerts about the monitor itself: it is gone, waits, lags, refuses or loses events.
+
+`job` and `instance` are given by Prometheus. The jobs that scrape the monitor have names that begin with `ab-monitor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Literal
+
+from deploy.alerting.rules import Alert, Recording
+from grafana import boards
+
+JOBS: Final = 'job=~"ab-monitor.*"'
+FEW: Final = 20
+"""Up to this many events in a window no share of them is worth waking anybody."""
+
+_alert = partial(Alert, team="operations", board=boards.PIPELINE)
+
+REACHABILITY: Final = (
+    _alert(
+        name="AbMonitorDown",
+        concern="down",
+        severity="critical",
+        expr=f"absent(up{{{JOBS}}} == 1)",
+        pending="3m",
+        summary="Prometheus reaches no AB Monitor",
+        description="No replica answers a scrape, or none is configured. Nothing is counted and no other alert of AB"
+        " Monitor can fire. Kafka keeps the events meanwhile.",
+    ),
+    _alert(
+        name="AbMonitorTargetDown",
+        concern="down",
+        severity="warning",
+        expr=f"min by (job, instance) (up{{{JOBS}}}) == 0",
+        pending="5m",
+        keep="5m",
+        summary="{{ $labels.instance }} ({{ $labels.job }}) does not answer",
+        description="Prometheus does not reach this page of this replica. If another replica runs, it takes over the"
+        " partitions.",
+    ),
+    _alert(
+        name="AbMonitorRestarting",
+        concern="restarting",
+        severity="critical",
+        expr=f"max by (job, instance) (changes(process_start_time_seconds{{{JOBS}}}[30m])) >= 3",
+        keep="15m",
+        summary="{{ $labels.instance }} starts again and again",
+        description="{{ $value }} starts in 30 minutes. The monitor ends itself rather than count wrongly; its exit"
+        " code and its last line say why.",
+    ),
+    _alert(
+        name="AbMonitorStoreDown",
+        concern="store-down",
+        severity="critical",
+        # Both pages must say so: before its first position the consumer has not asked the store yet.
+        expr="max by (instance) (abmonitor_store_up) == 0",
+        pending="2m",
+        keep="2m",
+        summary="{{ $labels.instance }} does not reach its store",
+        description="Redis or Valkey is out of reach or refuses writes. The monitor waits with its events in hand and"
+        " goes on by itself; nothing is lost as long as Kafka keeps the events.",
+    ),
+)
+
+
+def _paused(name: str, severity: Literal["critical", "warning"], pending: str) -> Alert:
+    return _alert(
+        name=name,
+        concern="paused",
+        severity=severity,
+        expr="max by (job, instance) (abmonitor_paused) == 1",
+        pending=pending,
+        keep="2m",
+        summary=f"{{{{ $labels.instance }}}} has not consumed for {pending}",
+        description="It waits for the store, for Kafka or for the dead-letter topic, and will go on by itself. Its"
+        " /-/ready says for which. When Kafka's retention is over before that, events are lost.",
+    )
+
+
+def _lag(name: str, severity: Literal["critical", "warning"], seconds: int, pending: str) -> Alert:
+    return _alert(
+        name=name,
+        concern="lag",
+        severity=severity,
+        expr=f"max by (topic) (abmonitor_consumer_lag_seconds) > {seconds}",
+        pending=pending,
+        keep="5m",
+        summary="{{ $labels.topic }} is {{ $value | humanizeDuration }} behind",
+        description=f"For {pending} the slowest partition has been more than {seconds} seconds behind. Boards and"
+        " alerts show the past. The numbers will be right when it has caught up.",
+    )
+
+
+def _share(record: str, counted: str, window: str) -> Recording:
+    """Return the share of a topic's events in the window that `counted` selects, where there were more than a few."""
+    found = f"sum by (topic) (increase({counted}[{window}]))"
+    every = f"sum by (topic) (increase(abmonitor_events_total[{window}]))"
+    return Recording(record, f"({found} > {FEW})\n/\n{every}")
+
+
+REFUSED_SHORT: Final = "topic:abmonitor_rejected_events:share10m"
+REFUSED_LONG: Final = "topic:abmonitor_rejected_events:share6h"
+LATE: Final = "topic:abmonitor_late_events:share1h"
+ADDED: Final = "topic:abmonitor_events:added30m"
+
+RECORDINGS: Final = (
+    _share(REFUSED_SHORT, "abmonitor_rejected_events_total", "10m"),
+    _share(REFUSED_LONG, "abmonitor_rejected_events_total", "6h"),
+    _share(LATE, 'abmonitor_events_total{outcome="late"}', "1h"),
+    Recording(ADDED, "sum by (topic) (increase(abmonitor_events_total[30m]))"),
+)
+
+FLOW: Final = (
+    _paused("AbMonitorPaused", "warning", "5m"),
+    _paused("AbMonitorPausedLong", "critical", "30m"),
+    _lag("AbMonitorLag", "warning", 120, "30m"),
+    _lag("AbMonitorLagSevere", "critical", 900, "5m"),
+    _alert(
+        name="AbMonitorTopicSilent",
+        concern="topic-silent",
+        severity="warning",
+        expr=f"""
+        {ADDED} offset 1d > 100
+        and
+        {ADDED} offset 7d > 100
+        and
+        {ADDED} == 0
+        """,
+        pending="5m",
+        keep="15m",
+        summary="Nothing arrives on {{ $labels.topic }}",
+        description="No event in 30 minutes. At this time yesterday and a week ago there were more than a hundred"
+        ' ({{ $value | printf "%.0f" }} yesterday).',
+        shown="2d",
+    ),
+    _alert(
+        name="AbMonitorCommitConflicts",
+        concern="commit-conflicts",
+        severity="warning",
+        expr=f"""
+        sum(increase(abmonitor_commit_conflicts_total[30m]))
+        / (sum(increase(abmonitor_commit_conflicts_total[30m])) + sum(increase(abmonitor_commit_seconds_count[30m])))
+        > 0.2
+        and
+        sum(increase(abmonitor_commit_conflicts_total[30m])) > {FEW}
+        """,
+        pending="30m",
+        keep="15m",
+        summary="{{ $value | humanizePercentage }} of the writes are refused by the store",
+        description="Replicas change the same positions or rows. The numbers stay right, but work is done twice:"
+        " events are not keyed by student, or two deployments share one store.",
+    ),
+    _alert(
+        name="AbMonitorConsumerStalls",
+        concern="consumer-stalls",
+        severity="warning",
+        expr="sum by (job, instance) (increase(abmonitor_consumer_restarts_total[1h])) > 2",
+        keep="30m",
+        summary="{{ $labels.instance }} stalls again and again",
+        description='{{ $value | printf "%.0f" }} times in an hour its Kafka consumer got nothing for 30 seconds'
+        " although there was something, and joined its group anew.",
+    ),
+)
+
+LOSSES: Final = (
+    _alert(
+        name="AbMonitorRejectsSevere",
+        concern="rejects",
+        severity="critical",
+        expr=f"{REFUSED_SHORT} > 0.2",
+        pending="5m",
+        keep="15m",
+        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are refused",
+        description="A producer sends what is no acceptable event. Each is kept in the dead-letter topic. If it goes"
+        " on, the monitor stops rather than drain the topic into the dead letters.",
+    ),
+    _alert(
+        name="AbMonitorRejects",
+        concern="rejects",
+        severity="warning",
+        expr=f"""
+        {REFUSED_LONG} > 0.01
+        and
+        sum by (topic) (increase(abmonitor_rejected_events_total[30m])) > 0
+        """,
+        pending="15m",
+        keep="30m",
+        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are refused",
+        description="Over the last six hours, and it goes on. One producer is broken, or a limit is too low. What it"
+        " sends is missing in the numbers and kept in the dead-letter topic.",
+        shown="12h",
+    ),
+    _alert(
+        name="AbMonitorDeadLetters",
+        concern="dead-letters",
+        severity="info",
+        expr="sum by (topic, reason) (increase(abmonitor_rejected_events_total[1h])) > 0",
+        keep="1h",
+        summary="New dead letters: {{ $labels.reason }} in {{ $labels.topic }}",
+        description='About {{ $value | printf "%.0f" }} events were refused in the last hour. They can be repaired and'
+        " sent again for as long as the dead-letter topic keeps them.",
+    ),
+    _alert(
+        name="AbMonitorLostEvents",
+        concern="lost-events",
+        severity="critical",
+        # The counter appears with its first loss, which an increase cannot see: a new series counts as a whole.
+        expr="""
+        sum by (topic, partition) (increase(abmonitor_lost_events_total[6h])) > 0
+        or
+        sum by (topic, partition) (
+          abmonitor_lost_events_total unless last_over_time(abmonitor_lost_events_total[6h] offset 6h)
+        ) > 0
+        """,
+        summary='{{ $value | printf "%.0f" }} events of {{ $labels.topic }}/{{ $labels.partition }} are lost',
+        description="Kafka no longer held them when they were to be applied, and the monitor went on without them, as"
+        ' kafka.on_lost_history = "continue" says. The numbers of that time are too small.',
+        shown="12h",
+    ),
+    _alert(
+        name="AbMonitorLateEvents",
+        concern="late-events",
+        severity="warning",
+        expr=f"{LATE} > 0.01",
+        pending="15m",
+        keep="30m",
+        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} come too late to count",
+        description="They are about responses older than feedback_window + allowed_lateness and are not in the numbers."
+        " A producer holds events back, or old ones are sent again.",
+        shown="12h",
+    ),
+)
+
+ALERTS: Final[Sequence[Alert]] = (*REACHABILITY, *FLOW, *LOSSES)

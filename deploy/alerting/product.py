@@ -1,0 +1,349 @@
+"""Alerts about the variants: their quality drops, they fall silent, they do harm, or their comparison is not fair.
+
+Drops are watched on decayed means, so they warn; they do not decide. Only the primary metric of an experiment is
+watched: every further metric would be a further chance of a false alarm.
+
+Each drop comes twice. The fast one looks at decays of up to three hours and wants a large drop; the slow one looks at
+longer decays and is content with a small one. Both want the drop to exceed `ERRORS` standard errors. At one independent
+look per half-life that is a false alarm in 30 000 looks if responses are independent; it leaves room for the responses
+of one student being alike.
+
+Harm, the sample ratio and crossovers are what a verdict goes by: sums over all time, valid at every look. Such sums
+stay when an experiment is over, so they are watched until a day after its last response.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from deploy.alerting.rules import Alert, Recording
+from grafana import boards
+
+FAST: Final = 'decay=~"[0-9]+[sm]|[1-3]h"'
+SLOW: Final = 'decay!~"[0-9]+[sm]|[1-3]h"'
+READABLE_COUNT: Final = 100
+"""Effective responses from which on a decayed mean is watched."""
+ERRORS: Final = 4
+LARGE_DROP: Final = 0.15
+SMALL_DROP: Final = 0.05
+EXPECTED_COUNT: Final = 20
+"""Silence means something where this many would have been usual; by Poisson's law chance has a part of e⁻²⁰ in it."""
+MISMATCH: Final = round(math.log(100), 5)
+"""The logarithm of e from which on the sample ratio alarms: chance gets there once in 100 experiments, ever."""
+CROSSOVERS: Final = 0.01
+"""The share of students above which a verdict is invalid (docs/statistics.md)."""
+FEW_CROSSOVERS: Final = 10
+"""So many students may share a device or a login."""
+
+_PRIMARY: Final = 'label_replace(abmonitor_experiment_info, "metric", "$1", "primary", "(.+)")'
+_CONTROL: Final = 'label_replace(abmonitor_experiment_info, "variant", "$1", "control", "(.+)")'
+_SERIES: Final = "experiment_variant_metric_decay:abmonitor_primary"
+MEAN: Final = f"{_SERIES}_mean:readable"
+ERROR: Final = f"{_SERIES}_standard_error:max"
+PAST: Final = f"{_SERIES}_mean:past"
+CONTROL_MEAN: Final = "experiment_metric_decay:abmonitor_primary_mean:control"
+CONTROL_ERROR: Final = "experiment_metric_decay:abmonitor_primary_standard_error:control"
+BELOW_PAST: Final = f"{_SERIES}_mean:share_below_past"
+BELOW_CONTROL: Final = f"{_SERIES}_mean:share_below_control"
+ERRORS_BELOW_PAST: Final = f"{_SERIES}_mean:errors_below_past"
+ERRORS_BELOW_CONTROL: Final = f"{_SERIES}_mean:errors_below_control"
+
+
+def _of_control(series: str) -> str:
+    return f"""
+        max by (experiment, metric, decay) (
+          {series}
+          and on (experiment, variant)
+          {_CONTROL}
+        )
+    """
+
+
+RECORDINGS: Final = (
+    # Decayed means that are worth watching: of the primary metric, on enough responses, and of a variant that lives.
+    Recording(
+        MEAN,
+        f"""
+        max by (experiment, variant, metric, decay) (abmonitor_metric_mean{{decay!="none"}})
+        and on (experiment, metric)
+        {_PRIMARY}
+        and on (experiment, variant, metric, decay)
+        (abmonitor_metric_effective_count >= {READABLE_COUNT})
+        and on (experiment, variant)
+        (time() - abmonitor_variant_last_event_timestamp_seconds < 3600)
+        """,
+    ),
+    Recording(
+        ERROR,
+        f"""
+        max by (experiment, variant, metric, decay) (abmonitor_metric_standard_error)
+        and on (experiment, variant, metric, decay)
+        {MEAN}
+        """,
+    ),
+    # What the variant's mean used to be. The last hours are left out, because the mean of now is made of them; the
+    # oldest part of the window must be there, or the experiment is too young to have a past.
+    Recording(
+        PAST,
+        f"""
+        (
+          avg_over_time({MEAN}{{{FAST}}}[1d] offset 3h)
+          and
+          present_over_time({MEAN}{{{FAST}}}[6h] offset 21h)
+        )
+        or
+        (
+          avg_over_time({MEAN}{{{SLOW}}}[4d] offset 2d)
+          and
+          present_over_time({MEAN}{{{SLOW}}}[1d] offset 5d)
+        )
+        """,
+    ),
+    Recording(BELOW_PAST, f"1 - {MEAN} / ({PAST} > 0)"),
+    Recording(ERRORS_BELOW_PAST, f"({PAST} - {MEAN}) / {ERROR}"),
+    Recording(CONTROL_MEAN, _of_control(MEAN)),
+    Recording(CONTROL_ERROR, _of_control(ERROR)),
+    Recording(
+        BELOW_CONTROL,
+        f"""
+        1 - {MEAN}
+        / on (experiment, metric, decay) group_left ()
+        ({CONTROL_MEAN} > 0)
+        unless on (experiment, variant)
+        {_CONTROL}
+        """,
+    ),
+    Recording(
+        ERRORS_BELOW_CONTROL,
+        f"""
+        ({MEAN} - on (experiment, metric, decay) group_left () {CONTROL_MEAN})
+        / -sqrt({ERROR} ^ 2 + on (experiment, metric, decay) group_left () {CONTROL_ERROR} ^ 2)
+        unless on (experiment, variant)
+        {_CONTROL}
+        """,
+    ),
+    # Traffic; a revision or a rebuild may lower the numbers, which is no traffic.
+    *(
+        Recording(
+            f"experiment_variant:{name}:added{window}",
+            f"clamp_min(max by (experiment, variant) (delta({name}[{window}])), 0)",
+        )
+        for name, window in (
+            ("abmonitor_responses", "30m"),
+            ("abmonitor_responses", "2h"),
+            ("abmonitor_responses", "1d"),
+            ("abmonitor_rated_responses", "2h"),
+            ("abmonitor_rated_responses", "1d"),
+        )
+    ),
+)
+
+_CHECK = "This is a warning from a decayed number, not a verdict: check before you stop an experiment."
+_VARIABLES = ("experiment", "metric", "decay")
+
+DROPS: Final = (
+    Alert(
+        name="AbMonitorDropFast",
+        concern="drop",
+        severity="critical",
+        team="product",
+        expr=f"""
+        {BELOW_PAST}{{{FAST}}} > {LARGE_DROP}
+        and
+        {ERRORS_BELOW_PAST} > {ERRORS}
+        """,
+        pending="10m",
+        keep="30m",
+        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
+        " {{ $value | humanizePercentage }}",
+        description="Decayed over {{ $labels.decay }}, it is {{ $value | humanizePercentage }} below the variant's own"
+        f" mean of the day before, by more than {ERRORS} standard errors. If the control has dropped as well, the cause"
+        f" is not the variant. {_CHECK}",
+        board=boards.EXPERIMENT,
+        variables=_VARIABLES,
+        shown="2d",
+    ),
+    Alert(
+        name="AbMonitorDropSlow",
+        concern="drop",
+        severity="warning",
+        team="product",
+        expr=f"""
+        {BELOW_PAST}{{{SLOW}}} > {SMALL_DROP}
+        and
+        {ERRORS_BELOW_PAST} > {ERRORS}
+        """,
+        pending="1h",
+        keep="6h",
+        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has sunk by"
+        " {{ $value | humanizePercentage }}",
+        description="Decayed over {{ $labels.decay }}, it is {{ $value | humanizePercentage }} below the variant's own"
+        f" mean of two to six days ago, by more than {ERRORS} standard errors. {_CHECK}",
+        board=boards.EXPERIMENT,
+        variables=_VARIABLES,
+        shown="7d",
+    ),
+    Alert(
+        name="AbMonitorBehindControlFast",
+        concern="behind-control",
+        severity="critical",
+        team="product",
+        expr=f"""
+        {BELOW_CONTROL}{{{FAST}}} > {LARGE_DROP}
+        and
+        {ERRORS_BELOW_CONTROL} > {ERRORS}
+        and
+        present_over_time({MEAN}[1h] offset 6h)
+        """,
+        pending="10m",
+        keep="30m",
+        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) is"
+        " {{ $value | humanizePercentage }} below the control",
+        description="Decayed over {{ $labels.decay }}, the variant is {{ $value | humanizePercentage }} worse than the"
+        f" control, by more than {ERRORS} standard errors of the difference. {_CHECK}",
+        board=boards.EXPERIMENT,
+        variables=_VARIABLES,
+        shown="2d",
+    ),
+    Alert(
+        name="AbMonitorBehindControlSlow",
+        concern="behind-control",
+        severity="warning",
+        team="product",
+        expr=f"""
+        {BELOW_CONTROL}{{{SLOW}}} > {SMALL_DROP}
+        and
+        {ERRORS_BELOW_CONTROL} > {ERRORS}
+        and
+        present_over_time({MEAN}[6h] offset 2d)
+        """,
+        pending="1h",
+        keep="6h",
+        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) stays"
+        " {{ $value | humanizePercentage }} below the control",
+        description="Decayed over {{ $labels.decay }}, the variant is {{ $value | humanizePercentage }} worse than the"
+        f" control, by more than {ERRORS} standard errors of the difference. {_CHECK}",
+        board=boards.EXPERIMENT,
+        variables=_VARIABLES,
+        shown="7d",
+    ),
+)
+
+SILENCES: Final = (
+    Alert(
+        name="AbMonitorVariantSilent",
+        concern="variant-silent",
+        severity="critical",
+        team="operations",
+        # Its usual share of what all variants of the experiment got by now.
+        expr=f"""
+        experiment_variant:abmonitor_responses:added1d
+        / on (experiment) group_left ()
+        (sum by (experiment) (experiment_variant:abmonitor_responses:added1d) > 0)
+        * on (experiment) group_left ()
+        sum by (experiment) (experiment_variant:abmonitor_responses:added30m)
+        > {EXPECTED_COUNT}
+        and
+        experiment_variant:abmonitor_responses:added30m == 0
+        """,
+        pending="5m",
+        keep="15m",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) answers no more",
+        description="No response of this variant in 30 minutes, while the others went on:"
+        ' {{ $value | printf "%.0f" }} would have been usual. Its bot or its routing has stopped, or what it sends'
+        " is refused.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+    ),
+    Alert(
+        name="AbMonitorFeedbackSilent",
+        concern="feedback-silent",
+        severity="warning",
+        team="operations",
+        # As many of the new responses as are usually rated.
+        expr=f"""
+        experiment_variant:abmonitor_rated_responses:added1d
+        / (experiment_variant:abmonitor_responses:added1d > 0)
+        * experiment_variant:abmonitor_responses:added2h
+        > {EXPECTED_COUNT}
+        and
+        experiment_variant:abmonitor_rated_responses:added2h == 0
+        """,
+        pending="15m",
+        keep="30m",
+        summary="Nobody rates {{ $labels.variant }} ({{ $labels.experiment }}) any more",
+        description='It answers, but no answer was rated in two hours: {{ $value | printf "%.0f" }} ratings would have'
+        " been usual. Its means stand still, so they cannot warn of a drop. The rating widget or its topic has"
+        " probably stopped.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+    ),
+)
+
+_GOES_ON: Final = "(time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)"
+
+DECISIONS: Final = (
+    Alert(
+        name="AbMonitorHarm",
+        concern="harm",
+        severity="critical",
+        team="product",
+        expr=f"""
+        max by (experiment, variant) (abmonitor_verdict{{state="stop_harm"}}) == 1
+        and on (experiment)
+        {_GOES_ON}
+        """,
+        pending="10m",
+        keep="1h",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) does harm: stop it",
+        description="The verdict is stop_harm: the loss on the primary metric is beyond the declared margin, or a"
+        " guardrail is crossed. Unlike a drop of a decayed mean this is a decision, right at every look.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
+    Alert(
+        name="AbMonitorSampleRatio",
+        concern="sample-ratio",
+        severity="warning",
+        team="product",
+        expr=f"""
+        max by (experiment) (abmonitor_sample_ratio_log_e) >= {MISMATCH}
+        and on (experiment)
+        {_GOES_ON}
+        """,
+        pending="10m",
+        keep="1h",
+        summary="Students of {{ $labels.experiment }} are not split as intended",
+        description='The evidence is {{ $value | printf "%.1f" }} (ln e); chance alone reaches'
+        f" {MISMATCH:.1f} once in 100 experiments. The assignment, a redirect or the logging is broken, and no effect"
+        " measured on such students means much: the verdict is invalid.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
+    Alert(
+        name="AbMonitorCrossovers",
+        concern="crossovers",
+        severity="warning",
+        team="product",
+        expr=f"""
+        (max by (experiment) (abmonitor_crossover_students) >= {FEW_CROSSOVERS})
+        / (sum by (experiment) (max by (experiment, variant) (abmonitor_students)) > 0)
+        > {CROSSOVERS}
+        and on (experiment)
+        {_GOES_ON}
+        """,
+        pending="10m",
+        keep="1h",
+        summary="{{ $value | humanizePercentage }} of the students of {{ $labels.experiment }} saw several variants",
+        description=f"Above {CROSSOVERS:.0%} the verdict is invalid. Those students are left out of the comparison, and"
+        " who changes over is hardly a matter of chance: the assignment does not keep a student with a variant.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
+)
+
+ALERTS: Final = (*DROPS, *SILENCES, *DECISIONS)

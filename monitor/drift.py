@@ -1,0 +1,185 @@
+"""Has a distribution changed? Counts of now against those of a reference, and how far apart chance alone puts them.
+
+Two distances of the shares, and for each the threshold that chance passes in a share α of all cases:
+
+- the population stability index (PSI), Σ (p − q)·ln(p/q): the divergence of Jeffreys and of Kullback & Leibler;
+- the Jensen-Shannon distance, the root of the divergence in bits: from 0 (the same) to 1 (nothing in common), a metric.
+
+The logarithm of an empty cell is infinite, so PSI counts half an observation more in every cell that either side has
+(Krichevsky & Trofimov), on both sides: p = (n_i + ½)/(n + K/2). The Jensen-Shannon distance needs nothing of the kind.
+
+The usual limits of PSI, 0.1 and 0.25, know neither the number of observations nor that of cells; without any change,
+PSI is about (1/n + 1/m)·χ² with K − 1 degrees of freedom (Yurdakul & Naranjo). That law fails where cells are small, so
+the threshold is found by resampling: the observations of both sides are put together, dealt out again into two samples
+as large as the two, and go through the same smoothing. Without a change every such deal is as likely as the one seen,
+so about α of all comparisons alarm for nothing, however few the observations and however many the cells. (Drawing with
+replacement from the shares of both together is not good enough: what was seen once is drawn twice, what was not seen
+never. With 100 observations on each side, in 200 cells with shares like 1/rank, 90 % would alarm at α = 0.05.)
+
+The draws start from a fixed seed and the cells are sorted by name, so the result is a pure function of the counts
+(under one version of numpy, whose streams may change between versions).
+
+It is right for observations that are independent and a threshold that is looked at once. Count students, not their
+responses; and whoever looks every day at α = 0.01 is called for nothing about every hundredth day.
+
+References: Jeffreys, "An invariant form for the prior probability in estimation problems", Proc. R. Soc. A 186, 1946.
+Kullback & Leibler, "On information and sufficiency", Annals of Mathematical Statistics 22(1), 1951. Krichevsky &
+Trofimov, "The performance of universal encoding", IEEE Trans. Inf. Theory 27(2), 1981. Lin, "Divergence measures based
+on the Shannon entropy", IEEE Trans. Inf. Theory 37(1), 1991. Endres & Schindelin, "A new metric for probability
+distributions", IEEE Trans. Inf. Theory 49(7), 2003. Fisher, "The design of experiments", 1935. Davison & Hinkley,
+"Bootstrap methods and their application", 1997, chapter 4 (permutation tests). Yurdakul & Naranjo, "Statistical
+properties of the population stability index", Journal of Risk Model Validation 14(4), 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts: TypeAlias = Mapping[str, int]
+"""Cell (a category, an item) → observations."""
+_Table: TypeAlias = NDArray[np.float64]
+
+_PSEUDO: Final = 0.5
+_DIGITS: Final = 12
+"""Decimals kept of a distance, so that samples that are equally far are so to the last digit."""
+_CELLS_AT_ONCE: Final = 1 << 20
+_MOST: Final = 10**9
+"""Observations that numpy can deal out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """A distance, what chance alone passes in a share α of all cases, and how often it reaches the distance."""
+
+    value: float
+    threshold: float
+    p: float
+    exceeded: bool
+    """Whether the value is above the threshold; the same as p ≤ α."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Both distances of two sets of counts; None where one of them holds nothing."""
+
+    observations: int
+    reference: int
+    cells: int
+    """Cells that at least one side has."""
+    alpha: float
+    draws: int
+    psi: Distance | None
+    js: Distance | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as one JSON object."""
+        return asdict(self)
+
+
+def psi(counts: Counts, reference: Counts) -> float | None:
+    """Return the population stability index, from 0 up; None without observations on either side.
+
+    By hand: 3, 1 against 1, 3 is 3.5/5 and 1.5/5 against the reverse: 2·0.4·ln(3.5/1.5) = 0.6778.
+
+    >>> round(psi({"a": 3, "b": 1}, {"a": 1, "b": 3}), 4), psi({}, {"a": 1})
+    (0.6778, None)
+    """
+    return _distance(_psi, counts, reference)
+
+
+def js_distance(counts: Counts, reference: Counts) -> float | None:
+    """Return the Jensen-Shannon distance to base 2, from 0 to 1; None without observations on either side.
+
+    By hand: the middle of (1, 0) and (½, ½) is (¾, ¼), the divergence ½·log2 4/3 + ½·(½·log2 2/3 + ½·log2 2) = 0.3113.
+
+    >>> round(js_distance({"a": 2}, {"a": 1, "b": 1}) ** 2, 4), js_distance({"a": 1}, {"b": 1})
+    (0.3113, 1.0)
+    """
+    return _distance(_js, counts, reference)
+
+
+def drift(counts: Counts, reference: Counts, *, alpha: float = 0.01, draws: int = 1999, seed: int = 0) -> Drift:
+    """Return both distances with their thresholds; the observations are dealt out `draws` times, starting from `seed`.
+
+    p = (1 + number of draws at least as far)/(draws + 1): never 0, and right in finite samples (Davison & Hinkley 1997,
+    chapter 4). Takes draws × cells steps, so rare items are best counted together first. ValueError: a count that is
+    negative, 10⁹ observations or more, an alpha outside (0, 1), so few draws that no p could be as small as alpha.
+    """
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha is {alpha!r}, expected a level between 0 and 1")
+    above = math.floor(alpha * (draws + 1) * (1 + 1e-12))
+    if above < 1:
+        raise ValueError(f"draws is {draws!r}, expected at least {math.ceil(1 / alpha) - 1} for alpha {alpha:g}")
+    table = _table(counts, reference)
+    n, m = (int(total) for total in table.sum(axis=1))
+    found: list[Distance | None] = [None, None]
+    if n + m >= _MOST:
+        raise ValueError(f"{n} and {m} observations, expected fewer than 10⁹ together")
+    if n and m:
+        null = _null(table.sum(axis=0), n, draws, seed)
+        for at, measure in enumerate((_psi, _js)):
+            value, drawn = float(measure(table[:1], table[1:])[0]), null[at]
+            p = (1 + int(np.count_nonzero(drawn >= value))) / (draws + 1)
+            threshold = float(np.partition(drawn, draws - above)[draws - above])
+            found[at] = Distance(value, threshold, p, value > threshold)
+    return Drift(n, m, table.shape[1], alpha, draws, psi=found[0], js=found[1])
+
+
+def _null(both: _Table, n: int, draws: int, seed: int) -> _Table:
+    """Return both distances (2 × draws) of n of all observations from the others; `both` counts all, by cell."""
+    generator, parts = np.random.default_rng(seed), []
+    step = max(1, _CELLS_AT_ONCE // len(both))
+    for start in range(0, draws, step):
+        size = min(step, draws - start)
+        dealt = generator.multivariate_hypergeometric(both.astype(np.int64), n, size).astype(np.float64)
+        parts.append(np.stack([_psi(dealt, both - dealt), _js(dealt, both - dealt)]))
+    return np.concatenate(parts, axis=1)
+
+
+def _psi(one: _Table, other: _Table) -> _Table:
+    """Return the distances of pairs of rows (both: pairs × cells)."""
+    p, q = (_shares(side + _PSEUDO) for side in (one, other))
+    distances: _Table = np.sum((p - q) * np.log(p / q), axis=1)
+    return distances.round(_DIGITS)
+
+
+def _js(one: _Table, other: _Table) -> _Table:
+    """Return the distances of pairs of rows (both: pairs × cells)."""
+    p, q = _shares(one), _shares(other)
+    both = p + q
+    # With d = (p − q)/(p + q) a cell adds (p + q)·((1 + d)·ln(1 + d) + (1 − d)·ln(1 − d))/4 nats, never below 0:
+    # nothing cancels between cells, as it does in a difference of entropies.
+    d = np.divide(p - q, both, out=np.zeros_like(both), where=both > 0)
+    cells: _Table = both * sum((1 + side) * np.log1p(np.where(side > -1, side, 0)) for side in (d, -d))
+    divergences: _Table = cells.sum(axis=1).clip(0) / (4 * math.log(2))
+    return np.sqrt(divergences).round(_DIGITS)
+
+
+def _shares(counts: _Table) -> _Table:
+    totals: _Table = counts.sum(axis=1, keepdims=True)
+    return counts / totals
+
+
+def _distance(measure: Callable[[_Table, _Table], _Table], counts: Counts, reference: Counts) -> float | None:
+    table = _table(counts, reference)
+    return float(measure(table[:1], table[1:])[0]) if table.sum(axis=1).all() else None
+
+
+def _table(counts: Counts, reference: Counts) -> _Table:
+    """Return both sides (2 × cells) over the cells that at least one has, sorted by name."""
+    for side in (counts, reference):
+        for cell, count in side.items():
+            if count < 0:
+                raise ValueError(f"the count of {cell!r} is {count!r}, expected at least 0")
+    cells = sorted(cell for cell in {*counts, *reference} if counts.get(cell) or reference.get(cell))
+    return np.array([[side.get(cell, 0) for cell in cells] for side in (counts, reference)], dtype=np.float64)

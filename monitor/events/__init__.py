@@ -1,0 +1,8 @@
+"""Wire format → `Response` and `Feedback`, or a `Refusal` with its reason (docs/events.md)."""
+
+from __future__ import annotations
+
+from monitor.events.decoder import LATEST_MS, Decoder, instant_ms
+from monitor.events.records import REASONS, Feedback, Response
+
+__all__ = ["LATEST_MS", "REASONS", "Decoder", "Feedback", "Response", "instant_ms"]

@@ -1,0 +1,99 @@
+"""The records of events: those that everybody works with, and those of the wire.
+
+Not compiled (deploy/native.py): msgspec reads their annotations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+REASONS: Final[Mapping[str, str]] = {
+    "empty_payload": "the message has no value, or an empty one",
+    "payload_too_large": "the message is longer than limits.max_payload_bytes",
+    "invalid_json": "the message is not JSON in UTF-8, or is nested too deeply",
+    "not_an_object": "the message, or the data of its envelope, is JSON but not an object",
+    "invalid_envelope": "the CloudEvents envelope has no usable data",
+    "missing_field": "a required field is absent",
+    "wrong_type": "a field has another JSON type than its definition",
+    "invalid_id": "an id is empty, longer than limits.max_id_length, or not text",
+    "invalid_timestamp": "the timestamp cannot be read, is before 1970 or after 9999",
+    "timestamp_without_offset": "the timestamp does not say which offset from UTC it has",
+    "timestamp_in_future": "the timestamp is further ahead than limits.max_clock_skew",
+    "list_too_long": "there are more items than limits.max_items",
+    "invalid_position": "a position is not a number from 1 to 1000000",
+    "repeated_position": "two items have the same position",
+    "repeated_item": "one item stands in the list twice",
+    "invalid_score": "the score is negative or not finite",
+    "score_out_of_scale": "the score is above the scale that every experiment declares for the kind",
+    "invalid_kind": "the kind is empty, longer than 64 characters, not printable, or begins with +",
+    "invalid_latency": "latency_ms is negative or not finite",
+}
+
+LARGEST_POSITION: Final = 1_000_000
+
+Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class WireItem(msgspec.Struct, gc=False):
+    """One place of a ranked list, as it comes."""
+
+    item_id: Text
+    position: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_POSITION)]
+
+
+class Response(msgspec.Struct, frozen=True, gc=False):
+    """One answer of the bot, a ranked list of videos; `timestamp_ms` is its event time."""
+
+    response_id: str
+    timestamp_ms: int
+    experiment: str
+    variant: str
+    items: tuple[str, ...]
+    """Ids of the videos, as the list has them."""
+    ranks: tuple[int, ...] | None = None
+    """Their positions; None where they are 1, 2, 3 …"""
+    user_id: str | None = None
+    query_id: str | None = None
+    category: str | None = None
+    latency_ms: float | None = None
+
+
+class Feedback(msgspec.Struct, frozen=True, gc=False):
+    """One reaction of a student to a response (`item_id` None: to the whole answer)."""
+
+    feedback_id: str
+    response_id: str
+    timestamp_ms: int
+    kind: str
+    user_id: str | None = None
+    item_id: str | None = None
+    score: float = 1.0
+
+
+class WireResponse(msgspec.Struct, gc=False):
+    """A response, as it comes."""
+
+    response_id: Text
+    timestamp: str | int
+    experiment: Text
+    variant: Text
+    items: tuple[WireItem, ...]
+    user_id: Text | None = None
+    query_id: Text | None = None
+    category: str | None = None
+    latency_ms: float | None = None
+
+
+class WireFeedback(msgspec.Struct, gc=False):
+    """A reaction, as it comes."""
+
+    feedback_id: Text
+    response_id: Text
+    timestamp: str | int
+    kind: Text
+    user_id: Text | None = None
+    item_id: Text | None = None
+    score: float = 1.0

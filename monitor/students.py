@@ -1,0 +1,259 @@
+"""What a student amounts to: sums over the responses that the student was shown, by variant and by day.
+
+Sums vectors are [responses, rated responses, Σ metric 1 …, undefined of metric 1 …]: 2 + 2·m integers, the metrics in
+fixed point over rated, defined responses. Blocks of them stand side by side in one array, which is what this module
+is about: it is compiled (deploy/native.py), and walks them as a C program would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from librt.strings import BytesWriter
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from monitor.attribution import DAY_MS
+
+_TOTAL: Final = -1
+"""In the place of a day: the block is over all days."""
+_HEAD: Final = 2
+"""A block begins with its variant and its day."""
+_VERSION_BYTES: Final = 4
+_GROUP: Final = 7
+_MORE: Final = 1 << _GROUP
+_LEFT: Final = (1 << 64 - _GROUP) - 1
+_LARGEST: Final = (1 << 63) - 1
+
+
+@final
+class Student:
+    """One student of one experiment as the store keeps it."""
+
+    __slots__ = ("_blocks", "_width", "first_ms", "first_variant", "version")
+
+    first_ms: i64
+    first_variant: i64
+    """Where and when the student was first shown a response; ties go to the smaller variant."""
+    version: int
+    """Times the store has written it; 0 if never."""
+
+    def __init__(self, first_ms: i64, first_variant: i64, width: i64, version: int = 0) -> None:
+        """Begin without any response, with sums vectors of `width`."""
+        self.first_ms = first_ms
+        self.first_variant = first_variant
+        self.version = version
+        self._width: i64 = width
+        self._blocks: vec[i64] = vec[i64]()
+        """Totals by variant, then the days of the closed window that have responses, by variant and day."""
+
+    def expose(self, timestamp_ms: i64, variant: i64, exposure_days: i64) -> None:
+        """Note that the student was shown a response; an earlier one moves the closed window, which can only shrink."""
+        if timestamp_ms > self.first_ms or (timestamp_ms == self.first_ms and variant >= self.first_variant):
+            return
+        moved = timestamp_ms // DAY_MS < self.first_ms // DAY_MS
+        self.first_ms = timestamp_ms
+        self.first_variant = variant
+        if moved:
+            self._keep_before(timestamp_ms // DAY_MS + exposure_days)
+
+    def add(self, timestamp_ms: i64, variant: i64, difference: Sequence[int], exposure_days: i64) -> None:
+        """Add a response's difference to the student's sums, and to its day's if that lies in the closed window.
+
+        A response that adds itself was shown: see `expose`.
+        """
+        if difference[0] > 0:
+            self.expose(timestamp_ms, variant, exposure_days)
+        self._accumulate(variant, _TOTAL, difference)
+        day: i64 = timestamp_ms // DAY_MS
+        if day < self.first_ms // DAY_MS + exposure_days:
+            self._accumulate(variant, day, difference)
+
+    def variants(self) -> vec[i64]:
+        """Return the variants with responses, rising; more than one makes a crossover."""
+        found = vec[i64]()
+        blocks, step = self._blocks, self._width + _HEAD
+        at: i64 = 0
+        while at < len(blocks) and blocks[at + 1] == _TOTAL:
+            found = append(found, blocks[at])
+            at += step
+        return found
+
+    def totals(self, variant: i64) -> vec[i64]:
+        """Return the sums over all responses of a variant."""
+        return self._summed(variant, total=True)
+
+    def window(self, variant: i64) -> vec[i64]:
+        """Return the sums over the closed window of a variant."""
+        return self._summed(variant, total=False)
+
+    def _summed(self, variant: i64, *, total: bool) -> vec[i64]:
+        width = self._width
+        sums = _zeros(width)
+        blocks, step = self._blocks, width + _HEAD
+        at: i64 = 0
+        while at < len(blocks):
+            if blocks[at] == variant and (blocks[at + 1] == _TOTAL) == total:
+                place: i64 = 0
+                while place < width:
+                    sums[place] += blocks[at + _HEAD + place]
+                    place += 1
+            at += step
+        return sums
+
+    def _accumulate(self, variant: i64, day: i64, difference: Sequence[int]) -> None:
+        blocks, width = self._blocks, self._width
+        at = self._find(variant, day)
+        if at == len(blocks) or blocks[at] != variant or blocks[at + 1] != day:
+            self._insert(at, variant, day)
+            blocks = self._blocks
+        place: i64 = 0
+        left = False
+        while place < width:
+            now = blocks[at + _HEAD + place] + i64(difference[place])
+            blocks[at + _HEAD + place] = now
+            left = left or now != 0
+            place += 1
+        # Without a response there can be more only while shards are brought in line, in whatever order.
+        if not left:
+            self._remove(at)
+
+    def _find(self, variant: i64, day: i64) -> i64:
+        """Return where the block is, or is to be: totals before days, then by variant and day."""
+        blocks, step = self._blocks, self._width + _HEAD
+        at: i64 = 0
+        while at < len(blocks):
+            late = blocks[at + 1] != _TOTAL
+            if late == (day != _TOTAL):
+                if blocks[at] > variant or (blocks[at] == variant and blocks[at + 1] >= day):
+                    break
+            elif late:
+                break
+            at += step
+        return at
+
+    def _insert(self, place: i64, variant: i64, day: i64) -> None:
+        old = self._blocks
+        new = vec[i64](capacity=len(old) + self._width + _HEAD)
+        at: i64 = 0
+        while at < place:
+            new = append(new, old[at])
+            at += 1
+        new = append(append(new, variant), day)
+        for _ in range(self._width):
+            new = append(new, 0)
+        while at < len(old):
+            new = append(new, old[at])
+            at += 1
+        self._blocks = new
+
+    def _remove(self, place: i64) -> None:
+        old = self._blocks
+        new = vec[i64](capacity=len(old))
+        at: i64 = 0
+        while at < len(old):
+            if not place <= at < place + self._width + _HEAD:
+                new = append(new, old[at])
+            at += 1
+        self._blocks = new
+
+    def _keep_before(self, end_day: i64) -> None:
+        step = self._width + _HEAD
+        at: i64 = 0
+        while at < len(self._blocks):
+            if self._blocks[at + 1] >= end_day:
+                self._remove(at)
+            else:
+                at += step
+
+    def encode(self) -> bytes:
+        """Return the bytes of the student's row: see `decode`."""
+        writer = BytesWriter()
+        writer.write(self.version.to_bytes(_VERSION_BYTES))
+        _write(writer, self.first_ms)
+        _write(writer, self.first_variant)
+        first_day: i64 = self.first_ms // DAY_MS
+        blocks, step = self._blocks, self._width + _HEAD
+        at: i64 = 0
+        while at < len(blocks):
+            _write(writer, blocks[at])
+            day = blocks[at + 1]
+            _write(writer, 0 if day == _TOTAL else day - first_day + 1)
+            end: i64 = step
+            while end > _HEAD + 1 and blocks[at + end - 1] == 0:
+                end -= 1
+            _write(writer, end - _HEAD)
+            place: i64 = _HEAD
+            while place < end:
+                _write(writer, blocks[at + place])
+                place += 1
+            at += step
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, stored: bytes, width: int) -> Student:
+        """Return the student that `encode` wrote; raises ValueError for anything else.
+
+        Four bytes of version, then numbers in groups of seven bits, the lowest first, negative ones interleaved: when
+        and where first shown a response; of each block variant, day after the first + 1 (0: all days), how many of its
+        sums follow (the others are 0), and those.
+        """
+        reader = _Reader(stored, _VERSION_BYTES)
+        student = Student(reader.next(), reader.next(), width, int.from_bytes(stored[:_VERSION_BYTES]))
+        first_day = student.first_ms // DAY_MS
+        blocks = vec[i64]()
+        while reader.more():
+            blocks = append(blocks, reader.next())
+            day = reader.next()
+            blocks = append(blocks, _TOTAL if day == 0 else first_day + day - 1)
+            held = reader.next()
+            if not 0 <= held <= width:
+                raise ValueError(f"{held} sums, expected at most {width}")
+            place: i64 = 0
+            while place < width:
+                blocks = append(blocks, reader.next() if place < held else 0)
+                place += 1
+        student._blocks = blocks
+        return student
+
+
+def _zeros(width: i64) -> vec[i64]:
+    made = vec[i64](capacity=width)
+    for _ in range(width):
+        made = append(made, 0)
+    return made
+
+
+def _write(writer: BytesWriter, number: i64) -> None:
+    left = number << 1 if number >= 0 else ~(number << 1)
+    while left >= _MORE or left < 0:
+        writer.append(left & _MORE - 1 | _MORE)
+        left = left >> _GROUP & _LEFT
+    writer.append(left)
+
+
+@final
+class _Reader:
+    __slots__ = ("_at", "_stored")
+
+    def __init__(self, stored: bytes, at: i64) -> None:
+        self._stored = stored
+        self._at: i64 = at
+
+    def more(self) -> bool:
+        return self._at < len(self._stored)
+
+    def next(self) -> i64:
+        number: i64 = 0
+        shift: i64 = 0
+        byte: i64 = _MORE
+        while byte >= _MORE:
+            if self._at >= len(self._stored) or shift >= 64:  # noqa: PLR2004  bits of a number
+                raise ValueError("the row ends within a number")
+            byte = self._stored[self._at]
+            self._at += 1
+            number |= (byte & _MORE - 1) << shift
+            shift += _GROUP
+        half = number >> 1 & _LARGEST
+        return ~half if number & 1 else half

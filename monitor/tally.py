@@ -1,0 +1,198 @@
+"""What a batch adds to the stored records of one experiment: entities come in, sums of integers come out.
+
+What was added is taken away by adding it once more with the sign −1; `monitor.aggregates.Layout` names the integers.
+Compiled (deploy/native.py): every addition is one of 64-bit integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias, final
+
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, OFFSET_BITS, Layout
+from monitor.attribution import DAY_MS
+from monitor.ranking import SCALE_BITS
+from monitor.students import Student
+
+CELL_BITS: Final = 48
+"""A bucket or a day in the low bits of a cell's number, the variant above."""
+_LOW: Final = (1 << LIMB_BITS) - 1
+_HIGH: Final = 2.0**-LIMB_BITS
+_CARRY: Final = 2.0**LIMB_BITS
+_UNIT: Final = 2.0**-SCALE_BITS
+_SCALE: Final = 2.0**SCALE_BITS
+_WHOLE: Final = 2.0**52
+"""From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
+
+Record: TypeAlias = "vec[i64]"
+
+
+@final
+class Tally:
+    """The sums of one experiment."""
+
+    __slots__ = (
+        "_cohort_width", "_metrics", "_response_width", "_spans_ms", "_squares", "_unit_width",
+        "buckets", "cohorts", "responses", "units",
+    )  # fmt: skip
+
+    def __init__(self, layout: Layout, spans_ms: Sequence[int]) -> None:
+        """Begin with nothing; the spans are those of the decays' chunks (`bucket_span_ms`)."""
+        self._metrics: i64 = layout.metrics
+        self._squares: list[float] = [2.0**bits for bits in layout.squares]
+        self._spans_ms: list[int] = list(spans_ms)
+        self._response_width: i64 = layout.response_width
+        self._unit_width: i64 = layout.unit_width
+        self._cohort_width: i64 = layout.cohort_width
+        self.responses: dict[int, Record] = {}
+        """Variant → record over all time."""
+        self.buckets: list[dict[int, Record]] = [{} for _ in spans_ms]
+        """Decay → cell of a variant and a bucket → record."""
+        self.units: dict[int, Record] = {}
+        """Variant → record over students."""
+        self.cohorts: dict[int, Record] = {}
+        """Cell of a variant and a day → record."""
+
+    def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: Sequence[int]) -> None:  # noqa: FBT001
+        """Add a response's metrics, -1 where they are undefined, or take them away."""
+        self._add_metrics(_record(self.responses, variant, self._response_width), sign, 0, rated, values)
+        for place, span_ms in enumerate(self._spans_ms):
+            fine: i64 = timestamp_ms * (BUCKETS_PER_CHUNK << OFFSET_BITS) // i64(span_ms)
+            cell = variant << CELL_BITS | fine >> OFFSET_BITS
+            record = _record(self.buckets[place], cell, self._response_width)
+            self._add_metrics(record, sign, fine & ((1 << OFFSET_BITS) - 1), rated, values)
+
+    def _add_metrics(self, record: Record, sign: i64, offset: i64, rated: bool, values: Sequence[int]) -> None:  # noqa: FBT001
+        record[0] += sign
+        record[1] += sign * offset
+        if not rated:
+            return
+        record[2] += sign
+        record[3] += sign * offset
+        metric: i64 = 0
+        while metric < self._metrics:
+            value = i64(values[metric])
+            at = 4 + 8 * metric
+            if value < 0:
+                record[at] += sign
+                record[at + 1] += sign * offset
+            elif value > 0:
+                record[at + 2] += sign * (value & _LOW)
+                record[at + 3] += sign * (value >> LIMB_BITS)
+                moment = value * offset
+                record[at + 4] += sign * (moment & _LOW)
+                record[at + 5] += sign * (moment >> LIMB_BITS)
+                scaled = float(value) * _UNIT
+                _add_limbs(record, at + 6, sign, _rounded(scaled * scaled * self._squares[metric]))
+            metric += 1
+
+    def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, sums: Sequence[int]) -> None:
+        """Add a response that names no student: a unit of its own, or take it away."""
+        unit = vec[i64](sums)
+        _record(self.units, variant, self._unit_width)[2] += sign
+        self._add_unit(sign, variant, timestamp_ms // DAY_MS, unit, unit)
+
+    def add_student(self, sign: i64, student: Student) -> None:
+        """Add a student to each variant with responses, to its cohort, and as a statistical unit, or take it away."""
+        day: i64 = student.first_ms // DAY_MS
+        cell = student.first_variant << CELL_BITS | day
+        _record(self.cohorts, cell, self._cohort_width)[0] += sign
+        variants = student.variants()
+        for variant in variants:
+            _record(self.units, variant, self._unit_width)[0] += sign
+        if len(variants) > 1:
+            # A crossover is left out of the comparison.
+            _record(self.units, student.first_variant, self._unit_width)[1] += sign
+        elif len(variants) == 1:
+            self._add_unit(sign, variants[0], day, student.totals(variants[0]), student.window(variants[0]))
+
+    def _add_unit(self, sign: i64, variant: i64, day: i64, totals: Record, window: Record) -> None:
+        self._add_totals(_record(self.units, variant, self._unit_width), sign, totals)
+        if window[0] != 0:
+            self._add_window(_record(self.cohorts, variant << CELL_BITS | day, self._cohort_width), sign, window)
+
+    def _add_totals(self, record: Record, sign: i64, totals: Record) -> None:
+        """Add [units, N, n, units with n, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N]."""
+        metrics = self._metrics
+        count, rated = totals[0], totals[1]
+        shown, marked = float(count), float(rated)
+        record[3] += sign
+        record[4] += sign * count
+        _add_limbs(record, 7, sign, shown * shown)
+        if rated == 0:
+            return
+        record[5] += sign * rated
+        record[6] += sign
+        _add_limbs(record, 9, sign, marked * marked)
+        _add_limbs(record, 11, sign, marked * shown)
+        metric: i64 = 0
+        while metric < metrics:
+            at = 13 + 12 * metric
+            total = totals[2 + metric]
+            defined = rated - totals[2 + metrics + metric]
+            value, number = float(total) * _UNIT, float(defined)
+            if defined > 0:
+                record[at] += sign
+                record[at + 1] += sign * defined
+                _add_limbs(record, at + 8, sign, number * number)
+            if total > 0:
+                _add_limbs(record, at + 2, sign, float(total))
+                _add_limbs(record, at + 4, sign, _rounded(value * value * self._squares[metric]))
+                _add_limbs(record, at + 6, sign, _rounded(value * number * _SCALE))
+                _add_limbs(record, at + 10, sign, _rounded(value * shown * _SCALE))
+            metric += 1
+
+    def _add_window(self, record: Record, sign: i64, window: Record) -> None:
+        """Add [units, units with n, n/N, (n/N)²] + per metric [n_q>0, y, y², y', y'²], y = S/n_q and y' = S/N."""
+        metrics = self._metrics
+        count, rated = window[0], window[1]
+        if count > 0:
+            record[1] += sign
+        if rated <= 0:
+            return
+        record[2] += sign
+        shown = float(count) if count > 0 else 1.0
+        share = _rounded(float(rated) / shown * _SCALE)
+        _add_limbs(record, 3, sign, share)
+        _add_limbs(record, 5, sign, _rounded((share * _UNIT) * (share * _UNIT) * _SCALE))
+        metric: i64 = 0
+        while metric < metrics:
+            at = 7 + 9 * metric
+            total, defined = float(window[2 + metric]), rated - window[2 + metrics + metric]
+            if defined > 0:
+                record[at] += sign
+            if total > 0:
+                self._add_mean(record, at + 1, sign, metric, total / (float(defined) if defined > 0 else 1.0))
+                self._add_mean(record, at + 5, sign, metric, total / shown)
+            metric += 1
+
+    def _add_mean(self, record: Record, at: i64, sign: i64, metric: i64, mean: float) -> None:
+        whole = _rounded(mean)
+        scaled = whole * _UNIT
+        _add_limbs(record, at, sign, whole)
+        _add_limbs(record, at + 2, sign, _rounded(scaled * scaled * self._squares[metric]))
+
+
+def _record(records: dict[int, Record], cell: i64, width: i64) -> Record:
+    known = records.get(cell)
+    if known is None:
+        known = vec[i64](capacity=width)
+        for _ in range(width):
+            known = append(known, 0)
+        records[cell] = known
+    return known
+
+
+def _rounded(number: float) -> float:
+    """Round a number ≥ 0 half to even."""
+    return (number + _WHOLE) - _WHOLE if number < _WHOLE else number
+
+
+def _add_limbs(record: Record, at: i64, sign: i64, number: float) -> None:
+    """Add an integer ≥ 0 in its two limbs; see `monitor.aggregates.limbs`."""
+    high = i64(number * _HIGH)
+    record[at] += sign * i64(number - float(high) * _CARRY)
+    record[at + 1] += sign * high

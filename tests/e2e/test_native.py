@@ -1,0 +1,57 @@
+"""The compiled modules and their sources write the same bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.native import MODULES
+from monitor import tally
+from monitor.ingest.simulator import default_config, generate, w1
+from tests.servers.redis import RedisServer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
+def test_compiled_or_not(tmp_path: Path, redis_server: RedisServer) -> None:
+    """Every row and every record, from the same events."""
+    plain = tmp_path / "plain"
+    shutil.copytree(ROOT / "monitor", plain / "monitor", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    scenario = replace(w1(), responses=3_000, students=200)
+    config, events = tmp_path / "config.toml", tmp_path / "events.jsonl"
+    config.write_text(default_config(scenario))
+    events.write_bytes(b"\n".join(event.payload for event in generate(scenario)) + b"\n")
+    stores = []
+    for place in (ROOT, plain):
+        redis_server.client().flushall()
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "monitor", "replay", "--config", str(config), str(events)],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(place),
+                "ABMONITOR_STORE_URL": redis_server.url,
+                "ABMONITOR_STORE_USER_HASH_KEY": "a key for tests",
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        client = redis_server.client()
+        names = sorted(client.scan_iter(b"abm:{0}:0:[rsaucbt]*"))
+        stores.append({name: client.get(name) for name in names if client.type(name) == b"string"})
+    assert len(stores[0]) > 3_000
+    assert stores[0] == stores[1]
+
+
+def test_what_is_to_be_compiled_is() -> None:
+    """All of it or nothing."""
+    compiled = [bool(list((ROOT / "monitor" / module).parent.glob(f"{Path(module).stem}.*.so"))) for module in MODULES]
+    assert all(compiled) or not any(compiled)

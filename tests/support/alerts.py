@@ -1,0 +1,365 @@
+"""What the world was like, and which alerts of one name fire at a moment: when each should, and when it should not.
+
+All series have a sample every five minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+STEP_MIN = 5
+HOUR, DAY = 12, 288
+"""In steps."""
+
+Labels = Mapping[str, str]
+World = dict[str, str]
+"""Values in promtool's notation, by series."""
+
+
+def lasting(steps: int, value: float, slope: float = 0) -> str:
+    """Return that many samples that begin at the value."""
+    return f"{value}{slope:+}x{steps - 1}"
+
+
+def missing(steps: int) -> str:
+    """Return that many scrapes without the series."""
+    return f"_x{steps}"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """At step `at` exactly these alerts of that name fire, named by the labels that the alert's rule does not set."""
+
+    alert: str
+    story: str
+    world: World
+    at: int
+    firing: Sequence[Labels] = field(default=())
+
+    def __str__(self) -> str:
+        """Return the name in a report."""
+        return f"{self.alert}: {self.story}"
+
+
+def up(values: str, instance: str = "m:1", job: str = "ab-monitor") -> World:
+    """Return whether a page answers."""
+    return {f'up{{job="{job}",instance="{instance}"}}': values}
+
+
+def store(process: str, experiments: str, instance: str = "m:1") -> World:
+    """Return what both pages say of the store."""
+    return {
+        f'abmonitor_store_up{{job="ab-monitor",instance="{instance}"}}': process,
+        f'abmonitor_store_up{{job="ab-monitor-experiments",instance="{instance}"}}': experiments,
+    }
+
+
+def of_process(name: str, values: str, instance: str = "m:1", **labels: str) -> World:
+    """Return a series of /metrics."""
+    every = {"job": "ab-monitor", "instance": instance, **labels}
+    return {name + "{" + ",".join(f'{key}="{value}"' for key, value in every.items()) + "}": values}
+
+
+def arm(
+    variant: str,
+    mean: str,
+    *,
+    decay: str = "1h",
+    count: float = 400,
+    error: float = 0.05,
+    newest: str | None = None,
+    steps: int = 8 * DAY,
+) -> World:
+    """Return the decayed mean of the primary metric of a variant, and what it rests on."""
+    labels = f'experiment="e",variant="{variant}",instance="m:1"'
+    return {
+        'abmonitor_experiment_info{experiment="e",control="control",primary="dcg@5",instance="m:1"}': lasting(steps, 1),
+        f'abmonitor_metric_mean{{{labels},metric="dcg@5",decay="{decay}"}}': mean,
+        f'abmonitor_metric_effective_count{{{labels},metric="dcg@5",decay="{decay}"}}': lasting(steps, count),
+        f'abmonitor_metric_standard_error{{{labels},metric="dcg@5",decay="{decay}"}}': lasting(steps, error),
+        f"abmonitor_variant_last_event_timestamp_seconds{{{labels}}}": newest or lasting(steps, 0, 60 * STEP_MIN),
+    }
+
+
+def traffic(name: str, **variants: str) -> World:
+    """Return a gauge of each variant that grows with traffic."""
+    return {
+        f'{name}{{experiment="e",variant="{variant}",instance="m:1"}}': values for variant, values in variants.items()
+    }
+
+
+TREATMENT = {"experiment": "e", "variant": "treatment", "metric": "dcg@5"}
+FAST, SLOW = {**TREATMENT, "decay": "1h"}, {**TREATMENT, "decay": "24h"}
+HALVED = f"{lasting(30 * HOUR, 2)} {lasting(3 * HOUR, 1)}"
+SUNK = f"{lasting(7 * DAY, 2)} {lasting(DAY, 1.8)}"
+GONE = f"{lasting(30 * HOUR, 2)} {lasting(1, 1)} {missing(3 * HOUR)}"
+ENDED = f"{lasting(30 * HOUR, 0, 300)} {lasting(3 * HOUR, 30 * 3600)}"
+YOUNG = f"{lasting(5 * HOUR, 2)} {lasting(3 * HOUR, 1)}"
+
+DROP = [
+    Scenario("AbMonitorDropFast", "halved", arm("treatment", HALVED), 31 * HOUR, [FAST]),
+    Scenario("AbMonitorDropFast", "the control drops, too", arm("control", HALVED), 31 * HOUR, [{**FAST, "variant": "control"}]),
+    Scenario("AbMonitorDropFast", "steady", arm("treatment", lasting(33 * HOUR, 2)), 31 * HOUR),
+    Scenario("AbMonitorDropFast", "five minutes only", arm("treatment", f"{lasting(30 * HOUR, 2)} {lasting(1, 1)} {lasting(HOUR, 2)}"), 30 * HOUR + 3),
+    Scenario("AbMonitorDropFast", "a small drop", arm("treatment", f"{lasting(30 * HOUR, 2)} {lasting(3 * HOUR, 1.8)}", error=0.01), 31 * HOUR),
+    Scenario("AbMonitorDropFast", "too few samples", arm("treatment", HALVED, count=99), 31 * HOUR),
+    Scenario("AbMonitorDropFast", "within the noise", arm("treatment", HALVED, error=0.3), 31 * HOUR),
+    Scenario("AbMonitorDropFast", "young experiment", arm("treatment", YOUNG), 6 * HOUR),
+    Scenario("AbMonitorDropFast", "a gap in scrapes", arm("treatment", f"{lasting(30 * HOUR, 2)} {missing(3 * HOUR)} {lasting(HOUR, 2)}"), 31 * HOUR),
+    Scenario("AbMonitorDropFast", "a gap in scrapes where its past was", arm("treatment", f"{lasting(2, 2)} {missing(20 * HOUR)} {lasting(10 * HOUR, 2)} {lasting(3 * HOUR, 1)}"), 31 * HOUR),
+    Scenario("AbMonitorDropFast", "fires on through a gap in scrapes", arm("treatment", f"{lasting(30 * HOUR, 2)} {lasting(HOUR, 1)} {missing(3)} {lasting(HOUR, 1)}"), 31 * HOUR + 2, [FAST]),
+    Scenario("AbMonitorDropFast", "variant ended", arm("treatment", HALVED, newest=ENDED), 32 * HOUR),
+    Scenario("AbMonitorDropFast", "variant taken out of the configuration", arm("treatment", GONE), 31 * HOUR),
+    Scenario("AbMonitorDropFast", "over when the mean is back", arm("treatment", f"{lasting(30 * HOUR, 2)} {lasting(HOUR, 1)} {lasting(2 * HOUR, 2)}"), 32 * HOUR),
+    Scenario("AbMonitorDropFast", "long decays are not its business", arm("treatment", HALVED, decay="24h"), 31 * HOUR),
+    Scenario("AbMonitorDropSlow", "sunk by a tenth", arm("treatment", SUNK, decay="24h", error=0.02), 7 * DAY + 3 * HOUR, [SLOW]),
+    Scenario("AbMonitorDropSlow", "reciprocal decay", arm("treatment", SUNK, decay="reciprocal-10d", error=0.02), 7 * DAY + 3 * HOUR, [{**SLOW, "decay": "reciprocal-10d"}]),
+    Scenario("AbMonitorDropSlow", "steady", arm("treatment", lasting(8 * DAY, 2), decay="24h"), 7 * DAY + 3 * HOUR),
+    Scenario("AbMonitorDropSlow", "too few samples", arm("treatment", SUNK, decay="24h", count=99), 7 * DAY + 3 * HOUR),
+    Scenario("AbMonitorDropSlow", "within the noise", arm("treatment", SUNK, decay="24h", error=0.06), 7 * DAY + 3 * HOUR),
+    Scenario("AbMonitorDropSlow", "young experiment", arm("treatment", f"{lasting(3 * DAY, 2)} {lasting(DAY, 1)}", decay="24h"), 3 * DAY + 3 * HOUR),
+    Scenario("AbMonitorDropSlow", "a gap in scrapes", arm("treatment", f"{lasting(7 * DAY, 2)} {missing(DAY)}", decay="24h"), 7 * DAY + 3 * HOUR),
+    Scenario("AbMonitorDropSlow", "variant ended", arm("treatment", SUNK, decay="24h", newest=f"{lasting(7 * DAY, 0, 300)} {lasting(DAY, 7 * 86_400)}"), 7 * DAY + 3 * HOUR),
+]  # fmt: skip
+
+
+def both(mean: str, control: str = lasting(8 * DAY, 2), **rest: object) -> World:
+    """Return a control that is steady unless said otherwise, and a treatment."""
+    return {**arm("control", control, decay=str(rest.get("decay", "1h"))), **arm("treatment", mean, **rest)}  # type: ignore[arg-type]
+
+
+WORSE = lasting(4 * DAY, 1.6)
+BEHIND = [
+    Scenario("AbMonitorBehindControlFast", "a fifth worse", both(WORSE), 8 * HOUR, [FAST]),
+    Scenario("AbMonitorBehindControlFast", "as good", both(lasting(DAY, 2)), 8 * HOUR),
+    Scenario("AbMonitorBehindControlFast", "better", both(lasting(DAY, 3)), 8 * HOUR),
+    Scenario("AbMonitorBehindControlFast", "the control itself is worse than the treatment", both(lasting(DAY, 2), control=lasting(DAY, 1)), 8 * HOUR),
+    Scenario("AbMonitorBehindControlFast", "too few samples", both(WORSE, count=99), 8 * HOUR),
+    Scenario("AbMonitorBehindControlFast", "within the noise of both", both(WORSE, error=0.09), 8 * HOUR),
+    Scenario("AbMonitorBehindControlFast", "young experiment", both(WORSE), 5 * HOUR),
+    Scenario("AbMonitorBehindControlFast", "a gap in scrapes", both(f"{lasting(7 * HOUR, 2)} {missing(2 * HOUR)}"), 8 * HOUR),
+    Scenario("AbMonitorBehindControlFast", "variant ended", both(WORSE, newest=f"{lasting(6 * HOUR, 0, 300)} {lasting(3 * HOUR, 6 * 3600)}"), 8 * HOUR + 3),
+    Scenario("AbMonitorBehindControlFast", "control ended", both(WORSE, control=f"{lasting(7 * HOUR, 2)} {missing(DAY)}"), 9 * HOUR),
+    Scenario("AbMonitorBehindControlSlow", "a fifth worse", both(WORSE, decay="24h"), 3 * DAY, [SLOW]),
+    Scenario("AbMonitorBehindControlSlow", "as good", both(lasting(4 * DAY, 2), decay="24h"), 3 * DAY),
+    Scenario("AbMonitorBehindControlSlow", "too few samples", both(WORSE, decay="24h", count=99), 3 * DAY),
+    Scenario("AbMonitorBehindControlSlow", "young experiment", both(WORSE, decay="24h"), DAY),
+    Scenario("AbMonitorBehindControlSlow", "a gap in scrapes", both(f"{lasting(3 * DAY, 2)} {missing(DAY)}", decay="24h"), 3 * DAY + 3 * HOUR),
+    Scenario("AbMonitorBehindControlSlow", "variant ended", both(WORSE, decay="24h", newest=lasting(4 * DAY, 0)), 3 * DAY),
+]  # fmt: skip
+
+FLOWING = lasting(3 * DAY, 0, 10)
+STOPPED = f"{lasting(2 * DAY, 0, 10)} {lasting(DAY, 20 * DAY)}"
+VARIANT = {"experiment": "e", "variant": "treatment"}
+RESPONSES, RATED = "abmonitor_responses", "abmonitor_rated_responses"
+SILENCE = [
+    Scenario("AbMonitorVariantSilent", "one of two stops", traffic(RESPONSES, control=FLOWING, treatment=STOPPED), 2 * DAY + HOUR, [VARIANT]),
+    Scenario("AbMonitorVariantSilent", "both go on", traffic(RESPONSES, control=FLOWING, treatment=FLOWING), 2 * DAY + HOUR),
+    Scenario("AbMonitorVariantSilent", "the experiment ended", traffic(RESPONSES, control=STOPPED, treatment=STOPPED), 2 * DAY + HOUR),
+    Scenario("AbMonitorVariantSilent", "variant ended a day ago", traffic(RESPONSES, control=FLOWING, treatment=STOPPED), 3 * DAY),
+    Scenario("AbMonitorVariantSilent", "variant taken out of the configuration", traffic(RESPONSES, control=FLOWING, treatment=lasting(2 * DAY, 0, 10)), 2 * DAY + HOUR),
+    Scenario("AbMonitorVariantSilent", "a variant that gets little", traffic(RESPONSES, control=FLOWING, treatment=f"{lasting(2 * DAY, 0, 1)} {lasting(DAY, 2 * DAY)}"), 2 * DAY + HOUR),
+    Scenario("AbMonitorVariantSilent", "young experiment that never had both", traffic(RESPONSES, control=FLOWING, treatment=lasting(DAY, 0)), HOUR),
+    Scenario("AbMonitorVariantSilent", "a gap in scrapes", traffic(RESPONSES, control=f"{lasting(2 * DAY, 0, 10)} {missing(2 * HOUR)} {lasting(DAY, 9000, 10)}", treatment=f"{lasting(2 * DAY, 0, 10)} {missing(2 * HOUR)} {lasting(DAY, 9000, 10)}"), 2 * DAY + 2 * HOUR + 2),
+    Scenario("AbMonitorFeedbackSilent", "answers, but no ratings", traffic(RESPONSES, treatment=FLOWING) | traffic(RATED, treatment=STOPPED), 2 * DAY + 3 * HOUR, [VARIANT]),
+    Scenario("AbMonitorFeedbackSilent", "ratings go on", traffic(RESPONSES, treatment=FLOWING) | traffic(RATED, treatment=FLOWING), 2 * DAY + 3 * HOUR),
+    Scenario("AbMonitorFeedbackSilent", "seldom rated anyway", traffic(RESPONSES, treatment=FLOWING) | traffic(RATED, treatment=f"{lasting(2 * DAY, 0, 0.5)} {lasting(DAY, DAY)}"), 2 * DAY + 3 * HOUR),
+    Scenario("AbMonitorFeedbackSilent", "variant ended", traffic(RESPONSES, treatment=STOPPED) | traffic(RATED, treatment=STOPPED), 2 * DAY + 3 * HOUR),
+    Scenario("AbMonitorFeedbackSilent", "young experiment without ratings yet", traffic(RESPONSES, treatment=FLOWING) | traffic(RATED, treatment=lasting(DAY, 0)), 3 * HOUR),
+    Scenario("AbMonitorFeedbackSilent", "a gap in scrapes", traffic(RESPONSES, treatment=f"{lasting(2 * DAY, 0, 10)} {missing(3 * HOUR)}") | traffic(RATED, treatment=f"{lasting(2 * DAY, 0, 10)} {missing(3 * HOUR)}"), 2 * DAY + 3 * HOUR),
+]  # fmt: skip
+
+NOW = lasting(2 * DAY, 0, 60 * STEP_MIN)
+OVER = f"{lasting(HOUR, 0, 300)} {lasting(2 * DAY, HOUR * 300)}"
+"""The newest event of an experiment that goes on, and of one that ended an hour after its start."""
+EXPERIMENT = {"experiment": "e"}
+
+
+def watched(name: str, values: str, newest: str = NOW, **labels: str) -> World:
+    """Return what is said of an experiment at one replica, and when its treatment answered last."""
+    every = {"experiment": "e", "instance": "m:1", **labels}
+    series = name + "{" + ",".join(f'{key}="{value}"' for key, value in every.items()) + "}"
+    return {
+        series: values,
+        'abmonitor_variant_last_event_timestamp_seconds{experiment="e",variant="treatment",instance="m:1"}': newest,
+    }
+
+
+def verdict(state: str, before: str = "", newest: str = NOW) -> World:
+    """Return a verdict on the treatment that is continue for two hours and then another; `before` replaces the first."""
+    calm, alarmed = before or lasting(2 * HOUR, 0), lasting(2 * DAY, 1)
+    return (
+        watched("abmonitor_verdict", f"{calm} {alarmed}", newest, variant="treatment", state=state)
+        | watched("abmonitor_verdict", f"{lasting(2 * HOUR, 1)} {lasting(2 * DAY, 0)}", newest, variant="treatment", state="continue")
+        | ({} if state == "stop_harm" else watched("abmonitor_verdict", lasting(2 * DAY, 0), newest, variant="treatment", state="stop_harm"))
+    )  # fmt: skip
+
+
+def crossovers(values: str, students: float, newest: str = NOW) -> World:
+    """Return students who saw both variants, and how many each variant has."""
+    both = {f'abmonitor_students{{experiment="e",variant="{variant}",instance="m:1"}}': lasting(2 * DAY, students) for variant in ("control", "treatment")}  # fmt: skip
+    return watched("abmonitor_crossover_students", values, newest) | both
+
+
+RATIO = "abmonitor_sample_ratio_log_e"
+GAP = f"{lasting(2 * HOUR, 0)} {missing(2 * HOUR)}"
+BROKEN = f"{lasting(2 * HOUR, 1)} {lasting(2 * DAY, 7)}"
+INTERRUPTED = f"{lasting(2 * HOUR, 7)} {missing(6)} {lasting(HOUR, 7)}"
+DECISION = [
+    Scenario("AbMonitorHarm", "the verdict turns", verdict("stop_harm"), 3 * HOUR, [VARIANT]),
+    Scenario("AbMonitorHarm", "another verdict", verdict("futile"), 3 * HOUR),
+    Scenario("AbMonitorHarm", "too few students for a verdict", verdict("insufficient_data"), 3 * HOUR),
+    Scenario("AbMonitorHarm", "for a moment", watched("abmonitor_verdict", f"{lasting(2 * HOUR, 0)} 1 {lasting(HOUR, 0)}", variant="treatment", state="stop_harm"), 2 * HOUR + 3),
+    Scenario("AbMonitorHarm", "a gap in scrapes", watched("abmonitor_verdict", GAP, variant="treatment", state="stop_harm"), 3 * HOUR),
+    Scenario("AbMonitorHarm", "fires on through a gap in scrapes", verdict("stop_harm", f"{lasting(HOUR, 1)} {missing(6)}"), HOUR + 5, [VARIANT]),
+    Scenario("AbMonitorHarm", "experiment ended", verdict("stop_harm", newest=OVER), 30 * HOUR),
+    Scenario("AbMonitorHarm", "stopped two hours ago: still to be seen", verdict("stop_harm", newest=OVER), 3 * HOUR, [VARIANT]),
+    Scenario("AbMonitorSampleRatio", "split otherwise", watched(RATIO, BROKEN), 3 * HOUR, [EXPERIMENT]),
+    Scenario("AbMonitorSampleRatio", "as soon as it is a hundred to one", watched(RATIO, lasting(DAY, 4.61)), 3 * HOUR, [EXPERIMENT]),
+    Scenario("AbMonitorSampleRatio", "split as intended", watched(RATIO, lasting(DAY, -2)), 3 * HOUR),
+    Scenario("AbMonitorSampleRatio", "too few students to say", watched(RATIO, lasting(DAY, 4.6)), 3 * HOUR),
+    Scenario("AbMonitorSampleRatio", "for a moment", watched(RATIO, f"{lasting(HOUR, 1)} 7 {lasting(DAY, 1)}"), HOUR + 3),
+    Scenario("AbMonitorSampleRatio", "a gap in scrapes", watched(RATIO, GAP), 3 * HOUR),
+    Scenario("AbMonitorSampleRatio", "fires on through a gap in scrapes", watched(RATIO, INTERRUPTED), 2 * HOUR + 5, [EXPERIMENT]),
+    Scenario("AbMonitorSampleRatio", "experiment ended", watched(RATIO, BROKEN, OVER), 30 * HOUR),
+    Scenario("AbMonitorSampleRatio", "experiment taken out of the configuration", watched(RATIO, f"{lasting(3 * HOUR, 7)} {missing(DAY)}"), 6 * HOUR),
+    Scenario("AbMonitorCrossovers", "two of a hundred", crossovers(lasting(2 * DAY, 40), 1000), 3 * HOUR, [EXPERIMENT]),
+    Scenario("AbMonitorCrossovers", "one of two hundred", crossovers(lasting(2 * DAY, 10), 1000), 3 * HOUR),
+    Scenario("AbMonitorCrossovers", "too few: nine of a hundred", crossovers(lasting(2 * DAY, 9), 50), 3 * HOUR),
+    Scenario("AbMonitorCrossovers", "no students", crossovers(lasting(2 * DAY, 0), 0), 3 * HOUR),
+    Scenario("AbMonitorCrossovers", "a gap in scrapes", crossovers(GAP, 100), 3 * HOUR),
+    Scenario("AbMonitorCrossovers", "fires on through a gap in scrapes", crossovers(f"{lasting(HOUR, 40)} {missing(6)} {lasting(HOUR, 40)}", 1000), HOUR + 5, [EXPERIMENT]),
+    Scenario("AbMonitorCrossovers", "experiment ended", crossovers(lasting(2 * DAY, 40), 1000, OVER), 30 * HOUR),
+]  # fmt: skip
+
+INSTANCE = {"instance": "m:1"}
+PROCESS = {"job": "ab-monitor", **INSTANCE}
+DOWN_FROM_1H = f"{lasting(HOUR, 1)} {lasting(2 * HOUR, 0)}"
+STARTED = "process_start_time_seconds"
+REACHED = [
+    Scenario("AbMonitorDown", "no replica answers", up(DOWN_FROM_1H), HOUR + 2, [{}]),
+    Scenario("AbMonitorDown", "no job scrapes it", of_process(STARTED, lasting(DAY, 1)), HOUR, [{}]),
+    Scenario("AbMonitorDown", "one of two answers", up(DOWN_FROM_1H) | up(lasting(DAY, 1), "m:2"), 2 * HOUR),
+    Scenario("AbMonitorTargetDown", "one of two does not answer", up(DOWN_FROM_1H) | up(lasting(DAY, 1), "m:2"), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorTargetDown", "other jobs are not its business", up(DOWN_FROM_1H, job="node"), 2 * HOUR),
+    Scenario("AbMonitorTargetDown", "one missed scrape", up(f"{lasting(HOUR, 1)} 0 {lasting(HOUR, 1)}"), HOUR + 1),
+    Scenario("AbMonitorTargetDown", "a replica that is no longer there", up(f"{lasting(HOUR, 1)} {missing(HOUR)}"), 2 * HOUR),
+    Scenario("AbMonitorRestarting", "three starts in half an hour", of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(HOUR, 4)}"), HOUR + 4, [PROCESS]),
+    Scenario("AbMonitorRestarting", "a rolling restart", of_process(STARTED, f"{lasting(HOUR, 1)} 2 {lasting(HOUR, 2)}"), HOUR + 4),
+    Scenario("AbMonitorRestarting", "a gap in scrapes", of_process(STARTED, f"{lasting(HOUR, 1)} {missing(3)} {lasting(HOUR, 1)}"), HOUR + 4),
+    Scenario("AbMonitorRestarting", "over", of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(2 * HOUR, 4)}"), 2 * HOUR + 2),
+    Scenario("AbMonitorStoreDown", "both pages say so", store(DOWN_FROM_1H, DOWN_FROM_1H), HOUR + 1, [INSTANCE]),
+    Scenario("AbMonitorStoreDown", "only /metrics is scraped", of_process("abmonitor_store_up", DOWN_FROM_1H), HOUR + 1, [INSTANCE]),
+    Scenario("AbMonitorStoreDown", "the consumer has not asked yet", store(lasting(DAY, 0), lasting(DAY, 1)), HOUR),
+    Scenario("AbMonitorStoreDown", "a gap in scrapes", store(*[f"{lasting(HOUR, 1)} {missing(HOUR)}"] * 2), 2 * HOUR),
+    Scenario("AbMonitorStoreDown", "back", store(*[f"{lasting(HOUR, 0)} {lasting(HOUR, 1)}"] * 2), HOUR + 2),
+]  # fmt: skip
+
+PAUSED_FROM_1H = f"{lasting(HOUR, 0)} {lasting(2 * HOUR, 1)}"
+TOPIC = {"topic": "feedback"}
+EVENTS, REJECTED = "abmonitor_events_total", "abmonitor_rejected_events_total"
+
+
+def lag(*partitions: str) -> World:
+    """Return the lag in seconds of each partition."""
+    world: World = {}
+    for number, values in enumerate(partitions):
+        world |= of_process("abmonitor_consumer_lag_seconds", values, topic="feedback", partition=str(number))
+    return world
+
+
+def topic(values: str) -> World:
+    """Return the events of a topic."""
+    return of_process(EVENTS, values, topic="feedback", outcome="applied")
+
+
+def conflicts(commits: float, refused: float) -> World:
+    """Return commits that were applied and refused, as many per step."""
+    return of_process("abmonitor_commit_seconds_count", lasting(DAY, 0, commits)) | of_process(
+        "abmonitor_commit_conflicts_total", lasting(DAY, 0, refused)
+    )
+
+
+WEEK = f"{lasting(8 * DAY, 0, 100)} {lasting(DAY, 800 * DAY)}"
+FLOW = [
+    Scenario("AbMonitorPaused", "ten minutes", of_process("abmonitor_paused", PAUSED_FROM_1H), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorPaused", "a moment", of_process("abmonitor_paused", f"{lasting(HOUR, 0)} 1 {lasting(HOUR, 0)}"), HOUR + 1),
+    Scenario("AbMonitorPaused", "resumed", of_process("abmonitor_paused", f"{lasting(HOUR, 1)} {lasting(HOUR, 0)}"), HOUR + 2),
+    Scenario("AbMonitorPaused", "a gap in scrapes", of_process("abmonitor_paused", f"{lasting(HOUR, 0)} {missing(HOUR)}"), 2 * HOUR),
+    Scenario("AbMonitorPausedLong", "forty minutes", of_process("abmonitor_paused", PAUSED_FROM_1H), HOUR + 8, [PROCESS]),
+    Scenario("AbMonitorPausedLong", "twenty minutes", of_process("abmonitor_paused", PAUSED_FROM_1H), HOUR + 4),
+    Scenario("AbMonitorLag", "the slowest partition of two", lag(lasting(DAY, 0), lasting(DAY, 200)), HOUR, [TOPIC]),
+    Scenario("AbMonitorLag", "a minute", lag(lasting(DAY, 60)), HOUR),
+    Scenario("AbMonitorLag", "catching up after a restart", lag(f"{lasting(2, 800)} {lasting(DAY, 0)}"), HOUR),
+    Scenario("AbMonitorLag", "a gap in scrapes", lag(f"{lasting(3, 200)} {missing(HOUR)}"), HOUR),
+    Scenario("AbMonitorLagSevere", "twenty minutes behind", lag(lasting(DAY, 1200)), 2, [TOPIC]),
+    Scenario("AbMonitorLagSevere", "ten minutes behind", lag(lasting(DAY, 600)), HOUR),
+    Scenario("AbMonitorTopicSilent", "stops", topic(WEEK), 8 * DAY + HOUR, [TOPIC]),
+    Scenario("AbMonitorTopicSilent", "goes on", topic(lasting(9 * DAY, 0, 100)), 8 * DAY + HOUR),
+    Scenario("AbMonitorTopicSilent", "young", topic(f"{lasting(3 * DAY, 0, 100)} {lasting(DAY, 300 * DAY)}"), 3 * DAY + HOUR),
+    Scenario("AbMonitorTopicSilent", "a gap in scrapes", topic(f"{lasting(8 * DAY, 0, 100)} {missing(DAY)}"), 8 * DAY + HOUR),
+    Scenario("AbMonitorTopicSilent", "as silent a week ago", topic(f"{lasting(DAY + HOUR, 0)} {lasting(7 * DAY - HOUR, 0, 100)} {lasting(DAY, 700 * DAY)}"), 8 * DAY + 8),
+    Scenario("AbMonitorTopicSilent", "ended a day ago", topic(WEEK), 9 * DAY - 1 + HOUR),
+    Scenario("AbMonitorCommitConflicts", "a third of the writes", conflicts(20, 10), 2 * HOUR, [{}]),
+    Scenario("AbMonitorCommitConflicts", "a twentieth of the writes", conflicts(100, 5), 2 * HOUR),
+    Scenario("AbMonitorCommitConflicts", "few of few", conflicts(1, 1), 2 * HOUR),
+    Scenario("AbMonitorCommitConflicts", "a gap in scrapes", of_process("abmonitor_commit_conflicts_total", f"0 100 {missing(DAY)}"), 2 * HOUR),
+    Scenario("AbMonitorConsumerStalls", "again and again", of_process("abmonitor_consumer_restarts_total", lasting(DAY, 0, 1)), 2 * HOUR, [PROCESS]),
+    Scenario("AbMonitorConsumerStalls", "once", of_process("abmonitor_consumer_restarts_total", f"{lasting(HOUR, 0)} {lasting(HOUR, 1)}"), 2 * HOUR),
+    Scenario("AbMonitorConsumerStalls", "a gap in scrapes", of_process("abmonitor_consumer_restarts_total", f"{lasting(HOUR, 0)} {missing(9)} {lasting(HOUR, 0)}"), 2 * HOUR),
+]  # fmt: skip
+
+
+def refused(per_step: float, applied: float, steps: int = 2 * DAY, *, since: int = 0) -> World:
+    """Return a topic of which that many events per step are refused from a step on, and as many applied."""
+    values = f"{lasting(since + 1, 0)} {lasting(steps, per_step, per_step)}"
+    return (
+        of_process(REJECTED, values, topic="feedback", reason="json")
+        | of_process(EVENTS, values, topic="feedback", outcome="rejected")
+        | topic(lasting(since + steps, 0, applied))
+    )
+
+
+STOPS = f"{lasting(HOUR, 0, 10)} {lasting(DAY, 10 * HOUR)}"
+ONCE = f"{lasting(HOUR, 0)} {lasting(DAY, 1000)}"
+LOST = {**TOPIC, "partition": "1"}
+
+
+def lost(values: str) -> World:
+    """Return the lost events of a partition."""
+    return of_process("abmonitor_lost_events_total", values, topic="feedback", partition="1")
+
+
+def late(per_step: float, applied: float) -> World:
+    """Return a topic of which that many events per step are late."""
+    return of_process(EVENTS, lasting(DAY, 0, per_step), topic="feedback", outcome="late") | topic(
+        lasting(DAY, 0, applied)
+    )
+
+
+LOSSES = [
+    Scenario("AbMonitorRejectsSevere", "half of them", refused(50, 50), HOUR, [TOPIC]),
+    Scenario("AbMonitorRejectsSevere", "a tenth", refused(10, 90), HOUR),
+    Scenario("AbMonitorRejectsSevere", "half of a few", refused(5, 5), HOUR),
+    Scenario("AbMonitorRejectsSevere", "a gap in scrapes", of_process(REJECTED, f"0 100 {missing(DAY)}", topic="feedback", reason="json") | topic(f"0 100 {missing(DAY)}"), HOUR),
+    Scenario("AbMonitorRejects", "a twentieth for hours", refused(5, 95), 8 * HOUR, [TOPIC]),
+    Scenario("AbMonitorRejects", "one in a thousand", refused(1, 999), 8 * HOUR),
+    Scenario("AbMonitorRejects", "it was, and is over", of_process(REJECTED, STOPS, topic="feedback", reason="json") | topic(lasting(2 * DAY, 0, 90)), 3 * HOUR),
+    Scenario("AbMonitorRejects", "few", refused(0.1, 1), 8 * HOUR),
+    Scenario("AbMonitorDeadLetters", "one", refused(1, 999), 2 * HOUR, [{**TOPIC, "reason": "json"}]),
+    Scenario("AbMonitorDeadLetters", "none", refused(0, 999), 2 * HOUR),
+    Scenario("AbMonitorDeadLetters", "they were yesterday", of_process(REJECTED, ONCE, topic="feedback", reason="json"), 12 * HOUR),
+    Scenario("AbMonitorDeadLetters", "a gap in scrapes", of_process(REJECTED, f"{lasting(HOUR, 7)} {missing(6)} {lasting(HOUR, 7)}", topic="feedback", reason="json"), 2 * HOUR),
+    Scenario("AbMonitorLostEvents", "the first ones, with the series", lost(f"{missing(HOUR)} {lasting(DAY, 1000)}"), HOUR + 1, [LOST]),
+    Scenario("AbMonitorLostEvents", "further ones", lost(f"{lasting(8 * HOUR, 1000)} {lasting(DAY, 2000)}"), 8 * HOUR + 1, [LOST]),
+    Scenario("AbMonitorLostEvents", "they were half a day ago", lost(f"{missing(HOUR)} {lasting(DAY, 1000)}"), 13 * HOUR),
+    Scenario("AbMonitorLostEvents", "a gap in scrapes after it", lost(f"{missing(HOUR)} {lasting(8 * HOUR, 1000)} {missing(HOUR)} {lasting(DAY, 1000)}"), 16 * HOUR),
+    Scenario("AbMonitorLostEvents", "none", topic(lasting(DAY, 0, 10)), 2 * HOUR),
+    Scenario("AbMonitorLateEvents", "a tenth", late(10, 90), 3 * HOUR, [TOPIC]),
+    Scenario("AbMonitorLateEvents", "one in a thousand", late(1, 999), 3 * HOUR),
+    Scenario("AbMonitorLateEvents", "few", late(1, 1), 3 * HOUR),
+    Scenario("AbMonitorLateEvents", "a gap in scrapes", of_process(EVENTS, f"0 100 {missing(DAY)}", topic="feedback", outcome="late"), 3 * HOUR),
+]  # fmt: skip
+
+SCENARIOS = [*DROP, *BEHIND, *SILENCE, *DECISION, *REACHED, *FLOW, *LOSSES]

@@ -1,0 +1,30 @@
+"""What single students add to the stored records, as the service adds it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from monitor.aggregates import Ints, Layout
+from monitor.tally import Tally
+
+
+def unit_terms(layout: Layout, sums: Ints) -> Ints:
+    """Return the records over students (n × unit_width) of n units with sums vectors (n × sums_width)."""
+    terms = np.zeros((len(sums), layout.unit_width), dtype=np.int64)
+    for term, row in zip(terms, sums.tolist(), strict=True):
+        tally = Tally(layout, [])
+        tally.add_anonymous(1, 0, 0, row)
+        term[:] = list(tally.units[0])
+        term[2] = 0
+    return terms
+
+
+def cohort_terms(layout: Layout, sums: Ints) -> Ints:
+    """Return the records of a cohort (n × cohort_width) of n units with closed-window sums vectors (n × sums_width)."""
+    terms = np.zeros((len(sums), layout.cohort_width), dtype=np.int64)
+    for term, row in zip(terms, sums.tolist(), strict=True):
+        tally = Tally(layout, [])
+        tally.add_anonymous(1, 0, 0, row)
+        for record in tally.cohorts.values():
+            term[:] = list(record)
+    return terms

@@ -1,0 +1,179 @@
+"""Distances of distributions: other implementations' figures, the law they follow by chance, and what has none."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import chi2, entropy
+
+from monitor import drift as module
+from monitor.drift import drift, js_distance, psi
+
+counts = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1000))
+
+
+def _shares(one: dict[str, int], other: dict[str, int], more: float) -> tuple[list[float], list[float]]:
+    cells = [cell for cell in "abcdef" if one.get(cell) or other.get(cell)]
+    p, q = ([side.get(cell, 0) + more for cell in cells] for side in (one, other))
+    return [each / sum(p) for each in p], [each / sum(q) for each in q]
+
+
+def _multinomial(seed: int, observations: int, shares: list[float]) -> dict[str, int]:
+    drawn = np.random.default_rng(seed).multinomial(observations, shares)
+    return {f"cell {number}": int(count) for number, count in enumerate(drawn)}
+
+
+class TestDistances:
+    """How far apart two distributions are."""
+
+    def test_the_examples_in_the_docstrings_hold(self) -> None:
+        """They were computed by hand."""
+        found = doctest.testmod(module)
+        assert found.attempted > 0
+        assert found.failed == 0
+
+    @given(counts, counts)
+    def test_scipy_says_the_same(self, one: dict[str, int], other: dict[str, int]) -> None:
+        """PSI is the sum of both divergences of the smoothed shares; undefined is where scipy has no shares."""
+        if not (any(one.values()) and any(other.values())):
+            assert (psi(one, other), js_distance(one, other)) == (None, None)
+            return
+        p, q = _shares(one, other, 0.5)
+        assert psi(one, other) == pytest.approx(entropy(p, q) + entropy(q, p), abs=1e-11)
+        assert js_distance(one, other) == pytest.approx(jensenshannon(*_shares(one, other, 0), base=2), abs=1e-7)
+
+    @given(counts, counts)
+    def test_they_are_distances(self, one: dict[str, int], other: dict[str, int]) -> None:
+        """Symmetric, 0 for the same shares; cells that nobody has change nothing."""
+        for measure in (psi, js_distance):
+            assert measure(one, other) == measure(other, one)
+            assert measure({**one, "nobody": 0}, other) == measure(one, other)
+            assert measure(one, one) in {None, 0}
+        assert js_distance({cell: 3 * count for cell, count in one.items()}, one) in {None, 0}
+
+    def test_an_empty_cell_is_not_infinitely_far(self) -> None:
+        """Half an observation on each side, and a distance of 1 where nothing is in common."""
+        expected = 2 * (4.5 / 5 - 0.5 / 5) * math.log(4.5 / 0.5)
+        assert psi({"a": 4}, {"b": 4}) == pytest.approx(expected)
+        assert js_distance({"a": 4}, {"b": 4}) == 1
+
+    def test_small_differences_are_not_lost_in_rounding(self) -> None:
+        """(1 + d)ln(1 + d) + (1 − d)ln(1 − d) is d² for small d: here 2·10⁻⁶, in both cells."""
+        one, other = {"a": 500_001, "b": 499_999}, {"a": 499_999, "b": 500_001}
+        expected = math.sqrt(2 * 2e-6**2 / 4 / math.log(2))
+        assert js_distance(one, other) == pytest.approx(expected, rel=1e-5)
+
+
+class TestThreshold:
+    """What chance alone passes."""
+
+    def test_with_many_observations_it_is_that_of_the_chi_square_law(self) -> None:
+        """Yurdakul & Naranjo 2020; PSI in nats is eight times the divergence where two samples are of one size."""
+        n, m, cells = 20_000, 60_000, 6
+        shares = [0.3, 0.25, 0.2, 0.15, 0.07, 0.03]
+        found = drift(_multinomial(1, n, shares), _multinomial(2, m, shares), alpha=0.05)
+        assert found.psi is not None
+        assert found.psi.threshold == pytest.approx(chi2.isf(0.05, cells - 1) * (1 / n + 1 / m), rel=0.08)
+        same = drift(_multinomial(1, n, shares), _multinomial(2, n, shares), alpha=0.05)
+        assert same.js is not None
+        law = math.sqrt(chi2.isf(0.05, cells - 1) * (2 / n) / 8 / math.log(2))
+        assert same.js.threshold == pytest.approx(law, rel=0.04)
+
+    def test_it_is_passed_by_chance_as_often_as_it_says(self) -> None:
+        """400 pairs without any change, also with cells that are mostly empty."""
+        shares = [0.5, 0.3, 0.1, 0.05, 0.03, 0.02]
+        passed = {"psi": 0, "js": 0}
+        for number in range(400):
+            pair = _multinomial(2 * number, 60, shares), _multinomial(2 * number + 1, 90, shares)
+            found = drift(*pair, alpha=0.1, draws=199)
+            assert found.psi is not None
+            assert found.js is not None
+            passed["psi"] += found.psi.exceeded
+            passed["js"] += found.js.exceeded
+        # 40 expected; 400 coins with 0.1 stay within 21 and 61 in 99.9 % of all cases.
+        assert all(21 <= count <= 61 for count in passed.values()), passed
+
+    def test_nor_where_most_cells_were_hardly_ever_seen(self) -> None:
+        """200 cells, 100 observations a side: samples drawn with replacement would alarm in most of 100 pairs."""
+        ranks = 1 / np.arange(1, 201)
+        shares = list(ranks / ranks.sum())
+        passed = 0
+        for number in range(100):
+            pair = _multinomial(2 * number, 100, shares), _multinomial(2 * number + 1, 100, shares)
+            found = drift(*pair, alpha=0.1, draws=99)
+            assert found.js is not None
+            passed += found.js.exceeded
+        assert passed <= 21
+
+    def test_the_usual_limits_call_for_nothing(self) -> None:
+        """Ten cells of three observations pass 0.25 by chance; thousands that really changed do not reach 0.1."""
+        flat = [0.1] * 10
+        few = drift(_multinomial(1, 30, flat), _multinomial(2, 30, flat), alpha=0.05).psi
+        many = drift(_multinomial(3, 20_000, [0.12, 0.08, *flat[2:]]), _multinomial(4, 20_000, flat)).psi
+        assert few is not None
+        assert few.threshold > 0.25
+        assert many is not None
+        assert many.value < 0.1
+        assert many.exceeded
+
+    @given(counts, counts, st.sampled_from([0.05, 0.1, 0.5]))
+    def test_it_is_a_function_of_the_counts(self, one: dict[str, int], other: dict[str, int], alpha: float) -> None:
+        """No order of cells changes a digit, and being above the threshold is p ≤ α."""
+        found = drift(one, other, alpha=alpha, draws=39)
+        turned = [dict(reversed(side.items())) for side in (one, other)]
+        assert drift(*turned, alpha=alpha, draws=39) == found
+        for distance in (found.psi, found.js):
+            assert (distance is None) == (not (any(one.values()) and any(other.values())))
+            if distance is not None:
+                assert distance.exceeded == (distance.p <= alpha)
+                assert 0 < distance.p <= 1
+
+    @given(counts, counts)
+    def test_names_decide_nothing_but_their_order(self, one: dict[str, int], other: dict[str, int]) -> None:
+        """Other names in the same order draw the same samples: no hash of a name has a say."""
+        renamed = [{f"cell {cell}": count for cell, count in side.items()} for side in (one, other)]
+        assert drift(*renamed, alpha=0.1, draws=19) == drift(one, other, alpha=0.1, draws=19)
+
+    def test_the_share_of_draws_above_it(self) -> None:
+        """One draw fewer than α of them and of the observed value together: at α = 0.1 nine of 99."""
+        one, other = {"a": 5_000, "b": 3_000, "c": 1_000}, {"a": 5_100, "b": 2_900, "c": 1_000}
+        found = drift(one, other, alpha=0.1, draws=99)
+        drawn = module._null(np.array([10_100.0, 5_900.0, 2_000.0]), 9_000, 99, 0)
+        for distance, null in zip((found.psi, found.js), drawn, strict=True):
+            assert distance is not None
+            assert np.count_nonzero(null > distance.threshold) == 9
+
+    def test_draws_in_several_pieces_are_the_same_draws(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """How much memory is used decides nothing."""
+        whole = drift({"a": 9, "b": 4}, {"a": 3, "b": 7, "c": 1})
+        monkeypatch.setattr(module, "_CELLS_AT_ONCE", 100)
+        assert drift({"a": 9, "b": 4}, {"a": 3, "b": 7, "c": 1}) == whole
+
+    def test_nothing_to_compare(self) -> None:
+        """An empty side has no distance, a single cell none but 0."""
+        found = drift({}, {"a": 1})
+        assert (found.observations, found.reference, found.psi, found.js) == (0, 1, None, None)
+        single = drift({"a": 7}, {"a": 2, "b": 0})
+        assert single.cells == 1
+        assert single.to_json()["psi"] == {"value": 0, "threshold": 0, "p": 1, "exceeded": False}
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda: psi({"a": -1}, {"a": 1}), "the count of 'a' is -1, expected at least 0"),
+            (lambda: drift({"a": 1}, {"a": 1}, alpha=0), "alpha is 0, expected a level between 0 and 1"),
+            (lambda: drift({"a": 10**9}, {}), "1000000000 and 0 observations, expected fewer than 10⁹ together"),
+            (lambda: drift({"a": 1}, {"a": 1}, draws=98), "draws is 98, expected at least 99 for alpha 0.01"),
+        ],
+    )
+    def test_refusals(self, call: Callable[[], object], message: str) -> None:
+        """Each names the argument, the value and what was expected."""
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -1,0 +1,23 @@
+"""What a worker says of itself."""
+
+from __future__ import annotations
+
+from monitor.ingest.telemetry import Telemetry
+
+
+def lags(telemetry: Telemetry) -> dict[str, float]:
+    """Return the lag in seconds by partition."""
+    (family,) = telemetry.lag_seconds.collect()
+    return {sample.labels["partition"]: sample.value for sample in family.samples}
+
+
+def test_a_partition_that_was_handed_over_has_no_lag_here() -> None:
+    """Its last lag would stay for ever, and wake somebody for ever; it may come back."""
+    telemetry = Telemetry()
+    telemetry.show_lag("feedback", "0", 10, 4.0)
+    telemetry.show_lag("feedback", "1", 90, 600.0)
+    telemetry.keep_lag_of({("feedback", "0")})
+    assert lags(telemetry) == {"0": 4.0}
+    telemetry.show_lag("feedback", "1", 3, 1.0)
+    telemetry.keep_lag_of({("feedback", "1")})
+    assert lags(telemetry) == {"1": 1.0}
