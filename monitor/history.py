@@ -43,7 +43,6 @@ class DecayedThen(msgspec.Struct, array_like=True, frozen=True):
 class VariantThen(msgspec.Struct, array_like=True, frozen=True):
     """One variant: all-time counts, and by decay what was watched."""
 
-    students: int
     responses: int
     rated_responses: int
     decayed: dict[str, DecayedThen]
@@ -63,7 +62,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     metric: str
     """The primary one at that time; everything is about it."""
     crossovers: int
-    sample_ratio_log_e: float
+    """Students who had seen more than one variant."""
     variants: dict[str, VariantThen]
     treatments: dict[str, TreatmentThen]
 
@@ -81,10 +80,8 @@ def snapshot(summary: ExperimentSummary) -> Snapshot | None:
     return Snapshot(
         metric=primary,
         crossovers=summary.crossovers,
-        sample_ratio_log_e=judgement.sample_ratio.log_e,
         variants={
             name: VariantThen(
-                variant.students,
                 variant.responses,
                 variant.rated_responses,
                 {

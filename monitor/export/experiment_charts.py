@@ -93,6 +93,28 @@ def students(told: Account) -> str | None:
     return chart("students over time, by variant", lines, [Level("none", 0.0, "zero")])
 
 
+def noted(told: Account) -> Iterator[tuple[str, str]]:
+    """Yield plots, and what they are of, of what only the snapshots know; none of fewer than two."""
+    if len(told.past) > 1:
+        past = [(hour * HOUR_MS, then) for hour, then in told.past.items()]
+        responses, rated = [], []
+        for name, style in legend(told):
+            known = [(at_ms, then.variants[name]) for at_ms, then in past if name in then.variants]
+            responses.append(Line(name, style, [Point(at_ms, each.responses) for at_ms, each in known]))
+            shares = [(at_ms, each.rated_responses / each.responses) for at_ms, each in known if each.responses]
+            rated.append(Line(name, style, [Point(at_ms, share) for at_ms, share in shares]))
+        crossovers = Line("crossovers", "harm", [Point(at_ms, then.crossovers) for at_ms, then in past])
+        zero = Level("none", 0.0, "zero")
+        for title, lines, levels, percent in (
+            ("responses so far, by variant", responses, [zero], False),
+            ("rated responses of those so far, by variant", rated, [], True),
+            ("students who saw more than one variant so far", [crossovers], [zero], False),
+        ):
+            plot = chart(title, lines, levels, percent=percent)
+            if plot is not None:
+                yield title, plot
+
+
 def decayed(told: Account) -> Iterator[dict[str, Any]]:
     """Yield a plot for each decay, its bands as wide as they have to be to hold over all of it at once."""
     for decay in told.settings.decay:

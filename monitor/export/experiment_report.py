@@ -56,6 +56,7 @@ def html(told: Account) -> str:
             for name in verdicts
             if (rows := list(_said(told, name)))
         ],
+        noted=list(charts.noted(told)),
         method=_method(told),
         meanings=MEANINGS,
         rails=_GUARDRAILS,
@@ -281,7 +282,8 @@ def _said(told: Account, treatment: str) -> Iterator[list[str]]:
     for hour, then in told.past.items():
         now = then.treatments.get(treatment)
         if now is not None and now.state != before:
-            yield [moment(hour * HOUR_MS), now.state, MEANINGS[now.state]]
+            bounds = [figure(value, sign=True) for value in now.closed]
+            yield [moment(hour * HOUR_MS), now.state, *bounds, MEANINGS[now.state]]
             before = now.state
 
 

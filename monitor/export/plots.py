@@ -195,7 +195,8 @@ def _dots(frame: _Frame, line: Line, *, percent: bool) -> Iterator[str]:
     step = (frame.high - frame.low) / 100
     for point in line.points:
         if point.value is not None:
-            said = f"{line.label}, {_moment(point.at_ms, hours=False)}: {_value(point.value, step, percent=percent)}"
+            at = f"{datetime.fromtimestamp(point.at_ms / 1000, UTC):%d %b %H:%M}"
+            said = f"{line.label}, {at}: {_value(point.value, step, percent=percent)}"
             if point.lower is not None and point.upper is not None:
                 bounds = (_value(bound, step, percent=percent) for bound in (point.lower, point.upper))
                 said += " ({} to {})".format(*bounds)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from monitor.errors import StoreUnavailable, UsageError
+from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import DAYS_KEPT, HOUR_MS, HOURS_KEPT, snapshot
 from monitor.ingest.history import Historian
 from monitor.ingest.progress import Progress
@@ -125,6 +125,14 @@ def test_snapshots_of_another_version_are_not_read(bench: Bench) -> None:
     _note(bench, DAY_9)
     bench.store.client.hset(bench.store.keys.history(bench.number), str(DAY_9 - 1), b"\x93\x01\x02\x03")
     assert list(bench.reader.history("ranker")) == [DAY_9]
+
+
+def test_what_is_no_history_is_named_and_in_nobodys_way(bench: Bench) -> None:
+    """A worker goes on; who asks for it is told in a line."""
+    bench.store.client.set(bench.store.keys.history(bench.number), b"something else")
+    _note(bench, DAY_9)
+    with pytest.raises(StoreOwned, match="holds something else under the prefix abm:"):
+        bench.reader.history("ranker")
 
 
 class Away(Reader):

@@ -105,8 +105,9 @@ def told(
 
 
 def _then(state: State, live: float | None = 0.4) -> Snapshot:
-    variants = {name: VariantThen(9, 9, 9, {}) for name in ("control", "treatment")}
-    return Snapshot("dcg@5", 0, 0.0, variants, {"treatment": TreatmentThen(state, (None,) * 3, (live, 0.1, 0.7))})
+    variants = {"control": VariantThen(40, 10, {}), "treatment": VariantThen(30, 15, {})}
+    closed = (0.25, -0.125, 0.625)
+    return Snapshot("dcg@5", 4, variants, {"treatment": TreatmentThen(state, closed, (live, 0.1, 0.7))})
 
 
 def _watched(days: int, *, noted: bool) -> list[DecayedAt]:
@@ -307,6 +308,21 @@ class TestHistory:
         said = page.text[page.text.index("What was said when") :]
         found = re.findall(r"(\d+ \w+ \d{4}, \d\d:00 UTC) (\w+) ", said)
         assert found == [(moment(3_600_000 * (HOUR + 30 * at)), states[at]) for at in (0, 2, 3, 5)]
+        assert said.count("+0.2500 −0.1250 +0.6250") == 4
+
+    def test_counts_are_drawn_as_they_were_noted(self) -> None:
+        """They cannot be worked out again."""
+        past = {HOUR + number: _then("continue") for number in range(6)}
+        text = html(told(BETTER, after(14), past=past, watched=_watched(14, noted=True)))
+        assert Page(text).plots()[-3:] == [
+            "responses so far, by variant",
+            "rated responses of those so far, by variant",
+            "students who saw more than one variant so far",
+        ]
+        for name, share in (("control", 25), ("treatment", 50)):
+            assert re.search(rf"<title>{name}, [^<]*: {share}\.0+\u202f%</title>", text)
+        single = Page(html(told(BETTER, after(14), past={HOUR: _then("continue")})))
+        assert "responses so far, by variant" not in single.plots()
 
     def test_many_changes_are_cut_short(self) -> None:
         """The newest are told, and how many are not."""

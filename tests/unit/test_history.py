@@ -51,7 +51,11 @@ class TestSnapshot:
         assert treatment.state == "ship"
         assert treatment.closed == (both["closed"].difference.effect, both["closed"].lower, both["closed"].upper)
         assert treatment.live == (both["live"].difference.effect, both["live"].lower, both["live"].upper)
-        assert (found.crossovers, found.variants["control"].students) == (3, 400)
+        assert (found.crossovers, found.variants["control"].responses, found.variants["control"].rated_responses) == (
+            3,
+            1000,
+            400,
+        )
         assert found.variants["treatment"].decayed["24h"] == DecayedThen(2.5, 0.2, 212.4)
 
     def test_of_an_unknown_design_effect_there_is_no_standard_error(self) -> None:
