@@ -103,7 +103,7 @@ def noted(told: Account) -> Iterator[tuple[str, str]]:
             responses.append(Line(name, style, [Point(at_ms, each.responses) for at_ms, each in known]))
             shares = [(at_ms, each.rated_responses / each.responses) for at_ms, each in known if each.responses]
             rated.append(Line(name, style, [Point(at_ms, share) for at_ms, share in shares]))
-        crossovers = Line("crossovers", "harm", [Point(at_ms, then.crossovers) for at_ms, then in past])
+        crossovers = Line("crossovers", "harm", [Point(at_ms, then.crossovers or None) for at_ms, then in past])
         zero = Level("none", 0.0, "zero")
         for title, lines, levels, percent in (
             ("responses so far, by variant", responses, [zero], False),
