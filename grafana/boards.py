@@ -21,19 +21,49 @@ def alerts(selector: str) -> JSON:
 
     Newer Grafanas read `target`, older ones `expr` and `step`.
     """
-    expr = f'ALERTS{{alertstate="firing", {selector}}}'
+    mark = _mark("Alerts", f'ALERTS{{alertstate="firing", {selector}}}', "red", "{{alertname}}")
+    return {**mark, "textFormat": "{{variant}} {{topic}} {{instance}}", "tagKeys": "severity"}
+
+
+def milestones(selector: str) -> list[JSON]:
+    """Return marks where an experiment starts, its shares change, a verdict changes, and where deployments are noted.
+
+    The last are Grafana's own annotations with the tag `deployment`: whoever deploys writes them.
+    """
+    start = f"abmonitor_experiment_start_timestamp_seconds{{{selector}}} * 1000"
+    share, state = f"abmonitor_intended_share{{{selector}}}", f"abmonitor_verdict{{{selector}}} == 1"
+    return [
+        {**_mark("Start", start, "blue", "start of {{experiment}}"), "useValueForTime": True},
+        _mark("Shares", f"{share} != {share} offset 1m", "purple", "share of {{variant}} changed"),
+        _mark(
+            "Verdicts",
+            f"{state} unless abmonitor_verdict{{{selector}}} offset 1m == 1",
+            "orange",
+            "{{variant}}: {{state}}",
+        ),
+        {
+            "name": "Deployments",
+            "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+            "enable": True,
+            "hide": False,
+            "iconColor": "green",
+            "target": {"limit": 100, "matchAny": False, "tags": ["deployment"], "type": "tags"},
+        },
+    ]
+
+
+def _mark(name: str, expr: str, color: str, title: str) -> JSON:
     return {
-        "name": "Alerts",
+        "name": name,
         "datasource": DATASOURCE,
         "enable": True,
         "hide": False,
-        "iconColor": "red",
-        "target": {"expr": expr, "interval": "60s", "refId": "Alerts"},
+        "iconColor": color,
+        "target": {"expr": expr, "interval": "60s", "refId": name},
         "expr": expr,
         "step": "60s",
-        "titleFormat": "{{alertname}}",
-        "textFormat": "{{variant}} {{topic}} {{instance}}",
-        "tagKeys": "severity",
+        "titleFormat": title,
+        "textFormat": "",
         "useValueForTime": False,
     }
 
@@ -45,7 +75,7 @@ def board(
     *,
     choices: Sequence[JSON],
     sections: Sequence[tuple[str, Sequence[JSON]]],
-    marks: JSON,
+    marks: Sequence[JSON],
     since: str = "now-1h",
 ) -> JSON:
     """Return a board that shows the time since `since` and leads to the others from a menu."""
@@ -71,7 +101,7 @@ def board(
         "fiscalYearStartMonth": 0,
         "graphTooltip": 1,
         "links": [menu],
-        "annotations": {"list": [marks]},
+        "annotations": {"list": list(marks)},
         "refresh": "30s",
         "time": {"from": since, "to": "now"},
         "timepicker": {},

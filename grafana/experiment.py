@@ -397,5 +397,5 @@ def board() -> JSON:
             ("Decision", decision_panels()),
             ("Students, feedback and traffic", evidence()),
         ],
-        marks=boards.alerts(EXPERIMENT),
+        marks=[boards.alerts(EXPERIMENT), *boards.milestones(EXPERIMENT)],
     )

@@ -182,6 +182,6 @@ def board() -> JSON:
                 ],
             )
         ],
-        marks=boards.alerts('alertname=~"AbMonitor.+"'),
+        marks=[boards.alerts('alertname=~"AbMonitor.+"')],
         since="now-6h",
     )

@@ -345,5 +345,5 @@ def board() -> JSON:
         "Whether events are read, applied and kept: lag, throughput, refusals, the store.",
         choices=[variables.datasource()],
         sections=[("Flow", panels()), ("Work and replicas", work())],
-        marks=boards.alerts('team="operations"'),
+        marks=[boards.alerts('team="operations"')],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -73,6 +73,9 @@ class ExperimentSummary:
     variants: Mapping[str, VariantSummary]
     judgement: Judgement | None = None
     """None where nobody asked for it."""
+    starts_at_ms: int | None = None
+    intended_shares: Mapping[str, float] = field(default_factory=dict)
+    """Of students, in force at the newest event; variants without one are missing."""
 
     def ordered(self) -> list[tuple[str, VariantSummary]]:
         """Return the variants, the control first."""

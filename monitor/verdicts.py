@@ -160,6 +160,12 @@ def stretches(experiment: ExperimentSettings) -> tuple[Stretch, ...]:
     return (*found, Stretch(first, None, shares))
 
 
+def shares_at(experiment: ExperimentSettings, at_ms: int) -> Mapping[str, float]:
+    """Return the intended shares of students at a time."""
+    begun = [each.shares for each in experiment.decision.allocations if each.from_ms <= at_ms]
+    return begun[-1] if begun else experiment.variants
+
+
 class _View:
     """One experiment's sums at one time, read in the ways that evidence needs."""
 

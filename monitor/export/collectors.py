@@ -63,6 +63,13 @@ _EXPERIMENTS: Final = (
         _ARM,
         "Time of the variant's newest event, since 1970",
     ),
+    Exported("abmonitor_intended_share", "gauge", _ARM, "Share of students that the variant is meant to get"),
+    Exported(
+        "abmonitor_experiment_start_timestamp_seconds",
+        "gauge",
+        ("experiment",),
+        "Configured start of the experiment, since 1970",
+    ),
     Exported("abmonitor_effect", "gauge", _EFFECT, "Mean of the variant minus that of the control"),
     Exported("abmonitor_effect_lower", "gauge", _EFFECT, "Lower bound of the effect, valid at every look"),
     Exported("abmonitor_effect_upper", "gauge", _EFFECT, "Upper bound of the effect, valid at every look"),
@@ -147,6 +154,10 @@ class ExperimentsCollector(Collector):
                 add("variant_last_event_timestamp_seconds", arm, variant.last_event_at_ms / 1000)
             if variant.students >= self._least:
                 _add_metrics(add, arm, variant)
+        for name, share in experiment.intended_shares.items():
+            add("intended_share", [experiment.name, name], share)
+        if experiment.starts_at_ms is not None:
+            add("experiment_start_timestamp_seconds", [experiment.name], experiment.starts_at_ms / 1000)
         if experiment.judgement is not None:
             add("crossover_students", [experiment.name], experiment.crossovers)
             few = {name for name, variant in experiment.variants.items() if variant.students < self._least}

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from monitor.clock import Clock
 from monitor.config import DisplaySettings
-from monitor.export.presentation import notes, rows
+from monitor.export.presentation import decisions, notes, rows
 from monitor.summary import Summary, iso
 
 _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
@@ -57,6 +57,7 @@ class Page:
                     "control": each.control,
                     "variants": [name for name, _ in each.ordered()],
                     "rows": rows(each, now_ms, self._display.min_display_students),
+                    "decisions": decisions(each),
                     "notes": notes(each),
                     "empty": all(variant.last_event_at_ms is None for variant in each.variants.values()),
                 }

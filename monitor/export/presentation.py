@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from monitor.inference import State, Verdict
 from monitor.summary import ExperimentSummary, VariantSummary
@@ -18,6 +18,12 @@ MEANINGS: Final[Mapping[State, str]] = {
     "non_inferior": "it is not worse than is tolerable",
     "futile": "an effect that matters can be ruled out",
     "continue": "nothing is decided yet: go on",
+}
+_TONES: Final[Mapping[State, Literal["good", "bad"]]] = {
+    "ship": "good",
+    "non_inferior": "good",
+    "stop_harm": "bad",
+    "invalid": "bad",
 }
 _LONGEST_LABEL: Final = 20
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -135,10 +141,28 @@ def sentence(treatment: str, verdict: Verdict) -> str:
     return f"{treatment}: {verdict.state} – {MEANINGS[verdict.state]}."
 
 
+class Decision(NamedTuple):
+    """What was decided about one treatment."""
+
+    tone: Literal["good", "bad", "open"]
+    sentence: str
+    reasons: tuple[str, ...]
+
+
+def decisions(experiment: ExperimentSummary) -> list[Decision]:
+    """Return what was decided about each treatment, and why."""
+    verdicts = {} if experiment.judgement is None else experiment.judgement.verdicts
+    return [
+        Decision(
+            _TONES.get(verdict.state, "open"), sentence(name, verdict), tuple(each.text for each in verdict.reasons)
+        )
+        for name, verdict in verdicts.items()
+    ]
+
+
 def notes(experiment: ExperimentSummary) -> list[str]:
     """Return what a reader of the table should know."""
-    judgement = experiment.judgement
-    found = [] if judgement is None else [sentence(*each) for each in judgement.verdicts.items()]
+    found: list[str] = []
     unnamed = sum(variant.responses_without_user for variant in experiment.variants.values())
     if unnamed:
         found.append(f"{count(unnamed)} responses name no student: each counts as a student of its own.")

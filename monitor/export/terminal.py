@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from monitor.export.presentation import count, notes, rows
+from monitor.export.presentation import count, decisions, notes, rows
 from monitor.summary import ExperimentSummary, Summary, iso
 
 _PLAIN: Final = ("traffic", "feedback")
@@ -25,6 +25,7 @@ def render(summary: Summary, *, now_ms: int, events_per_second: float | None = N
     parts.append(head)
     for experiment in summary.experiments.values():
         parts.append(_table(experiment, now_ms))
+        parts += [Text(each.sentence, style="bold") for each in decisions(experiment)]
         parts += [Text(note, style="dim") for note in notes(experiment)]
     return Group(*parts)
 

@@ -101,7 +101,10 @@ def _check_schemas(store: Shards) -> Mapping[bytes, bytes]:
         # Until schema 2 there were no generations.
         schema = store.client.hget(ROOT + b"m", "schema")
     if schema is not None and int(schema) != SCHEMA:
-        raise StoreOwned(f"the store has schema {int(schema)}, this version reads and writes schema {SCHEMA}")
+        raise StoreOwned(
+            f"the store has schema {int(schema)}, this version reads and writes schema {SCHEMA}: "
+            "`ab-monitor rebuild` makes a new one from Kafka"
+        )
     used = [b"schema" in metas[0] or b"seq" in meta for meta in metas]
     known = [b"schema" in meta for meta in metas]
     if any(used) and not all(known):

@@ -32,7 +32,7 @@ from monitor.store.redis import RedisStore
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
-from monitor.verdicts import StoredStudents, judge
+from monitor.verdicts import StoredStudents, judge, shares_at
 
 _MOST_KINDS = 50
 _ABSENT = DecayedMean(None, None, None, None, None)
@@ -127,6 +127,8 @@ class Reader:
                 crossovers=sum(int(arm.units[1]) for arm in own),
                 variants={name: by_name[name] for name in experiment.variants},
                 judgement=judge(experiment, _students(own, log), judged_ms),
+                starts_at_ms=experiment.starts_at_ms,
+                intended_shares=shares_at(experiment, judged_ms),
             )
         return Summary(as_of_ms=as_of_ms, experiments=experiments)
 

@@ -65,11 +65,6 @@ class RedisStore:
         """Close the connections."""
         self.client.close()
 
-    def ping(self) -> None:
-        """Raise `StoreUnavailable` unless the store answers."""
-        with unavailable(self.settings):
-            self.client.ping()
-
     def state(self) -> State:
         """Read the positions and remember the number of commits and sweeps as this worker's belief."""
         (meta, offsets, progress, lanes), run = self._said()

@@ -67,6 +67,20 @@ class TestRebuild:
             expected = dump(RedisStore(StoreSettings(url=anew.url)))
         assert dump(store) == expected
 
+    def test_an_older_schema_is_rebuilt_and_an_idle_worker_of_the_old_one_stops(self, arena: Arena) -> None:
+        """Without any event to write, by looking every ten seconds."""
+        with arena.worker() as worker:
+            worker.ready()
+            arena.store.client.hset(arena.store.first.keys.meta, "schema", 2)
+            refused = ab_monitor("status", "--config", arena.config)
+            assert refused.returncode == 5
+            assert "schema 2" in refused.stderr
+            done = ab_monitor("rebuild", "--config", arena.config)
+            assert done.returncode == 0, done.stderr
+            worker.ends_with(5)
+            assert "switched to generation 1" in worker.said()
+        assert ab_monitor("status", "--config", arena.config).returncode == 0
+
     def test_lost_history_is_not_switched_to(self, arena: Arena) -> None:
         """Kafka holds less than the store: the live generation stays unless that is accepted."""
         with KafkaAdminClient(bootstrap_servers=arena.broker.bootstrap) as admin:
@@ -93,6 +107,14 @@ class TestRebuild:
 
 class TestReset:
     """Everything goes, after asking."""
+
+    def test_an_idle_worker_stops(self, arena: Arena) -> None:
+        """It would serve nothing and write to nothing."""
+        with arena.worker() as worker:
+            worker.ready()
+            assert ab_monitor("reset", "--config", arena.config, "--yes").returncode == 0
+            worker.ends_with(5)
+            assert "emptied" in worker.said()
 
     def test_without_a_terminal_it_needs_yes(self, arena: Arena) -> None:
         """Nothing is deleted by accident; what would be is named."""

@@ -168,6 +168,18 @@ def test_every_panel_shows_numbers(query: Query, scraped_demo: PrometheusServer,
     assert [labels for labels, _ in found if not wanted <= set(labels)] == []
 
 
+def test_a_change_of_the_verdict_is_marked(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
+    """Where a state begins to apply, and not while it goes on."""
+    (mark,) = [each for each in BOARD["annotations"]["list"] if each["name"] == "Verdicts"]
+    expr = filled_in(mark["expr"], chosen).replace("offset 1m", "offset 1s")
+    marked = series(scraped_demo, f"sum(count_over_time(({expr})[1h:1s]))")
+    assert 1 <= marked[0][1] <= 4
+    (start,) = [each for each in BOARD["annotations"]["list"] if each["name"] == "Shares"]
+    shares = filled_in(start["expr"], chosen)
+    assert series(scraped_demo, shares.partition(" != ")[0])
+    assert series(scraped_demo, f"count_over_time(({shares.replace('offset 1m', 'offset 1s')})[1h:1s])") == []
+
+
 def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
     """Each query for the control returns only it, and its sibling only the others; together they are all variants."""
     (control,) = {labels["control"] for labels, _ in series(scraped_demo, "abmonitor_experiment_info")}

@@ -235,15 +235,15 @@ class TestUnavailable:
         """The place is named, a password is not."""
         store = RedisStore(StoreSettings(url="redis://:secret@127.0.0.1:1/0"))
         with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as caught:
-            store.ping()
+            store.state()
         assert "secret" not in str(caught.value)
 
     def test_a_wrong_password_is_a_mistake_and_not_an_outage(self) -> None:
         """Waiting would not help."""
         with RedisServer(redis_binary(), requirepass="right") as server:
             with pytest.raises(UsageError, match="refuses this user"):
-                RedisStore(StoreSettings(url=server.url, password="wrong")).ping()
-            RedisStore(StoreSettings(url=server.url, password="right")).ping()
+                RedisStore(StoreSettings(url=server.url, password="wrong")).state()
+            RedisStore(StoreSettings(url=server.url, password="right")).state()
 
     def test_a_full_store_is_waited_for(self) -> None:
         """With noeviction it refuses the script before its first write."""

@@ -100,7 +100,7 @@ class TestBoards:
         assert board["templating"]["list"][0]["name"] == "datasource"
         asked = [entry["datasource"] for panel in shown(board) for entry in (panel, *panel["targets"])]
         asked += [choice["datasource"] for choice in board["templating"]["list"][1:]]
-        asked += [marks["datasource"] for marks in board["annotations"]["list"]]
+        asked += [marks["datasource"] for marks in board["annotations"]["list"] if "expr" in marks]
         assert all(source == DATASOURCE == {"type": "prometheus", "uid": "${datasource}"} for source in asked)
 
     def test_leads_to_the_others_from_one_menu(self, name: str) -> None:
@@ -203,6 +203,20 @@ class TestExperiment:
             if "custom.hideFrom" in {each["id"] for each in entry["properties"]}
         }
         assert hidden == edges
+
+    def test_marks_name_only_what_is_exported(self) -> None:
+        """Start, shares, verdicts; deployments are annotations of Grafana's own, written by whoever deploys."""
+        marks = {each["name"]: each for each in BOARD["annotations"]["list"]}
+        assert list(marks) == ["Alerts", "Start", "Shares", "Verdicts", "Deployments"]
+        exported = exported_series()
+        for name in ("Start", "Shares", "Verdicts"):
+            expr = marks[name]["expr"]
+            assert marks[name]["target"]["expr"] == expr
+            found = selectors(expr)
+            assert all({each.name for each in one.matchers.matchers} <= exported[one.name or ""] for one in found)
+            wanted = set(re.findall(r"{{(\w+)}}", marks[name]["titleFormat"]))
+            assert all(wanted <= exported[one.name or ""] for one in found)
+        assert marks["Deployments"]["target"]["tags"] == ["deployment"]
 
 
 def test_every_state_of_a_verdict_has_its_word() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from monitor.errors import StoreUnavailable
 from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
 from monitor.export.http import _experiment
-from monitor.export.presentation import MEANINGS, age, notes, rows, share
+from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
 from monitor.inference import State
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.verdicts import judge
@@ -199,7 +199,9 @@ class TestVerdicts:
 
     def test_status_and_page_say_the_state_in_a_sentence(self) -> None:
         """Above what else a reader should know."""
-        assert notes(_judged().experiments["ranker"])[0].startswith("treatment: ship – it is better")
+        (decision,) = decisions(_judged().experiments["ranker"])
+        assert (decision.tone, decision.sentence.partition(" – ")[0]) == ("good", "treatment: ship")
+        assert decision.reasons
         assert "verdict" in notes(SUMMARY.experiments["ranker-v2"])[-1]
 
     def test_status_has_it_beside_the_counts(self) -> None:
