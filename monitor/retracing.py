@@ -1,8 +1,9 @@
 """What can be worked out again about an experiment's past, from the records of the students of each day.
 
-They hold what is known now, so a look back is exact: it is what one would have said then, had one known that late events
-would still come, and who would see another variant. Only what is made of those records may be shown for the past: estimates of closed students, guardrails,
-the sample ratio. Crossovers, lost and refused events and the live sums are those of now, and states hang on them.
+They hold what is known now, so a look back is exact: it is what one would have said then, had one known which events
+would still come late, and who would see another variant. Only what is made of those records may be shown for the past:
+estimates of closed students, guardrails, the sample ratio. Crossovers, lost and refused events and the live sums are
+those of now, and states hang on them.
 """
 
 from __future__ import annotations
