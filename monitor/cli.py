@@ -24,6 +24,8 @@ from monitor.config.values import instant_ms as config_instant_ms
 from monitor.errors import AbMonitorError, InputRefused, UsageError
 from monitor.events import instant_ms
 from monitor.export import EXIT_CODES, render, render_verdicts
+from monitor.export.account import account
+from monitor.export.experiment_report import html as experiment_html
 from monitor.ingest.connection import inspect_cluster
 from monitor.ingest.files import FileSource
 from monitor.ingest.kafka import KafkaSource
@@ -93,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="end with 0 for ship and non_inferior, 10 for continue and insufficient_data, 20 for the others",
     )
+    report = add("report", _report, "one page on an experiment: the verdict and how it came about", configured)
+    report.add_argument("experiment", metavar="E", help="the experiment's name")
+    report.add_argument("--html", required=True, metavar="FILE", help="where to write the page; - for stdout")
     offline.add_evaluate_arguments(
         add("evaluate", _evaluate, "offline: metrics per query and rater, variants compared, no store needed", common)
     )
@@ -242,6 +247,14 @@ def _verdict(arguments: argparse.Namespace) -> int:
     return max(
         (EXIT_CODES[each.state] for name, each in verdicts.items() if arguments.variant in {None, name}), default=10
     )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments).only(arguments.experiment, "report E")
+    with viewed(settings, wall_clock) as reader:
+        told = account(reader, settings.experiments[0], settings.display.min_display_students)
+    offline.write("--html", arguments.html, experiment_html(told))
+    return 0
 
 
 def _only(settings: Settings, experiment: str | None) -> Settings:

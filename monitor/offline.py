@@ -265,9 +265,9 @@ def evaluate(arguments: argparse.Namespace, settings: Settings | None) -> int:
             raise InputRefused(f"{judged.settings.name}: {error}") from error
     evaluations = [evaluation for evaluation, _ in found]
     if arguments.csv is not None:
-        _write("--csv", arguments.csv, report.csv_text(evaluations))
+        write("--csv", arguments.csv, report.csv_text(evaluations))
     if arguments.html is not None:
-        _write("--html", arguments.html, report.html(found))
+        write("--html", arguments.html, report.html(found))
     if arguments.json:
         told = {each.experiment: each.to_json() for each in evaluations}
         print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
@@ -350,7 +350,8 @@ def _shown(
     return max(definitions, key=nearness)
 
 
-def _write(option: str, path: str, text: str) -> None:
+def write(option: str, path: str, text: str) -> None:
+    """Write what an option asks for to its file, or to stdout for "-"; raises `UsageError` where that cannot be."""
     if path == "-":
         sys.stdout.write(text)
         return

@@ -14,6 +14,7 @@ from monitor.export import HttpServer
 from monitor.identity import Identities
 from monitor.ingest.engine import CACHED
 from monitor.ingest.experiment import Experiment
+from monitor.ingest.history import Historian
 from monitor.ingest.progress import Progress
 from monitor.ingest.sharded import ShardedWriter
 from monitor.ingest.source import Source
@@ -59,6 +60,7 @@ def worker_for(
         writer=writer_for(opening.store, experiments, Identities(opening.held.hash_key)),
         progress=Progress(opening.held.horizons_ms),
         sweepers=[Sweeper(shard, experiments) for shard in opening.store],
+        historian=Historian(opening.reader),
         source=source,
         telemetry=telemetry,
         clock=clock,

@@ -34,6 +34,8 @@ class MetricSummary:
     mean_over_all: float | None
     variance: float | None
     decayed: Mapping[str, DecayedMean]
+    design_effect: float | None = None
+    """How many times more the mean varies because students give several responses; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
 def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> Judgement:
     """Return what the stored sums say at an event time, which is not to be later than the store's newest event."""
     view = _View(experiment, stored, at_ms)
-    sample_ratio = sample_ratio_test(view.phases, alpha=view.criteria.sample_ratio_alpha)
+    sample_ratio = view.sample_ratio()
     verdicts = {name: decide(view.evidence(name), sample_ratio) for name in view.treatments}
     return Judgement(
         at_ms=at_ms,
@@ -141,6 +141,11 @@ def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) ->
         days_left_out=view.days_left_out,
         verdicts=verdicts,
     )
+
+
+def sample_ratio_at(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> SampleRatio:
+    """Return only how students were split at an event time, as `judge` does."""
+    return _View(experiment, stored, at_ms).sample_ratio()
 
 
 def stretches(experiment: ExperimentSettings) -> tuple[Stretch, ...]:
@@ -195,6 +200,11 @@ class _View:
         return sorted({day for day, record in held if day <= last and record.any()})
 
     @cached_property
+    def students(self) -> int:
+        """All of them so far, also those of days after this time."""
+        return sum(int(day[0]) for cohorts in self.stored.cohorts.values() for day in cohorts.values())
+
+    @cached_property
     def days_left_out(self) -> tuple[int, ...]:
         return tuple(day for day in self.days if not any(day in stretch for stretch in self.stretches))
 
@@ -211,6 +221,10 @@ class _View:
     def _exposed(self, variant: str, days: Sequence[int]) -> int:
         cohorts = self.stored.cohorts[variant]
         return sum(int(cohorts[day][0]) for day in days if day in cohorts)
+
+    def sample_ratio(self) -> SampleRatio:
+        """Return whether students are split as intended."""
+        return sample_ratio_test(self.phases, alpha=self.criteria.sample_ratio_alpha)
 
     @cached_property
     def closed_days(self) -> list[list[int]]:
@@ -270,7 +284,7 @@ class _View:
             students_per_day=(self._per_day(experiment.control), self._per_day(treatment)),
             phases=self.phases,
             crossovers=sum(int(record[1]) for record in units.values()),
-            students=sum(int(day[0]) for cohorts in self.stored.cohorts.values() for day in cohorts.values()),
+            students=self.students,
             lost_events=self.stored.lost_events,
             refused_share=self.stored.refused_share,
             other_population=self.arms(treatment, experiment.primary, other),

@@ -21,6 +21,7 @@ from monitor.errors import DependencyUnavailable, HistoryLost, StoreUnavailable
 from monitor.events import Decoder
 from monitor.ingest.catching_up import CatchingUp
 from monitor.ingest.decoding import Decoded, counted, decode
+from monitor.ingest.history import Historian
 from monitor.ingest.progress import Progress
 from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
@@ -49,6 +50,7 @@ class Worker:
         writer: Writer,
         progress: Progress,
         sweepers: Sequence[Sweeper],
+        historian: Historian,
         source: Source,
         telemetry: Telemetry,
         clock: Clock,
@@ -58,6 +60,7 @@ class Worker:
         self._writer = writer
         self._progress = progress
         self._sweepers = sweepers
+        self._historian = historian
         self._source = source
         self._decoder = Decoder(settings)
         self._telemetry = telemetry
@@ -246,7 +249,7 @@ class Worker:
         self._source.acknowledge({step.partition: step.position.next_offset for step in advances})
 
     def _housekeep(self, *, force: bool = False) -> None:
-        """Now and then: lag, ends, sweeping."""
+        """Now and then: lag, ends, sweeping, history."""
         now = time.monotonic()
         if now < self._housekeeping_at and not force:
             return
@@ -276,6 +279,7 @@ class Worker:
             self._catching_up.report(self.waiting, self.events)
         for sweeper in self._sweepers:
             self._insist(partial(sweeper.sweep, self._progress))
+        self._historian.note(self._progress)
 
     def _measure_lag(self, ends: Mapping[str, int | None]) -> None:
         now_ms = self._clock()

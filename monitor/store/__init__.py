@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from monitor.store.embedded import served
 from monitor.store.generations import live_store
+from monitor.store.history import History
 from monitor.store.inspection import warnings
 from monitor.store.keys import Keys
 from monitor.store.opening import Opened, open_store, view_store
@@ -15,6 +16,7 @@ from monitor.store.shards import Shards
 __all__ = [
     "Advance",
     "Commit",
+    "History",
     "Keys",
     "Opened",
     "Position",

@@ -21,6 +21,7 @@ rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its
     t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
     h                       hash: <e>:<hour> → rows noted there
+    p:<e>                   hash: hour → what was known then (`monitor.history`; first shard)
 and, with more than one shard (see monitor/ingest/sharded.py),
     q:<shard>:<lane>        stream: what this shard's commits mean for students of that shard
     j:<shard>:<lane>        stream: what of that shard's was applied here
@@ -137,6 +138,9 @@ class Keys:
 
     def hour(self, experiment: str, hour: int) -> bytes:
         return b"%bx:%b:%d" % (self.prefix, experiment.encode(), hour)
+
+    def history(self, experiment: int) -> bytes:
+        return b"%bp:%d" % (self.prefix, experiment)
 
     def outbox(self, shard: int, lane: bytes) -> bytes:
         return b"%bq:%d:%b" % (self.prefix, shard, lane)

@@ -22,7 +22,10 @@ from monitor.aggregates import (
 from monitor.clock import Clock
 from monitor.config import DecaySpec, ExperimentSettings, Settings
 from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.history import Past
+from monitor.inference import design_effect, live_sums
 from monitor.store.connection import unavailable
+from monitor.store.history import History
 from monitor.store.keys import LIVE
 from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
@@ -78,7 +81,7 @@ class Reader:
     def __init__(self, store: Shards, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
         self.store = store
         self._settings = settings
-        self._numbers = numbers
+        self.numbers = numbers
         self._clock = clock
         self._layouts = {each.name: Layout.of(each) for each in settings.experiments}
 
@@ -86,6 +89,18 @@ class Reader:
     def experiments(self) -> Sequence[ExperimentSettings]:
         """The experiments that are read."""
         return self._settings.experiments
+
+    def students(self, experiment: str) -> StoredStudents:
+        """Return what verdicts on an experiment follow from, whatever their time. Raises `StoreUnavailable`."""
+        arms, log = self._arms()
+        own = [arm for arm in arms if arm.experiment.name == experiment]
+        self._read_cohorts(own)
+        self._check_live()
+        return _students(own, log)
+
+    def history(self, experiment: str) -> Past:
+        """Return an experiment's snapshots, oldest first. Raises `StoreUnavailable`."""
+        return History(self.store).read(self.numbers[experiment])
 
     def summary(self, as_of_ms: int | None = None) -> Summary:
         """Return what the store holds, decayed to `as_of_ms` (default: its newest event). Raises `StoreUnavailable`.
@@ -120,7 +135,7 @@ class Reader:
     def _places(self) -> Iterator[tuple[ExperimentSettings, int, int, str]]:
         for experiment in self._settings.experiments:
             for index, name in enumerate(sorted(experiment.variants)):
-                yield experiment, self._numbers[experiment.name], index, name
+                yield experiment, self.numbers[experiment.name], index, name
 
     def _arms(self) -> tuple[list[_Arm], _Log]:
         """Read every variant's all-time records and the log, in one transaction on each shard."""
@@ -284,17 +299,22 @@ class Reader:
         metrics = {}
         for index, (undefined, total, square) in enumerate(responses_of(arm.responses, layout)):
             count = rated - undefined
+            variance = max(square - total * total / count, 0.0) / (count - 1) if count > 1 else None
+            clustered = live_sums(arm.units, layout, index, "rated").estimate().variance
             metrics[arm.experiment.metrics[index].name] = MetricSummary(
                 count=count,
                 undefined=undefined,
                 sum=total,
                 mean=total / count if count else None,
                 mean_over_all=total / responses if responses else None,
-                variance=max(square - total * total / count, 0.0) / (count - 1) if count > 1 else None,
+                variance=variance,
                 decayed={
                     decay.name: _decayed(series[arm.number, arm.variant, decay.name], index, as_of_ms, decay)
                     for decay in arm.experiment.decay
                 },
+                design_effect=None
+                if clustered is None or variance is None
+                else design_effect(clustered, variance / count),
             )
         return VariantSummary(
             responses=responses,

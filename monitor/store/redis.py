@@ -53,6 +53,7 @@ class RedisStore:
         self._commit = self.client.register_script((scripts / "commit.lua").read_text())
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
         self._state = self.client.register_script((scripts / "state.lua").read_text())
+        self._keep = self.client.register_script((scripts / "history.lua").read_text())
         self._register = self.client.register_script((scripts / "register.lua").read_text())
         self._commits = 0
         self._sweeps = 0
@@ -235,6 +236,11 @@ class RedisStore:
         """Give an experiment a number and keep its definitions (JSON), unless somebody has done so."""
         with unavailable(self.settings):
             self._run_script(self._register, [self.keys.meta, self.keys.definitions], [experiment, definitions])
+
+    def keep(self, experiment: int, hour: int, snapshot: bytes) -> None:
+        """Keep the snapshot of an hour, unless there is one or the generation is being deleted."""
+        with unavailable(self.settings):
+            self._run_script(self._keep, [self.keys.meta, self.keys.history(experiment)], [hour, snapshot])
 
     def closed(self) -> frozenset[int]:
         """Return the numbers of the experiments that are over and whose students' rows were deleted."""

@@ -1,0 +1,301 @@
+"""The report on one experiment: one page that explains itself, for whoever decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from monitor.config import RATED_SHARE, ExperimentSettings
+from monitor.export import experiment_charts as charts
+from monitor.export.account import Account
+from monitor.export.page import template
+from monitor.export.presentation import ABSENT, MEANINGS, count, sentence, share
+from monitor.history import HOUR_MS
+from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, State, Verdict
+from monitor.inference.guardrails import GuardrailState
+from monitor.verdicts import Judgement
+
+_HEADLINES: Final[Mapping[State, tuple[str, str]]] = {
+    "ship": ("Ship it", "good"),
+    "non_inferior": ("It may go out", "good"),
+    "stop_harm": ("Stop it", "bad"),
+    "invalid": ("No fair comparison", "bad"),
+    "futile": ("No gain that matters", "calm"),
+    "insufficient_data": ("Too early to say", "calm"),
+    "continue": ("Undecided: go on", "calm"),
+}
+"""A few words, and the class that colours them."""
+_MOST_CHANGES: Final = 50
+_GUARDRAILS: Final[Mapping[GuardrailState, str]] = {
+    "held": "shown to be no worse than is tolerable",
+    "crossed": "shown to be worse than is tolerable",
+    "open": "neither is shown yet",
+    "unknown": "too few students, or nothing varies",
+}
+
+
+def html(told: Account) -> str:
+    """Return the page: nothing in it is fetched from anywhere, and there are no scripts."""
+    verdicts = told.judgement.verdicts
+    return template("experiment.html").render(
+        name=told.settings.name,
+        as_of=moment(told.as_of_ms),
+        size=_size(told),
+        headlines=[_headline(told, *each) for each in verdicts.items()],
+        treatments=[_treatment(told, *each) for each in verdicts.items()],
+        traffic=_traffic(told),
+        watched={
+            "plots": list(charts.decayed(told)),
+            "noted": sum(each.noted for each in told.watched),
+            "again": sum(not each.noted for each in told.watched),
+        },
+        legend=charts.legend(told),
+        history=[
+            {"name": name, "rows": rows[-_MOST_CHANGES:], "left_out": max(len(rows) - _MOST_CHANGES, 0)}
+            for name in verdicts
+            if (rows := list(_said(told, name)))
+        ],
+        noted=list(charts.noted(told)),
+        method=_method(told),
+        meanings=MEANINGS,
+        rails=_GUARDRAILS,
+    )
+
+
+def _size(told: Account) -> str | None:
+    """Return since when and on how much the page rests; None before the first student."""
+    if not told.splits:
+        return None
+    began = moment(told.splits[0].at_ms).partition(",")[0]
+    students = sum(told.splits[-1].students.values())
+    responses = sum(variant.responses for variant in told.summary.variants.values())
+    return f"{count(students)} students and {count(responses)} responses since {began}"
+
+
+def moment(at_ms: int) -> str:
+    """Return a time for people, to the minute."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{at.day} {at:%b %Y, %H:%M} UTC"
+
+
+def figure(value: float | None, *, sign: bool = False) -> str:
+    """Return a number with four digits after the point."""
+    return ABSENT if value is None else _minus(f"{round(value, 4) + 0.0:{'+' if sign else ''}.4f}")
+
+
+def _part(part: float | None, *, sign: bool = False) -> str:
+    return (
+        ABSENT if part is None else _minus(f"{round(part, 3) + 0.0:{'+' if sign else ''}.1%}".replace("%", "\u202f%"))
+    )
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def disagreements(settings: ExperimentSettings, compared: Mapping[str, Comparison]) -> dict[str, bool]:
+    """Return what to say of each nDCG and DCG (or CG) that move in opposite ways, of which one at least is shown to.
+
+    True where both are shown: then they contradict each other, as nDCG by the ideal of the shown list may do. Of
+    several DCGs the primary one is enough.
+    """
+    measures = {metric.name: metric.measure for metric in settings.metrics if metric.name in compared}
+    normed = [name for name, measure in measures.items() if measure == "ndcg"]
+    gains = [name for name, measure in measures.items() if measure in {"cg", "dcg"}]
+    gains = [settings.primary] if settings.primary in gains else gains
+    found = {}
+    for one, other in ((one, other) for one in normed for other in gains):
+        a, b = compared[one], compared[other]
+        if _direction(a) * _direction(b) < 0 and (_shown(a) or _shown(b)):
+            both = _shown(a) and _shown(b)
+            moved = f"{_moves(one, a)}, {_moves(other, b)}."
+            said = f"disagree: {moved} {_why(settings, other)}" if both else f"do not move together: {moved}"
+            found[f"{one} and {other} {said}"] = both
+    return found
+
+
+def _direction(comparison: Comparison) -> int:
+    effect = comparison.difference.effect or 0.0
+    return (effect > 0) - (effect < 0)
+
+
+def _shown(comparison: Comparison) -> bool:
+    lower, upper = comparison.lower, comparison.upper
+    return lower is not None and upper is not None and (lower > 0 or upper < 0)
+
+
+def _moves(name: str, comparison: Comparison) -> str:
+    said = f"{name} is {'up' if _direction(comparison) > 0 else 'down'}"
+    if comparison.lower is None:
+        return f"{said} (too few students to be sure)"
+    bounds = f"{figure(comparison.lower, sign=True)} to {figure(comparison.upper, sign=True)}"
+    return f"{said} ({bounds}{'' if _shown(comparison) else ', so not shown'})"
+
+
+def _why(settings: ExperimentSettings, gain: str) -> str:
+    if settings.ideal == "shown":
+        return (
+            "nDCG compares each answer with the best order of the videos that this answer itself has (ideal: shown), "
+            f"so a variant that finds less can look better ordered. Go by {gain}."
+        )
+    return "Both order single answers alike where they cut at the same rank: look at what each of them leaves out."
+
+
+def _headline(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
+    said = disagreements(told.settings, {told.settings.primary: verdict.primary, **dict(verdict.diagnostics)})
+    headline, mood = _HEADLINES[verdict.state]
+    return {
+        "headline": headline,
+        "mood": mood,
+        "sentence": sentence(name, verdict),
+        "effect": _effect(told, name, verdict),
+        "disagreements": [text for text, both in said.items() if both],
+        "reasons": [reason.text for reason in verdict.reasons],
+        "notes": [*(note.text for note in verdict.notes), *(text for text, both in said.items() if not both)],
+        "days": _days(verdict),
+    }
+
+
+def _effect(told: Account, treatment: str, verdict: Verdict) -> str:
+    """Return the effect in a sentence."""
+    settings, primary = told.settings, verdict.primary
+    if not _enough(told, primary) or primary.difference.effect is None:
+        return f"Nothing is known of {settings.primary} yet: too few students have had their first days."
+    said = (
+        f"{settings.primary} per student is {figure(primary.treatment.mean)} with {treatment} and "
+        f"{figure(primary.control.mean)} with {settings.control}: a difference of "
+        f"{figure(primary.difference.effect, sign=True)}"
+    )
+    if primary.difference.relative_effect is not None:
+        said += f" ({_part(primary.difference.relative_effect, sign=True)})"
+    if primary.lower is None:
+        return f"{said}. Below {SHOWN_UNITS} students per variant there is no telling how sure that is."
+    return (
+        f"{said}. With {100 * (1 - primary.alpha):.4g}\u202f% confidence the true difference is between "
+        f"{figure(primary.lower, sign=True)} and {figure(primary.upper, sign=True)}, however often one has looked."
+    )
+
+
+def _enough(told: Account, compared: Comparison) -> bool:
+    return min(compared.control.units, compared.treatment.units) >= max(told.least_students, 1)
+
+
+def _days(verdict: Verdict) -> str:
+    mde = f"{verdict.evidence.criteria.mde:.4g}"
+    days = verdict.days_to_resolve
+    if days is None:
+        return f"When an effect of {mde} could be told from none is not known."
+    if days == 0:
+        return f"The interval is narrow enough to tell an effect of {mde} from none."
+    return (
+        f"At today's rate it takes about {max(days, 1):.0f} more days until an effect of {mde} can be told from none."
+    )
+
+
+def _treatment(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
+    criteria = verdict.evidence.criteria
+    return {
+        "name": name,
+        "plot": charts.effect(told, name, verdict),
+        "live": len(charts.live(told, name).points) > 1,
+        "margin": criteria.margin,
+        "mde": f"{criteria.mde:.4g}",
+        "steps": [_step(told, look, name) for look in told.looks],
+        "metrics": [
+            {
+                "name": metric,
+                "primary": metric == told.settings.primary,
+                "cells": _cells(told, both["closed"], relative=True),
+            }
+            for metric, both in told.judgement.comparisons[name].items()
+        ],
+        "guardrails": [_guardrail(told, name, place, each) for place, each in enumerate(verdict.guardrails)],
+        "share": charts.split(told, name),
+    }
+
+
+def _step(told: Account, look: Judgement, name: str) -> list[str]:
+    return [moment(look.at_ms), *_cells(told, look.verdicts[name].primary, relative=False)]
+
+
+def _cells(told: Account, compared: Comparison, *, relative: bool) -> list[str]:
+    """Return means, effect, maybe relative effect, bounds and students; numbers only where those are enough."""
+    units = " + ".join(count(arm.units) for arm in (compared.control, compared.treatment))
+    if not _enough(told, compared):
+        return [*[ABSENT] * (6 if relative else 5), units]
+    difference = compared.difference
+    return [
+        figure(compared.control.mean),
+        figure(compared.treatment.mean),
+        figure(difference.effect, sign=True),
+        *([_part(difference.relative_effect, sign=True)] if relative else []),
+        figure(compared.lower, sign=True),
+        figure(compared.upper, sign=True),
+        units,
+    ]
+
+
+def _guardrail(told: Account, name: str, place: int, result: GuardrailResult) -> dict[str, Any]:
+    rail = result.guardrail
+    said = _part if rail.name == RATED_SHARE else figure
+    shown = (result.control.mean, result.treatment.mean, charts.harm_of(result), result.least_harm, result.most_harm)
+    enough = min(result.control.units, result.treatment.units) >= told.least_students
+    return {
+        "name": f"{rail.name} ({rail.bad} is bad)",
+        "margin": said(rail.margin),
+        "state": result.state,
+        "cells": [said(value if enough else None) for value in shown],
+        "plot": charts.guardrail(told, name, place),
+    }
+
+
+def _traffic(told: Account) -> dict[str, Any]:
+    ratio = told.judgement.sample_ratio
+    return {
+        "plot": charts.students(told),
+        "rows": [
+            [name, count(variant.students), count(variant.responses), share(variant.rated_share)]
+            for name, variant in told.summary.ordered()
+        ],
+        "alarm": ratio.alarm,
+        "alpha": f"{ratio.alpha:g}",
+        "p": f"{ratio.p:.2g}",
+        "phases": [
+            [
+                [arm.variant, count(arm.students), *map(share, (arm.intended, arm.observed, arm.lower, arm.upper))]
+                for arm in phase.arms
+            ]
+            for phase in ratio.phases
+        ],
+        "empty": ratio.empty,
+        "stray": ratio.stray,
+        "days_left_out": len(told.judgement.days_left_out),
+        "crossovers": count(told.summary.crossovers),
+        "unnamed": count(sum(variant.responses_without_user for variant in told.summary.variants.values())),
+    }
+
+
+def _said(told: Account, treatment: str) -> Iterator[list[str]]:
+    """Yield when what was said of a treatment changed, by the snapshots."""
+    before = None
+    for hour, then in told.past.items():
+        now = then.treatments.get(treatment)
+        if now is not None and now.state != before:
+            bounds = [figure(value, sign=True) for value in now.closed]
+            yield [moment(hour * HOUR_MS), now.state, *bounds, MEANINGS[now.state]]
+            before = now.state
+
+
+def _method(told: Account) -> dict[str, Any]:
+    settings = told.settings
+    return {
+        "settings": settings,
+        "decision": settings.decision,
+        "criteria": next((each.evidence.criteria for each in told.judgement.verdicts.values()), None),
+        "gain": settings.gain if isinstance(settings.gain, str) else "a table of the configuration",
+        "shares": ", ".join(f"{name} {share(part)}" for name, part in settings.variants.items()),
+        "metrics": ", ".join(metric.name for metric in settings.metrics if metric.name != settings.primary),
+        "hours": f"{settings.feedback_window_ms / HOUR_MS:g}",
+        "shown": SHOWN_UNITS,
+    }
