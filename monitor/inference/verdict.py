@@ -7,6 +7,7 @@ what else the reader should know.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -156,7 +157,9 @@ class _Findings:
                 text = f"{name} has {estimate.units} students whose window is over, of {DECIDING_UNITS} needed"
                 yield Reason("few_students", text)
         if evidence.age_days < evidence.criteria.min_days:
-            text = f"{evidence.age_days:.1f} days of {evidence.criteria.min_days:g} that it has to run"
+            # Never rounded up to the days that are needed.
+            days = math.floor(evidence.age_days * 100) / 100
+            text = f"{days:g} days of {evidence.criteria.min_days:g} that it has to run"
             yield Reason("young", text)
         if not few and self.primary.difference.information is None:
             yield Reason("no_variation", f"{evidence.metric} does not vary yet, so nothing can be said about it")
