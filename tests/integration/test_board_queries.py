@@ -129,7 +129,7 @@ def test_every_panel_shows_numbers(query: Query, scraped_demo: PrometheusServer,
 
 
 def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
-    """Each query for the control returns only it, and its sibling only the others; together they are all variants."""
+    """The query for the control returns only it, its sibling the others; none while nobody says which one it is."""
     (control,) = {labels["control"] for labels, _ in series(scraped_demo, "abmonitor_experiment_info")}
     by_name = {(query.panel, query.ref): query.expr for query in queries(BOARD)}
     pairs = [
@@ -144,6 +144,8 @@ def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer
         )
         assert own == {control}
         assert others == {"treatment"}
+        unknown = filled_in(pair[0], chosen).replace("abmonitor_experiment_info", "missing")
+        assert series(scraped_demo, unknown) == []
 
 
 def test_the_table_has_a_row_for_each_experiment(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
