@@ -60,7 +60,7 @@ def lead(selector: str) -> str:
 def arms(expr: str, ref: str = "A", *, legend: str = "{{variant}}", instant: bool = False) -> list[JSON]:
     """Return the queries of an expression per variant: `ref` for the others, and one for the control.
 
-    Where a scrape is missing nobody says which one is the control, and a window over older values still has all of them.
+    Where a scrape is missing nobody says which one is the control, and a window over older values still has all.
     """
     others = f"{expr} unless on (variant) {CONTROL} and on () {KNOWN}"
     return [
