@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from matplotlib.text import Text
 
 from grafana.generate import boards
 from grafana.panels import JSON
+from grafana.preview.__main__ import main
 from grafana.preview.drawing import drawn
 from grafana.preview.fields import color, configured, number, text
 from grafana.preview.prometheus import Series, Window
+from tests.servers.process import free_port
 
 BOARDS = boards()
 WINDOW = Window(1_700_000_000, 1_700_000_600, 10)
@@ -155,3 +158,21 @@ def test_gaps_stay_gaps() -> None:
     figure = drawn(board, found, VALUES, WINDOW)
     (axes,) = [axes for axes in figure.axes if axes.get_label() == "State"]
     assert len(axes.patches) == 2
+
+
+def test_a_prometheus_that_does_not_answer_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is that of a missing dependency."""
+    assert main(["--prometheus", f"http://127.0.0.1:{free_port()}", "--out", str(tmp_path)]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("wrong", [["--prometheus", "localhost:9090"], ["--minutes", "0"], ["--minutes", "an hour"]])
+def test_a_wrong_flag_is_named(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With what was expected."""
+    with pytest.raises(SystemExit) as ended:
+        main(wrong)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert wrong[0] in said
+    assert wrong[1] in said
+    assert "expected" in said
