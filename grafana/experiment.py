@@ -31,6 +31,7 @@ ALL_TIME = f'{METRIC}, decay="none"'
 CONTROL = (
     f'label_replace(max by (control) (abmonitor_experiment_info{{{EXPERIMENT}}}), "variant", "$1", "control", "(.+)")'
 )
+KNOWN = f"max(abmonitor_experiment_info{{{EXPERIMENT}}})"
 
 AGE_THRESHOLDS = steps(GREEN, (900, YELLOW), (3600, RED))
 READABLE_EFFECTIVE_COUNT = 100
@@ -57,10 +58,14 @@ def lead(selector: str) -> str:
 
 
 def arms(expr: str, ref: str = "A", *, legend: str = "{{variant}}", instant: bool = False) -> list[JSON]:
-    """Return the queries of an expression per variant: `ref` for the others, and one for the control."""
+    """Return the queries of an expression per variant: `ref` for the others, and one for the control.
+
+    Where a scrape is missing nobody says which one is the control, and a window over older values still has all.
+    """
+    others = f"{expr} unless on (variant) {CONTROL} and on () {KNOWN}"
     return [
         target(f"{expr} and on (variant) {CONTROL}", legend, ref=f"{ref}, control", instant=instant),
-        target(f"{expr} unless on (variant) {CONTROL}", legend, ref=ref, instant=instant),
+        target(others, legend, ref=ref, instant=instant),
     ]
 
 

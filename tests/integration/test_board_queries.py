@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 from kafka import KafkaProducer
 
 from grafana.generate import boards
+from grafana.preview.rendering import preview
 from grafana.queries import Query, filled_in, queries
 from tests.servers.kafka import KafkaBroker
-from tests.servers.process import Process, free_port
-from tests.servers.prometheus import PrometheusServer, scraping
+from tests.servers.process import free_port
+from tests.servers.prometheus import PrometheusServer
 from tests.support.rollouts import Asked, asked
+from tests.support.scraped import scraped
 
 ROOT = Path(__file__).parents[2]
 BOARDS = boards()
@@ -31,18 +28,6 @@ QUERIES = [query for board in BOARDS.values() for query in queries(board)]
 WINDOWS = {"__rate_interval": "10s", "__range": "30s"}
 SCRAPED_FOR_S = 15
 PATIENCE_S = 60.0
-
-ALWAYS = {
-    "name": "always",
-    "rules": [
-        {
-            "alert": "AbMonitorAlways",
-            "expr": "max by (experiment) (abmonitor_experiment_info)",
-            "labels": {"severity": "info", "team": "product"},
-        }
-    ],
-}
-"""Something for the panels that count alerts."""
 
 NO_END = "simulated traffic has no end that it could be behind of; shown with Kafka"
 EMPTY_IN_A_DEMO = {
@@ -107,31 +92,6 @@ def until(read: Callable[[], Series]) -> Series:
     return value
 
 
-@contextmanager
-def scraped(command: list[str], port: int, directory: Path) -> Iterator[PrometheusServer]:
-    """Run a command of the monitor and a Prometheus that scrapes both of its pages every second."""
-    monitor = Process([sys.executable, "-m", "monitor", *command], directory, {"PYTHONPATH": str(ROOT)})
-
-    def ready() -> bool:
-        try:
-            with urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=2):
-                return True
-        except (URLError, OSError):
-            return False
-
-    try:
-        monitor.start(ready)
-        config = scraping([f"127.0.0.1:{port}/{page}" for page in ("metrics", "metrics/experiments")])
-        rules = directory / "always.yml"
-        # JSON is YAML.
-        rules.write_text(json.dumps({"groups": [ALWAYS]}))
-        config["global"]["evaluation_interval"] = "1s"
-        with PrometheusServer({**config, "rule_files": [str(rules)]}) as prometheus:
-            yield prometheus
-    finally:
-        monitor.stop()
-
-
 @pytest.fixture(scope="module")
 def scraped_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
     """Yield a Prometheus that watched a demo (four simulated hours in a second) for `SCRAPED_FOR_S` seconds."""
@@ -181,7 +141,7 @@ def test_a_change_of_the_verdict_is_marked(scraped_demo: PrometheusServer, chose
 
 
 def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
-    """Each query for the control returns only it, and its sibling only the others; together they are all variants."""
+    """The query for the control returns only it, its sibling the others; none while nobody says which one it is."""
     (control,) = {labels["control"] for labels, _ in series(scraped_demo, "abmonitor_experiment_info")}
     by_name = {(query.panel, query.ref): query.expr for query in queries(BOARD)}
     pairs = [
@@ -196,6 +156,8 @@ def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer
         )
         assert own == {control}
         assert others == {"treatment"}
+        unknown = filled_in(pair[0], chosen).replace("abmonitor_experiment_info", "missing")
+        assert series(scraped_demo, unknown) == []
 
 
 def test_the_table_has_a_row_for_each_experiment(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
@@ -210,6 +172,14 @@ def test_the_table_has_a_row_for_each_experiment(scraped_demo: PrometheusServer,
     (lead,) = [query for query in QUERIES if "lead over" in query.panel and query.ref == "B"]
     ((_, by),) = series(scraped_demo, filled_in(lead.expr, {**chosen, "metric": "dcg@5"}))
     assert math.isclose(by / value["mean"], value["best"], rel_tol=0.2)
+
+
+def test_a_preview_shows_every_panel(scraped_demo: PrometheusServer, tmp_path: Path) -> None:
+    """Only panels that a demo leaves empty are so in the pictures, which are small enough for a repository."""
+    empty = preview(scraped_demo.url, time.time(), SCRAPED_FOR_S, 1, tmp_path)
+    assert {f"board-{name}.png" for name in empty} == {path.name for path in tmp_path.iterdir()}
+    assert set().union(*empty.values()) <= set(EMPTY_IN_A_DEMO)
+    assert [path.name for path in tmp_path.iterdir() if path.stat().st_size > 300_000] == []
 
 
 def test_shares_are_shares(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:

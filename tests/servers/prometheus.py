@@ -48,6 +48,11 @@ class PrometheusServer:
             self._directory,
         )
 
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
     def _get(self, path: str, **query: str) -> Any:
         url = f"http://127.0.0.1:{self.port}{path}?{urllib.parse.urlencode(query)}"
         with urllib.request.urlopen(url, timeout=10) as answer:

@@ -242,6 +242,19 @@ class TestImage:
         assert len(installs) == 4
         assert all("--require-hashes" in install or "--no-deps" in install for install in installs)
 
+    def test_the_compiler_sees_the_dependencies(self, instructions: list[list[str]]) -> None:
+        """Where the wheel is built, the types that the modules import are installed, in the versions of the image."""
+        own = [words for words in instructions if words[0] == "RUN" and '["pip", "install"' in " ".join(words)]
+        named = [
+            word for words in own for word in words if "requirements" in word and word.strip('",]').endswith(".txt")
+        ]
+        assert [word.strip('",]') for word in named] == ["requirements/run.txt", "deploy/build-requirements.txt"]
+        run, build = (
+            dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE))
+            for name in ("requirements/run.txt", "deploy/build-requirements.txt")
+        )
+        assert {name: (run[name], build[name]) for name in run.keys() & build.keys() if run[name] != build[name]} == {}
+
     def test_needs_no_shell(self, instructions: list[list[str]]) -> None:
         """Every command of the image is in exec form."""
         commands = [words for words in instructions if words[0] in {"RUN", "ENTRYPOINT", "CMD"}]

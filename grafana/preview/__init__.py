@@ -1,0 +1,1 @@
+"""Pictures of the boards without a Grafana, from a Prometheus."""

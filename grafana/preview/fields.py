@@ -1,0 +1,126 @@
+"""How a board wants its values to be read: overrides, colours, words, units."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from zlib import crc32
+
+from grafana.panels import JSON
+
+TEXT = "#ccccdc"
+NAMED = {
+    "green": "#73bf69",
+    "light-green": "#96d98d",
+    "yellow": "#fade2a",
+    "orange": "#ff9830",
+    "red": "#f2495c",
+    "blue": "#5794f2",
+    "purple": "#b877d9",
+    "text": TEXT,
+}
+PALETTE = ("#73bf69", "#f2cc0c", "#8ab8ff", "#ff780a", "#f2495c", "#5794f2", "#b877d9", "#705da0", "#37872d", "#70dbed")
+
+_TIMES = ((1, "s"), (60, "min"), (3_600, "hours"), (86_400, "days"), (604_800, "weeks"))
+_BYTES = tuple((1024**power, f"{prefix}B") for power, prefix in enumerate(("", "Ki", "Mi", "Gi", "Ti")))
+_SHORT = tuple((1000**power, suffix) for power, suffix in enumerate(("", "K", "Mil", "Bil", "Tri")))
+_SMALL_TIMES = ((1e-6, "µs"), (1e-3, "ms"))
+_WHOLE_FROM = 1000
+_SCALES = {"s": _TIMES, "bytes": _BYTES, "short": _SHORT, "eps": _SHORT}
+_SUFFIXES = {"eps": " eps", "d": " days"}
+
+
+def matches(matcher: JSON, ref: str, name: str) -> bool:
+    """Return whether an override is for the series of that query and name; raises KeyError for an unknown matcher."""
+    kind, wanted = matcher["id"], matcher["options"]
+    if kind == "byRegexp":
+        return re.search(wanted.strip("/"), name) is not None
+    return bool({"byName": name, "byFrameRefID": ref}[kind] == wanted)
+
+
+def configured(panel: JSON, ref: str, name: str) -> JSON:
+    """Return the panel's settings for one series: its defaults under what its overrides say, later ones on top."""
+    config: JSON = dict(panel["fieldConfig"]["defaults"])
+    config.update({f"custom.{key}": value for key, value in config.pop("custom", {}).items()})
+    for override in panel["fieldConfig"]["overrides"]:
+        if matches(override["matcher"], ref, name):
+            config.update({each["id"]: each["value"] for each in override["properties"]})
+    return config
+
+
+def hexadecimal(color: str) -> str:
+    """Return the colour of a name, or the colour itself."""
+    return NAMED.get(color, color)
+
+
+def by_name(name: str) -> str:
+    """Return a colour that only depends on the name."""
+    return PALETTE[crc32(name.encode()) % len(PALETTE)]
+
+
+def step_color(steps: Sequence[JSON], value: float) -> str:
+    """Return the colour of the highest threshold that the value reaches."""
+    reached = [step["color"] for step in steps if step["value"] is None or value >= step["value"]]
+    return hexadecimal(reached[-1])
+
+
+def word(config: JSON, value: float) -> JSON | None:
+    """Return the text and colour that a value is mapped to."""
+    for mapping in config.get("mappings", ()):
+        found: JSON | None = mapping["options"].get(f"{value:g}")
+        if found is not None:
+            return found
+    return None
+
+
+def color(config: JSON, name: str, value: float) -> str:
+    """Return the colour of a series whose newest value is `value`."""
+    mapped = word(config, value)
+    if mapped is not None:
+        return hexadecimal(mapped["color"])
+    mode = config["color"]["mode"]
+    if mode == "fixed":
+        return hexadecimal(config["color"]["fixedColor"])
+    return step_color(config["thresholds"]["steps"], value) if mode == "thresholds" else by_name(name)
+
+
+def text(config: JSON, value: float) -> str:
+    """Return a value as it is shown: its word, or the number in its unit."""
+    mapped = word(config, value)
+    return (
+        str(mapped["text"])
+        if mapped is not None
+        else number(config.get("unit", "short"), value, config.get("decimals"))
+    )
+
+
+def number(unit: str, value: float, decimals: int | None = None) -> str:
+    """Return a number in a unit of Grafana's.
+
+    >>> number("s", 90), number("s", 0.0123), number("percentunit", 0.256, 1), number("bytes", 3 * 2**20)
+    ('1.5 min', '12.3 ms', '25.6 %', '3.0 MiB')
+    >>> number("short", 12_345), number("short", 0.12345, 3), number("d", 4.2, 0), number("eps", 1500)
+    ('12.3 K', '0.123', '4 days', '1.5 K eps')
+    """
+    if math.isnan(value):
+        return "–"
+    if unit == "percentunit":
+        return f"{_digits(100 * value, decimals)} %"
+    scale = _SCALES.get(unit, ((1, ""),))
+    if unit == "s" and 0 < abs(value) < 1:
+        scale = _SMALL_TIMES
+    size, symbol = scale[0]
+    for (_, _), (above, its_symbol) in pairwise(scale):
+        if abs(value) >= above:
+            size, symbol = above, its_symbol
+    if size != 1:
+        decimals = 1 if decimals is None or decimals == 0 else decimals
+    return f"{_digits(value / size, decimals)} {symbol}".rstrip() + _SUFFIXES.get(unit, "")
+
+
+def _digits(value: float, decimals: int | None) -> str:
+    if decimals is None:
+        return f"{value:.3g}" if abs(value) < _WHOLE_FROM else f"{value:.0f}"
+    return f"{value:.{decimals}f}"
