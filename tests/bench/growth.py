@@ -93,8 +93,6 @@ def _at(size: int, settings: Settings, server: RedisServer) -> Iterator[Figure]:
 def _stream(settings: Settings, size: int, polls: int = _ROUNDS * _POLLS) -> Iterator[Slice]:
     """Yield polls of two responses to one rating."""
     chance = random.Random(1)
-    experiment = settings.experiments[0]
-    variants = sorted(experiment.variants)
     begin = 0
     for number in range(polls):
         payloads: list[bytes | None] = []
@@ -102,6 +100,8 @@ def _stream(settings: Settings, size: int, polls: int = _ROUNDS * _POLLS) -> Ite
             event = number * _POLL + place
             if place % 3:
                 student = chance.randrange(_ACTIVE)
+                experiment = settings.experiments[event % len(settings.experiments)]
+                variants = sorted(experiment.variants)
                 shown = videos(event)
                 found: dict[str, Any] = {
                     "response_id": f"measured-{event:010d}",
