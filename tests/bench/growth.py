@@ -190,6 +190,8 @@ def plot() -> None:
     """Draw the recorded costs against the size of the store."""
     known = recorded()
     sizes = [size for size in (*_SIZES, _LARGEST) if _name("redis-server", size) in known]
+    if not sizes:
+        return
     draw(
         _PLOT,
         "CPU per event, µs (without Kafka), against rows in the store",

@@ -3,7 +3,8 @@
 The store holds a million rows. The worker, a process of its own, first reads a backlog: that is the maximal load. Then
 live traffic at half of it goes on, from another process, while probes (responses to an experiment of their own) are
 sent and looked for; then there are only probes, one a second. A probe's time begins with what the broker stamps on it
-(LogAppendTime) and ends when a scrape that counts it has been received: scrapes follow each other with 5 ms between.
+(LogAppendTime) and ends when a scrape that counts it has been received. That scrape is asked for as soon as the store
+has the probe, which is looked for every two milliseconds: scraping all the time would measure itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -72,6 +74,7 @@ def measure() -> Iterator[Figure]:
         with opened(settings, wall_clock) as opening:
             first = settings.experiments[0]
             experiment = Experiment(opening.held.numbers[first.name], first)
+            number = opening.held.numbers["probe"]
             keys, held = opening.store.first.keys, opening.held.hash_key
             loader = Loader(server.client(), keys, experiment, held, _ROWS, _STUDENTS)
             loader.load_responses()
@@ -87,18 +90,25 @@ def measure() -> Iterator[Figure]:
             eventually("the backlog is applied", lambda: _applied(store) >= events, within_s=120, every_s=0.02)
             load = (events - already) / (time.perf_counter() - started)
             yield Figure("maximal load, with broker and store on the same two cores", load, "events/s")
-            yield from _latencies(broker, settings.kafka, port, load / 2)
+            with closing(_Prober(broker, port, store, number)) as prober:
+                yield from _latencies(prober, settings.kafka, load / 2)
             yield Figure("worker, most memory resident", peak_mb(worker.pid), "MB", most=200)
+
+
+def _probes(store: RedisStore, number: int) -> int:
+    """Return how many probes the store has."""
+    record: bytes = store.client.get(store.keys.responses(number, 0)) or bytes(8)
+    return int.from_bytes(record[:8])
 
 
 def _applied(store: RedisStore) -> int:
     return sum(each.next_offset for each in store.positions().values())
 
 
-def _latencies(broker: KafkaBroker, kafka: KafkaSettings, port: int, rate: float) -> Iterator[Figure]:
+def _latencies(prober: _Prober, kafka: KafkaSettings, rate: float) -> Iterator[Figure]:
     # Event time goes on where the backlog ended.
     shift_ms = wall_clock() - _BACKLOG.start_ms - round(_BACKLOG.days * 86_400_000)
-    prober = _Prober(broker, port, shift_ms)
+    prober.shift_ms = shift_ms
     begin_ms = wall_clock() + _AHEAD_S * 1000
     traffic = multiprocessing.get_context("spawn").Process(target=_traffic, args=(kafka, rate, begin_ms, shift_ms))
     traffic.start()
@@ -114,7 +124,6 @@ def _latencies(broker: KafkaBroker, kafka: KafkaSettings, port: int, rate: float
     time.sleep(3)
     waits = prober.waits(time.monotonic() + _TRICKLE_S, 0.9, 1.1)
     yield from _percentiles("append to scrape, one event a second", waits, (None, 200))
-    prober.close()
 
 
 def _percentiles(name: str, waits: list[float], aims: tuple[float | None, float | None]) -> Iterator[Figure]:
@@ -142,10 +151,13 @@ def _traffic(kafka: KafkaSettings, rate: float, begin_ms: int, shift_ms: int) ->
 class _Prober:
     """Sends one probe after the other and looks for each."""
 
-    def __init__(self, broker: KafkaBroker, port: int, shift_ms: int) -> None:
+    def __init__(self, broker: KafkaBroker, port: int, store: RedisStore, number: int) -> None:
         self._producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=0, metrics_enabled=False)
         self._scrapes = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        self._shift_ms = shift_ms
+        self._store = store
+        self._number = number
+        self.shift_ms = 0
+        """How far event time is behind."""
         self._sent = 0
 
     def close(self) -> None:
@@ -158,7 +170,7 @@ class _Prober:
         self._sent += 1
         content = {
             "response_id": f"probe-{self._sent}",
-            "timestamp": wall_clock() - self._shift_ms,
+            "timestamp": wall_clock() - self.shift_ms,
             "experiment": "probe",
             "variant": "a",
             "user_id": f"prober-{self._sent}",
@@ -178,8 +190,10 @@ class _Prober:
         found = []
         while time.monotonic() < until_s:
             appended_ms = self._send()
-            while self._counted() < self._sent:
-                time.sleep(0.005)
+            while _probes(self._store, self._number) < self._sent:
+                time.sleep(0.002)
+            if self._counted() < self._sent:
+                raise SystemExit("wrong: the store has the probe, the scrape does not")
             found.append(time.time() * 1000 - appended_ms)
             time.sleep(chance.uniform(least_s, most_s))
         return found
