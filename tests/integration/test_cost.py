@@ -14,7 +14,7 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 
 _MOST: Final = 4.2
-"""The aim is 2.6 and about 3.3 is measured (docs/performance.md); the rest is room for a short run on a busy machine."""
+"""The aim is 2.6; about 3.3 is measured (docs/performance.md), and the rest is room for a short run."""
 
 
 @pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
