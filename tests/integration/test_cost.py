@@ -23,8 +23,13 @@ def test_the_worker_costs_a_few_times_the_floor(kafka: KafkaBroker, redis_server
     scenario = replace(w1(), responses=40_000)
     redis_server.client().flushall()
     settings = settings_for(scenario, kafka, redis_server)
-    names = {"responses_topic": "cost.responses", "feedback_topic": "cost.feedback", "dead_letter_topic": "cost.dead"}
-    settings = replace(settings, kafka=replace(settings.kafka, **names))
+    own = replace(
+        settings.kafka,
+        responses_topic="cost.responses",
+        feedback_topic="cost.feedback",
+        dead_letter_topic="cost.dead",
+    )
+    settings = replace(settings, kafka=own)
     events = sum(write(scenario, kafka, settings).values())
     (_, floor, _), worker = readings(settings, events, redis_server)
     assert floor.rate / worker.rate < _MOST
