@@ -33,7 +33,7 @@ format: $(VENV)/dev.stamp ## mend what can be mended by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/native.stamp ## events per CPU-second on a real broker; docs/performance.md
+bench: $(VENV)/native.stamp ## what events, scrapes, starts and bytes cost, against the aims; docs/performance.md
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 calibrate: $(VENV)/native.stamp ## how often verdicts are wrong where the truth is known; docs/statistics.md

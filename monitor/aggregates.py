@@ -13,7 +13,8 @@ term is split into two integers (`limbs`: value = high·2²⁴ + low), so that n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -227,21 +228,58 @@ def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
 
 
 def chunks_in_reach(
-    stored: Iterable[int], as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None
-) -> list[int]:
-    """Return the chunks that a reading at `as_of_ms` needs, rising: those whose weight is not nothing.
+    stored: Sequence[int], as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None
+) -> Sequence[int]:
+    """Return the chunks, of rising ones, that a reading at `as_of_ms` needs: those whose weight is not nothing.
 
     Exponential weights are relative to the newest observation, which `anchor` says is in that chunk or before; by
     default it is taken to be in the newest chunk.
     """
     span_ms = bucket_span_ms(decay)
-    past = sorted(chunk for chunk in stored if oldest <= chunk <= as_of_ms // span_ms)
+    past = stored[bisect_left(stored, oldest) : bisect_right(stored, as_of_ms // span_ms)]
     if not past:
         return []
     if decay.cutoff_ms is not None:
-        return [chunk for chunk in past if (chunk + 1) * span_ms > as_of_ms - decay.cutoff_ms]
-    newest = max((chunk for chunk in past if anchor is None or chunk <= anchor), default=past[0])
-    return [chunk for chunk in past if chunk >= newest - _REACH_HALF_LIVES]
+        return past[bisect_right(past, (as_of_ms - decay.cutoff_ms) / span_ms - 1) :]
+    newest = past[-1] if anchor is None else past[max(bisect_right(past, anchor) - 1, 0)]
+    return past[bisect_left(past, newest - _REACH_HALF_LIVES) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Exponentially decayed sums of a stretch of time; 2·m columns: metrics over rated, then over all responses.
+
+    They are relative to each column's newest observation, so stretches can be put together (`together`), and one that
+    has not changed need not be read again.
+    """
+
+    newest_ms: Floats
+    """−∞ without an observation."""
+    sums: Floats
+    """5 × 2·m: Σw, Σw·x, Σw², Σw²·x, Σw²·x²."""
+    from_ms: float
+    """From here on nothing in it lies in the future: it is the same at every later time."""
+
+    @classmethod
+    def empty(cls, metrics: int) -> Digest:
+        """Return the digest of nothing."""
+        return cls(np.full(2 * metrics, -np.inf), np.zeros((5, 2 * metrics)), -np.inf)
+
+
+def together(digests: Sequence[Digest], half_life_ms: int) -> tuple[Floats, list[Moments]]:
+    """Return the newest observation's time (−∞ without one) and the moments of each column over all stretches."""
+    newest_ms = np.stack([digest.newest_ms for digest in digests])
+    last_ms = newest_ms.max(axis=0)
+    reference_ms = np.where(np.isfinite(last_ms), last_ms, 0.0)
+    # Nothing of a stretch without an observation is left: 2 to the power of −∞.
+    factor = np.exp2((newest_ms - reference_ms) / half_life_ms)
+    squared = factor * factor
+    scaled = np.stack([factor, factor, squared, squared, squared], axis=1)
+    sums = (np.stack([digest.sums for digest in digests]) * scaled).sum(axis=0)
+    return last_ms, [
+        Moments(weight, squared_weight, total, squared_weight_total, squared_weight_square)
+        for weight, total, squared_weight, squared_weight_total, squared_weight_square in sums.T.tolist()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,11 +325,35 @@ class Series:
         """Return one metric over all responses, those without a value counting 0."""
         return self._groups(metric, self.records[:, 0].astype(np.float64), self.records[:, 1].astype(np.float64))
 
-    def newest_defined_ms(self, metric: int) -> float | None:
-        """Return the time of the metric's newest defined observation; None without one."""
-        groups = self.rated(metric)
-        defined = groups.counts > 0
-        return float(groups.mean_times_ms()[defined].max()) if defined.any() else None
+    def digest(self, half_life_ms: int, as_of_ms: float) -> Digest:
+        """Return what the series amounts to at `as_of_ms` under exponential decay, for every metric at once."""
+        count = len(self.squares)
+        parts = self.records[:, 4:].reshape(len(self.records), count, 8)
+        everything = np.repeat(self.records[:, :2, None], count, axis=2)
+        rated = self.records[:, 2:4, None] - np.moveaxis(parts[:, :, :2], 1, 2)
+        counts, offsets = np.moveaxis(np.concatenate([rated, everything], axis=2).astype(np.float64), 1, 0)
+        totals = np.tile(join_limbs(parts[:, :, 2], parts[:, :, 3]) * _UNIT, 2)
+        moments = np.tile(join_limbs(parts[:, :, 4], parts[:, :, 5]) * _UNIT, 2)
+        squares = np.tile(join_limbs(parts[:, :, 6], parts[:, :, 7]) / self.squares, 2)
+        count_moments, total_moments = self._moments(counts, offsets), self._moments(totals, moments)
+        times_ms = self.middle_ms[:, None]
+        means_ms = times_ms + count_moments / np.maximum(counts, 1.0)
+        known_ms = np.where(counts > 0, means_ms - self.offset_ms / 2, -np.inf)
+        live = (counts > 0) & (known_ms <= as_of_ms)
+        newest_ms = np.where(live, means_ms, -np.inf).max(axis=0, initial=-np.inf)
+        reference_ms = np.where(np.isfinite(newest_ms), newest_ms, self.middle_ms.max(initial=0.0))
+        weight = np.where(live, np.exp2((times_ms - reference_ms) / half_life_ms), 0.0)
+        squared, slope = weight * weight, math.log(2) / half_life_ms
+        sums = np.stack(
+            [
+                (weight * (counts + slope * count_moments)).sum(axis=0),
+                (weight * (totals + slope * total_moments)).sum(axis=0),
+                (squared * (counts + 2 * slope * count_moments)).sum(axis=0),
+                (squared * (totals + 2 * slope * total_moments)).sum(axis=0),
+                (squared * squares).sum(axis=0),
+            ]
+        )
+        return Digest(newest_ms, sums, float(known_ms.max(initial=-np.inf)))
 
     @classmethod
     def read(cls, records: Ints, numbers: Ints, span_ms: int, layout: Layout) -> Series:

@@ -9,21 +9,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from monitor.aggregates import (
-    BUCKETS_PER_CHUNK,
     Ints,
     Layout,
-    Series,
     bucket_span_ms,
-    chunks_in_reach,
-    decayed,
     oldest_chunk,
     responses_of,
 )
 from monitor.clock import Clock
-from monitor.config import DecaySpec, ExperimentSettings, Settings
+from monitor.config import ExperimentSettings, Settings
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.history import Past
 from monitor.inference import design_effect, live_sums
+from monitor.store.buckets import Buckets, Memory, Place
 from monitor.store.connection import unavailable
 from monitor.store.history import History
 from monitor.store.keys import LIVE
@@ -35,7 +32,6 @@ from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summa
 from monitor.verdicts import StoredStudents, judge, shares_at
 
 _MOST_KINDS = 50
-_ABSENT = DecayedMean(None, None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,8 @@ class _Arm:
     responses: Ints
     units: Ints
     kinds: Counter[str]
-    chunks: Mapping[str, set[int]]
+    stamps: Mapping[str, list[Mapping[bytes, bytes]]]
+    """Decay → by shard, which chunks there are and in which commits they were last changed."""
     cohorts: dict[int, Ints] = field(default_factory=dict)
     """UTC day → record over the students first exposed there."""
     latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
@@ -84,6 +81,7 @@ class Reader:
         self.numbers = numbers
         self._clock = clock
         self._layouts = {each.name: Layout.of(each) for each in settings.experiments}
+        self._memory: Memory | None = None
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:
@@ -108,18 +106,25 @@ class Reader:
         All-time numbers are those of now, whatever `as_of_ms` says. Verdicts are of the store's newest event, of
         whichever experiment, or of `as_of_ms` if that is earlier: no window is over before its time has been read.
         """
-        arms, log = self._arms()
-        judged_ms = log.newest_ms if as_of_ms is None else min(as_of_ms, log.newest_ms)
-        if as_of_ms is None:
+        memory = self._memory or Memory(self._runs())
+        while True:
+            arms, log = self._arms()
             newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
-            as_of_ms = max(newest, default=None) or self._clock()
-        self._read_cohorts(arms)
-        series = self._series(arms, as_of_ms)
+            at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
+            self._read_cohorts(arms)
+            means = self._means(arms, memory, at_ms)
+            runs = self._runs()
+            if runs == memory.runs:
+                break
+            # A server that was started again may have lost commits: what came of them must not be believed.
+            memory = Memory(runs)
+        self._memory = memory
+        judged_ms = min(at_ms, log.newest_ms) if as_of_ms is not None else log.newest_ms
         self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
             own = [arm for arm in arms if arm.experiment is experiment]
-            by_name = {arm.name: self._variant(arm, series, as_of_ms) for arm in own}
+            by_name = {arm.name: self._variant(arm, means) for arm in own}
             experiments[experiment.name] = ExperimentSummary(
                 name=experiment.name,
                 control=experiment.control,
@@ -130,7 +135,7 @@ class Reader:
                 starts_at_ms=experiment.starts_at_ms,
                 intended_shares=shares_at(experiment, judged_ms),
             )
-        return Summary(as_of_ms=as_of_ms, experiments=experiments)
+        return Summary(as_of_ms=at_ms, experiments=experiments)
 
     def _places(self) -> Iterator[tuple[ExperimentSettings, int, int, str]]:
         for experiment in self._settings.experiments:
@@ -149,7 +154,7 @@ class Reader:
                 np.zeros(self._layouts[experiment.name].response_width, dtype=np.int64),
                 np.zeros(self._layouts[experiment.name].unit_width, dtype=np.int64),
                 Counter(),
-                {decay.name: set() for decay in experiment.decay},
+                {decay.name: [] for decay in experiment.decay},
             )
             for experiment, number, variant, name in places
         ]
@@ -173,7 +178,7 @@ class Reader:
             pipeline.hgetall(keys.kinds(arm.number, arm.variant))
             pipeline.hkeys(keys.cohorts(arm.number, arm.variant))
             for decay in arm.experiment.decay:
-                pipeline.hkeys(keys.chunks(arm.number, arm.variant, decay.name))
+                pipeline.hgetall(keys.chunks(arm.number, arm.variant, decay.name))
         replies = iter(pipeline.execute())
         latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
@@ -192,7 +197,7 @@ class Reader:
             for day in map(int, next(replies)):
                 arm.cohorts.setdefault(day, np.zeros(self._layouts[arm.experiment.name].cohort_width, dtype=np.int64))
             for decay in arm.experiment.decay:
-                arm.chunks[decay.name].update(map(int, next(replies)))
+                arm.stamps[decay.name].append(next(replies))
             for what, at_ms in arm.latest.items():
                 arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
 
@@ -219,81 +224,32 @@ class Reader:
         except StoreOwned as error:
             raise StoreUnavailable(str(error)) from error
 
-    def _series(self, arms: Sequence[_Arm], as_of_ms: int) -> Mapping[tuple[int, int, str], Series | None]:
-        """Read the time buckets that matter at `as_of_ms`, of all variants."""
-        wanted: list[tuple[_Arm, DecaySpec, list[int]]] = []
-        for arm in arms:
-            newest = max(
-                (each.last_response_ms for each in arms if each.number == arm.number and each.last_response_ms),
-                default=0,
-            )
-            for decay in arm.experiment.decay:
-                oldest = oldest_chunk(newest, arm.experiment.retention_ms, bucket_span_ms(decay))
-                wanted.append((arm, decay, chunks_in_reach(sorted(arm.chunks[decay.name]), as_of_ms, decay, oldest)))
-        tables = self._tables(wanted)
-        series: dict[tuple[int, int, str], Series | None] = {}
-        for (arm, decay, chunks), table in zip(wanted, tables, strict=True):
-            read = self._read(arm, decay, chunks, table)
-            if decay.half_life_ms is not None:
-                read = self._reach_back(arm, decay, chunks, read, as_of_ms)
-            series[arm.number, arm.variant, decay.name] = read
-        return series
-
-    def _tables(self, wanted: Sequence[tuple[_Arm, DecaySpec, list[int]]]) -> list[Ints]:
-        """Return the records of the chunks' buckets, summed over the shards; each is read in one transaction."""
-        widths = [self._layouts[arm.experiment.name].response_width for arm, _, _ in wanted]
-        tables = [
-            np.zeros((len(chunks) * BUCKETS_PER_CHUNK, width), dtype=np.int64)
-            for (_, _, chunks), width in zip(wanted, widths, strict=True)
-        ]
+    def _runs(self) -> tuple[str, ...]:
+        """Return which start of its server each shard is on."""
         with unavailable(self._settings.store):
-            for shard in self.store:
-                pipeline = shard.client.pipeline(transaction=True)
-                for arm, decay, chunks in wanted:
-                    if chunks:
-                        # The method of this name is not for clusters, as it does not know that all are in one slot.
-                        names = [shard.keys.chunk(arm.number, arm.variant, decay.name, chunk) for chunk in chunks]
-                        pipeline.execute_command("MGET", *names)
-                replies = iter(pipeline.execute())
-                for (arm, decay, chunks), table in zip(wanted, tables, strict=True):
-                    for place, stored in enumerate(next(replies) if chunks else ()):
-                        part = table[place * BUCKETS_PER_CHUNK : (place + 1) * BUCKETS_PER_CHUNK].reshape(-1)
-                        _add_record(part, shard.keys.chunk(arm.number, arm.variant, decay.name, chunks[place]), stored)
-        return tables
+            said = [shard.on_own_node(shard.client.info, "server") for shard in self.store]
+        return tuple([str(server["run_id"]) for server in said])
 
-    def _read(self, arm: _Arm, decay: DecaySpec, chunks: Sequence[int], table: Ints) -> Series | None:
-        if not chunks:
-            return None
-        numbers = np.concatenate([np.arange(BUCKETS_PER_CHUNK) + chunk * BUCKETS_PER_CHUNK for chunk in chunks])
-        filled = table[:, 0] > 0
-        if not filled.any():
-            return None
-        return Series.read(table[filled], numbers[filled], bucket_span_ms(decay), self._layouts[arm.experiment.name])
+    def _means(
+        self, arms: Sequence[_Arm], memory: Memory, as_of_ms: int
+    ) -> Mapping[tuple[int, int, str], list[DecayedMean]]:
+        """Return the decayed means of every variant and decay, by metric."""
+        newest: dict[int, int] = {}
+        for arm in arms:
+            newest[arm.number] = max(newest.get(arm.number, 0), arm.last_response_ms or 0)
+        places = []
+        for arm in arms:
+            layout = self._layouts[arm.experiment.name]
+            seen = [bool(arm.responses[2] - undefined) for undefined in arm.responses[4::8]]
+            for decay in arm.experiment.decay:
+                oldest = oldest_chunk(newest[arm.number], arm.experiment.retention_ms, bucket_span_ms(decay))
+                places.append((Place(arm.number, arm.variant, decay, layout, seen, arm.stamps[decay.name]), oldest))
+        means = Buckets(self.store, memory, as_of_ms).means(places)
+        return {
+            (place.number, place.variant, place.decay.name): own for (place, _), own in zip(places, means, strict=True)
+        }
 
-    def _reach_back(
-        self, arm: _Arm, decay: DecaySpec, chunks: list[int], read: Series | None, as_of_ms: int
-    ) -> Series | None:
-        """Read further back where a metric's newest observation lies far behind the newest response."""
-        stored = sorted(arm.chunks[decay.name])
-        span_ms = bucket_span_ms(decay)
-        ever = [bool(arm.responses[2] - undefined) for undefined in arm.responses[4::8]]
-        while any(ever) and chunks and chunks[0] > stored[0]:
-            anchors = [None if read is None else read.newest_defined_ms(metric) for metric in range(len(ever))]
-            missing = any(seen and at_ms is None for seen, at_ms in zip(ever, anchors, strict=True))
-            anchor = stored[stored.index(chunks[0]) - 1]
-            if not missing:
-                anchor = min(int(at_ms) // span_ms for at_ms in anchors if at_ms is not None)
-            wanted = chunks_in_reach(stored, as_of_ms, decay, stored[0], anchor)
-            if len(wanted) <= len(chunks):
-                break
-            chunks = wanted
-            (table,) = self._tables([(arm, decay, chunks)])
-            read = self._read(arm, decay, chunks, table)
-        return read
-
-    def _variant(
-        self, arm: _Arm, series: Mapping[tuple[int, int, str], Series | None], as_of_ms: int
-    ) -> VariantSummary:
+    def _variant(self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]]) -> VariantSummary:
         responses, rated = int(arm.responses[0]), int(arm.responses[2])
         layout = self._layouts[arm.experiment.name]
         metrics = {}
@@ -309,8 +265,7 @@ class Reader:
                 mean_over_all=total / responses if responses else None,
                 variance=variance,
                 decayed={
-                    decay.name: _decayed(series[arm.number, arm.variant, decay.name], index, as_of_ms, decay)
-                    for decay in arm.experiment.decay
+                    decay.name: means[arm.number, arm.variant, decay.name][index] for decay in arm.experiment.decay
                 },
                 design_effect=None
                 if clustered is None or variance is None
@@ -357,18 +312,3 @@ def _add_record(total: Ints, key: bytes, stored: bytes | None) -> None:
     """Add what a record holds; its end was never written if that is zero."""
     found = decode_record(key, stored)
     total[: len(found)] += found
-
-
-def _decayed(series: Series | None, metric: int, as_of_ms: int, decay: DecaySpec) -> DecayedMean:
-    """Return one metric's decayed mean over rated and over all responses."""
-    if series is None:
-        return _ABSENT
-    rated = decayed(series.rated(metric), as_of_ms, decay)
-    everything = decayed(series.everything(metric), as_of_ms, decay)
-    return DecayedMean(
-        mean=rated.mean,
-        effective_count=rated.effective_count if rated.weight else None,
-        mean_over_all=everything.mean,
-        effective_count_over_all=everything.effective_count if everything.weight else None,
-        standard_error=rated.standard_error,
-    )

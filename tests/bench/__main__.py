@@ -1,240 +1,51 @@
-"""Events per CPU-second of the worker on a real broker and a real server, and where the time goes.
+"""What events, scrapes, starts and bytes cost, held to the aims in docs/performance.md.
 
-Usage: python -m tests.bench [--responses N] [--json]
+Usage: python -m tests.bench [PART …] [--responses N] [--large] [--record]
 
-The stream (the simulator's W1, 5 items and about 370 bytes per response, 4 partitions per topic) is written to Kafka
-first. Three readings of it follow in this process: poll only, poll and decode, and the whole worker; then the totals
-are compared with a recomputation of the stream that shares no code, because a fast wrong answer would be no answer.
+Parts are throughput, latency, scrape, growth and scaleout; all of them without any. Figures are compared with those in
+recorded.json, which changes, with the table and the plot in docs/, only with --record.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import json
-import math
 import sys
-import tempfile
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import Final
 
-import msgspec
+from tests.bench import growth, latency, scaleout, scrape, throughput
+from tests.bench.figures import Figure, line, record, recorded
 
-from monitor.clock import wall_clock
-from monitor.config import KafkaSettings, Settings, StoreSettings, load_settings
-from monitor.errors import Refusal
-from monitor.events import Decoder
-from monitor.events.records import WireFeedback, WireResponse
-from monitor.ingest import worker as worker_module
-from monitor.ingest.kafka import KafkaSource
-from monitor.ingest.simulator import Scenario, default_config, generate, send_to_kafka, w1
-from monitor.ingest.source import Slice
-from monitor.ingest.telemetry import Telemetry
-from monitor.ingest.writer import DirectWriter
-from monitor.service import opened, worker_for
-from monitor.store import Keys, Position
-from tests.servers.kafka import KafkaBroker
-from tests.servers.redis import RedisServer, redis_binary
-from tests.support.oracle import judge
-
-PARTITIONS = 4
-
-
-@dataclass
-class Reading:
-    """One pass over the stream."""
-
-    name: str
-    events: int
-    cpu_s: float
-    wall_s: float
-    parts: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def rate(self) -> float:
-        """Events per CPU-second of this process."""
-        return self.events / self.cpu_s
+_PARTS: Final[dict[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
+    "throughput": lambda arguments: throughput.measure(arguments.responses),
+    "latency": lambda _: latency.measure(),
+    "scrape": lambda _: scrape.measure(),
+    "growth": lambda arguments: growth.measure(large=arguments.large),
+    "scaleout": lambda _: scaleout.measure(),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print a table or JSON."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--responses", type=int, default=300_000)
-    parser.add_argument("--json", action="store_true")
+    """Measure, and print a line for each figure as it is known."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; all without any")
+    parser.add_argument("--responses", type=int, default=300_000, help="responses of the stream of `throughput`")
+    parser.add_argument("--large", action="store_true", help="`growth` with ten million rows, too: 4 GB of memory")
+    parser.add_argument("--record", action="store_true", help="keep the figures for the next comparison")
     arguments = parser.parse_args(argv)
-    scenario = replace(w1(), responses=arguments.responses)
-    with KafkaBroker() as broker, RedisServer(redis_binary()) as server:
-        settings = _settings(scenario, broker, server)
-        written = _write(scenario, broker, settings)
-        readings = [
-            _read("poll", settings.kafka, sum(written.values()), lambda _: None),
-            _read("poll + decode", settings.kafka, sum(written.values()), _decode),
-            _read("poll + decode + validate", settings.kafka, sum(written.values()), _validating(settings)),
-            _work(settings, sum(written.values()), server),
-        ]
-        server_us, bytes_used = _check(scenario, settings, server, sum(written.values()))
-    worker = readings[-1]
-    figures = {
-        "events": worker.events,
-        "events_per_cpu_s": {each.name: round(each.rate) for each in readings},
-        "worker_us_per_event": {name: round(cpu / worker.events * 1e6, 2) for name, cpu in worker.parts.items()},
-        "server_us_per_event": round(server_us, 2),
-        "events_per_cpu_s_with_server": round(1e6 / (worker.cpu_s / worker.events * 1e6 + server_us)),
-        "wall_events_per_s": round(worker.events / worker.wall_s),
-        "times_the_floor": round(readings[1].rate / worker.rate, 2),
-        "store_bytes_per_response": bytes_used,
-    }
-    if arguments.json:
-        print(json.dumps(figures, indent=1))
-    else:
-        for name, value in figures.items():
-            print(f"{name:32} {value}")
+    unknown = [part for part in arguments.parts if part not in _PARTS]
+    if unknown:
+        parser.error(f"part: got {unknown[0]!r}, expected one of {', '.join(_PARTS)}")
+    known, figures = recorded(), []
+    for part in arguments.parts or _PARTS:
+        print(part)
+        for figure in _PARTS[part](arguments):
+            figures.append(figure)
+            print("  " + line(figure, known), flush=True)
+    if arguments.record:
+        record(figures)
+        growth.plot()
     return 0
-
-
-def _settings(scenario: Scenario, broker: KafkaBroker, server: RedisServer) -> Settings:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "config.toml"
-        path.write_text(default_config(scenario))
-        settings = load_settings(path, {})
-    kafka = replace(settings.kafka, bootstrap_servers=broker.bootstrap)
-    return replace(settings, kafka=kafka, store=StoreSettings(url=server.url))
-
-
-def _write(scenario: Scenario, broker: KafkaBroker, settings: Settings) -> Counter[str]:
-    """Write the stream to Kafka and count it: responses and feedback, the re-sent ones too."""
-    for topic in (settings.kafka.responses_topic, settings.kafka.feedback_topic, settings.kafka.dead_letter_topic):
-        broker.create_topic(topic, PARTITIONS)
-    written: Counter[str] = Counter()
-
-    def counted() -> Iterator[Any]:
-        for event in generate(scenario):
-            written[event.kind] += 1
-            yield event
-
-    send_to_kafka(counted(), settings.kafka)
-    return written
-
-
-def _read(name: str, kafka: KafkaSettings, events: int, use: Callable[[Sequence[Slice]], None]) -> Reading:
-    source = KafkaSource(replace(kafka, group_id=f"bench-{name.replace(' ', '').replace('+', '-')}"))
-    seen = 0
-    cpu, wall = 0.0, 0.0
-    while seen < events:
-        if source.unplaced():
-            source.place({name: Position(0) for name in source.unplaced()})
-            cpu, wall = time.process_time(), time.perf_counter()
-        slices = source.poll()
-        seen += sum(len(each.payloads) for each in slices)
-        use(slices)
-    reading = Reading(name, events, time.process_time() - cpu, time.perf_counter() - wall)
-    source.close()
-    return reading
-
-
-_RESPONSE = msgspec.json.Decoder(WireResponse).decode
-_FEEDBACK = msgspec.json.Decoder(WireFeedback).decode
-
-
-def _decode(slices: Sequence[Slice]) -> None:
-    """Do what nobody can do without: the floor."""
-    for each in slices:
-        one = _RESPONSE if each.kind == "response" else _FEEDBACK
-        for payload in each.payloads:
-            one(payload or b"")
-
-
-def _validating(settings: Settings) -> Callable[[Sequence[Slice]], None]:
-    decoder = Decoder(settings)
-
-    def decode(slices: Sequence[Slice]) -> None:
-        now_ms = wall_clock()
-        for each in slices:
-            one = decoder.response if each.kind == "response" else decoder.feedback
-            try:
-                _ = [one(payload, now_ms) for payload in each.payloads]
-            except Refusal as refusal:
-                raise SystemExit(f"the simulator wrote a refused event: {refusal}") from refusal
-
-    return decode
-
-
-@contextmanager
-def _timed(parts: dict[str, float], name: str, holder: object, method: str) -> Iterator[None]:
-    """Add the CPU time of this thread inside one method to `parts`."""
-    original = getattr(holder, method)
-
-    def timed(*args: object, **options: object) -> object:
-        started = time.thread_time()
-        try:
-            return original(*args, **options)
-        finally:
-            parts[name] = parts.get(name, 0.0) + time.thread_time() - started
-
-    setattr(holder, method, timed)
-    try:
-        yield
-    finally:
-        setattr(holder, method, original)
-
-
-def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
-    parts: dict[str, float] = {}
-    with opened(settings, wall_clock) as opening:
-        source = KafkaSource(replace(settings.kafka, group_id="bench-worker"))
-        topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
-        worker = worker_for(settings, opening, source, Telemetry(), topics, wall_clock)
-        writer = worker._writer
-        assert isinstance(writer, DirectWriter)
-        store = writer._store
-        server.client().config_resetstat()
-        gc.collect()
-        with (
-            _timed(parts, "poll", source, "poll"),
-            _timed(parts, "decode and validate", worker_module, "decode"),
-            _timed(parts, "attribution and rows", writer, "apply"),
-            _timed(parts, "store", store, "commit"),
-        ):
-            thread = threading.Thread(target=worker.run, name="worker")
-            cpu, wall = time.process_time(), time.perf_counter()
-            thread.start()
-            while worker.events < events and thread.is_alive():
-                time.sleep(0.005)
-            reading = Reading("worker", events, time.process_time() - cpu, time.perf_counter() - wall, parts)
-            worker.stop()
-            thread.join()
-        source.close()
-    parts["attribution and rows"] -= parts["store"]
-    parts["client threads and the rest"] = reading.cpu_s - sum(parts.values())
-    return reading
-
-
-def _check(scenario: Scenario, settings: Settings, server: RedisServer, events: int) -> tuple[float, float]:
-    """Compare the totals with a recomputation of the stream; return the server's µs per event, bytes per response."""
-    client = server.client()
-    used = client.info("cpu")
-    decoder = Decoder(settings)
-    now_ms = wall_clock() + 10**12
-    judged = judge(settings.experiments[0], (decoder.event(each.payload, now_ms) for each in generate(scenario)))
-    with opened(settings, wall_clock) as opening:
-        (summary,) = opening.reader.summary().experiments.values()
-    for name, found in summary.variants.items():
-        own = [each for each in judged if each.response.variant == name]
-        for metric, measured in found.metrics.items():
-            values = [each.metrics[metric] for each in own if each.rated]
-            total = math.fsum(value for value in values if value is not None)
-            if found.responses != len(own) or abs(measured.sum - total) > 1e-8 * max(len(own), 1):
-                raise SystemExit(f"wrong: {name} {metric}: {measured.sum} in the store, {total} recomputed")
-    keys = list(client.scan_iter(Keys().row(b"*")))
-    sample = keys[:: max(len(keys) // 2000, 1)]
-    bytes_used = sum(client.memory_usage(key) or 0 for key in sample) / len(sample)
-    return (used["used_cpu_user"] + used["used_cpu_sys"]) / events * 1e6, round(bytes_used)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,199 @@
+"""How long an event takes from its append to the broker to its effect on /metrics/experiments, and a start.
+
+The store holds a million rows. The worker, a process of its own, first reads a backlog: that is the maximal load. Then
+live traffic at half of it goes on, from another process, while probes (responses to an experiment of their own) are
+sent and looked for; then there are only probes, one a second. A probe's time begins with what the broker stamps on it
+(LogAppendTime) and ends when a scrape that counts it has been received. That scrape is asked for as soon as the store
+has the probe, which is looked for every two milliseconds: scraping all the time would measure itself.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import multiprocessing
+import random
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from kafka import KafkaProducer
+
+from monitor.clock import wall_clock
+from monitor.config import KafkaSettings, StoreSettings
+from monitor.ingest.experiment import Experiment
+from monitor.ingest.simulator import Scenario, default_config, generate, paced, send_to_kafka, w1
+from monitor.service import opened
+from monitor.store import RedisStore
+from tests.bench.figures import Figure
+from tests.bench.loader import Loader
+from tests.bench.settings import peak_mb, settings_from
+from tests.servers.kafka import KafkaBroker
+from tests.servers.process import free_port
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.command import eventually, service
+
+_ROWS: Final = 1_000_000
+_STUDENTS: Final = 200_000
+_PARTITIONS: Final = 4
+_BACKLOG: Final = Scenario(responses=120_000, students=20_000, days=0.5, seed=2026)
+_HALF_LOAD_S: Final = 45
+_AHEAD_S: Final = 12
+_TRICKLE_S: Final = 40
+_TOPICS: Final = ("chatbot.responses", "student.feedback", "ab-monitor.dead-letter")
+_PATIENCE: Final = 'allowed_lateness = "40d"\nretention = "60d"\n'
+"""So that no sweep of the loaded rows is measured."""
+_PROBE: Final = f"""
+[[experiments]]
+name = "probe"
+control = "a"
+variants = {{ a = 0.5, b = 0.5 }}
+{_PATIENCE}"""
+_COUNT: Final = re.compile(rb'abmonitor_responses\{experiment="probe",variant="a"\} (\S+)')
+
+
+def measure() -> Iterator[Figure]:
+    """Yield the time of a start, the maximal load, latencies at half of it and at a trickle, the worker's memory."""
+    with KafkaBroker() as broker, RedisServer(redis_binary()) as server, tempfile.TemporaryDirectory() as place:
+        for topic in _TOPICS:
+            broker.create_topic(topic, _PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
+        port = free_port()
+        text = default_config(_BACKLOG).replace("localhost:9092", broker.bootstrap)
+        text = text.replace("redis://localhost:6379/0", server.url).replace("port = 9464", f"port = {port}")
+        text = text.replace("decay =", f"{_PATIENCE}decay =") + _PROBE
+        config, log = Path(place) / "config.toml", Path(place) / "log"
+        config.write_text(text)
+        settings = settings_from(text)
+        with opened(settings, wall_clock) as opening:
+            first = settings.experiments[0]
+            experiment = Experiment(opening.held.numbers[first.name], first)
+            number = opening.held.numbers["probe"]
+            keys, held = opening.store.first.keys, opening.held.hash_key
+            loader = Loader(server.client(), keys, experiment, held, _ROWS, _STUDENTS)
+            loader.load_responses()
+            loader.load_students()
+        events = send_to_kafka(generate(_BACKLOG), settings.kafka)
+        store = RedisStore(StoreSettings(url=server.url))
+        began = time.perf_counter()
+        with service(config, log) as worker:
+            eventually("the first commit", lambda: _applied(store) > 0, every_s=0.005)
+            started = time.perf_counter()
+            yield Figure("start to first commit with a million rows", started - began, "s", most=3.0)
+            already = _applied(store)
+            eventually("the backlog is applied", lambda: _applied(store) >= events, within_s=120, every_s=0.02)
+            load = (events - already) / (time.perf_counter() - started)
+            yield Figure("maximal load, with broker and store on the same two cores", load, "events/s")
+            with closing(_Prober(broker, port, store, number)) as prober:
+                yield from _latencies(prober, settings.kafka, load / 2)
+            yield Figure("worker, most memory resident", peak_mb(worker.pid), "MB", most=200)
+
+
+def _probes(store: RedisStore, number: int) -> int:
+    """Return how many probes the store has."""
+    record: bytes = store.client.get(store.keys.responses(number, 0)) or bytes(8)
+    return int.from_bytes(record[:8])
+
+
+def _applied(store: RedisStore) -> int:
+    return sum(each.next_offset for each in store.positions().values())
+
+
+def _latencies(prober: _Prober, kafka: KafkaSettings, rate: float) -> Iterator[Figure]:
+    # Event time goes on where the backlog ended.
+    shift_ms = wall_clock() - _BACKLOG.start_ms - round(_BACKLOG.days * 86_400_000)
+    prober.shift_ms = shift_ms
+    begin_ms = wall_clock() + _AHEAD_S * 1000
+    traffic = multiprocessing.get_context("spawn").Process(target=_traffic, args=(kafka, rate, begin_ms, shift_ms))
+    traffic.start()
+    time.sleep(_AHEAD_S + 4)
+    waits = prober.waits(time.monotonic() + _HALF_LOAD_S, 0.1, 0.25)
+    alive = traffic.is_alive()
+    traffic.terminate()
+    traffic.join()
+    if not alive:
+        raise SystemExit("the traffic ended before the measurement")
+    yield Figure("half of the maximal load", rate, "events/s")
+    yield from _percentiles("append to scrape at half the maximal load", waits, (100, 500))
+    time.sleep(3)
+    waits = prober.waits(time.monotonic() + _TRICKLE_S, 0.9, 1.1)
+    yield from _percentiles("append to scrape, one event a second", waits, (None, 200))
+
+
+def _percentiles(name: str, waits: list[float], aims: tuple[float | None, float | None]) -> Iterator[Figure]:
+    for share, aim in zip((50, 99), aims, strict=True):
+        yield Figure(f"{name}, p{share}", float(np.percentile(waits, share)), "ms", most=aim)
+
+
+def _traffic(kafka: KafkaSettings, rate: float, begin_ms: int, shift_ms: int) -> None:
+    """Write live traffic, and some seconds more of it than are needed."""
+    seconds = _HALF_LOAD_S + 15
+    per_response = 1.55
+    scenario = replace(
+        w1(),
+        responses=round(rate * seconds / per_response),
+        days=seconds / 86_400,
+        start_ms=begin_ms - shift_ms,
+        feedback_delay_s=2.0,
+        seed=7,
+    )
+    end_ms = scenario.start_ms + seconds * 1000
+    events = takewhile(lambda event: event.arrival_ms < end_ms, generate(scenario))
+    send_to_kafka(paced(events, clock=lambda: wall_clock() - shift_ms), kafka)
+
+
+class _Prober:
+    """Sends one probe after the other and looks for each."""
+
+    def __init__(self, broker: KafkaBroker, port: int, store: RedisStore, number: int) -> None:
+        self._producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=0, metrics_enabled=False)
+        self._scrapes = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._store = store
+        self._number = number
+        self.shift_ms = 0
+        """How far event time is behind."""
+        self._sent = 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._producer.close()
+        self._scrapes.close()
+
+    def _send(self) -> float:
+        """Send the next probe and return when the broker appended it, in ms since 1970."""
+        self._sent += 1
+        content = {
+            "response_id": f"probe-{self._sent}",
+            "timestamp": wall_clock() - self.shift_ms,
+            "experiment": "probe",
+            "variant": "a",
+            "user_id": f"prober-{self._sent}",
+            "items": [{"item_id": "v-1", "position": 1}],
+        }
+        future = self._producer.send(_TOPICS[0], json.dumps(content).encode(), partition=self._sent % _PARTITIONS)
+        return float(future.get(timeout=30).timestamp)
+
+    def _counted(self) -> int:
+        self._scrapes.request("GET", "/metrics/experiments")
+        found = _COUNT.search(self._scrapes.getresponse().read())
+        return int(float(found[1])) if found else 0
+
+    def waits(self, until_s: float, least_s: float, most_s: float) -> list[float]:
+        """Return the milliseconds that each probe took, with a random pause before the next."""
+        chance = random.Random(1)
+        found = []
+        while time.monotonic() < until_s:
+            appended_ms = self._send()
+            while _probes(self._store, self._number) < self._sent:
+                time.sleep(0.002)
+            if self._counted() < self._sent:
+                raise SystemExit("wrong: the store has the probe, the scrape does not")
+            found.append(time.time() * 1000 - appended_ms)
+            time.sleep(chance.uniform(least_s, most_s))
+        return found

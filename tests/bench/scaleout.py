@@ -1,0 +1,118 @@
+"""CPU-seconds per event of 1, 2 and 4 workers on stores of 1 and 3 shards, all of them processes of their own.
+
+The workers have joined and wait when the stream appears: it is written in one transaction, which they see when it is
+over. What starting costs is not in it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from kafka import KafkaProducer
+
+from monitor.config import StoreSettings
+from monitor.ingest.simulator import SimulatedEvent, default_config, generate, w1
+from monitor.store import Shards
+from tests.bench.figures import Figure
+from tests.bench.settings import cpu_s
+from tests.servers.kafka import KafkaBroker
+from tests.servers.process import free_port
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.command import eventually, get, service
+
+_RESPONSES: Final = 60_000
+_PARTITIONS: Final = 4
+_WORKERS: Final = (1, 2, 4)
+_SHARDS: Final = (1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """µs of CPU per event."""
+
+    workers: float
+    server: float
+
+    @property
+    def both(self) -> float:
+        return self.workers + self.server
+
+
+def measure() -> Iterator[Figure]:
+    """Yield the costs, and how much dearer they are than one worker's on one shard."""
+    scenario = replace(w1(), responses=_RESPONSES)
+    events = list(generate(scenario))
+    costs: dict[tuple[int, int], _Cost] = {}
+    with KafkaBroker() as broker:
+        for shards in _SHARDS:
+            for workers in _WORKERS:
+                cost = _run(broker, default_config(scenario), events, workers, shards)
+                costs[workers, shards] = cost
+                name = f"{workers} worker{'s' * (workers > 1)}, {shards} shard{'s' * (shards > 1)}"
+                yield Figure(f"{name}: workers", cost.workers, "µs per event")
+                yield Figure(f"{name}: redis-server", cost.server, "µs per event")
+                if len(costs) > 1:
+                    dearer = cost.both / costs[_WORKERS[0], _SHARDS[0]].both
+                    yield Figure(f"{name}, against one of each", dearer, "×", most=1.10)
+
+
+def _run(broker: KafkaBroker, config: str, events: Sequence[SimulatedEvent], workers: int, shards: int) -> _Cost:
+    names = {"response": f"responses-{workers}-{shards}", "feedback": f"feedback-{workers}-{shards}"}
+    for topic in (*names.values(), f"dead-{workers}-{shards}"):
+        broker.create_topic(topic, _PARTITIONS)
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = stack.enter_context(RedisServer(redis_binary()))
+        for old, new in (
+            ("localhost:9092", broker.bootstrap),
+            ("chatbot.responses", names["response"]),
+            ("student.feedback", names["feedback"]),
+            ("ab-monitor.dead-letter", f"dead-{workers}-{shards}"),
+            ('group_id = "ab-monitor"', f'group_id = "bench-{workers}-{shards}"'),
+            ('"redis://localhost:6379/0"', f'"{server.url}"\nshards = {shards}'),
+        ):
+            config = config.replace(old, new)
+        processes, ports = [], [free_port() for _ in range(workers)]
+        for number, port in enumerate(ports):
+            path = place / f"{number}.toml"
+            path.write_text(config.replace("port = 9464", f"port = {port}"))
+            processes.append(stack.enter_context(service(path, place / f"{number}.log")))
+        for port in ports:
+            eventually("the worker is ready", lambda port=port: get(f"http://127.0.0.1:{port}/-/ready")[0] == 200)
+        # The last to join has the others give up some of their partitions.
+        time.sleep(4.0)
+        store = Shards(StoreSettings(url=server.url), count=shards)
+        client = server.client()
+        producer = KafkaProducer(
+            bootstrap_servers=broker.bootstrap,
+            transactional_id=f"bench-{workers}-{shards}",
+            linger_ms=20,
+            batch_size=1 << 17,
+            metrics_enabled=False,
+        )
+        producer.init_transactions()
+        producer.begin_transaction()
+        for event in events:
+            producer.send(names[event.kind], value=event.payload, key=event.key)
+        producer.flush()
+        used = client.info("cpu")
+        before = [cpu_s(process.pid) for process in processes]
+        producer.commit_transaction()
+        eventually(
+            "all events are applied",
+            lambda: sum(each.next_offset for each in store.positions().values()) >= len(events),
+            within_s=120,
+            every_s=0.2,
+        )
+        own = sum(cpu_s(process.pid) for process in processes) - sum(before)
+        now = client.info("cpu")
+        producer.close()
+        store.close()
+    server_s = sum(now[name] - used[name] for name in ("used_cpu_user", "used_cpu_sys"))
+    return _Cost(own / len(events) * 1e6, server_s / len(events) * 1e6)

@@ -1,0 +1,234 @@
+"""Events per CPU-second of the worker on a real broker and a real server, and where the time goes.
+
+The stream (the simulator's W1, 5 items and about 370 bytes per response, 4 partitions per topic) is written to Kafka
+first. Three readings of it follow in this process: poll only, poll and decode, and the whole worker; then the totals
+are compared with a recomputation of the stream that shares no code, because a fast wrong answer would be no answer.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from monitor.clock import wall_clock
+from monitor.config import KafkaSettings, Settings, StoreSettings
+from monitor.errors import Refusal
+from monitor.events import Decoder
+from monitor.events.records import WireFeedback, WireResponse
+from monitor.ingest import worker as worker_module
+from monitor.ingest.kafka import KafkaSource
+from monitor.ingest.simulator import Scenario, generate, send_to_kafka, w1
+from monitor.ingest.source import Slice
+from monitor.ingest.telemetry import Telemetry
+from monitor.ingest.writer import DirectWriter
+from monitor.service import opened, worker_for
+from monitor.store import Keys, Position
+from tests.bench import peers
+from tests.bench.figures import Figure
+from tests.bench.settings import settings_of
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.oracle import judge
+
+PARTITIONS = 4
+
+
+@dataclass
+class Reading:
+    """One pass over the stream."""
+
+    name: str
+    events: int
+    cpu_s: float
+    wall_s: float
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Events per CPU-second of this process."""
+        return self.events / self.cpu_s
+
+
+def measure(responses: int = 300_000) -> Iterator[Figure]:
+    """Yield the figures of a stream of so many responses, with those of the peer on the same stream."""
+    scenario = replace(w1(), responses=responses)
+    with KafkaBroker() as broker, RedisServer(redis_binary()) as server, RedisServer(redis_binary()) as other:
+        settings = settings_for(scenario, broker, server)
+        events = sum(write(scenario, broker, settings).values())
+        floor, worker = readings(settings, events, server)
+        yield Figure("events per CPU-second: poll", floor[0].rate, "/s")
+        yield Figure("events per CPU-second: poll and decode, the floor", floor[1].rate, "/s")
+        yield Figure("events per CPU-second: poll, decode and validate", floor[2].rate, "/s")
+        yield Figure("events per CPU-second: worker", worker.rate, "/s")
+        yield Figure("own CPU of the worker", floor[1].rate / worker.rate, "× the floor", most=2.0)
+        server_us, bytes_used = _check(scenario, settings, server, events)
+        both_us = 1e6 / worker.rate + server_us
+        yield Figure("events per CPU-second: worker and redis-server", 1e6 / both_us, "/s")
+        for name, cpu_s in worker.parts.items():
+            yield Figure(f"worker: {name}", cpu_s / events * 1e6, "µs per event")
+        yield Figure("redis-server", server_us, "µs per event")
+        yield Figure("worker, wall", events / worker.wall_s, "events/s")
+        yield Figure("row of a response (MEMORY USAGE)", bytes_used, "bytes")
+        peer = peers.run(settings, events, other)
+        peers.check(peer, settings, scenario)
+        yield Figure("events per CPU-second: batched Python peer", events / peer.cpu_s, "/s")
+        yield Figure("the peer's redis-server", peer.server_s / events * 1e6, "µs per event")
+        yield Figure("worker against the peer, own CPU", peer.cpu_s / worker.cpu_s, "×", least=3.0)
+        total_us = (peer.cpu_s + peer.server_s) / events * 1e6
+        yield Figure("worker against the peer, with redis-server", total_us / both_us, "×")
+
+
+def readings(settings: Settings, events: int, server: RedisServer) -> tuple[list[Reading], Reading]:
+    """Return poll, poll + decode and poll + decode + validate; and the worker on the same stream."""
+    floor = [
+        _read("poll", settings.kafka, events, lambda _: None),
+        _read("poll + decode", settings.kafka, events, _decode),
+        _read("poll + decode + validate", settings.kafka, events, _validating(settings)),
+    ]
+    return floor, _work(settings, events, server)
+
+
+def settings_for(scenario: Scenario, broker: KafkaBroker, server: RedisServer) -> Settings:
+    """Return the settings of the scenario's configuration on these servers."""
+    settings = settings_of(scenario)
+    kafka = replace(settings.kafka, bootstrap_servers=broker.bootstrap)
+    return replace(settings, kafka=kafka, store=StoreSettings(url=server.url))
+
+
+def write(scenario: Scenario, broker: KafkaBroker, settings: Settings) -> Counter[str]:
+    """Write the stream to Kafka and count it: responses and feedback, the re-sent ones too."""
+    for topic in (settings.kafka.responses_topic, settings.kafka.feedback_topic, settings.kafka.dead_letter_topic):
+        broker.create_topic(topic, PARTITIONS)
+    written: Counter[str] = Counter()
+
+    def counted() -> Iterator[Any]:
+        for event in generate(scenario):
+            written[event.kind] += 1
+            yield event
+
+    send_to_kafka(counted(), settings.kafka)
+    return written
+
+
+def _read(name: str, kafka: KafkaSettings, events: int, use: Callable[[Sequence[Slice]], None]) -> Reading:
+    source = KafkaSource(replace(kafka, group_id=f"bench-{name.replace(' ', '').replace('+', '-')}"))
+    seen = 0
+    cpu, wall = 0.0, 0.0
+    while seen < events:
+        if source.unplaced():
+            source.place({name: Position(0) for name in source.unplaced()})
+            cpu, wall = time.process_time(), time.perf_counter()
+        slices = source.poll()
+        seen += sum(len(each.payloads) for each in slices)
+        use(slices)
+    reading = Reading(name, events, time.process_time() - cpu, time.perf_counter() - wall)
+    source.close()
+    return reading
+
+
+_RESPONSE = msgspec.json.Decoder(WireResponse).decode
+_FEEDBACK = msgspec.json.Decoder(WireFeedback).decode
+
+
+def _decode(slices: Sequence[Slice]) -> None:
+    """Do what nobody can do without: the floor."""
+    for each in slices:
+        one = _RESPONSE if each.kind == "response" else _FEEDBACK
+        for payload in each.payloads:
+            one(payload or b"")
+
+
+def _validating(settings: Settings) -> Callable[[Sequence[Slice]], None]:
+    decoder = Decoder(settings)
+
+    def decode(slices: Sequence[Slice]) -> None:
+        now_ms = wall_clock()
+        for each in slices:
+            one = decoder.response if each.kind == "response" else decoder.feedback
+            try:
+                _ = [one(payload, now_ms) for payload in each.payloads]
+            except Refusal as refusal:
+                raise SystemExit(f"the simulator wrote a refused event: {refusal}") from refusal
+
+    return decode
+
+
+@contextmanager
+def _timed(parts: dict[str, float], name: str, holder: object, method: str) -> Iterator[None]:
+    """Add the CPU time of this thread inside one method to `parts`."""
+    original = getattr(holder, method)
+
+    def timed(*args: object, **options: object) -> object:
+        started = time.thread_time()
+        try:
+            return original(*args, **options)
+        finally:
+            parts[name] = parts.get(name, 0.0) + time.thread_time() - started
+
+    setattr(holder, method, timed)
+    try:
+        yield
+    finally:
+        setattr(holder, method, original)
+
+
+def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
+    parts: dict[str, float] = {}
+    with opened(settings, wall_clock) as opening:
+        source = KafkaSource(replace(settings.kafka, group_id="bench-worker"))
+        topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
+        worker = worker_for(settings, opening, source, Telemetry(), topics, wall_clock)
+        writer = worker._writer
+        assert isinstance(writer, DirectWriter)
+        store = writer._store
+        server.client().config_resetstat()
+        gc.collect()
+        with (
+            _timed(parts, "poll", source, "poll"),
+            _timed(parts, "decode and validate", worker_module, "decode"),
+            _timed(parts, "attribution and rows", writer, "apply"),
+            _timed(parts, "store", store, "commit"),
+        ):
+            thread = threading.Thread(target=worker.run, name="worker")
+            cpu, wall = time.process_time(), time.perf_counter()
+            thread.start()
+            while worker.events < events and thread.is_alive():
+                time.sleep(0.005)
+            reading = Reading("worker", events, time.process_time() - cpu, time.perf_counter() - wall, parts)
+            worker.stop()
+            thread.join()
+        source.close()
+    parts["attribution and rows"] -= parts["store"]
+    parts["client threads and the rest"] = reading.cpu_s - sum(parts.values())
+    return reading
+
+
+def _check(scenario: Scenario, settings: Settings, server: RedisServer, events: int) -> tuple[float, float]:
+    """Compare the totals with a recomputation of the stream; return the server's µs per event, bytes per response."""
+    client = server.client()
+    used = client.info("cpu")
+    decoder = Decoder(settings)
+    now_ms = wall_clock() + 10**12
+    judged = judge(settings.experiments[0], (decoder.event(each.payload, now_ms) for each in generate(scenario)))
+    with opened(settings, wall_clock) as opening:
+        (summary,) = opening.reader.summary().experiments.values()
+    for name, found in summary.variants.items():
+        own = [each for each in judged if each.response.variant == name]
+        for metric, measured in found.metrics.items():
+            values = [each.metrics[metric] for each in own if each.rated]
+            total = math.fsum(value for value in values if value is not None)
+            if found.responses != len(own) or abs(measured.sum - total) > 1e-8 * max(len(own), 1):
+                raise SystemExit(f"wrong: {name} {metric}: {measured.sum} in the store, {total} recomputed")
+    keys = list(client.scan_iter(Keys().row(b"*")))
+    sample = keys[:: max(len(keys) // 2000, 1)]
+    bytes_used = sum(client.memory_usage(key) or 0 for key in sample) / len(sample)
+    return (used["used_cpu_user"] + used["used_cpu_sys"]) / events * 1e6, round(bytes_used)

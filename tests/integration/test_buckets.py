@@ -1,0 +1,73 @@
+"""What is remembered of time buckets is what a reader without memory finds."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.events import Response
+from monitor.store import Advance, Position, Reader
+from tests.integration.test_exactness import _SLOW, Bench, by_kind
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.streams import EXPERIMENT, START, arrivals, streams
+
+HOUR = 3_600_000
+
+
+def _fresh(bench: Bench) -> Reader:
+    return Reader(bench.shards, bench.settings, bench.opened.numbers, lambda: 0)
+
+
+@settings(max_examples=10, suppress_health_check=_SLOW)
+@given(data=st.data(), shards=st.sampled_from([1, 3]))
+def test_a_reader_with_a_past_says_what_a_new_one_says(
+    data: st.DataObject, shards: int, redis_server: RedisServer
+) -> None:
+    """Whatever was read before, of whichever time."""
+    bench = Bench(redis_server, shards=shards)
+    writer, offset = bench.writer(), 0
+    writer.state(["t:0"])
+    for batch in data.draw(arrivals(data.draw(streams()))):
+        step = Advance("t:0", offset or None, Position(offset + len(batch)))
+        assert writer.apply(*by_kind(batch), bench.late, [step])[0] == "applied"
+        offset += len(batch)
+        for as_of_ms in (None, START + data.draw(st.integers(0, 200)) * HOUR, None):
+            assert bench.reader.summary(as_of_ms) == _fresh(bench).summary(as_of_ms)
+
+
+def test_what_has_not_changed_is_not_read_again(redis_server: RedisServer) -> None:
+    """A hundred hours of buckets cross the wire once, those of exponential decays."""
+    bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
+    bench.feed([[_response(number, START + number * HOUR) for number in range(100)]])
+    client = redis_server.client()
+
+    def sent() -> int:
+        before = client.info("stats")["total_net_output_bytes"]
+        bench.reader.summary()
+        return int(client.info("stats")["total_net_output_bytes"] - before)
+
+    first = sent()
+    assert sent() < first / 5
+
+
+def test_a_server_that_lost_commits_is_read_anew() -> None:
+    """Other events under the same commit numbers are not taken for those that are gone."""
+    with RedisServer(redis_binary()) as server:
+        bench = Bench(server)
+        bench.feed([[_response(1, START)]])
+        assert bench.reader.summary() == _fresh(bench).summary()
+        server.process.stop()
+        shutil.rmtree(server.directory / "appendonlydir")
+        server.start()
+        again = Bench(server)
+        again.feed([[_response(number, START) for number in range(5)]])
+        bench.reader.store.client.close()
+        assert bench.reader.summary() == _fresh(again).summary()
+        assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 5
+
+
+def _response(number: int, at_ms: int) -> Response:
+    return Response(f"r-{number}", at_ms, "ranker", "control", ("v-1",), None, f"student-{number}")
