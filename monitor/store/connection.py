@@ -73,6 +73,8 @@ _WAIT: Final = (
     redis.exceptions.TryAgainError,
     redis.exceptions.MovedError,
     redis.exceptions.AskError,
+    # Scripts were dropped again between loading one and running it.
+    redis.exceptions.NoScriptError,
 )
 _WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM", "-OOM")
 

@@ -66,9 +66,9 @@ def live_store(settings: StoreSettings, *, as_stored: bool = False) -> Shards:
 
 
 def _others(store: Shards) -> set[int]:
-    """Return what generations there are, as far as this user may look."""
+    """Return what generations there are, as far as this user may look; the first may just have been begun by others."""
     with suppress(UsageError):
-        return generations(store)
+        return generations(store) - {0}
     return set()
 
 

@@ -167,7 +167,7 @@ def _links_lead_somewhere(alert: dict[str, Any], prometheus: PrometheusServer) -
     exprs = {query.ref: query.expr for query in queries(board) if query.panel == "$metric, decayed ($decay)"}
     control, treatment = (prometheus.query(filled_in(exprs[ref], values)) for ref in ("A, control", "A"))
     assert float(treatment[0]["value"][1]) < 0.85 * float(control[0]["value"][1])
-    (marks,) = board["annotations"]["list"]
+    (marks,) = [each for each in board["annotations"]["list"] if each["name"] == "Alerts"]
     assert alert["labels"]["alertname"] in {
         found["metric"]["alertname"] for found in prometheus.query(filled_in(marks["expr"], values))
     }

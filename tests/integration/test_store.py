@@ -228,6 +228,26 @@ class TestOpening:
         assert store.client.dbsize() == 0
 
 
+class TestScripts:
+    """What the server forgets."""
+
+    def test_dropped_again_and_again(self, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also between loading one and running it: that is waited for."""
+        bench = Bench(redis_server)
+        command = bench.store.client.execute_command
+
+        def flushing(*arguments: object, **options: object) -> object:
+            if arguments[0] == "EVALSHA":
+                bench.store.client.script_flush()
+            return command(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.store.client, "execute_command", flushing)
+            with pytest.raises(StoreUnavailable, match="No matching script"):
+                bench.store.state()
+        assert bench.store.state().positions == {}
+
+
 class TestUnavailable:
     """What is a reason to wait, and what is a reason to stop."""
 
