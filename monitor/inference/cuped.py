@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from monitor.inference.estimates import Estimate, UnitSums
+from monitor.inference.estimates import Estimate, Sums, UnitSums
 
 
 @dataclass(frozen=True, slots=True)
-class PairedSums:
+class PairedSums(Sums):
     """Sums over the units with both values: n, Σy, Σy², Σx, Σx², Σxy."""
 
     units: int = 0
@@ -27,16 +27,6 @@ class PairedSums:
     before: float = 0.0
     before_squares: float = 0.0
     products: float = 0.0
-
-    def __add__(self, other: PairedSums) -> PairedSums:
-        return PairedSums(
-            self.units + other.units,
-            self.total + other.total,
-            self.squares + other.squares,
-            self.before + other.before,
-            self.before_squares + other.before_squares,
-            self.products + other.products,
-        )
 
 
 @dataclass(frozen=True, slots=True)

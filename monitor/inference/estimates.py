@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 Estimand: TypeAlias = Literal["closed", "live"]
 
@@ -37,16 +37,23 @@ class Estimate:
         return None if self.variance is None else self.variance * self.units
 
 
+class Sums:
+    """Sums that add up, field by field; a dataclass with slots."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums over both."""
+        return type(self)(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
 @dataclass(frozen=True, slots=True)
-class UnitSums:
+class UnitSums(Sums):
     """Sums over independent units with values y: n, Σy, Σy²."""
 
     units: int = 0
     total: float = 0.0
     squares: float = 0.0
-
-    def __add__(self, other: UnitSums) -> UnitSums:
-        return UnitSums(self.units + other.units, self.total + other.total, self.squares + other.squares)
 
     def estimate(self) -> Estimate:
         """Return the mean and its variance s²/n, s² with n − 1.
@@ -101,7 +108,7 @@ def _weighted(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class RatioSums:
+class RatioSums(Sums):
     """Sums over C clusters (students) with S = Σ metric and N responses each: C, ΣS, ΣN, Q = ΣS², R = ΣS·N, P = ΣN²."""
 
     units: int = 0
@@ -110,16 +117,6 @@ class RatioSums:
     total_squares: float = 0.0
     products: float = 0.0
     count_squares: float = 0.0
-
-    def __add__(self, other: RatioSums) -> RatioSums:
-        return RatioSums(
-            self.units + other.units,
-            self.total + other.total,
-            self.count + other.count,
-            self.total_squares + other.total_squares,
-            self.products + other.products,
-            self.count_squares + other.count_squares,
-        )
 
     def estimate(self) -> Estimate:
         """Return m = ΣS/ΣN and its variance C/(C − 1)·Σ(S − mN)²/(ΣN)², as C/(C − 1)·(Q − 2mR + m²P)/(ΣN)².

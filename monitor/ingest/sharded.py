@@ -26,7 +26,7 @@ from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import CACHED, Outcomes, keyed, write_tallies
 from monitor.ingest.experiment import Experiment
-from monitor.ingest.lanes import Unsettled, applied_field, sent_field
+from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Keyed, Responses
 from monitor.ingest.source import Slice
 from monitor.ingest.students import Shown, Students
@@ -78,6 +78,8 @@ class ShardedWriter:
         self._store = store
         self._shards = [_Shard(experiments, identities, shard, cached // len(store)) for shard in store]
         self._lanes = Unsettled()
+        self._left: set[Lane] = set()
+        """Unsettled lanes that are for workers with another configuration."""
         self._looked = False
 
     def _forget(self) -> None:
@@ -92,7 +94,8 @@ class ShardedWriter:
         """
         shards = [shard.store.look() for shard in self._shards]
         unsettled = self._lanes.look([lanes for _, lanes, _ in shards])
-        changed = not all(same for _, _, same in shards) or any(self._lanes.stands(lane) for lane in unsettled)
+        standing = any(self._lanes.stands(lane) for lane in unsettled.keys() - self._left)
+        changed = standing or not all(same for _, _, same in shards)
         return slowest([positions for positions, _, _ in shards]), changed
 
     def state(self, own: Collection[str]) -> State:
@@ -108,18 +111,17 @@ class ShardedWriter:
             if self._same_logs() and self._settled([state.lanes for state in states], own):
                 break
         swept: dict[str, int] = {}
+        furthest: dict[str, int] = {}
         for state in states:
             swept |= {name: max(at_ms, swept.get(name, 0)) for name, at_ms in state.swept_ms.items()}
+            for name, position in state.positions.items():
+                furthest[name] = max(position.next_offset, furthest.get(name, 0))
         return State(
             commits=sum(state.commits for state in states),
             sweeps=sum(state.sweeps for state in states),
             swept_ms=swept,
             positions=slowest([state.positions for state in states]),
-            furthest={
-                name: max(state.positions[name].next_offset for state in states if name in state.positions)
-                for state in states
-                for name in state.positions
-            },
+            furthest=furthest,
         )
 
     def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
@@ -322,7 +324,7 @@ class ShardedWriter:
             except UnknownExperiment:
                 if lane not in foreign:
                     raise
-                # It is for workers that are configured for it.
+                self._left.add(lane)
                 todo.remove(lane)
         if foreign and not self._looked:
             # Lanes of files that nobody reads any more are nobody's: at the start is the time to see to them.

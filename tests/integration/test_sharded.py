@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -313,6 +314,8 @@ def test_work_of_an_experiment_that_is_not_configured_is_left_to_those_that_know
     bench.experiment.number = 7
     other = bench.writer()
     other.state(["another:0"])
+    time.sleep(1.1)
+    assert not other.look()[1]
     with pytest.raises(StoreOwned, match="number 1, which is not configured"):
         other.state(_NAMES)
 
