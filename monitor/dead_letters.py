@@ -225,4 +225,4 @@ def _retried(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
             f"Kafka at {settings.kafka.bootstrap_servers} refused {len(failures)} of {sent} messages: {failures[0]}. "
             "Try again: what was sent twice changes nothing"
         )
-    return {"sent": sent, "still_refused": dict(still.most_common())}
+    return {"sent": sent, "still_refused": dict(sorted(still.items(), key=lambda item: (-item[1], item[0])))}

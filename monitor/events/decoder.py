@@ -60,7 +60,7 @@ def _unwrapped(payload: bytes) -> dict[str, Any]:
     if not found["specversion"].startswith("1."):
         raise Refusal("invalid_envelope", "specversion: expected 1.0")
     data = found.get("data")
-    if data is None:
+    if data is None and "data_base64" in found:
         try:
             data = _parsed(b64decode(found["data_base64"], validate=True))
         except (TypeError, ValueError):

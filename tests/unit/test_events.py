@@ -130,6 +130,8 @@ REFUSED: list[tuple[str, bytes | None, str]] = [
     ("not_an_object", b"[]", "response"),
     ("not_an_object", b"7", "event"),
     ("invalid_envelope", _bytes({"specversion": "1.0", "data": 5}), "response"),
+    ("invalid_envelope", _bytes({"specversion": "1.0", "data": None}), "response"),
+    ("invalid_envelope", _bytes({"specversion": "1.0", "data": None, "data_base64": None}), "feedback"),
     ("invalid_envelope", _bytes({"specversion": "0.3", "data": RESPONSE}), "response"),
     ("invalid_envelope", _bytes({"specversion": "1.0", "data_base64": "%"}), "feedback"),
     ("missing_field", _without(RESPONSE, "items"), "response"),
