@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias, final
 
 from monitor.config import ExperimentSettings, GradeRule
-from monitor.events import Feedback
+from monitor.events import Feedback, Response
 from monitor.identity import ITEM_BYTES, TAG_BYTES, Identities
 from monitor.ranking import Scorer
 
@@ -26,6 +26,8 @@ Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
 Outcome = Literal["applied", "duplicate", "revised"]
 
 PENDING: Final = -1
+UNKNOWN: Final = -1
+"""Stands for a latency or a category that a response does not give."""
 
 
 @final
@@ -35,16 +37,20 @@ class Row:
     While only its feedback has been seen, `arm` is `PENDING` and `timestamp_ms` that of the newest reaction.
     """
 
-    __slots__ = ("arm", "items", "ranks", "reactions", "student", "timestamp_ms", "value", "version")
+    __slots__ = (
+        "arm", "category", "items", "latency_ms", "ranks", "reactions", "student", "timestamp_ms", "value", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
-        timestamp_ms: int,
-        arm: int,
-        student: bytes,
-        items: bytes,
-        ranks: tuple[int, ...] | None,
-        reactions: list[Reaction],
+        timestamp_ms: int = 0,
+        arm: int = PENDING,
+        student: bytes = b"",
+        items: bytes = b"",
+        ranks: tuple[int, ...] | None = None,
+        latency_ms: int = UNKNOWN,
+        category: int = UNKNOWN,
+        reactions: list[Reaction] | None = None,
         version: int = 0,
     ) -> None:
         """Begin with what is stored."""
@@ -55,7 +61,11 @@ class Row:
         """The items' hashes, `ITEM_BYTES` each, in the order of the list."""
         self.ranks = ranks
         """The items' positions; None where they are 1, 2, 3 …"""
-        self.reactions = reactions
+        self.latency_ms = latency_ms
+        """How long the bot took, in whole ms; `UNKNOWN` if the response does not say."""
+        self.category = category
+        """Place among the experiment's declared categories, sorted; their number for any other, `UNKNOWN` for none."""
+        self.reactions: list[Reaction] = [] if reactions is None else reactions
         """Sorted, distinct."""
         self.version = version
         """Times the store has written it; 0 if never."""
@@ -88,17 +98,31 @@ class Value:
 
 
 def merge_response(
-    row: Row, timestamp_ms: int, arm: int, student: bytes, items: bytes, ranks: tuple[int, ...] | None
+    row: Row,
+    timestamp_ms: int,
+    arm: int,
+    student: bytes,
+    items: bytes,
+    ranks: tuple[int, ...] | None,
+    latency_ms: int,
+    category: int,
 ) -> Outcome:
     """Put a response event into its row; of two different events under one id the smaller (earlier) one stays."""
-    if row.arm == PENDING:
-        row.timestamp_ms, row.arm, row.student, row.items, row.ranks = timestamp_ms, arm, student, items, ranks
-        return "applied"
-    new = (timestamp_ms, arm, student, items, ranks or ())
-    if new >= (row.timestamp_ms, row.arm, row.student, row.items, row.ranks or ()):
-        return "duplicate"
+    outcome: Outcome = "applied"
+    if row.arm != PENDING:
+        new = (timestamp_ms, arm, student, items, ranks or (), latency_ms, category)
+        known = (row.timestamp_ms, row.arm, row.student, row.items, row.ranks or (), row.latency_ms, row.category)
+        if new >= known:
+            return "duplicate"
+        outcome = "revised"
     row.timestamp_ms, row.arm, row.student, row.items, row.ranks = timestamp_ms, arm, student, items, ranks
-    return "revised"
+    row.latency_ms, row.category = latency_ms, category
+    return outcome
+
+
+def latency_of(event: Response) -> int:
+    """Return a response's latency as it stands in its row: in whole ms, `UNKNOWN` if it does not say."""
+    return UNKNOWN if event.latency_ms is None else round(event.latency_ms)
 
 
 def merge_reaction(row: Row, reaction: Reaction) -> Outcome:

@@ -11,14 +11,24 @@ from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
 from monitor.config.decisions import DECISION_KEYS, decision_from
-from monitor.config.records import DecaySpec, Discount, ExperimentSettings, Gain, GradeRule, Ideal, MetricSpec
+from monitor.config.records import (
+    NONE,
+    OTHER,
+    DecaySpec,
+    Discount,
+    ExperimentSettings,
+    Gain,
+    GradeRule,
+    Ideal,
+    MetricSpec,
+)
 from monitor.config.values import duration_ms, instant_ms, integer, number, one_of, shares
 from monitor.errors import ConfigError
 
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
-    "exposure_days", *DECISION_KEYS,
+    "categories", "exposure_days", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -31,6 +41,7 @@ _LARGEST_EXPONENT: Final = 16.0
 _MOST_DECAYS: Final = 6
 _MOST_VARIANTS: Final = 256
 _MOST_METRICS: Final = 20
+_MOST_CATEGORIES: Final = 100
 _DAY_MS: Final = 86_400_000
 _SHORTEST_MS: Final = 1000
 
@@ -77,6 +88,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         allowed_lateness_ms=duration_ms(f"{where}.allowed_lateness", table.get("allowed_lateness", "7d")),
         retention_ms=duration_ms(f"{where}.retention", table.get("retention", "30d")),
         decay=_decays(f"{where}.decay", table.get("decay", ["1h", "24h"])),
+        categories=_categories(f"{where}.categories", table.get("categories", [])),
         exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
     )
     experiment = replace(experiment, decision=decision_from(table, where, experiment))
@@ -192,6 +204,15 @@ def _decays(key: str, value: object) -> tuple[DecaySpec, ...]:
     return tuple(decays)
 
 
+def _categories(key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_CATEGORIES:
+        raise ConfigError(key, value, f"a list of at most {_MOST_CATEGORIES} names")
+    names = tuple(_name(key, name) for name in value)
+    if len(set(names)) < len(names) or OTHER in names or NONE in names:
+        raise ConfigError(key, value, f"every category once, and not {OTHER} or {NONE}, which stand for the rest")
+    return names
+
+
 def _instant(key: str, value: object) -> int | None:
     return None if value is None else instant_ms(key, value)
 
@@ -239,6 +260,7 @@ def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
             for kind, rule in sorted(experiment.grades.items())
         },
         "feedback_window_ms": experiment.feedback_window_ms,
+        "categories": sorted(experiment.categories),
         "exposure_days": experiment.exposure_days,
         "decay": sorted(decay.name for decay in experiment.decay),
         "starts_at_ms": experiment.starts_at_ms,

@@ -17,6 +17,10 @@ Discount = Literal["log2", "log2-from-2", "reciprocal"]
 Ideal = Literal["shown", "constant"]
 Population = Literal["rated", "all"]
 
+OTHER = "other"
+NONE = "none"
+"""Labels of what is in no declared category, and of what has none."""
+
 RATED_SHARE = "rated_share"
 """What a guardrail may watch besides the experiment's metrics."""
 
@@ -170,6 +174,8 @@ class ExperimentSettings:
     allowed_lateness_ms: int = 7 * 86_400_000
     retention_ms: int = 30 * 86_400_000
     decay: tuple[DecaySpec, ...] = ()
+    categories: tuple[str, ...] = ()
+    """Values of a response's `category` that are told apart; all others are "other"."""
     exposure_days: int = 3
     """Length in UTC days of a student's closed window, from the day of first exposure."""
     decision: DecisionSettings = DecisionSettings()

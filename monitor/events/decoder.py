@@ -15,7 +15,14 @@ import msgspec
 
 from monitor.config import Settings
 from monitor.errors import Refusal
-from monitor.events.records import LARGEST_POSITION, Feedback, Response, WireFeedback, WireResponse
+from monitor.events.records import (
+    LARGEST_POSITION,
+    LONGEST_LATENCY_MS,
+    Feedback,
+    Response,
+    WireFeedback,
+    WireResponse,
+)
 
 _LONGEST_KIND: Final = 64
 LATEST_MS: Final = 253_402_300_799_999
@@ -100,7 +107,7 @@ def _checked(fields: dict[str, Any], wire: type[Wire]) -> Wire:
 
 def _misfit(name: str, message: str) -> Refusal:
     if name == "latency_ms":
-        return Refusal("invalid_latency", "latency_ms: expected a finite number from 0")
+        return Refusal("invalid_latency", f"latency_ms: expected 0 to {LONGEST_LATENCY_MS}")
     if "length" in message:
         reason = "invalid_kind" if name == "kind" else "invalid_id"
         return Refusal(reason, f"{name}: expected at least 1 character")
@@ -229,8 +236,8 @@ class Decoder:
         for item_id in ids:
             self._id("item_id", item_id)
         latency_ms = wire.latency_ms
-        if latency_ms is not None and not 0 <= latency_ms < math.inf:
-            raise Refusal("invalid_latency", "latency_ms: expected a finite number from 0")
+        if latency_ms is not None and not 0 <= latency_ms <= LONGEST_LATENCY_MS:
+            raise Refusal("invalid_latency", f"latency_ms: expected 0 to {LONGEST_LATENCY_MS}")
         return Response(
             wire.response_id,
             self._time(wire.timestamp, now_ms),

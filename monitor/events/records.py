@@ -29,10 +29,11 @@ REASONS: Final[Mapping[str, str]] = {
     "invalid_score": "the score is negative or not finite",
     "score_out_of_scale": "the score is above the scale that every experiment declares for the kind",
     "invalid_kind": "the kind is empty, longer than 64 characters, not printable, or begins with +",
-    "invalid_latency": "latency_ms is negative or not finite",
+    "invalid_latency": "latency_ms is negative or above 86400000, a day",
 }
 
 LARGEST_POSITION: Final = 1_000_000
+LONGEST_LATENCY_MS: Final = 86_400_000
 
 Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from monitor.aggregates import Layout, bucket_span_ms
-from monitor.attribution import Rules
+from monitor.attribution import UNKNOWN, Rules
 from monitor.config import ExperimentSettings
 from monitor.tally import Tally
 
@@ -21,8 +21,8 @@ class Experiment:
     """One experiment as the engine needs it: its number in the store, its compiled rules, its arms."""
 
     __slots__ = (
-        "_spans_ms", "arms", "ends_ms", "exposure_days", "layout", "number", "rules", "settings", "starts_ms",
-        "sums_width",
+        "_categories", "_spans_ms", "arms", "ends_ms", "exposure_days", "layout", "number", "rules", "settings",
+        "starts_ms", "sums_width",
     )  # fmt: skip
 
     def __init__(self, number: int, settings: ExperimentSettings) -> None:
@@ -34,8 +34,13 @@ class Experiment:
         self.exposure_days = settings.exposure_days
         self._spans_ms = [bucket_span_ms(decay) for decay in settings.decay]
         self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
+        self._categories = {name: place for place, name in enumerate(sorted(settings.categories))}
         self.starts_ms = settings.starts_at_ms if settings.starts_at_ms is not None else 0
         self.ends_ms = settings.ends_at_ms if settings.ends_at_ms is not None else 1 << 62
+
+    def category_of(self, name: str | None) -> int:
+        """Return a response's category as it stands in its row; see `monitor.attribution.Row`."""
+        return UNKNOWN if name is None else self._categories.get(name, len(self._categories))
 
     def tally(self) -> Tally:
         """Return sums of nothing."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from monitor.agreement import Rating, TargetKind
-from monitor.attribution import PENDING, Row, Rules, merge_reaction, merge_response, reaction_of
+from monitor.attribution import UNKNOWN, Row, Rules, latency_of, merge_reaction, merge_response, reaction_of
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.errors import Refusal
@@ -94,6 +94,8 @@ def _joined(
 ) -> Iterator[tuple[ExperimentSettings, Rules, list[tuple[Row, Response]]]]:
     """Yield every experiment with its rules, its responses and the reactions to them."""
     responses, feedback = _read(source, settings, clock)
+    # Of events that are alike but for these the first one stays.
+    responses.sort(key=lambda event: (event.query_id or "", event.category or ""))
     for experiment in settings.experiments:
         rows: dict[str, tuple[Row, Response]] = {}
         for event in responses:
@@ -134,9 +136,10 @@ def _counts(event: Response, experiment: ExperimentSettings) -> bool:
 def _merge(
     rows: dict[str, tuple[Row, Response]], event: Response, experiment: ExperimentSettings, identities: Identities
 ) -> None:
-    row, _ = rows.get(event.response_id, (Row(0, PENDING, b"", b"", None, []), event))
+    row, _ = rows.get(event.response_id, (Row(), event))
     student = identities.student(event.user_id) if event.user_id is not None else b""
     items = identities.list_of(event.items)
     arm = sorted(experiment.variants).index(event.variant)
-    if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks) != "duplicate":
+    latency_ms = latency_of(event)
+    if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks, latency_ms, UNKNOWN) != "duplicate":
         rows[event.response_id] = row, event

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from monitor.attribution import PENDING, Row, Value, merge_reaction, merge_response, reaction_of
+from monitor.attribution import PENDING, Row, Value, latency_of, merge_reaction, merge_response, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.cache import Cache
@@ -156,7 +156,7 @@ class Responses:
             return touched[0]
         row = batch.view.get(key)
         if row is None:
-            row = Row(0, PENDING, b"", b"", None, [])
+            row = Row()
             self._rows.put(key, row)
             batch.view[key] = row
         before = None
@@ -180,7 +180,8 @@ class Responses:
         first = key not in batch.rows
         row = self._touch(batch, key)
         replaced = row.arm, row.timestamp_ms, row.student
-        outcome = merge_response(row, timestamp_ms, arm, student, hashes, event.ranks)
+        category = self._by_number[arm >> 8].category_of(event.category)
+        outcome = merge_response(row, timestamp_ms, arm, student, hashes, event.ranks, latency_of(event), category)
         _count(batch.responses, outcome)
         if outcome == "duplicate":
             if first:

@@ -15,7 +15,7 @@ from monitor.students import Student
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(
-    tuple[int, int, bytes, bytes, tuple[int, ...] | None, list[tuple[int, str, bytes, bytes, str, float]]]
+    tuple[int, int, bytes, bytes, tuple[int, ...] | None, int, int, list[tuple[int, str, bytes, bytes, str, float]]]
 ).decode
 
 VERSION_BYTES = 4
@@ -24,17 +24,20 @@ VERSION_BYTES = 4
 def encode_row(row: Row) -> bytes:
     """Return the bytes of a row; the arm comes first, where the sweep looks for it."""
     return row.version.to_bytes(VERSION_BYTES) + _encode(
-        (row.arm, row.timestamp_ms, row.student, row.items, row.ranks, row.reactions)
+        (row.arm, row.timestamp_ms, row.student, row.items, row.ranks, row.latency_ms, row.category, row.reactions)
     )
 
 
 def decode_row(stored: bytes) -> Row:
     """Return the row that `encode_row` wrote; raises `StoreOwned` for anything else."""
     try:
-        arm, timestamp_ms, student, items, ranks, reactions = _decode_row(memoryview(stored)[VERSION_BYTES:])
+        arm, timestamp_ms, student, items, ranks, latency_ms, category, reactions = _decode_row(
+            memoryview(stored)[VERSION_BYTES:]
+        )
     except msgspec.MsgspecError as error:
         raise _damaged("the row of a response", error) from None
-    return Row(timestamp_ms, arm, student, items, ranks, reactions, int.from_bytes(stored[:VERSION_BYTES]))
+    version = int.from_bytes(stored[:VERSION_BYTES])
+    return Row(timestamp_ms, arm, student, items, ranks, latency_ms, category, reactions, version)
 
 
 def decode_student(stored: bytes, width: int) -> Student:

@@ -59,9 +59,7 @@ class Loader:
             self._experiment.number << 8 | student % self._variants,
             own.student(f"student-{student}"),
             own.list_of(shown),
-            None,
-            [],
-            1,
+            version=1,
         )
         if number % 5 < 2:
             rank = number % ITEMS

@@ -167,6 +167,7 @@ REFUSED: list[tuple[str, bytes | None, str]] = [
     ("invalid_kind", _feedback(kind="k" * 65), "feedback"),
     ("invalid_kind", _feedback(kind="+rating"), "feedback"),
     ("invalid_latency", _response(latency_ms=-1), "response"),
+    ("invalid_latency", _response(latency_ms=86_400_001), "response"),
     ("invalid_latency", _response(latency_ms="slow"), "response"),
 ]
 
