@@ -60,7 +60,7 @@ def compile_all(root: Path) -> None:
         each.unlink()
     extensions = mypycify(
         ["--config-file=", "--ignore-missing-imports", *(f"monitor/{module}" for module in MODULES)],
-        opt_level="3",
+        opt_level=os.environ.get("MYPYC_OPT_LEVEL", "3"),
         debug_level="0",
         group_name="monitor.native",
         target_dir=".cache/native",

@@ -71,7 +71,17 @@ def wheel(place: Path) -> Path:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, source / name)
     pip = (sys.executable, "-I", "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", place / "wheels", source, ABMONITOR_NATIVE="1")
+    run(
+        *pip,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        place / "wheels",
+        source,
+        ABMONITOR_NATIVE="1",
+        MYPYC_OPT_LEVEL="0",
+    )
     (found,) = (place / "wheels").iterdir()
     return found
 

@@ -113,7 +113,12 @@ def killed(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("cluster", "Workers join, freeze and leave", "three workers; one is frozen past its session, another stopped")
+@fault(
+    "cluster",
+    "Workers join, freeze and leave",
+    "three workers; one is frozen past its session, another stopped",
+    fast=False,
+)
 def many_workers(ground: Ground) -> Result:
     with ground.arena(RedisCluster()) as arena, ExitStack() as stack:
         arena.write(per_second=500)

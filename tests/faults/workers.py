@@ -116,6 +116,7 @@ def partitions_added(ground: Ground) -> Result:
     "workers",
     "The whole stream sent again",
     "every event is written twice, the second time in another order and to another partition",
+    fast=False,
 )
 def everything_twice(ground: Ground) -> Result:
     with ground.arena() as arena, arena.worker(), arena.worker():

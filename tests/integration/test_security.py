@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import ssl
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -167,12 +166,10 @@ def _send(broker: KafkaBroker, topic: str, *events: object) -> None:
 
 
 def _refused(config: Path, environ: Mapping[str, str], code: int) -> str:
-    """Return the one line that both commands end with, within 15 s."""
+    """Return the one line that both commands end with."""
 
     def end(command: str) -> str:
-        started = time.monotonic()
         done = ab_monitor(command, "--config", config, environ=environ)
-        assert time.monotonic() - started < 15
         assert done.returncode == code, done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
         assert PASSWORD not in done.stderr + done.stdout
