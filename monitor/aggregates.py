@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.config import DecaySpec, ExperimentSettings
+from monitor.config import DecaySpec, ExperimentSettings, is_share
 from monitor.ranking import SCALE_BITS, Scorer
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -37,6 +37,9 @@ BUCKETS_PER_CHUNK = 64
 OFFSET_BITS = 10
 """Where in its bucket an event lies is known to 1/1024 of the bucket. A bucket keeps Σ offset and Σ x·offset besides
 counts and sums, so weights are taken to first order around its middle: each is right to (ln 2/128)²/2 = 0.0015 %."""
+
+LATENCY_SQUARE_BITS = 14
+"""Fraction bits kept of squared latencies, which are at most 2⁵⁴ ms²."""
 
 _REACH_HALF_LIVES = 80
 """Chunks read back from the newest: what lies further has a weight under 2⁻⁸⁰ of it."""
@@ -67,11 +70,17 @@ class Layout:
     metrics: int
     squares: tuple[int, ...]
     """Fraction bits of each metric's squares."""
+    watched: tuple[int, ...] = ()
+    """Fraction bits of the squares of what guardrails watch besides (`ExperimentSettings.watched`), w below."""
 
     @classmethod
     def of(cls, experiment: ExperimentSettings) -> Layout:
         """Return the layout that an experiment's definitions imply."""
-        return cls(len(experiment.metrics), tuple(square_bits(bound) for bound in Scorer.of(experiment).bounds()))
+        return cls(
+            metrics=len(experiment.metrics),
+            squares=tuple(square_bits(bound) for bound in Scorer.of(experiment).bounds()),
+            watched=tuple(SCALE_BITS if is_share(name) else LATENCY_SQUARE_BITS for name in experiment.watched),
+        )
 
     @property
     def response_width(self) -> int:
@@ -94,17 +103,23 @@ class Layout:
 
     @property
     def cohort_width(self) -> int:
-        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9, of closed windows.
+        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9 + w × 5, of closed windows.
 
         Per metric: [n_q>0, y (2), y² (2), y' (2), y'² (2)], where y = S/n_q over rated responses and y' = S/N over all
-        responses are the student's means.
+        responses are the student's means. Of what is watched: [units that have it, y (2), y² (2)], y the student's mean
+        over all responses that have it.
         """
+        return self.watched_place + 5 * len(self.watched)
+
+    @property
+    def watched_place(self) -> int:
+        """Where in a cohort's record what is watched begins."""
         return 7 + 9 * self.metrics
 
     @property
     def sums_width(self) -> int:
-        """Length of a student's sums vector: 2 + 2·m."""
-        return 2 + 2 * self.metrics
+        """Length of a student's sums vector: 2 + 2·m + 2·w."""
+        return 2 + 2 * self.metrics + 2 * len(self.watched)
 
     def square_scale(self) -> Floats:
         """Return 2^bits of each metric's squares (m)."""

@@ -1,8 +1,9 @@
 """What a student amounts to: sums over the responses that the student was shown, by variant and by day.
 
-Sums vectors are [responses, rated responses, Σ metric 1 …, undefined of metric 1 …]: 2 + 2·m integers, the metrics in
-fixed point over rated, defined responses. Blocks of them stand side by side in one array, which is what this module
-is about: it is compiled (deploy/native.py), and walks them as a C program would.
+Sums vectors are [responses, rated responses, Σ metric 1 …, undefined of metric 1 …, Σ of what is watched 1 …, responses
+without that 1 …]: 2 + 2·m + 2·w integers, the metrics in fixed point over rated, defined responses, what guardrails
+watch besides in whole units over all responses. Blocks of them stand side by side in one array, which is what this
+module is about: it is compiled (deploy/native.py), and walks them as a C program would.
 """
 
 from __future__ import annotations

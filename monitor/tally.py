@@ -36,7 +36,7 @@ class Tally:
     """The sums of one experiment."""
 
     __slots__ = (
-        "_cohort_width", "_metrics", "_response_width", "_spans_ms", "_squares", "_unit_width",
+        "_cohort_width", "_metrics", "_response_width", "_spans_ms", "_squares", "_unit_width", "_watched",
         "buckets", "cohorts", "responses", "units",
     )  # fmt: skip
 
@@ -44,6 +44,7 @@ class Tally:
         """Begin with nothing; the spans are those of the decays' chunks (`bucket_span_ms`)."""
         self._metrics: i64 = layout.metrics
         self._squares: list[float] = [2.0**bits for bits in layout.squares]
+        self._watched: list[float] = [2.0**bits for bits in layout.watched]
         self._spans_ms: list[int] = list(spans_ms)
         self._response_width: i64 = layout.response_width
         self._unit_width: i64 = layout.unit_width
@@ -113,7 +114,10 @@ class Tally:
     def _add_unit(self, sign: i64, variant: i64, day: i64, totals: Record, window: Record) -> None:
         self._add_totals(_record(self.units, variant, self._unit_width), sign, totals)
         if window[0] != 0:
-            self._add_window(_record(self.cohorts, variant << CELL_BITS | day, self._cohort_width), sign, window)
+            record = _record(self.cohorts, variant << CELL_BITS | day, self._cohort_width)
+            self._add_window(record, sign, window)
+            if self._watched:
+                self._add_watched(record, sign, window)
 
     def _add_totals(self, record: Record, sign: i64, totals: Record) -> None:
         """Add [units, N, n, units with n, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N]."""
@@ -166,15 +170,33 @@ class Tally:
             if defined > 0:
                 record[at] += sign
             if total > 0:
-                self._add_mean(record, at + 1, sign, metric, total / (float(defined) if defined > 0 else 1.0))
-                self._add_mean(record, at + 5, sign, metric, total / shown)
+                squares = self._squares[metric]
+                _add_mean(record, at + 1, sign, total / (float(defined) if defined > 0 else 1.0), squares)
+                _add_mean(record, at + 5, sign, total / shown, squares)
             metric += 1
 
-    def _add_mean(self, record: Record, at: i64, sign: i64, metric: i64, mean: float) -> None:
-        whole = _rounded(mean)
-        scaled = whole * _UNIT
-        _add_limbs(record, at, sign, whole)
-        _add_limbs(record, at + 2, sign, _rounded(scaled * scaled * self._squares[metric]))
+    def _add_watched(self, record: Record, sign: i64, window: Record) -> None:
+        """Add [units that have it, y, y²] of all that is watched; y is a mean over the responses that have it."""
+        watched: i64 = len(self._watched)
+        first = 2 + 2 * self._metrics
+        at = 7 + 9 * self._metrics
+        place: i64 = 0
+        while place < watched:
+            total, known = window[first + place], window[0] - window[first + watched + place]
+            if known > 0:
+                record[at] += sign
+                if total > 0:
+                    _add_mean(record, at + 1, sign, float(total) / float(known) * _SCALE, self._watched[place])
+            at += 5
+            place += 1
+
+
+def _add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) -> None:
+    """Add a student's mean, in fixed point, and its square at this scale."""
+    whole = _rounded(mean)
+    scaled = whole * _UNIT
+    _add_limbs(record, at, sign, whole)
+    _add_limbs(record, at + 2, sign, _rounded(scaled * scaled * squares))
 
 
 def _record(records: dict[int, Record], cell: i64, width: i64) -> Record:

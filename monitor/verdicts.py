@@ -16,7 +16,7 @@ import numpy as np
 
 from monitor.aggregates import Ints, Layout
 from monitor.attribution import DAY_MS
-from monitor.config import RATED_SHARE, ExperimentSettings
+from monitor.config import LATENCY, RATED_SHARE, ExperimentSettings, is_share
 from monitor.inference import (
     Arms,
     Comparison,
@@ -33,6 +33,7 @@ from monitor.inference import (
     Watched,
     closed_rated_shares,
     closed_units,
+    closed_watched,
     compare,
     decide,
     is_closed,
@@ -253,20 +254,26 @@ class _View:
     def _units(self, record: Ints, metric: str, population: Population) -> UnitSums:
         if metric == RATED_SHARE:
             return closed_rated_shares(record)
+        if metric in self.experiment.watched:
+            return closed_watched(record, self.layout, self.experiment.watched.index(metric))
         return closed_units(record, self.layout, self.names.index(metric), population)
 
     def arms(self, treatment: str, metric: str, population: Population) -> Arms:
-        """Return the closed-unit estimates of a metric, or of the rated share."""
+        """Return the closed-unit estimates of a metric, or of what else is watched."""
         pairs = zip(self.closed[self.experiment.control], self.closed[treatment], strict=True)
         strata = [(self._units(a, metric, population), self._units(b, metric, population)) for a, b in pairs]
         return Arms(*stratified(strata))
 
     def _mde(self, metric: str) -> float:
         """Return the mde of a metric that has none of its own: the same part of its largest value."""
-        return self.mde * self._largest(metric) / self._largest(self.experiment.primary)
+        largest = dict(zip(self.names, self.largest, strict=True))
+        return self.mde * largest[metric] / largest[self.experiment.primary]
 
-    def _largest(self, metric: str) -> float:
-        return 1.0 if metric == RATED_SHARE else self.largest[self.names.index(metric)]
+    def _largest(self, metric: str) -> float | None:
+        """Return the largest mean that a student can have; None if there is no bound."""
+        if metric == LATENCY:
+            return None
+        return 1.0 if is_share(metric) else self.largest[self.names.index(metric)]
 
     def evidence(self, treatment: str) -> Evidence:
         """Return what a treatment's verdict follows from."""

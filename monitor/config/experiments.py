@@ -244,10 +244,11 @@ def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     """Return what the stored aggregates of an experiment depend on, as JSON.
 
     Left out, because they only concern display, decisions or forgetting: control, shares, primary, allowed_lateness,
-    retention, and everything in `DecisionSettings`.
+    retention, and what is in `DecisionSettings`, but for what guardrails watch that needs sums of its own.
     """
     gain = experiment.gain
     return {
+        **({"watched": list(experiment.watched)} if experiment.watched else {}),
         "variants": sorted(experiment.variants),
         "metrics": [metric.name for metric in experiment.metrics],
         "gain": gain if isinstance(gain, str) else {f"{grade:g}": gain[grade] for grade in sorted(gain)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from monitor.config import RATED_SHARE
+from monitor.config import is_share
 from monitor.export.account import Account
 from monitor.export.plots import Level, Line, Point, chart
 from monitor.history import HOUR_MS, DecayedThen
@@ -62,7 +62,7 @@ def guardrail(told: Account, treatment: str, place: int) -> str | None:
     rail = results[-1][1].guardrail
     levels = [Level("no harm", 0.0, "zero"), Level("tolerable", rail.margin, "limit")]
     title = f"harm of {treatment} on {rail.name} over time"
-    return chart(title, [Line("harm", "harm", points)], levels, percent=rail.name == RATED_SHARE)
+    return chart(title, [Line("harm", "harm", points)], levels, percent=is_share(rail.name))
 
 
 def split(told: Account, treatment: str) -> str | None:

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from monitor.config import RATED_SHARE, ExperimentSettings
+from monitor.config import ExperimentSettings, is_share
 from monitor.export import experiment_charts as charts
 from monitor.export.account import Account
 from monitor.export.page import template
 from monitor.export.presentation import ABSENT, MEANINGS, count, sentence, share
 from monitor.history import HOUR_MS
-from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, State, Verdict
-from monitor.inference.guardrails import GuardrailState
+from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, GuardrailState, State, Verdict
 from monitor.verdicts import Judgement
 
 _HEADLINES: Final[Mapping[State, tuple[str, str]]] = {
@@ -238,7 +237,7 @@ def _cells(told: Account, compared: Comparison, *, relative: bool) -> list[str]:
 
 def _guardrail(told: Account, name: str, place: int, result: GuardrailResult) -> dict[str, Any]:
     rail = result.guardrail
-    said = _part if rail.name == RATED_SHARE else figure
+    said = _part if is_share(rail.name) else figure
     shown = (result.control.mean, result.treatment.mean, charts.harm_of(result), result.least_harm, result.most_harm)
     enough = min(result.control.units, result.treatment.units) >= told.least_students
     return {

@@ -19,7 +19,7 @@ from monitor.inference.cuped import Adjusted, PairedSums, adjust, variance_reduc
 from monitor.inference.decayed import band, band_constant, design_effect
 from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, UnitSums, effect_of, stratified
 from monitor.inference.evidence import Arms, Criteria, Diagnostic, Evidence, Watched
-from monitor.inference.guardrails import Guardrail, GuardrailResult, watch
+from monitor.inference.guardrails import Guardrail, GuardrailResult, GuardrailState, watch
 from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
 from monitor.inference.segments import AGES, Segment, age_of, compare_segments, e_bh
 from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
@@ -27,6 +27,7 @@ from monitor.inference.stored import (
     Population,
     closed_rated_shares,
     closed_units,
+    closed_watched,
     is_closed,
     live_rated_shares,
     live_sums,
@@ -48,6 +49,7 @@ __all__ = [
     "Evidence",
     "Guardrail",
     "GuardrailResult",
+    "GuardrailState",
     "HalfNormalMixture",
     "NormalMixture",
     "PairedSums",
@@ -68,6 +70,7 @@ __all__ = [
     "band_constant",
     "closed_rated_shares",
     "closed_units",
+    "closed_watched",
     "compare",
     "compare_segments",
     "days_to_resolve",

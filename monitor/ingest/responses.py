@@ -229,7 +229,7 @@ class Responses:
                 row.timestamp_ms = newest_ms
                 continue
             rules = self._by_number[arm >> 8].rules
-            after = row.value = rules.evaluate(row) if row.reactions else rules.unrated
+            after = row.value = rules.evaluate(row)
             if (
                 before is not None
                 and before.arm == arm
@@ -264,7 +264,7 @@ class Responses:
     def _recount(self, batch: Batch, row: Row, old: Value, new: Value) -> None:
         """Replace what a response contributed where only its reactions have changed."""
         variant, at_ms = row.arm & 255, row.timestamp_ms
-        if old.rated != new.rated or old.values != new.values:
+        if old.sums != new.sums:
             tally = self._tally(batch, row.arm >> 8)
             tally.add_response(-1, variant, at_ms, old.rated, old.values)
             tally.add_response(1, variant, at_ms, new.rated, new.values)

@@ -162,11 +162,25 @@ class TestVerdicts:
         assert 'abmonitor_crossover_students{experiment="ranker"} 2.0' in lines
         assert any(line.startswith("abmonitor_days_to_resolve{") for line in lines)
 
+    def test_guardrails_have_their_state_and_bounds(self) -> None:
+        """Of four states one is 1; none of it is said on few students."""
+        lines = [line for line in _exposed(_judged()) if line.startswith("abmonitor_guardrail{")]
+        assert len(lines) == 4
+        assert [line for line in lines if line.endswith(" 1.0")] == [line for line in lines if 'state="held"' in line]
+        judgement = _judged().experiments["ranker"].judgement
+        assert judgement is not None
+        (result,) = judgement.verdicts["treatment"].guardrails
+        labels = '{experiment="ranker",metric="rated_share",variant="treatment"}'
+        assert f"abmonitor_guardrail_harm_lower{labels} {result.least_harm}" in _exposed(_judged())
+        assert f"abmonitor_guardrail_harm_upper{labels} {result.most_harm}" in _exposed(_judged())
+        assert not [line for line in _exposed(_judged(), least=121) if line.startswith("abmonitor_guardrail")]
+
     def test_what_is_undefined_is_absent(self) -> None:
         """Nobody's window is over yet: no closed effect, no bounds, no days."""
         lines = _exposed(_judged(at_days=3))
         assert not [line for line in lines if 'estimand="closed"' in line or "days_to_resolve" in line]
         assert [line for line in lines if line.startswith("abmonitor_effect{")]
+        assert not [line for line in lines if line.startswith("abmonitor_guardrail_harm")]
 
     def test_effects_on_few_students_are_absent(self) -> None:
         """The verdict is not: it has its own rule."""
