@@ -185,6 +185,8 @@ class ExperimentSettings:
     """Values of a response's `category` that are told apart; all others are "other"."""
     exposure_days: int = 3
     """Length in UTC days of a student's closed window, from the day of first exposure."""
+    novelty: bool = False
+    """Whether the effect is kept by days since a student's first exposure."""
     decision: DecisionSettings = DecisionSettings()
 
     @property
@@ -195,6 +197,11 @@ class ExperimentSettings:
         """
         names = {each.metric for each in self.decision.guardrails}
         return tuple(sorted(name for name in names if name == LATENCY or name.startswith(FEEDBACK)))
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Names of the segments that students belong to, in the order in which they are stored; none if undeclared."""
+        return (NONE, *sorted(self.categories), OTHER) if self.categories else ()
 
     @property
     def horizon_ms(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from monitor.export.account import Account
 from monitor.export.page import template
 from monitor.export.presentation import ABSENT, MEANINGS, count, sentence, share
 from monitor.history import HOUR_MS
-from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, GuardrailState, State, Verdict
+from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, GuardrailState, Segment, State, Verdict
 from monitor.verdicts import Judgement
 
 _HEADLINES: Final[Mapping[State, tuple[str, str]]] = {
@@ -211,6 +211,20 @@ def _treatment(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
         ],
         "guardrails": [_guardrail(told, name, place, each) for place, each in enumerate(verdict.guardrails)],
         "share": charts.split(told, name),
+        "segments": _parts(told, f"effect of {name} by category", told.judgement.parts[name].segments),
+        "ages": _parts(told, f"effect of {name} by days since first exposure", told.judgement.parts[name].ages),
+    }
+
+
+def _parts(told: Account, title: str, parts: Sequence[Segment]) -> dict[str, Any]:
+    shown = [(each, each.comparison if _enough(told, each.comparison) else None) for each in parts]
+    return {
+        "title": title,
+        "rows": [
+            {"name": each.name, "discovered": each.discovered, "cells": _cells(told, each.comparison, relative=False)}
+            for each in parts
+        ],
+        "plot": charts.parts(title, shown),
     }
 
 

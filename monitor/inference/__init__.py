@@ -21,10 +21,11 @@ from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, U
 from monitor.inference.evidence import Arms, Criteria, Diagnostic, Evidence, Watched
 from monitor.inference.guardrails import Guardrail, GuardrailResult, GuardrailState, watch
 from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
-from monitor.inference.segments import AGES, Segment, age_of, compare_segments, e_bh
+from monitor.inference.segments import Segment, age_of, compare_segments, e_bh
 from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
 from monitor.inference.stored import (
     Population,
+    closed_part,
     closed_rated_shares,
     closed_units,
     closed_watched,
@@ -35,7 +36,6 @@ from monitor.inference.stored import (
 from monitor.inference.verdict import Reason, State, Verdict, decide, evidence_from
 
 __all__ = [
-    "AGES",
     "DECIDING_UNITS",
     "SHOWN_UNITS",
     "Adjusted",
@@ -68,6 +68,7 @@ __all__ = [
     "anytime_p",
     "band",
     "band_constant",
+    "closed_part",
     "closed_rated_shares",
     "closed_units",
     "closed_watched",

@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from monitor.aggregates import AGES
+from monitor.config import Population
 from monitor.errors import StoreOwned
 from monitor.events import Feedback, Response
 from monitor.inference import Estimate
@@ -36,7 +38,10 @@ def traffic(students: int = 200, days: int = 12, lasting: int = 6) -> Events:
             user = None if student % 40 == 3 else f"student-{student}"
             latency = None if chance.random() < 0.1 else float(chance.integers(50, 900))
             items = ("video-1", "video-2")
-            events.append(Response(identity, at_ms, "ranker", shown, items, None, user, latency_ms=latency))
+            category = (None, "fractions", "geometry", "history")[int(chance.integers(0, 4))]
+            events.append(
+                Response(identity, at_ms, "ranker", shown, items, None, user, category=category, latency_ms=latency)
+            )
             if chance.random() < 0.7:
                 score = float(chance.integers(0, 5))
                 events.append(Feedback(f"f-{identity}", identity, at_ms + HOUR, "rating", user, "video-2", score))
@@ -142,3 +147,75 @@ def test_without_any_of_it_nothing_more_is_stored(redis_server: RedisServer) -> 
         bench.store.client.strlen(name) for name in bench.store.client.scan_iter(bench.store.keys.prefix + b"c:*")
     )
     assert longest <= 8 * (7 + 9 * len(EXPERIMENT.metrics))
+
+
+def _means(students: Sequence[Sequence[Judged]], population: str) -> list[float]:
+    """Return the students' means of the primary metric, of those who have one."""
+    found = []
+    for own in students:
+        values = [value for each in own if (value := each.metrics.get(RICH.primary)) is not None]
+        size = len(own) if population == "all" else len(values)
+        if size:
+            found.append(sum(values) / size)
+    return found
+
+
+def _segment(own: Sequence[Judged]) -> str:
+    first = min(own, key=lambda each: each.response.timestamp_ms).response.category
+    return "none" if first is None else first if first in RICH.categories else "other"
+
+
+@pytest.mark.parametrize("population", ["rated", "all"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_student_belongs_to_the_category_of_the_first_response(
+    redis_server: RedisServer, shards: int, population: Population
+) -> None:
+    """And to no other; categories that are not declared are one, and none is another."""
+    experiment = replace(RICH, decision=replace(RICH.decision, population=population))
+    bench = Bench(redis_server, experiment, shards)
+    events = traffic()
+    bench.feed([events[300:], events[:300]])
+    at_ms = max(event.timestamp_ms for event in events)
+    students = units(events)
+    segments = judged(bench).parts["treatment"].segments
+    assert [each.name for each in segments] == ["none", "fractions", "geometry", "other"]
+    for segment in segments:
+        for variant, found in (("control", segment.comparison.control), ("treatment", segment.comparison.treatment)):
+            own = [each for each in students[variant] if _segment(each) == segment.name]
+            same(found, estimate(_means(windows(own, at_ms), population)))
+
+
+@pytest.mark.parametrize("population", ["rated", "all"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_ages_are_days_since_the_first_response(redis_server: RedisServer, shards: int, population: Population) -> None:
+    """Of the students who have any response then, once that time is over for everybody of their day."""
+    experiment = replace(RICH, decision=replace(RICH.decision, population=population))
+    bench = Bench(redis_server, experiment, shards)
+    events = traffic(lasting=12)
+    bench.feed([events[300:], events[:300]])
+    newest_ms = max(event.timestamp_ms for event in events)
+    students = units(events)
+    ends = {"0": 1, "1": 2, "2–3": 4, "4–7": 8, "8+": 9}
+    for at_ms in (START + 11 * DAY, newest_ms):
+        ages = judged(bench, at_ms).parts["treatment"].ages
+        assert [each.name for each in ages] == list(ends)
+        for (first, name), age in zip(AGES, ages, strict=True):
+            for variant, found in (("control", age.comparison.control), ("treatment", age.comparison.treatment)):
+                inside = []
+                for own in students[variant]:
+                    by_day = days_since_first(own)
+                    day = min(each.response.timestamp_ms // DAY for each in own)
+                    if (day + ends[name]) * DAY + RICH.feedback_window_ms <= at_ms:
+                        last = ends[name] if name != "8+" else 1000
+                        inside.append([each for at in range(first, last) for each in by_day.get(at, ())])
+                same(found, estimate(_means(inside, population)))
+
+
+def test_the_primary_metric_of_parts_is_a_definition(redis_server: RedisServer) -> None:
+    """There are sums of only that one; without parts it may change."""
+    bench = Bench(redis_server, RICH)
+    other = replace(RICH, primary="rr@5")
+    with pytest.raises(StoreOwned, match=r"ranker\.primary: .* 'dcg@5', .*'rr@5'"):
+        open_store(bench.shards, replace(bench.settings, experiments=(other,)))
+    bench = Bench(redis_server)
+    open_store(bench.shards, replace(bench.settings, experiments=(replace(EXPERIMENT, primary="rr@5"),)))

@@ -30,6 +30,8 @@ EXPERIMENT = ExperimentSettings(
 )
 RICH = replace(
     EXPERIMENT,
+    categories=("fractions", "geometry"),
+    novelty=True,
     decision=DecisionSettings(
         mde=0.3,
         min_days=0,
@@ -59,7 +61,7 @@ def _response(draw: st.DrawFn, number: int) -> Response:
     student = draw(st.integers(0, 5))
     return Response(
         response_id=f"r-{number}" if number % 3 else f"a-long-response-id-{number}",
-        timestamp_ms=START + draw(st.integers(0, 100 * HOUR)),
+        timestamp_ms=START + draw(st.integers(0, 100 * HOUR)) * draw(st.sampled_from([1, 1, 3])),
         experiment=draw(st.sampled_from(["ranker"] * 9 + ["other"])),
         variant=draw(
             st.sampled_from([("control", "treatment")[student % 2]] * 8 + ["control", "treatment", "unknown"])
@@ -67,6 +69,7 @@ def _response(draw: st.DrawFn, number: int) -> Response:
         items=tuple(f"video-{item}" for item in items),
         ranks=None if positions == list(range(1, count + 1)) else tuple(positions),
         user_id=f"student-{student}" if student else None,
+        category=draw(st.sampled_from([None, "fractions", "geometry", "history"])),
         latency_ms=draw(st.sampled_from([None, 0, 412.4, 86_400_000])),
     )
 
@@ -111,7 +114,8 @@ def streams(draw: st.DrawFn, largest: int = 25) -> list[Response | Feedback]:
         events += draw(_reactions(response))
         if draw(st.integers(0, 9)) == 0:
             # The same id once more with something else in it: one of both stands, in whatever order they come.
-            events.append(structs.replace(response, latency_ms=7))
+            category = draw(st.sampled_from([None, "fractions", "history"]))
+            events.append(structs.replace(response, latency_ms=7, category=category))
     return events
 
 

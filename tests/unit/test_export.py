@@ -18,7 +18,7 @@ from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, s
 from monitor.inference import State
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.verdicts import judge
-from tests.unit.test_verdicts import BETTER, SENSITIVE, after, stored
+from tests.unit.test_verdicts import BETTER, PARTED, SENSITIVE, UNLIKE, after, stored
 
 ROOT = Path(__file__).parents[2]
 ABSENT = DecayedMean(None, None, None, None, None)
@@ -210,6 +210,20 @@ class TestVerdicts:
         assert b'"variants"' in _experiment(odd, "a/verdict")[2]
         assert b'"experiment": "a/verdict"' in _experiment(odd, "a/verdict/verdict")[2]
         assert _experiment(odd, "a")[0] == 404
+
+    def test_what_is_shown_within_parts_is_a_note(self) -> None:
+        """Of all segments and ages only those that are discovered; the command names the others, too."""
+        judgement = judge(PARTED, stored(PARTED, UNLIKE), after(14))
+        variants = {"treatment": CONTROL, "control": CONTROL}
+        experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, judgement)
+        said = [note for note in notes(experiment) if note.startswith("treatment, ")]
+        assert len(said) == 2
+        assert said[0].startswith("treatment, first question in fractions: dcg@5 +")
+        assert said[1].startswith("treatment, days since the first answer: 0: dcg@5 +")
+        out = io.StringIO()
+        Console(file=out, width=120).print(render_verdicts(experiment))
+        assert re.search(r"first question in geometry: .*; not shown", out.getvalue())
+        assert re.search(r"days since first answer 0: .*; shown", out.getvalue())
 
     def test_status_and_page_say_the_state_in_a_sentence(self) -> None:
         """Above what else a reader should know."""
