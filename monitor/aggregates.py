@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.config import DecaySpec, ExperimentSettings
+from monitor.config import DecaySpec, ExperimentSettings, is_share
 from monitor.ranking import SCALE_BITS, Scorer
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -37,6 +37,15 @@ BUCKETS_PER_CHUNK = 64
 OFFSET_BITS = 10
 """Where in its bucket an event lies is known to 1/1024 of the bucket. A bucket keeps Σ offset and Σ x·offset besides
 counts and sums, so weights are taken to first order around its middle: each is right to (ln 2/128)²/2 = 0.0015 %."""
+
+LATENCY_SQUARE_BITS = 14
+"""Fraction bits kept of squared latencies, which are at most 2⁵⁴ ms²."""
+
+AGES = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
+"""(first day, name) of the ranges of days since a student's first exposure: an effect that fades was novelty."""
+
+PART_WIDTH = 10
+"""[units with n_q, y (2), y² (2), units, y' (2), y'² (2)]: the primary metric's means of the students of a part."""
 
 _REACH_HALF_LIVES = 80
 """Chunks read back from the newest: what lies further has a weight under 2⁻⁸⁰ of it."""
@@ -67,11 +76,28 @@ class Layout:
     metrics: int
     squares: tuple[int, ...]
     """Fraction bits of each metric's squares."""
+    watched: tuple[int, ...] = ()
+    """Fraction bits of the squares of what guardrails watch besides (`ExperimentSettings.watched`), w below."""
+    primary: int = 0
+    """Place of the primary metric among the metrics; only sums over parts of the students depend on it."""
+    segments: int = 0
+    """Number of segments, 0 if students belong to none."""
+    novelty: bool = False
+    """Whether there are sums by days since first exposure."""
+    exposure_days: int = 3
 
     @classmethod
     def of(cls, experiment: ExperimentSettings) -> Layout:
         """Return the layout that an experiment's definitions imply."""
-        return cls(len(experiment.metrics), tuple(square_bits(bound) for bound in Scorer.of(experiment).bounds()))
+        return cls(
+            metrics=len(experiment.metrics),
+            squares=tuple(square_bits(bound) for bound in Scorer.of(experiment).bounds()),
+            watched=tuple(SCALE_BITS if is_share(name) else LATENCY_SQUARE_BITS for name in experiment.watched),
+            primary=[metric.name for metric in experiment.metrics].index(experiment.primary),
+            segments=len(experiment.segments),
+            novelty=experiment.novelty,
+            exposure_days=experiment.exposure_days,
+        )
 
     @property
     def response_width(self) -> int:
@@ -94,17 +120,38 @@ class Layout:
 
     @property
     def cohort_width(self) -> int:
-        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9, of closed windows.
+        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9 + w × 5 + parts × 10.
 
-        Per metric: [n_q>0, y (2), y² (2), y' (2), y'² (2)], where y = S/n_q over rated responses and y' = S/N over all
-        responses are the student's means.
+        Of closed windows. Per metric: [n_q>0, y (2), y² (2), y' (2), y'² (2)], where y = S/n_q over rated responses and
+        y' = S/N over all responses are the student's means. Of what is watched: [units that have it, y (2), y² (2)], y
+        the student's mean over all responses that have it. Parts (`PART_WIDTH`) are the segments, over closed windows,
+        then the ages, over the days that each of them stands for; the last over all that come after.
         """
+        return self.part_place(self.parts)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts: segments and ages."""
+        return self.segments + (len(AGES) if self.novelty else 0)
+
+    def part_place(self, part: int) -> int:
+        """Return where in a cohort's record a part begins."""
+        return self.watched_place + 5 * len(self.watched) + PART_WIDTH * part
+
+    @property
+    def kept_days(self) -> int:
+        """How many days from the first exposure a student's row keeps apart."""
+        return max(self.exposure_days, AGES[-1][0]) if self.novelty else self.exposure_days
+
+    @property
+    def watched_place(self) -> int:
+        """Where in a cohort's record what is watched begins."""
         return 7 + 9 * self.metrics
 
     @property
     def sums_width(self) -> int:
-        """Length of a student's sums vector: 2 + 2·m."""
-        return 2 + 2 * self.metrics
+        """Length of a student's sums vector: 2 + 2·m + 2·w."""
+        return 2 + 2 * self.metrics + 2 * len(self.watched)
 
     def square_scale(self) -> Floats:
         """Return 2^bits of each metric's squares (m)."""
@@ -243,128 +290,6 @@ def chunks_in_reach(
         return past[bisect_right(past, (as_of_ms - decay.cutoff_ms) / span_ms - 1) :]
     newest = past[-1] if anchor is None else past[max(bisect_right(past, anchor) - 1, 0)]
     return past[bisect_left(past, newest - _REACH_HALF_LIVES) :]
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """Exponentially decayed sums of a stretch of time; 2·m columns: metrics over rated, then over all responses.
-
-    They are relative to each column's newest observation, so stretches can be put together (`together`), and one that
-    has not changed need not be read again.
-    """
-
-    newest_ms: Floats
-    """−∞ without an observation."""
-    sums: Floats
-    """5 × 2·m: Σw, Σw·x, Σw², Σw²·x, Σw²·x²."""
-    from_ms: float
-    """From here on nothing in it lies in the future: it is the same at every later time."""
-
-    @classmethod
-    def empty(cls, metrics: int) -> Digest:
-        """Return the digest of nothing."""
-        return cls(np.full(2 * metrics, -np.inf), np.zeros((5, 2 * metrics)), -np.inf)
-
-
-def together(digests: Sequence[Digest], half_life_ms: int) -> tuple[Floats, list[Moments]]:
-    """Return the newest observation's time (−∞ without one) and the moments of each column over all stretches."""
-    newest_ms = np.stack([digest.newest_ms for digest in digests])
-    last_ms = newest_ms.max(axis=0)
-    reference_ms = np.where(np.isfinite(last_ms), last_ms, 0.0)
-    # Nothing of a stretch without an observation is left: 2 to the power of −∞.
-    factor = np.exp2((newest_ms - reference_ms) / half_life_ms)
-    squared = factor * factor
-    scaled = np.stack([factor, factor, squared, squared, squared], axis=1)
-    sums = (np.stack([digest.sums for digest in digests]) * scaled).sum(axis=0)
-    return last_ms, [
-        Moments(weight, squared_weight, total, squared_weight_total, squared_weight_square)
-        for weight, total, squared_weight, squared_weight_total, squared_weight_square in sums.T.tolist()
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The non-empty time buckets of one variant and decay, oldest first."""
-
-    middle_ms: Floats
-    offset_ms: float
-    """Milliseconds of one unit of offset."""
-    records: Ints
-    """n × response_width"""
-    squares: Floats
-    """Scale of each metric's squares."""
-
-    def _moments(self, counts: Floats, offsets: Floats) -> Floats:
-        """Return Σ(t − middle) in ms from Σ1 and Σ offset; an offset stands for the middle of its unit."""
-        half = (1 << OFFSET_BITS) / 2 - 0.5
-        return (offsets - half * counts) * self.offset_ms
-
-    def _groups(self, metric: int, counts: Floats, offsets: Floats) -> Groups:
-        at = 4 + 8 * metric
-        records = self.records
-        totals = join_limbs(records[:, at + 2], records[:, at + 3]) * _UNIT
-        moments = join_limbs(records[:, at + 4], records[:, at + 5]) * _UNIT
-        squares = join_limbs(records[:, at + 6], records[:, at + 7]) / self.squares[metric]
-        return Groups(
-            self.middle_ms,
-            counts,
-            self._moments(counts, offsets),
-            totals,
-            self._moments(totals, moments),
-            squares,
-            doubt_ms=self.offset_ms / 2,
-        )
-
-    def rated(self, metric: int) -> Groups:
-        """Return one metric over the rated responses where it is defined."""
-        at = 4 + 8 * metric
-        counts, offsets = self.records[:, 2] - self.records[:, at], self.records[:, 3] - self.records[:, at + 1]
-        return self._groups(metric, counts.astype(np.float64), offsets.astype(np.float64))
-
-    def everything(self, metric: int) -> Groups:
-        """Return one metric over all responses, those without a value counting 0."""
-        return self._groups(metric, self.records[:, 0].astype(np.float64), self.records[:, 1].astype(np.float64))
-
-    def digest(self, half_life_ms: int, as_of_ms: float) -> Digest:
-        """Return what the series amounts to at `as_of_ms` under exponential decay, for every metric at once."""
-        count = len(self.squares)
-        parts = self.records[:, 4:].reshape(len(self.records), count, 8)
-        everything = np.repeat(self.records[:, :2, None], count, axis=2)
-        rated = self.records[:, 2:4, None] - np.moveaxis(parts[:, :, :2], 1, 2)
-        counts, offsets = np.moveaxis(np.concatenate([rated, everything], axis=2).astype(np.float64), 1, 0)
-        totals = np.tile(join_limbs(parts[:, :, 2], parts[:, :, 3]) * _UNIT, 2)
-        moments = np.tile(join_limbs(parts[:, :, 4], parts[:, :, 5]) * _UNIT, 2)
-        squares = np.tile(join_limbs(parts[:, :, 6], parts[:, :, 7]) / self.squares, 2)
-        count_moments, total_moments = self._moments(counts, offsets), self._moments(totals, moments)
-        times_ms = self.middle_ms[:, None]
-        means_ms = times_ms + count_moments / np.maximum(counts, 1.0)
-        known_ms = np.where(counts > 0, means_ms - self.offset_ms / 2, -np.inf)
-        live = (counts > 0) & (known_ms <= as_of_ms)
-        newest_ms = np.where(live, means_ms, -np.inf).max(axis=0, initial=-np.inf)
-        reference_ms = np.where(np.isfinite(newest_ms), newest_ms, self.middle_ms.max(initial=0.0))
-        weight = np.where(live, np.exp2((times_ms - reference_ms) / half_life_ms), 0.0)
-        squared, slope = weight * weight, math.log(2) / half_life_ms
-        sums = np.stack(
-            [
-                (weight * (counts + slope * count_moments)).sum(axis=0),
-                (weight * (totals + slope * total_moments)).sum(axis=0),
-                (squared * (counts + 2 * slope * count_moments)).sum(axis=0),
-                (squared * (totals + 2 * slope * total_moments)).sum(axis=0),
-                (squared * squares).sum(axis=0),
-            ]
-        )
-        return Digest(newest_ms, sums, float(known_ms.max(initial=-np.inf)))
-
-    @classmethod
-    def read(cls, records: Ints, numbers: Ints, span_ms: int, layout: Layout) -> Series:
-        """Return the series that bucket records (n × response_width) with bucket numbers (n) stand for."""
-        width_ms = span_ms / BUCKETS_PER_CHUNK
-        return cls(
-            numbers.astype(np.float64) * width_ms + width_ms / 2,
-            width_ms / (1 << OFFSET_BITS),
-            records,
-            layout.square_scale(),
-        )
 
 
 def responses_of(record: Ints, layout: Layout) -> Iterator[tuple[int, float, float]]:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias, final
 
-from monitor.config import ExperimentSettings, GradeRule
+from monitor.config import FEEDBACK, LATENCY, ExperimentSettings, GradeRule
 from monitor.events import Feedback, Response
 from monitor.identity import ITEM_BYTES, TAG_BYTES, Identities
 from monitor.ranking import Scorer
@@ -184,7 +184,9 @@ def grader(rule: GradeRule) -> Callable[[float], float | None]:
 class Rules:
     """One experiment's definitions, compiled: which reactions count, what they grade, what the grades amount to."""
 
-    __slots__ = ("_graders", "_memo", "_scales", "_scored", "_scorer", "_window_ms", "metrics", "unrated")
+    __slots__ = (
+        "_graders", "_kinds", "_latency", "_memo", "_scales", "_scored", "_scorer", "_window_ms", "metrics", "unrated",
+    )  # fmt: skip
 
     _MEMO_LIMIT = 100_000
 
@@ -198,9 +200,26 @@ class Rules:
         self.metrics = len(experiment.metrics)
         nothing = (0,) * self.metrics
         self.unrated = Value(False, nothing, (1, 0, *nothing, *nothing), (), 0)  # noqa: FBT003
+        self._kinds = [name.removeprefix(FEEDBACK) for name in experiment.watched if name.startswith(FEEDBACK)]
+        self._latency = LATENCY in experiment.watched
 
     def evaluate(self, row: Row) -> Value:
         """Return what the row contributes; a row without its response contributes nothing."""
+        value = self._evaluate(row)
+        return self._with_watched(row, value) if self._kinds or self._latency else value
+
+    def _with_watched(self, row: Row, value: Value) -> Value:
+        """Return the value with what guardrails watch in its sums: see `monitor.students`."""
+        counted = [kind for kind, _ in value.kinds]
+        totals = [int(kind in counted) for kind in self._kinds]
+        missing = [0] * len(totals)
+        if self._latency:
+            known = row.latency_ms != UNKNOWN
+            totals.append(row.latency_ms if known else 0)
+            missing.append(int(not known))
+        return Value(value.rated, value.values, (*value.sums, *totals, *missing), value.kinds, value.last_reaction_ms)
+
+    def _evaluate(self, row: Row) -> Value:
         if not row.reactions or row.arm == PENDING:
             return self.unrated
         current = self._current(row)

@@ -1,8 +1,9 @@
 """What a student amounts to: sums over the responses that the student was shown, by variant and by day.
 
-Sums vectors are [responses, rated responses, Σ metric 1 …, undefined of metric 1 …]: 2 + 2·m integers, the metrics in
-fixed point over rated, defined responses. Blocks of them stand side by side in one array, which is what this module
-is about: it is compiled (deploy/native.py), and walks them as a C program would.
+Sums vectors are [responses, rated responses, Σ metric 1 …, undefined of metric 1 …, Σ of what is watched 1 …, responses
+without that 1 …]: 2 + 2·m + 2·w integers, the metrics in fixed point over rated, defined responses, what guardrails
+watch besides in whole units over all responses. Blocks of them stand side by side in one array, which is what this
+module is about: it is compiled (deploy/native.py), and walks them as a C program would.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from librt.strings import BytesWriter
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from monitor.attribution import DAY_MS
+from monitor.attribution import DAY_MS, UNKNOWN
 
 _TOTAL: Final = -1
 """In the place of a day: the block is over all days."""
 _HEAD: Final = 2
 """A block begins with its variant and its day."""
 _VERSION_BYTES: Final = 4
+_CATEGORY_SHIFT: Final = 8
 _GROUP: Final = 7
 _MORE: Final = 1 << _GROUP
 _LEFT: Final = (1 << 64 - _GROUP) - 1
@@ -31,42 +33,50 @@ _LARGEST: Final = (1 << 63) - 1
 class Student:
     """One student of one experiment as the store keeps it."""
 
-    __slots__ = ("_blocks", "_width", "first_ms", "first_variant", "version")
+    __slots__ = ("_blocks", "_width", "first_category", "first_ms", "first_variant", "version")
 
     first_ms: i64
     first_variant: i64
-    """Where and when the student was first shown a response; ties go to the smaller variant."""
+    first_category: i64
+    """When and where the student was first shown a response, and of what category (`UNKNOWN` unless categories are
+    declared); ties go to the smaller variant, then to the smaller category."""
     version: int
     """Times the store has written it; 0 if never."""
 
-    def __init__(self, first_ms: i64, first_variant: i64, width: i64, version: int = 0) -> None:
+    def __init__(
+        self, first_ms: i64, first_variant: i64, width: i64, version: int = 0, first_category: i64 = UNKNOWN
+    ) -> None:
         """Begin without any response, with sums vectors of `width`."""
         self.first_ms = first_ms
         self.first_variant = first_variant
+        self.first_category = first_category
         self.version = version
         self._width: i64 = width
         self._blocks: vec[i64] = vec[i64]()
-        """Totals by variant, then the days of the closed window that have responses, by variant and day."""
+        """Totals by variant, then the days that are kept apart and have responses, by variant and day."""
 
-    def expose(self, timestamp_ms: i64, variant: i64, exposure_days: i64) -> None:
-        """Note that the student was shown a response; an earlier one moves the closed window, which can only shrink."""
-        if timestamp_ms > self.first_ms or (timestamp_ms == self.first_ms and variant >= self.first_variant):
+    def expose(self, timestamp_ms: i64, variant: i64, category: i64, kept_days: i64) -> None:
+        """Note that the student was shown a response; an earlier one moves the days kept, which can only shrink."""
+        same = timestamp_ms == self.first_ms
+        later = variant > self.first_variant or (variant == self.first_variant and category >= self.first_category)
+        if timestamp_ms > self.first_ms or (same and later):
             return
         moved = timestamp_ms // DAY_MS < self.first_ms // DAY_MS
         self.first_ms = timestamp_ms
         self.first_variant = variant
+        self.first_category = category
         if moved:
-            self._keep_before(timestamp_ms // DAY_MS + exposure_days)
+            self._keep_before(timestamp_ms // DAY_MS + kept_days)
 
-    def add(self, timestamp_ms: i64, variant: i64, difference: Sequence[int], exposure_days: i64) -> None:
-        """Add a response's difference to the student's sums, and to its day's if that lies in the closed window.
+    def add(self, timestamp_ms: i64, variant: i64, category: i64, difference: Sequence[int], kept_days: i64) -> None:
+        """Add a response's difference to the student's sums, and to its day's if that is one of those kept apart.
 
         Whatever the difference is of was shown: see `expose`.
         """
-        self.expose(timestamp_ms, variant, exposure_days)
+        self.expose(timestamp_ms, variant, category, kept_days)
         self._accumulate(variant, _TOTAL, difference)
         day: i64 = timestamp_ms // DAY_MS
-        if day < self.first_ms // DAY_MS + exposure_days:
+        if day < self.first_ms // DAY_MS + kept_days:
             self._accumulate(variant, day, difference)
 
     def variants(self) -> vec[i64]:
@@ -81,19 +91,20 @@ class Student:
 
     def totals(self, variant: i64) -> vec[i64]:
         """Return the sums over all responses of a variant."""
-        return self._summed(variant, total=True)
+        return self._summed(variant, _TOTAL, 0)
 
-    def window(self, variant: i64) -> vec[i64]:
-        """Return the sums over the closed window of a variant."""
-        return self._summed(variant, total=False)
+    def days(self, variant: i64, first: i64, end: i64) -> vec[i64]:
+        """Return the sums of a variant over days since first exposure, from `first` until before `end`."""
+        day: i64 = self.first_ms // DAY_MS
+        return self._summed(variant, day + first, day + end)
 
-    def _summed(self, variant: i64, *, total: bool) -> vec[i64]:
+    def _summed(self, variant: i64, first_day: i64, end_day: i64) -> vec[i64]:
         width = self._width
         sums = _zeros(width)
         blocks, step = self._blocks, width + _HEAD
         at: i64 = 0
         while at < len(blocks):
-            if blocks[at] == variant and (blocks[at + 1] == _TOTAL) == total:
+            if blocks[at] == variant and first_day <= blocks[at + 1] < end_day:
                 place: i64 = 0
                 while place < width:
                     sums[place] += blocks[at + _HEAD + place]
@@ -171,7 +182,7 @@ class Student:
         writer = BytesWriter()
         writer.write(self.version.to_bytes(_VERSION_BYTES))
         _write(writer, self.first_ms)
-        _write(writer, self.first_variant)
+        _write(writer, (self.first_category - UNKNOWN) << _CATEGORY_SHIFT | self.first_variant)
         first_day: i64 = self.first_ms // DAY_MS
         blocks, step = self._blocks, self._width + _HEAD
         at: i64 = 0
@@ -195,11 +206,14 @@ class Student:
         """Return the student that `encode` wrote; raises ValueError for anything else.
 
         Four bytes of version, then numbers in groups of seven bits, the lowest first, negative ones interleaved: when
-        and where first shown a response; of each block variant, day after the first + 1 (0: all days), how many of its
-        sums follow (the others are 0), and those.
+        first shown a response; its category + 1 above eight bits of its variant; of each block variant, day after the
+        first + 1 (0: all days), how many of its sums follow (the others are 0), and those.
         """
         reader = _Reader(stored, _VERSION_BYTES)
-        student = Student(reader.next(), reader.next(), width, int.from_bytes(stored[:_VERSION_BYTES]))
+        first_ms, shown = reader.next(), reader.next()
+        variant: i64 = shown & (1 << _CATEGORY_SHIFT) - 1
+        version = int.from_bytes(stored[:_VERSION_BYTES])
+        student = Student(first_ms, variant, width, version, (shown >> _CATEGORY_SHIFT) + UNKNOWN)
         first_day = student.first_ms // DAY_MS
         blocks = vec[i64]()
         while reader.more():

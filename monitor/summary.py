@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from monitor.verdicts import Judgement
 
-_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict")
+_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
 
 
 @dataclass(frozen=True, slots=True)

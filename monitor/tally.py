@@ -7,13 +7,14 @@ Compiled (deploy/native.py): every addition is one of 64-bit integers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, TypeAlias, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, OFFSET_BITS, Layout
-from monitor.attribution import DAY_MS
+from monitor.aggregates import AGES, BUCKETS_PER_CHUNK, LIMB_BITS, OFFSET_BITS, PART_WIDTH, Layout
+from monitor.attribution import DAY_MS, UNKNOWN
 from monitor.ranking import SCALE_BITS
 from monitor.students import Student
 
@@ -28,6 +29,8 @@ _MOST: Final = 2.0**70
 _WHOLE: Final = 2.0**52
 """From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
 
+_AGE_DAYS: Final = [(first, end) for (first, _), (end, _) in pairwise(AGES)]
+
 Record: TypeAlias = "vec[i64]"
 
 
@@ -36,14 +39,20 @@ class Tally:
     """The sums of one experiment."""
 
     __slots__ = (
-        "_cohort_width", "_metrics", "_response_width", "_spans_ms", "_squares", "_unit_width",
-        "buckets", "cohorts", "responses", "units",
+        "_cohort_width", "_exposure_days", "_first_part", "_metrics", "_novelty", "_primary", "_response_width",
+        "_segments", "_spans_ms", "_squares", "_unit_width", "_watched", "buckets", "cohorts", "responses", "units",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, spans_ms: Sequence[int]) -> None:
         """Begin with nothing; the spans are those of the decays' chunks (`bucket_span_ms`)."""
         self._metrics: i64 = layout.metrics
         self._squares: list[float] = [2.0**bits for bits in layout.squares]
+        self._watched: list[float] = [2.0**bits for bits in layout.watched]
+        self._primary: i64 = layout.primary
+        self._segments: i64 = layout.segments
+        self._novelty = layout.novelty
+        self._exposure_days: i64 = layout.exposure_days
+        self._first_part: i64 = layout.part_place(0)
         self._spans_ms: list[int] = list(spans_ms)
         self._response_width: i64 = layout.response_width
         self._unit_width: i64 = layout.unit_width
@@ -90,11 +99,13 @@ class Tally:
                 _add_limbs(record, at + 6, sign, _rounded(scaled * scaled * self._squares[metric]))
             metric += 1
 
-    def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, sums: Sequence[int]) -> None:
+    def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: Sequence[int]) -> None:
         """Add a response that names no student: a unit of its own, or take it away."""
         unit = vec[i64](sums)
         _record(self.units, variant, self._unit_width)[2] += sign
-        self._add_unit(sign, variant, timestamp_ms // DAY_MS, unit, unit)
+        cohort = self._add_unit(sign, variant, timestamp_ms // DAY_MS, category, unit, unit)
+        if self._novelty:
+            self._add_part(cohort, sign, self._segments, unit)
 
     def add_student(self, sign: i64, student: Student) -> None:
         """Add a student to each variant with responses, to its cohort, and as a statistical unit, or take it away."""
@@ -108,12 +119,50 @@ class Tally:
             # A crossover is left out of the comparison.
             _record(self.units, student.first_variant, self._unit_width)[1] += sign
         elif len(variants) == 1:
-            self._add_unit(sign, variants[0], day, student.totals(variants[0]), student.window(variants[0]))
+            variant = variants[0]
+            totals, window = student.totals(variant), student.days(variant, 0, self._exposure_days)
+            cohort = self._add_unit(sign, variant, day, student.first_category, totals, window)
+            if self._novelty:
+                self._add_ages(cohort, sign, student, variant, totals)
 
-    def _add_unit(self, sign: i64, variant: i64, day: i64, totals: Record, window: Record) -> None:
+    def _add_unit(self, sign: i64, variant: i64, day: i64, category: i64, totals: Record, window: Record) -> Record:
+        """Add a unit, and return its cohort's record."""
         self._add_totals(_record(self.units, variant, self._unit_width), sign, totals)
+        record = _record(self.cohorts, variant << CELL_BITS | day, self._cohort_width)
         if window[0] != 0:
-            self._add_window(_record(self.cohorts, variant << CELL_BITS | day, self._cohort_width), sign, window)
+            self._add_window(record, sign, window)
+            if self._watched:
+                self._add_watched(record, sign, window)
+            if self._segments:
+                self._add_part(record, sign, category - UNKNOWN, window)
+        return record
+
+    def _add_ages(self, record: Record, sign: i64, student: Student, variant: i64, totals: Record) -> None:
+        """Add the student to each range of days since first exposure with responses."""
+        rest = vec[i64](totals)
+        for age, (first, end) in enumerate(_AGE_DAYS):
+            sums = student.days(variant, first, end)
+            self._add_part(record, sign, self._segments + age, sums)
+            place: i64 = 0
+            while place < len(rest):
+                rest[place] -= sums[place]
+                place += 1
+        self._add_part(record, sign, self._segments + len(_AGE_DAYS), rest)
+
+    def _add_part(self, record: Record, sign: i64, part: i64, sums: Record) -> None:
+        """Add [units with n_q, y, y², units, y', y'²] of the primary metric; see `Layout.part_place`."""
+        metric = self._primary
+        total, count = sums[2 + metric], sums[0]
+        defined = sums[1] - sums[2 + self._metrics + metric]
+        at = self._first_part + PART_WIDTH * part
+        if defined > 0:
+            record[at] += sign
+        if count > 0:
+            record[at + 5] += sign
+        if total > 0:
+            squares = self._squares[metric]
+            _add_mean(record, at + 1, sign, float(total) / (float(defined) if defined > 0 else 1.0), squares)
+            _add_mean(record, at + 6, sign, float(total) / (float(count) if count > 0 else 1.0), squares)
 
     def _add_totals(self, record: Record, sign: i64, totals: Record) -> None:
         """Add [units, N, n, units with n, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N]."""
@@ -166,15 +215,33 @@ class Tally:
             if defined > 0:
                 record[at] += sign
             if total > 0:
-                self._add_mean(record, at + 1, sign, metric, total / (float(defined) if defined > 0 else 1.0))
-                self._add_mean(record, at + 5, sign, metric, total / shown)
+                squares = self._squares[metric]
+                _add_mean(record, at + 1, sign, total / (float(defined) if defined > 0 else 1.0), squares)
+                _add_mean(record, at + 5, sign, total / shown, squares)
             metric += 1
 
-    def _add_mean(self, record: Record, at: i64, sign: i64, metric: i64, mean: float) -> None:
-        whole = _rounded(mean)
-        scaled = whole * _UNIT
-        _add_limbs(record, at, sign, whole)
-        _add_limbs(record, at + 2, sign, _rounded(scaled * scaled * self._squares[metric]))
+    def _add_watched(self, record: Record, sign: i64, window: Record) -> None:
+        """Add [units that have it, y, y²] of all that is watched; y is a mean over the responses that have it."""
+        watched: i64 = len(self._watched)
+        first = 2 + 2 * self._metrics
+        at = 7 + 9 * self._metrics
+        place: i64 = 0
+        while place < watched:
+            total, known = window[first + place], window[0] - window[first + watched + place]
+            if known > 0:
+                record[at] += sign
+                if total > 0:
+                    _add_mean(record, at + 1, sign, float(total) / float(known) * _SCALE, self._watched[place])
+            at += 5
+            place += 1
+
+
+def _add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) -> None:
+    """Add a student's mean, in fixed point, and its square at this scale."""
+    whole = _rounded(mean)
+    scaled = whole * _UNIT
+    _add_limbs(record, at, sign, whole)
+    _add_limbs(record, at + 2, sign, _rounded(scaled * scaled * squares))
 
 
 def _record(records: dict[int, Record], cell: i64, width: i64) -> Record:

@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from monitor.aggregates import Ints, Layout
+from monitor.aggregates import AGES, Ints, Layout
 from monitor.attribution import DAY_MS
-from monitor.config import RATED_SHARE, ExperimentSettings
+from monitor.config import LATENCY, RATED_SHARE, ExperimentSettings, is_share
 from monitor.inference import (
     Arms,
     Comparison,
@@ -33,6 +33,7 @@ from monitor.inference import (
     Watched,
     closed_rated_shares,
     closed_units,
+    closed_watched,
     compare,
     decide,
     is_closed,
@@ -41,6 +42,7 @@ from monitor.inference import (
     split_alpha,
     stratified,
 )
+from monitor.parts import Parts, Strata, age_is_over, ages_of, segments_of
 from monitor.ranking import SCALE, Scorer
 
 _RATE_DAYS: Final = 7
@@ -90,6 +92,8 @@ class Judgement:
     """UTC days within which shares changed: in no phase, and in no closed comparison."""
     verdicts: Mapping[str, Verdict]
     """By treatment: variants other than the control that have a share at any time."""
+    parts: Mapping[str, Parts]
+    """By treatment."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what `status --json` says besides counts and means; `evidence_from` reads each verdict's evidence."""
@@ -108,6 +112,8 @@ class Judgement:
             },
             "guardrails": {name: msgspec.to_builtins(each.guardrails) for name, each in self.verdicts.items()},
             "verdict": {name: verdict_json(each) for name, each in self.verdicts.items()},
+            "segments": {name: each.segments_json() for name, each in self.parts.items()},
+            "novelty": {name: each.ages_json() for name, each in self.parts.items()},
         }
 
 
@@ -140,6 +146,7 @@ def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) ->
         sample_ratio=sample_ratio,
         days_left_out=view.days_left_out,
         verdicts=verdicts,
+        parts={name: view.parts(name) for name in view.treatments},
     )
 
 
@@ -235,7 +242,10 @@ class _View:
             for day in self.days
             if is_closed(day, self.at_ms, experiment.exposure_days, experiment.feedback_window_ms)
         ]
-        return [[day for day in closed if day in stretch] for stretch in self.stretches]
+        return self._by_stretch(closed)
+
+    def _by_stretch(self, days: Sequence[int]) -> list[list[int]]:
+        return [[day for day in days if day in stretch] for stretch in self.stretches]
 
     @cached_property
     def closed(self) -> Mapping[str, list[Ints]]:
@@ -253,20 +263,43 @@ class _View:
     def _units(self, record: Ints, metric: str, population: Population) -> UnitSums:
         if metric == RATED_SHARE:
             return closed_rated_shares(record)
+        if metric in self.experiment.watched:
+            return closed_watched(record, self.layout, self.experiment.watched.index(metric))
         return closed_units(record, self.layout, self.names.index(metric), population)
 
     def arms(self, treatment: str, metric: str, population: Population) -> Arms:
-        """Return the closed-unit estimates of a metric, or of the rated share."""
+        """Return the closed-unit estimates of a metric, or of what else is watched."""
         pairs = zip(self.closed[self.experiment.control], self.closed[treatment], strict=True)
         strata = [(self._units(a, metric, population), self._units(b, metric, population)) for a, b in pairs]
         return Arms(*stratified(strata))
 
+    def parts(self, treatment: str) -> Parts:
+        """Return the effect on the primary metric within parts of the students, as far as it is kept."""
+        experiment, control = self.experiment, self.experiment.control
+        told = {"alpha": split_alpha(self.criteria.alpha, self.criteria.treatments), "mde": self.mde}
+        closed = list(zip(self.closed[control], self.closed[treatment], strict=True))
+        ages: list[Strata] = []
+        if experiment.novelty:
+            for age in range(len(AGES)):
+                window_ms = experiment.feedback_window_ms
+                days = [day for day in self.days if age_is_over(age, day, self.at_ms, window_ms)]
+                split = self._by_stretch(days)
+                ages.append([(self._cohorts(control, own), self._cohorts(treatment, own)) for own in split])
+        return Parts(
+            segments=segments_of(experiment, self.layout, closed, **told),
+            ages=ages_of(experiment, self.layout, ages, **told) if ages else (),
+        )
+
     def _mde(self, metric: str) -> float:
         """Return the mde of a metric that has none of its own: the same part of its largest value."""
-        return self.mde * self._largest(metric) / self._largest(self.experiment.primary)
+        largest = dict(zip(self.names, self.largest, strict=True))
+        return self.mde * largest[metric] / largest[self.experiment.primary]
 
-    def _largest(self, metric: str) -> float:
-        return 1.0 if metric == RATED_SHARE else self.largest[self.names.index(metric)]
+    def _largest(self, metric: str) -> float | None:
+        """Return the largest mean that a student can have; None if there is no bound."""
+        if metric == LATENCY:
+            return None
+        return 1.0 if is_share(metric) else self.largest[self.names.index(metric)]
 
     def evidence(self, treatment: str) -> Evidence:
         """Return what a treatment's verdict follows from."""

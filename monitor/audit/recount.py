@@ -150,7 +150,7 @@ class _Pass:
                 value = experiment.rules.evaluate(row)
                 tally.add_response(1, variant, row.timestamp_ms, value.rated, value.values)
                 if not row.student:
-                    tally.add_anonymous(1, variant, row.timestamp_ms, value.sums)
+                    tally.add_anonymous(1, variant, row.timestamp_ms, row.category, value.sums)
                 for kind, reactions in value.kinds:
                     self._kinds[row.arm, kind] += reactions
                     self._kinds[row.arm, "+" + kind] += 1

@@ -6,6 +6,8 @@ from monitor.config.decisions import decision_warnings
 from monitor.config.experiments import definition_differences, definitions, metric_specs
 from monitor.config.loading import load_settings
 from monitor.config.records import (
+    FEEDBACK,
+    LATENCY,
     RATED_SHARE,
     AllocationSettings,
     DecaySpec,
@@ -24,9 +26,12 @@ from monitor.config.records import (
     Population,
     Settings,
     StoreSettings,
+    is_share,
 )
 
 __all__ = [
+    "FEEDBACK",
+    "LATENCY",
     "RATED_SHARE",
     "AllocationSettings",
     "DecaySpec",
@@ -48,6 +53,7 @@ __all__ = [
     "decision_warnings",
     "definition_differences",
     "definitions",
+    "is_share",
     "load_settings",
     "metric_specs",
 ]

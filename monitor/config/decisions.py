@@ -8,12 +8,15 @@ from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
 from monitor.config.records import (
+    FEEDBACK,
+    LATENCY,
     RATED_SHARE,
     AllocationSettings,
     DecisionSettings,
     ExperimentSettings,
     GuardrailSettings,
     Population,
+    is_share,
 )
 from monitor.config.values import instant_ms, number, one_of, shares
 from monitor.errors import ConfigError
@@ -28,6 +31,8 @@ _LONGEST_DAYS: Final = 365.0
 _DAY_MS: Final = 86_400_000
 _MOST_ALLOCATIONS: Final = 100
 _MOST_GUARDRAILS: Final = 20
+_LONGEST_LATENCY_MS: Final = 86_400_000.0
+_LONGEST_KIND: Final = 64
 
 
 def decision_from(table: Mapping[str, Any], where: str, experiment: ExperimentSettings) -> DecisionSettings:
@@ -61,7 +66,9 @@ def decision_warnings(experiment: ExperimentSettings) -> list[str]:
 
 def _largest(metric: str) -> float:
     """Return a bound of what an effect on the metric can be: 1 for shares, the largest gain for the others."""
-    return 1.0 if metric == RATED_SHARE or metric.partition("@")[0] in _BOUNDED else _LARGEST
+    if metric == LATENCY:
+        return _LONGEST_LATENCY_MS
+    return 1.0 if is_share(metric) or metric.partition("@")[0] in _BOUNDED else _LARGEST
 
 
 def _tables(key: str, value: object, keys: Collection[str], most: int) -> list[dict[str, Any]]:
@@ -102,14 +109,24 @@ def _shares(key: str, value: object, experiment: ExperimentSettings) -> Mapping[
 
 
 def _guardrails(key: str, value: object, experiment: ExperimentSettings) -> tuple[GuardrailSettings, ...]:
-    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE)
+    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE, LATENCY)
     found: list[GuardrailSettings] = []
     for index, table in enumerate(_tables(key, value, {"metric", "bad", "margin"}, _MOST_GUARDRAILS)):
         where = f"{key}[{index}]"
-        metric = one_of(f"{where}.metric", table.get("metric"), metrics)
+        metric = _watchable(f"{where}.metric", table.get("metric"), metrics)
         bad = cast(Any, one_of(f"{where}.bad", table.get("bad"), ("up", "down")))
         margin = number(f"{where}.margin", table.get("margin"), _SMALLEST, _largest(metric))
         if any(each.metric == metric for each in found):
             raise ConfigError(f"{where}.metric", metric, "every metric once")
         found.append(GuardrailSettings(metric, bad, margin))
     return tuple(found)
+
+
+def _watchable(key: str, value: object, metrics: Collection[str]) -> str:
+    """Return what a guardrail watches: one of the metrics, or a kind of feedback, declared or not."""
+    if isinstance(value, str) and value.startswith(FEEDBACK):
+        kind = value.removeprefix(FEEDBACK)
+        if not 0 < len(kind) <= _LONGEST_KIND or kind[0] == "+":
+            raise ConfigError(key, value, f"{FEEDBACK} and a kind of 1 to {_LONGEST_KIND} characters, the first not +")
+        return value
+    return one_of(key, value, (*metrics, f"{FEEDBACK}KIND"))

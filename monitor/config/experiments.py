@@ -22,13 +22,13 @@ from monitor.config.records import (
     Ideal,
     MetricSpec,
 )
-from monitor.config.values import duration_ms, instant_ms, integer, number, one_of, shares
+from monitor.config.values import duration_ms, instant_ms, integer, number, one_of, shares, switch
 from monitor.errors import ConfigError
 
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
-    "categories", "exposure_days", *DECISION_KEYS,
+    "categories", "exposure_days", "novelty", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -90,6 +90,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         decay=_decays(f"{where}.decay", table.get("decay", ["1h", "24h"])),
         categories=_categories(f"{where}.categories", table.get("categories", [])),
         exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
+        novelty=switch(f"{where}.novelty", table.get("novelty", False)),
     )
     experiment = replace(experiment, decision=decision_from(table, where, experiment))
     if variants[experiment.control] == 0:
@@ -243,11 +244,15 @@ def _check_bounds(where: str, experiment: ExperimentSettings) -> None:
 def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     """Return what the stored aggregates of an experiment depend on, as JSON.
 
-    Left out, because they only concern display, decisions or forgetting: control, shares, primary, allowed_lateness,
-    retention, and everything in `DecisionSettings`.
+    Left out, because they only concern display, decisions or forgetting: control, shares, allowed_lateness, retention,
+    what is in `DecisionSettings`, but for what guardrails watch that needs sums of its own, and the primary metric,
+    unless parts of students have sums of just that.
     """
     gain = experiment.gain
     return {
+        **({"watched": list(experiment.watched)} if experiment.watched else {}),
+        **({"primary": experiment.primary} if experiment.categories or experiment.novelty else {}),
+        **({"novelty": True} if experiment.novelty else {}),
         "variants": sorted(experiment.variants),
         "metrics": [metric.name for metric in experiment.metrics],
         "gain": gain if isinstance(gain, str) else {f"{grade:g}": gain[grade] for grade in sorted(gain)},

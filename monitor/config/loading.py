@@ -23,7 +23,7 @@ from monitor.config.records import (
     Settings,
     StoreSettings,
 )
-from monitor.config.values import duration_ms, instant_text, integer, number, one_of, text
+from monitor.config.values import duration_ms, instant_text, integer, number, one_of, switch, text
 from monitor.errors import ConfigError, UsageError
 
 PREFIX: Final = "ABMONITOR_"
@@ -204,12 +204,6 @@ def _toml_value(variable: str, given: str) -> object:
         return given
 
 
-def _boolean(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(key, value, "true or false")
-    return value
-
-
 def _port(key: str, value: object) -> int:
     return integer(key, value, 0, _LARGEST_PORT)
 
@@ -269,7 +263,7 @@ def _token(key: str, value: object) -> str:
     return token
 
 
-_SCALARS: Final = {_boolean, _port, _share, _count, _shards}
+_SCALARS: Final = {switch, _port, _share, _count, _shards}
 _KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
     {
         "bootstrap_servers": text,
@@ -287,7 +281,7 @@ _KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
         "ssl_cert_file": _file,
         "ssl_key_file": _file,
         "ssl_key_password": text,
-        "ssl_check_hostname": _boolean,
+        "ssl_check_hostname": switch,
         "sasl_mechanism": _mechanism,
         "sasl_username": text,
         "sasl_password": text,

@@ -22,7 +22,14 @@ NONE = "none"
 """Labels of what is in no declared category, and of what has none."""
 
 RATED_SHARE = "rated_share"
-"""What a guardrail may watch besides the experiment's metrics."""
+LATENCY = "latency_ms"
+FEEDBACK = "feedback:"
+"""What guardrails may watch besides the experiment's metrics: the last stands before a kind of feedback."""
+
+
+def is_share(metric: str) -> bool:
+    """Return whether what a guardrail watches is a share of responses."""
+    return metric == RATED_SHARE or metric.startswith(FEEDBACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,7 @@ class AllocationSettings:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailSettings:
-    """What must not get worse: a metric, or `rated_share`."""
+    """What must not get worse: a metric, `rated_share`, `latency_ms`, or `feedback:` and a kind."""
 
     metric: str
     bad: Literal["up", "down"]
@@ -139,7 +146,7 @@ class GuardrailSettings:
 
 @dataclass(frozen=True, slots=True)
 class DecisionSettings:
-    """What a verdict goes by. It is read when a verdict is made, so nothing stored depends on it."""
+    """What a verdict goes by. It is read when a verdict is made; stored sums depend on what is `watched` alone."""
 
     mde: float | None = None
     """The smallest effect on the primary metric that matters; None for a hundredth of the metric's largest value."""
@@ -178,7 +185,23 @@ class ExperimentSettings:
     """Values of a response's `category` that are told apart; all others are "other"."""
     exposure_days: int = 3
     """Length in UTC days of a student's closed window, from the day of first exposure."""
+    novelty: bool = False
+    """Whether the effect is kept by days since a student's first exposure."""
     decision: DecisionSettings = DecisionSettings()
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """What guardrails watch that no metric says, sorted: kinds of feedback (with their prefix), then latency.
+
+        These need sums of their own over all responses of a student.
+        """
+        names = {each.metric for each in self.decision.guardrails}
+        return tuple(sorted(name for name in names if name == LATENCY or name.startswith(FEEDBACK)))
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Names of the segments that students belong to, in the order in which they are stored; none if undeclared."""
+        return (NONE, *sorted(self.categories), OTHER) if self.categories else ()
 
     @property
     def horizon_ms(self) -> int:

@@ -39,6 +39,13 @@ def integer(key: str, value: object, least: int, most: int) -> int:
     return value
 
 
+def switch(key: str, value: object) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(key, value, "true or false")
+    return value
+
+
 def number(key: str, value: object, least: float, most: float) -> float:
     """Return a finite number in a range."""
     if (

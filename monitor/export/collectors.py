@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric, 
 from prometheus_client.registry import Collector
 
 from monitor.errors import DependencyUnavailable
-from monitor.inference import State
+from monitor.inference import GuardrailState, State
 from monitor.summary import ExperimentSummary, Summary, VariantSummary
 from monitor.verdicts import Judgement
 
@@ -76,6 +76,11 @@ _EXPERIMENTS: Final = (
     Exported("abmonitor_sample_ratio_log_e", "gauge", ("experiment",), "Evidence that students are not split as meant"),
     Exported("abmonitor_crossover_students", "gauge", ("experiment",), "Students who saw more than one variant"),
     Exported("abmonitor_verdict", "gauge", (*_ARM, "state"), "1 for the state that applies, 0 for the others"),
+    Exported(
+        "abmonitor_guardrail", "gauge", (*_ARM, "metric", "state"), "1 for the guardrail's state, 0 for the others"
+    ),
+    Exported("abmonitor_guardrail_harm_lower", "gauge", (*_ARM, "metric"), "Least harm, valid at every look"),
+    Exported("abmonitor_guardrail_harm_upper", "gauge", (*_ARM, "metric"), "Most harm, valid at every look"),
     Exported("abmonitor_days_to_resolve", "gauge", _ARM, "Days until the smallest effect of interest is resolved"),
     Exported(
         "abmonitor_experiment_info", "info", ("experiment", "control", "primary"), "The experiment's configuration"
@@ -174,6 +179,12 @@ def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement
         add("days_to_resolve", arm, verdict.days_to_resolve)
         if name in few or experiment.control in few:
             continue
+        for result in verdict.guardrails:
+            labels = [*arm, result.guardrail.name]
+            for held in get_args(GuardrailState):
+                add("guardrail", [*labels, held], float(held == result.state))
+            add("guardrail_harm_lower", labels, result.least_harm)
+            add("guardrail_harm_upper", labels, result.most_harm)
         for metric, both in judgement.comparisons[name].items():
             for estimand, comparison in both.items():
                 labels = [*arm, metric, estimand]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from monitor.config import RATED_SHARE
+from monitor.config import is_share
 from monitor.export.account import Account
+from monitor.export.forest import Bar, forest
 from monitor.export.plots import Level, Line, Point, chart
 from monitor.history import HOUR_MS, DecayedThen
-from monitor.inference import GuardrailResult, Verdict, band_constant
+from monitor.inference import Comparison, GuardrailResult, Segment, Verdict, band_constant
 from monitor.verdicts import Judgement
 
 _MOST_STYLES: Final = 6
@@ -62,7 +63,19 @@ def guardrail(told: Account, treatment: str, place: int) -> str | None:
     rail = results[-1][1].guardrail
     levels = [Level("no harm", 0.0, "zero"), Level("tolerable", rail.margin, "limit")]
     title = f"harm of {treatment} on {rail.name} over time"
-    return chart(title, [Line("harm", "harm", points)], levels, percent=rail.name == RATED_SHARE)
+    return chart(title, [Line("harm", "harm", points)], levels, percent=is_share(rail.name))
+
+
+def parts(title: str, shown: Sequence[tuple[Segment, Comparison | None]]) -> str | None:
+    """Return the effect within parts of the students; those whose comparison is not shown have only their name."""
+    bars = []
+    for each, found in shown:
+        # A value without an interval would say more than is known.
+        known = found if found is not None and found.lower is not None else None
+        value = None if known is None else known.difference.effect
+        bounds = (None, None) if known is None else (known.lower, known.upper)
+        bars.append(Bar(each.name, value, *bounds, marked=each.discovered))
+    return forest(title, bars)
 
 
 def split(told: Account, treatment: str) -> str | None:

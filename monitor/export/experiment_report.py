@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from monitor.config import RATED_SHARE, ExperimentSettings
+from monitor.config import ExperimentSettings, is_share
 from monitor.export import experiment_charts as charts
 from monitor.export.account import Account
 from monitor.export.page import template
 from monitor.export.presentation import ABSENT, MEANINGS, count, sentence, share
 from monitor.history import HOUR_MS
-from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, State, Verdict
-from monitor.inference.guardrails import GuardrailState
+from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, GuardrailState, Segment, State, Verdict
 from monitor.verdicts import Judgement
 
 _HEADLINES: Final[Mapping[State, tuple[str, str]]] = {
@@ -212,6 +211,20 @@ def _treatment(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
         ],
         "guardrails": [_guardrail(told, name, place, each) for place, each in enumerate(verdict.guardrails)],
         "share": charts.split(told, name),
+        "segments": _parts(told, f"effect of {name} by category", told.judgement.parts[name].segments),
+        "ages": _parts(told, f"effect of {name} by days since first exposure", told.judgement.parts[name].ages),
+    }
+
+
+def _parts(told: Account, title: str, parts: Sequence[Segment]) -> dict[str, Any]:
+    shown = [(each, each.comparison if _enough(told, each.comparison) else None) for each in parts]
+    return {
+        "title": title,
+        "rows": [
+            {"name": each.name, "discovered": each.discovered, "cells": _cells(told, each.comparison, relative=False)}
+            for each in parts
+        ],
+        "plot": charts.parts(title, shown),
     }
 
 
@@ -238,7 +251,7 @@ def _cells(told: Account, compared: Comparison, *, relative: bool) -> list[str]:
 
 def _guardrail(told: Account, name: str, place: int, result: GuardrailResult) -> dict[str, Any]:
     rail = result.guardrail
-    said = _part if rail.name == RATED_SHARE else figure
+    said = _part if is_share(rail.name) else figure
     shown = (result.control.mean, result.treatment.mean, charts.harm_of(result), result.least_harm, result.most_harm)
     enough = min(result.control.units, result.treatment.units) >= told.least_students
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -173,7 +173,20 @@ def notes(experiment: ExperimentSummary) -> list[str]:
         found.append(
             f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean."
         )
+    found += _parts(experiment)
     found.append(
         "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
     )
     return found
+
+
+def _parts(experiment: ExperimentSummary) -> Iterator[str]:
+    """Yield a sentence for each part of the students in which an effect is shown, although all are looked at."""
+    if experiment.judgement is None:
+        return
+    for treatment, parts in experiment.judgement.parts.items():
+        for of, shown in (("first question in", parts.segments), ("days since the first answer:", parts.ages)):
+            for each in shown:
+                lower, upper = each.comparison.lower, each.comparison.upper
+                if each.discovered and lower is not None and upper is not None:
+                    yield f"{treatment}, {of} {each.name}: {experiment.primary} {lower:+.4g} to {upper:+.4g}."

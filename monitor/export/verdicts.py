@@ -12,6 +12,7 @@ from rich.text import Text
 
 from monitor.export.presentation import ABSENT, count, sentence, share
 from monitor.inference import Comparison, Estimand, GuardrailResult, State, Verdict
+from monitor.parts import Parts
 from monitor.summary import ExperimentSummary, iso
 
 EXIT_CODES: Final[Mapping[State, int]] = {
@@ -40,6 +41,7 @@ def render_verdicts(experiment: ExperimentSummary, *, only: str | None = None) -
             parts += [Text(f"  note    {note.text}") for note in verdict.notes]
             parts.append(_comparisons(experiment.control, name, judgement.comparisons[name]))
             parts += [Text(f"  {line}") for line in _facts(verdict)]
+            parts += [Text(f"  {line}") for line in _within(judgement.parts[name])]
     return Group(*parts, Text(_LEGEND, style="dim"))
 
 
@@ -78,6 +80,16 @@ def _facts(verdict: Verdict) -> Iterator[str]:
         yield f"days until an effect of {evidence.criteria.mde:.4g} is resolved: not known"
     else:
         yield f"days until an effect of {evidence.criteria.mde:.4g} is resolved: {verdict.days_to_resolve:.0f}"
+
+
+def _within(parts: Parts) -> Iterator[str]:
+    """Yield the effect within each part of the students that has an interval, a line each."""
+    for title, found in (("first question in", parts.segments), ("days since first answer", parts.ages)):
+        for each in found:
+            if each.comparison.lower is not None:
+                bounds = f"{_signed(each.comparison.lower)} … {_signed(each.comparison.upper)}"
+                said = "shown" if each.discovered else "not shown"
+                yield f"{title} {each.name}: {_signed(each.comparison.difference.effect)}, between {bounds}; {said}"
 
 
 def _guardrail(result: GuardrailResult) -> str:

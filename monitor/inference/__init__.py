@@ -19,14 +19,16 @@ from monitor.inference.cuped import Adjusted, PairedSums, adjust, variance_reduc
 from monitor.inference.decayed import band, band_constant, design_effect
 from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, UnitSums, effect_of, stratified
 from monitor.inference.evidence import Arms, Criteria, Diagnostic, Evidence, Watched
-from monitor.inference.guardrails import Guardrail, GuardrailResult, watch
+from monitor.inference.guardrails import Guardrail, GuardrailResult, GuardrailState, watch
 from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
-from monitor.inference.segments import AGES, Segment, age_of, compare_segments, e_bh
+from monitor.inference.segments import Segment, age_of, compare_segments, e_bh
 from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
 from monitor.inference.stored import (
     Population,
+    closed_part,
     closed_rated_shares,
     closed_units,
+    closed_watched,
     is_closed,
     live_rated_shares,
     live_sums,
@@ -34,7 +36,6 @@ from monitor.inference.stored import (
 from monitor.inference.verdict import Reason, State, Verdict, decide, evidence_from
 
 __all__ = [
-    "AGES",
     "DECIDING_UNITS",
     "SHOWN_UNITS",
     "Adjusted",
@@ -48,6 +49,7 @@ __all__ = [
     "Evidence",
     "Guardrail",
     "GuardrailResult",
+    "GuardrailState",
     "HalfNormalMixture",
     "NormalMixture",
     "PairedSums",
@@ -66,8 +68,10 @@ __all__ = [
     "anytime_p",
     "band",
     "band_constant",
+    "closed_part",
     "closed_rated_shares",
     "closed_units",
+    "closed_watched",
     "compare",
     "compare_segments",
     "days_to_resolve",

@@ -11,13 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from monitor.aggregates import AGES
 from monitor.inference.checks import level
 from monitor.inference.comparison import Comparison, compare_under
 from monitor.inference.estimates import Estimate
 from monitor.inference.sequences import NormalMixture, mde_information
-
-AGES = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
-"""(first day, name) of the ranges of days since a student's first exposure: an effect that fades was novelty."""
 
 
 def age_of(days: int) -> str:

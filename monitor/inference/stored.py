@@ -35,6 +35,18 @@ def closed_rated_shares(record: Ints) -> UnitSums:
     return _unit_sums(int(record[1]), record[3:7], _SCALE)
 
 
+def closed_watched(record: Ints, layout: Layout, place: int) -> UnitSums:
+    """Return the sums over students of what is watched at a place, from the sum of closed cohorts' records."""
+    at = layout.watched_place + 5 * place
+    return _unit_sums(int(record[at]), record[at + 1 : at + 5], 2.0 ** layout.watched[place])
+
+
+def closed_part(record: Ints, layout: Layout, part: int, population: Population) -> UnitSums:
+    """Return the sums over the students of a part (`Layout.part_place`) of the primary metric."""
+    at = layout.part_place(part) + (0 if population == "rated" else 5)
+    return _unit_sums(int(record[at]), record[at + 1 : at + 5], float(layout.square_scale()[layout.primary]))
+
+
 def live_sums(record: Ints, layout: Layout, metric: int, population: Population) -> RatioSums:
     """Return the sums of one metric (its index) over all responses from a variant's record over students."""
     at = 13 + 12 * metric

@@ -21,7 +21,7 @@ class Experiment:
     """One experiment as the engine needs it: its number in the store, its compiled rules, its arms."""
 
     __slots__ = (
-        "_categories", "_spans_ms", "arms", "ends_ms", "exposure_days", "layout", "number", "rules", "settings",
+        "_categories", "_spans_ms", "arms", "ends_ms", "kept_days", "layout", "number", "rules", "settings",
         "starts_ms", "sums_width",
     )  # fmt: skip
 
@@ -31,7 +31,7 @@ class Experiment:
         self.rules = Rules(settings)
         self.layout = Layout.of(settings)
         self.sums_width = self.layout.sums_width
-        self.exposure_days = settings.exposure_days
+        self.kept_days = self.layout.kept_days
         self._spans_ms = [bucket_span_ms(decay) for decay in settings.decay]
         self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
         self._categories = {name: place for place, name in enumerate(sorted(settings.categories))}
@@ -41,6 +41,10 @@ class Experiment:
     def category_of(self, name: str | None) -> int:
         """Return a response's category as it stands in its row; see `monitor.attribution.Row`."""
         return UNKNOWN if name is None else self._categories.get(name, len(self._categories))
+
+    def segment_of(self, category: int) -> int:
+        """Return what a student's row keeps of a first response's category: nothing unless categories are declared."""
+        return category if self._categories else UNKNOWN
 
     def tally(self) -> Tally:
         """Return sums of nothing."""

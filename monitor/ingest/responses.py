@@ -29,13 +29,14 @@ _EVENT: Final = 1
 class Before:
     """What a row contributed before the batch."""
 
-    __slots__ = ("arm", "student", "timestamp_ms", "value")
+    __slots__ = ("arm", "category", "student", "timestamp_ms", "value")
 
     def __init__(self, row: Row, value: Value) -> None:
         """Take it from the row."""
         self.arm = row.arm
         self.timestamp_ms = row.timestamp_ms
         self.student = row.student
+        self.category = row.category
         self.value = value
 
 
@@ -179,24 +180,24 @@ class Responses:
             return
         first = key not in batch.rows
         row = self._touch(batch, key)
-        replaced = row.arm, row.timestamp_ms, row.student
+        replaced = row.arm, row.timestamp_ms, row.student, row.category
         category = self._by_number[arm >> 8].category_of(event.category)
         outcome = merge_response(row, timestamp_ms, arm, student, hashes, event.ranks, latency_of(event), category)
         _count(batch.responses, outcome)
         if outcome == "duplicate":
             if first:
                 del batch.rows[key]
-            if (arm, timestamp_ms, student) != replaced:
-                self._expose(batch, arm, timestamp_ms, student)
+            if (arm, timestamp_ms, student, category) != replaced:
+                self._expose(batch, arm, timestamp_ms, student, category)
         elif outcome == "revised":
             self._expose(batch, *replaced)
         batch.newest(2 * arm + _RESPONSE, timestamp_ms)
         batch.newest(2 * arm + _EVENT, timestamp_ms)
 
-    def _expose(self, batch: Batch, arm: int, timestamp_ms: int, student: bytes) -> None:
+    def _expose(self, batch: Batch, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
         """Note that a student was shown a response that does not stand: another one under its id does."""
         if student:
-            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, ()))
+            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, ()))
 
     def _apply_feedback(self, batch: Batch, key: bytes, event: Feedback, late: Mapping[str, int]) -> None:
         row = batch.view.get(key)
@@ -229,18 +230,21 @@ class Responses:
                 row.timestamp_ms = newest_ms
                 continue
             rules = self._by_number[arm >> 8].rules
-            after = row.value = rules.evaluate(row) if row.reactions else rules.unrated
+            after = row.value = rules.evaluate(row)
             if (
                 before is not None
                 and before.arm == arm
                 and before.timestamp_ms == timestamp_ms
                 and before.student == row.student
+                and before.category == row.category
             ):
                 self._recount(batch, row, before.value, after)
             else:
                 if before is not None:
-                    self._count(batch, -1, before.arm, before.timestamp_ms, before.student, before.value)
-                self._count(batch, 1, arm, timestamp_ms, row.student, after)
+                    self._count(
+                        batch, -1, before.arm, before.timestamp_ms, before.student, before.category, before.value
+                    )
+                self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
                 notes.setdefault((str(arm >> 8), timestamp_ms // HOUR_MS), []).append(key)
             batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
 
@@ -250,30 +254,32 @@ class Responses:
             known = batch.tallies[number] = self._by_number[number].tally()
         return known
 
-    def _count(self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, value: Value) -> None:
+    def _count(
+        self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, category: int, value: Value
+    ) -> None:
         """Add or take away a whole response."""
         tally = self._tally(batch, arm >> 8)
         tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
         if student:
             signed = value.sums if sign > 0 else tuple([-number for number in value.sums])
-            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, signed))
+            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, signed))
         else:
-            tally.add_anonymous(sign, arm & 255, timestamp_ms, value.sums)
+            tally.add_anonymous(sign, arm & 255, timestamp_ms, category, value.sums)
         self._count_kinds(batch, sign, arm, value)
 
     def _recount(self, batch: Batch, row: Row, old: Value, new: Value) -> None:
         """Replace what a response contributed where only its reactions have changed."""
         variant, at_ms = row.arm & 255, row.timestamp_ms
-        if old.rated != new.rated or old.values != new.values:
+        if old.sums != new.sums:
             tally = self._tally(batch, row.arm >> 8)
             tally.add_response(-1, variant, at_ms, old.rated, old.values)
             tally.add_response(1, variant, at_ms, new.rated, new.values)
             if row.student:
                 difference = tuple([b - a for a, b in zip(old.sums, new.sums, strict=True)])
-                batch.shown.append((row.arm >> 8, row.student, at_ms, variant, difference))
+                batch.shown.append((row.arm >> 8, row.student, at_ms, variant, row.category, difference))
             else:
-                tally.add_anonymous(-1, variant, at_ms, old.sums)
-                tally.add_anonymous(1, variant, at_ms, new.sums)
+                tally.add_anonymous(-1, variant, at_ms, row.category, old.sums)
+                tally.add_anonymous(1, variant, at_ms, row.category, new.sums)
         if old.kinds != new.kinds:
             self._count_kinds(batch, -1, row.arm, old)
             self._count_kinds(batch, 1, row.arm, new)

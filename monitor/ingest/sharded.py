@@ -37,7 +37,7 @@ from monitor.store.shards import slowest
 from monitor.tally import Tally
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[tuple[int, bytes, int, int, tuple[int, ...]]]).decode
+_unpack = msgspec.msgpack.Decoder(list[tuple[int, bytes, int, int, int, tuple[int, ...]]]).decode
 
 
 class UnknownExperiment(StoreOwned):
@@ -280,7 +280,7 @@ class ShardedWriter:
     def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Sequence[Shown]) -> None:
         """Undo an entry; that students were shown something stays: the events will say so again."""
         shard = self._shards[target]
-        undone = [(*each[:4], tuple([-number for number in each[4]])) for each in shown if each[4]]
+        undone = [(*each[:5], tuple([-number for number in each[5]])) for each in shown if each[5]]
         receipt = [shard.store.keys.journal(source, lane), applied_field(source, lane), sent.entry, sent.before, b""]
         self._commit_students(shard, undone, receipt)
 

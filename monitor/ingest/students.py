@@ -12,8 +12,8 @@ from monitor.store.rows import VERSION_BYTES, decode_student
 from monitor.students import Student
 from monitor.tally import Tally
 
-Shown = tuple[int, bytes, int, int, Sequence[int]]
-"""(experiment number, student, ms, variant, difference of the student's sums): a response that was shown to a student.
+Shown = tuple[int, bytes, int, int, int, Sequence[int]]
+"""(experiment number, student, ms, variant, category, difference of the student's sums): a response that was shown.
 
 Without a difference it does not stand (another one under its id does), but has been seen.
 """
@@ -43,9 +43,10 @@ class Students:
         keys = [prefixes[each[0]] + each[1] for each in shown]
         self._load(shown, keys)
         touched: dict[bytes, int] = {}
-        for at, (number, _, timestamp_ms, variant, difference) in enumerate(shown):
+        for at, (number, _, timestamp_ms, variant, category, difference) in enumerate(shown):
             key = keys[at]
             experiment = self._experiments[number]
+            segment = experiment.segment_of(category)
             student = cached.get(key)
             if key not in touched:
                 touched[key] = number
@@ -53,15 +54,15 @@ class Students:
                 if tally is None:
                     tally = tallies[number] = experiment.tally()
                 if student is None:
-                    student = Student(timestamp_ms, variant, experiment.sums_width)
+                    student = Student(timestamp_ms, variant, experiment.sums_width, 0, segment)
                     cached.put(key, student)
                 else:
                     tally.add_student(-1, student)
             assert student is not None
             if difference:
-                student.add(timestamp_ms, variant, difference, experiment.exposure_days)
+                student.add(timestamp_ms, variant, segment, difference, experiment.kept_days)
             else:
-                student.expose(timestamp_ms, variant, experiment.exposure_days)
+                student.expose(timestamp_ms, variant, segment, experiment.kept_days)
         for key, number in touched.items():
             student = cached.get(key)
             assert student is not None

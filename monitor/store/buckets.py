@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 
 from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
-    Digest,
     Ints,
     Layout,
     Moments,
-    Series,
     bucket_span_ms,
     chunks_in_reach,
     decayed,
-    together,
 )
 from monitor.config import DecaySpec
+from monitor.series import Digest, Series, together
 from monitor.store.connection import unavailable
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards

@@ -127,7 +127,8 @@ def _check_definitions(stored: Mapping[str, dict[str, Any]], wanted: Mapping[str
         raise StoreOwned(
             "the store's aggregates were made under other definitions: "
             + "; ".join(differences)
-            + ". Use the old definitions, give the experiment a new name, or point store.url at another database"
+            + ". Use the old definitions, make new aggregates from Kafka with `ab-monitor rebuild`, give the "
+            "experiment a new name, or point store.url at another database"
         )
 
 

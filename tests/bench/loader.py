@@ -105,7 +105,7 @@ class Loader:
                 if student is None:
                     student = Student(row.timestamp_ms, variant, experiment.sums_width, 1)
                 sums = experiment.rules.evaluate(row).sums
-                student.add(row.timestamp_ms, variant, sums, experiment.exposure_days)
+                student.add(row.timestamp_ms, variant, -1, sums, experiment.kept_days)
             if student is not None:
                 yield prefix + self._identities.student(f"student-{number}"), student.encode()
 

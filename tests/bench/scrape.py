@@ -166,7 +166,7 @@ def _fill(store: RedisStore, experiment: Experiment) -> None:
             at_ms = end_ms - (day + 1) * _DAY_MS
             for _ in range(200):
                 student = Student(at_ms, variant, experiment.sums_width)
-                student.add(at_ms, variant, rated, experiment.exposure_days)
+                student.add(at_ms, variant, -1, rated, experiment.kept_days)
                 tally.add_student(1, student)
                 tally.add_response(1, variant, at_ms, True, values)  # noqa: FBT003  rated
         for what in (b"r", b"e"):

@@ -17,7 +17,7 @@ from monitor.store import Advance, Commit, Position
 from tests.integration.test_exactness import _SLOW, Bench
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
-from tests.support.streams import EXPERIMENT, HOUR, START, arrivals, streams
+from tests.support.streams import EXPERIMENT, HOUR, RICH, START, arrivals, streams
 
 Events = Sequence[Response | Feedback]
 
@@ -27,7 +27,7 @@ Events = Sequence[Response | Feedback]
 def test_what_a_worker_writes_agrees_with_its_rows(data: st.DataObject, redis_server: RedisServer) -> None:
     """Whatever the stream, the order and the batches."""
     events = data.draw(streams())
-    bench = Bench(redis_server, shards=data.draw(st.sampled_from([1, 3])))
+    bench = Bench(redis_server, data.draw(st.sampled_from([EXPERIMENT, RICH])), data.draw(st.sampled_from([1, 3])))
     bench.feed(data.draw(arrivals(events)), workers=2, turns=data.draw(st.lists(st.integers(0, 1), min_size=1)))
     findings = audit(bench.shards, bench.settings)
     assert findings.differences == []

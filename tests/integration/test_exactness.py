@@ -23,7 +23,7 @@ from monitor.store import Advance, Position, Reader, RedisStore, Shards, open_st
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.oracle import Judged, decayed_mean, judge, students
-from tests.support.streams import EXPERIMENT, arrivals, settings_with, streams
+from tests.support.streams import EXPERIMENT, RICH, arrivals, settings_with, streams
 
 Events = Sequence[Response | Feedback]
 _SLOW = [
@@ -102,10 +102,11 @@ def test_any_order_duplication_batching_and_split_give_the_same_integers(
 ) -> None:
     """Workers fed a shuffled, partly doubled stream leave what one worker leaves that got it in order on one shard."""
     events = data.draw(streams())
-    bench = Bench(server)
+    experiment = data.draw(st.sampled_from([EXPERIMENT, RICH]))
+    bench = Bench(server, experiment)
     bench.feed([events])
     expected = dump(bench.store)
-    again = Bench(server, shards=data.draw(st.integers(1, 3)))
+    again = Bench(server, experiment, shards=data.draw(st.integers(1, 3)))
     again.feed(
         data.draw(arrivals(events)),
         workers=data.draw(st.integers(1, 3)),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import strategies as st
+from msgspec import structs
 
-from monitor.config import DecaySpec, ExperimentSettings, MetricSpec, Settings
+from monitor.config import DecaySpec, DecisionSettings, ExperimentSettings, GuardrailSettings, MetricSpec, Settings
 from monitor.events import Feedback, Response
 
 HOUR = 3_600_000
@@ -27,6 +28,21 @@ EXPERIMENT = ExperimentSettings(
     grades={"rating": "score", "helpful": 4.0, "watched": ((0.1, 1.0), (0.5, 2.0), (0.9, 4.0))},
     decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
 )
+RICH = replace(
+    EXPERIMENT,
+    categories=("fractions", "geometry"),
+    novelty=True,
+    decision=DecisionSettings(
+        mde=0.3,
+        min_days=0,
+        guardrails=(
+            GuardrailSettings("rated_share", "down", 0.05),
+            GuardrailSettings("latency_ms", "up", 100),
+            GuardrailSettings("feedback:escalated", "up", 0.05),
+        ),
+    ),
+)
+"""With everything that is only stored where it is asked for."""
 SETTINGS = Settings((EXPERIMENT,))
 
 
@@ -45,7 +61,7 @@ def _response(draw: st.DrawFn, number: int) -> Response:
     student = draw(st.integers(0, 5))
     return Response(
         response_id=f"r-{number}" if number % 3 else f"a-long-response-id-{number}",
-        timestamp_ms=START + draw(st.integers(0, 100 * HOUR)),
+        timestamp_ms=START + draw(st.integers(0, 100 * HOUR)) * draw(st.sampled_from([1, 1, 3])),
         experiment=draw(st.sampled_from(["ranker"] * 9 + ["other"])),
         variant=draw(
             st.sampled_from([("control", "treatment")[student % 2]] * 8 + ["control", "treatment", "unknown"])
@@ -53,6 +69,8 @@ def _response(draw: st.DrawFn, number: int) -> Response:
         items=tuple(f"video-{item}" for item in items),
         ranks=None if positions == list(range(1, count + 1)) else tuple(positions),
         user_id=f"student-{student}" if student else None,
+        category=draw(st.sampled_from([None, "fractions", "geometry", "history"])),
+        latency_ms=draw(st.sampled_from([None, 0, 412.4, 86_400_000])),
     )
 
 
@@ -94,6 +112,10 @@ def streams(draw: st.DrawFn, largest: int = 25) -> list[Response | Feedback]:
         response = draw(_response(number))
         events.append(response)
         events += draw(_reactions(response))
+        if draw(st.integers(0, 9)) == 0:
+            # The same id once more with something else in it: one of both stands, in whatever order they come.
+            category = draw(st.sampled_from([None, "fractions", "history"]))
+            events.append(structs.replace(response, latency_ms=7, category=category))
     return events
 
 

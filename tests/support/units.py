@@ -13,18 +13,21 @@ def unit_terms(layout: Layout, sums: Ints) -> Ints:
     terms = np.zeros((len(sums), layout.unit_width), dtype=np.int64)
     for term, row in zip(terms, sums.tolist(), strict=True):
         tally = Tally(layout, [])
-        tally.add_anonymous(1, 0, 0, row)
+        tally.add_anonymous(1, 0, 0, -1, row)
         term[:] = list(tally.units[0])
         term[2] = 0
     return terms
 
 
-def cohort_terms(layout: Layout, sums: Ints) -> Ints:
-    """Return the records of a cohort (n × cohort_width) of n units with closed-window sums vectors (n × sums_width)."""
+def cohort_terms(layout: Layout, sums: Ints, category: int = -1) -> Ints:
+    """Return the records of a cohort (n × cohort_width) of n units with closed-window sums vectors (n × sums_width).
+
+    All of them are of one category, and of the day of their first response.
+    """
     terms = np.zeros((len(sums), layout.cohort_width), dtype=np.int64)
     for term, row in zip(terms, sums.tolist(), strict=True):
         tally = Tally(layout, [])
-        tally.add_anonymous(1, 0, 0, row)
+        tally.add_anonymous(1, 0, 0, category, row)
         for record in tally.cohorts.values():
             term[:] = list(record)
     return terms

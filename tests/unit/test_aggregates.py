@@ -15,7 +15,6 @@ from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
     Groups,
     Layout,
-    Series,
     chunks_in_reach,
     decayed,
     join_limbs,
@@ -23,6 +22,7 @@ from monitor.aggregates import (
     weights,
 )
 from monitor.config import DecaySpec
+from monitor.series import Series
 from monitor.tally import Tally
 from tests.support.streams import EXPERIMENT, HOUR, START
 

@@ -258,6 +258,13 @@ FAULTS = [
         "a number from 1e-06 to 1",
     ),
     (_guardrail("metric = 'rated_share'\nbad = 'up'\nmargin = 2"), "experiments.ranker.guardrails[0].margin", "to 1"),
+    (
+        _guardrail("metric = 'feedback:escalated'\nbad = 'up'\nmargin = 2"),
+        "experiments.ranker.guardrails[0].margin",
+        "to 1",
+    ),
+    (_guardrail("metric = 'feedback:'"), "experiments.ranker.guardrails[0].metric", "1 to 64 characters"),
+    (_guardrail("metric = 'escalated'"), "experiments.ranker.guardrails[0].metric", "latency_ms, feedback:KIND"),
     (_guardrail("metrics = 'ndcg@5'"), "experiments.ranker.guardrails[0].metrics", "did you mean metric"),
     (_guardrail(_RAIL) + f"[[experiments.guardrails]]\n{_RAIL}\n", "experiments.ranker.guardrails[1].metric", "once"),
 ]

@@ -19,7 +19,7 @@ from monitor.inference import Comparison, Estimate, State, compare
 from monitor.retracing import looks, splits
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
 from monitor.verdicts import judge
-from tests.unit.test_verdicts import BETTER, FIRST, SENSITIVE, Seen, after, crowd, stored
+from tests.unit.test_verdicts import BETTER, FIRST, PARTED, SENSITIVE, UNLIKE, Seen, after, crowd, stored
 
 HOUR = FIRST * 24
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -372,6 +372,32 @@ class TestTheSplit:
         """With what it means."""
         seen = [*crowd("control", 2.0, 800), *crowd("treatment", 2.5, 400, seed=2)]
         assert "the split is not the intended one" in Page(html(told(seen, after(14)))).text
+
+
+class TestParts:
+    """For whom, and for how long."""
+
+    def test_have_a_plot_and_a_table_each(self) -> None:
+        """What is shown is marked; parts without students stand there all the same."""
+        page = Page(html(told(UNLIKE, after(14), PARTED)))
+        assert {"effect of treatment by category", "effect of treatment by days since first exposure"} <= {
+            *page.plots()
+        }
+        assert "For whom?" in page.text
+        assert "Does it last?" in page.text
+        assert re.search(r"fractions 1\.\d+ 2\.\d+ \+0\.\d+ \+0\.\d+ \+\d\.\d+ 300 \+ 300", page.text)
+        assert "other – – – – – 0 + 0" in page.text
+
+    def test_are_absent_where_they_are_not_kept(self) -> None:
+        """Not even a headline."""
+        text = Page(html(SHIPPED)).text
+        assert "For whom?" not in text
+        assert "Does it last?" not in text
+
+    def test_few_students_are_not_shown(self) -> None:
+        """Neither in the table nor in the plot."""
+        page = html(told(UNLIKE, after(14), PARTED, least=301))
+        assert 'effect of treatment by category"' not in page
 
 
 class TestDefinitions:

@@ -18,7 +18,7 @@ from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, s
 from monitor.inference import State
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.verdicts import judge
-from tests.unit.test_verdicts import BETTER, SENSITIVE, after, stored
+from tests.unit.test_verdicts import BETTER, PARTED, SENSITIVE, UNLIKE, after, stored
 
 ROOT = Path(__file__).parents[2]
 ABSENT = DecayedMean(None, None, None, None, None)
@@ -162,11 +162,25 @@ class TestVerdicts:
         assert 'abmonitor_crossover_students{experiment="ranker"} 2.0' in lines
         assert any(line.startswith("abmonitor_days_to_resolve{") for line in lines)
 
+    def test_guardrails_have_their_state_and_bounds(self) -> None:
+        """Of four states one is 1; none of it is said on few students."""
+        lines = [line for line in _exposed(_judged()) if line.startswith("abmonitor_guardrail{")]
+        assert len(lines) == 4
+        assert [line for line in lines if line.endswith(" 1.0")] == [line for line in lines if 'state="held"' in line]
+        judgement = _judged().experiments["ranker"].judgement
+        assert judgement is not None
+        (result,) = judgement.verdicts["treatment"].guardrails
+        labels = '{experiment="ranker",metric="rated_share",variant="treatment"}'
+        assert f"abmonitor_guardrail_harm_lower{labels} {result.least_harm}" in _exposed(_judged())
+        assert f"abmonitor_guardrail_harm_upper{labels} {result.most_harm}" in _exposed(_judged())
+        assert not [line for line in _exposed(_judged(), least=121) if line.startswith("abmonitor_guardrail")]
+
     def test_what_is_undefined_is_absent(self) -> None:
         """Nobody's window is over yet: no closed effect, no bounds, no days."""
         lines = _exposed(_judged(at_days=3))
         assert not [line for line in lines if 'estimand="closed"' in line or "days_to_resolve" in line]
         assert [line for line in lines if line.startswith("abmonitor_effect{")]
+        assert not [line for line in lines if line.startswith("abmonitor_guardrail_harm")]
 
     def test_effects_on_few_students_are_absent(self) -> None:
         """The verdict is not: it has its own rule."""
@@ -196,6 +210,20 @@ class TestVerdicts:
         assert b'"variants"' in _experiment(odd, "a/verdict")[2]
         assert b'"experiment": "a/verdict"' in _experiment(odd, "a/verdict/verdict")[2]
         assert _experiment(odd, "a")[0] == 404
+
+    def test_what_is_shown_within_parts_is_a_note(self) -> None:
+        """Of all segments and ages only those that are discovered; the command names the others, too."""
+        judgement = judge(PARTED, stored(PARTED, UNLIKE), after(14))
+        variants = {"treatment": CONTROL, "control": CONTROL}
+        experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, judgement)
+        said = [note for note in notes(experiment) if note.startswith("treatment, ")]
+        assert len(said) == 2
+        assert said[0].startswith("treatment, first question in fractions: dcg@5 +")
+        assert said[1].startswith("treatment, days since the first answer: 0: dcg@5 +")
+        out = io.StringIO()
+        Console(file=out, width=120).print(render_verdicts(experiment))
+        assert re.search(r"first question in geometry: .*; not shown", out.getvalue())
+        assert re.search(r"days since first answer 0: .*; shown", out.getvalue())
 
     def test_status_and_page_say_the_state_in_a_sentence(self) -> None:
         """Above what else a reader should know."""

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from monitor.aggregates import Floats
+from monitor.aggregates import AGES, Floats
 from monitor.inference import (
-    AGES,
     SHOWN_UNITS,
     Comparison,
     Estimate,

@@ -19,6 +19,7 @@ _CHANGES = st.lists(
     st.tuples(
         st.integers(0, 9).map(lambda day: (20_000 + day) * DAY_MS + 5),
         st.integers(0, 2),
+        st.integers(-1, 101),
         st.tuples(st.integers(-2, 2), st.integers(-1, 1), st.integers(-(2**40), 2**62), st.integers(0, 1)),
     ),
     min_size=1,
@@ -26,16 +27,16 @@ _CHANGES = st.lists(
 )
 
 
-def _student(changes: list[tuple[int, int, tuple[int, ...]]]) -> Student:
-    student = Student(changes[0][0], changes[0][1], WIDTH)
-    for at_ms, variant, difference in changes:
-        student.add(at_ms, variant, difference, DAYS)
+def _student(changes: list[tuple[int, int, int, tuple[int, ...]]]) -> Student:
+    student = Student(changes[0][0], changes[0][1], WIDTH, 0, changes[0][2])
+    for at_ms, variant, category, difference in changes:
+        student.add(at_ms, variant, category, difference, DAYS)
     return student
 
 
 @given(_CHANGES, st.randoms(use_true_random=False))
 def test_order_does_not_matter_and_bytes_say_it_all(
-    changes: list[tuple[int, int, tuple[int, ...]]], chance: random.Random
+    changes: list[tuple[int, int, int, tuple[int, ...]]], chance: random.Random
 ) -> None:
     """Also where what changes a response arrives before the response itself."""
     once = _student(changes).encode()
@@ -56,7 +57,7 @@ def test_a_student_whom_many_share_fits_and_leaves_nothing_behind(points: int) -
     """A guest's id, say; each difference is a whole number that float64 holds, as the commit script wants it."""
     tally = Tally(Layout(1, (30,)), [])
     sums = [3 * 10**6, 3 * 10**6, points << 30, 0]
-    tally.add_anonymous(1, 0, 0, sums)
+    tally.add_anonymous(1, 0, 0, -1, sums)
     assert all(0 <= each < 2**53 for record in (*tally.units.values(), *tally.cohorts.values()) for each in record)
-    tally.add_anonymous(-1, 0, 0, sums)
+    tally.add_anonymous(-1, 0, 0, -1, sums)
     assert not any(each for record in (*tally.units.values(), *tally.cohorts.values()) for each in record)

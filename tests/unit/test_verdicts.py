@@ -40,6 +40,8 @@ class Seen(NamedTuple):
     rated: int = 1
     alike: int = 1
     """So many students are all like this."""
+    category: int = -1
+    """Place of the first response's category, -1 for none."""
 
 
 def stored(experiment: ExperimentSettings, seen: Sequence[Seen], **more: Any) -> StoredStudents:
@@ -53,7 +55,7 @@ def stored(experiment: ExperimentSettings, seen: Sequence[Seen], **more: Any) ->
         units[each.variant] += unit_terms(layout, sums)[0] * each.alike
         units[each.variant][0] += each.alike
         cohort = cohorts[each.variant].setdefault(each.day, np.zeros(layout.cohort_width, dtype=np.int64))
-        cohort += cohort_terms(layout, sums)[0] * each.alike
+        cohort += cohort_terms(layout, sums, each.category)[0] * each.alike
         cohort[0] += each.alike
     newest_ms = max((each.day * DAY + DAY // 2 for each in seen), default=None)
     return StoredStudents(**{"units": units, "cohorts": cohorts, "newest_ms": newest_ms, **more})
@@ -80,6 +82,15 @@ def decided(**settings: Any) -> ExperimentSettings:
 
 BETTER = [*crowd("control", 1.5, seed=1), *crowd("treatment", 2.0, seed=2)]
 SENSITIVE = decided(mde=0.3, guardrails=(GuardrailSettings("rated_share", "down", 0.05),))
+PARTED = replace(SENSITIVE, categories=("geometry", "fractions"), novelty=True)
+"""Effects by category, in the order fractions, geometry, other; and by days since first exposure."""
+UNLIKE = [
+    *(each._replace(category=0) for each in crowd("control", 1.5, 300, seed=1)),
+    *(each._replace(category=0) for each in crowd("treatment", 2.3, 300, seed=2)),
+    *(each._replace(category=1) for each in crowd("control", 1.5, 300, seed=3)),
+    *(each._replace(category=1) for each in crowd("treatment", 1.5, 300, seed=4)),
+]
+"""An effect in fractions and none in geometry."""
 
 
 class TestClosedStudents:
@@ -369,3 +380,44 @@ def _arms(judgement: Judgement, metric: str) -> tuple[Any, Any]:
 def _estimates(comparison: Mapping[str, Any]) -> dict[str, Any]:
     arms: Arms = msgspec.convert({key: comparison[key] for key in ("control", "treatment")}, Arms)
     return {"control": arms.control, "treatment": arms.treatment}
+
+
+class TestParts:
+    """Where the effect differs; for looking."""
+
+    def test_the_segment_with_the_effect_is_found_and_the_other_is_not(self) -> None:
+        """Intervals exclude 0 where a segment is discovered, and only there; empty segments say nothing."""
+        found = {
+            each.name: each for each in judge(PARTED, stored(PARTED, UNLIKE), after(14)).parts["treatment"].segments
+        }
+        assert list(found) == ["none", "fractions", "geometry", "other"]
+        assert [name for name, each in found.items() if each.discovered] == ["fractions"]
+        lower, upper = found["geometry"].comparison.lower, found["geometry"].comparison.upper
+        assert lower is not None
+        assert upper is not None
+        assert lower < 0 < upper
+        assert (found["fractions"].comparison.lower or 0) > 0
+        assert found["other"].comparison.control.units == 0
+
+    def test_an_age_counts_once_it_is_over(self) -> None:
+        """Of the first day, students of days whose next midnight is a feedback window ago."""
+        held = stored(PARTED, UNLIKE)
+        ages = judge(PARTED, held, after(2)).parts["treatment"].ages
+        assert [each.comparison.control.units for each in ages] == [60, 0, 0, 0, 0]
+        ages = judge(PARTED, held, after(2) - 1).parts["treatment"].ages
+        assert [each.comparison.control.units for each in ages] == [0, 0, 0, 0, 0]
+
+    def test_the_verdict_does_not_depend_on_them(self) -> None:
+        """The same students, with and without."""
+        with_parts = judge(PARTED, stored(PARTED, UNLIKE), after(14)).verdicts["treatment"]
+        assert with_parts == judge(SENSITIVE, stored(SENSITIVE, UNLIKE), after(14)).verdicts["treatment"]
+
+    def test_json_has_them_and_nothing_where_they_are_not_kept(self) -> None:
+        """By treatment, with everything that a comparison says."""
+        printed = json.loads(json.dumps(judge(PARTED, stored(PARTED, UNLIKE), after(14)).to_json()))
+        fractions = printed["segments"]["treatment"][1]
+        assert (fractions["segment"], fractions["discovered"]) == ("fractions", True)
+        assert fractions["control"]["units"] == 300
+        assert [each["approximate"] for each in printed["novelty"]["treatment"]] == [False] * 4 + [True]
+        plain = judge(SENSITIVE, stored(SENSITIVE, UNLIKE), after(14)).to_json()
+        assert (plain["segments"], plain["novelty"]) == ({"treatment": []}, {"treatment": []})
