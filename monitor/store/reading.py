@@ -28,7 +28,9 @@ from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
-from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+from monitor.store.traffic import hours_before, read_traffic
+from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
+from monitor.traffic import HOUR_MS
 from monitor.verdicts import StoredStudents, judge, shares_at
 
 _MOST_KINDS = 50
@@ -119,12 +121,17 @@ class Reader:
             # A server that was started again may have lost commits: what came of them must not be believed.
             memory = Memory(runs)
         self._memory = memory
+        until_ms = log.newest_ms + 1
+        if as_of_ms is not None and as_of_ms < log.newest_ms:
+            # The hour that the time cuts through holds what came after it as well.
+            until_ms = as_of_ms // HOUR_MS * HOUR_MS
+        traffic = self._traffic(arms, until_ms)
         judged_ms = min(at_ms, log.newest_ms) if as_of_ms is not None else log.newest_ms
         self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
             own = [arm for arm in arms if arm.experiment is experiment]
-            by_name = {arm.name: self._variant(arm, means) for arm in own}
+            by_name = {arm.name: self._variant(arm, means, traffic[arm.number, arm.variant]) for arm in own}
             experiments[experiment.name] = ExperimentSummary(
                 name=experiment.name,
                 control=experiment.control,
@@ -215,6 +222,15 @@ class Reader:
                     for day, part in zip(arm.cohorts, stored, strict=True):
                         _add_record(arm.cohorts[day], shard.keys.cohort(arm.number, arm.variant, day), part)
 
+    def _traffic(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], TrafficSummary]:
+        """Return every variant's traffic, over all time and in the hours before `until_ms`."""
+        hours = hours_before(until_ms)
+        flows = read_traffic(self.store, [(arm.number, arm.variant) for arm in arms], hours)
+        since_ms = hours.start * HOUR_MS
+        return {
+            place: TrafficSummary(each.everything, each.recent, since_ms, until_ms) for place, each in flows.items()
+        }
+
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
         with unavailable(self._settings.store):
@@ -249,7 +265,9 @@ class Reader:
             (place.number, place.variant, place.decay.name): own for (place, _), own in zip(places, means, strict=True)
         }
 
-    def _variant(self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]]) -> VariantSummary:
+    def _variant(
+        self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]], traffic: TrafficSummary
+    ) -> VariantSummary:
         responses, rated = int(arm.responses[0]), int(arm.responses[2])
         layout = self._layouts[arm.experiment.name]
         metrics = {}
@@ -283,6 +301,7 @@ class Reader:
             last_response_at_ms=arm.last_response_ms,
             last_event_at_ms=arm.last_event_ms,
             metrics=metrics,
+            traffic=traffic,
         )
 
 

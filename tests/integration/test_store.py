@@ -349,7 +349,10 @@ class TestSweep:
         progress.see_ends({"t:0": 2})
         progress.advanced([Advance("t:0", 2, Position(2, later))])
         Sweeper(store, [engine._experiments[1]]).sweep(progress)
-        assert len(list(store.client.scan_iter(store.keys.prefix + b"b:1:0:1h:*"))) == 1
+        for name in (b"b:1:0:1h:*", b"g:1:0:*", b"v:1:0:*"):
+            assert len(list(store.client.scan_iter(store.keys.prefix + name))) == 1
+        for index in (store.keys.traffic_hours(1, 0), store.keys.category_days(1, 0)):
+            assert store.client.hlen(index) == 1
         summary = bench.reader.summary().experiments["ranker"].variants["control"]
         assert summary.responses == 2
 

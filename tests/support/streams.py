@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from hypothesis import strategies as st
 
 from monitor.config import DecaySpec, ExperimentSettings, MetricSpec, Settings
@@ -25,6 +26,7 @@ EXPERIMENT = ExperimentSettings(
         MetricSpec("p@3", "p", 3),
     ),
     grades={"rating": "score", "helpful": 4.0, "watched": ((0.1, 1.0), (0.5, 2.0), (0.9, 4.0))},
+    categories=("fractions", "algebra"),
     decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
 )
 SETTINGS = Settings((EXPERIMENT,))
@@ -53,6 +55,8 @@ def _response(draw: st.DrawFn, number: int) -> Response:
         items=tuple(f"video-{item}" for item in items),
         ranks=None if positions == list(range(1, count + 1)) else tuple(positions),
         user_id=f"student-{student}" if student else None,
+        category=draw(st.sampled_from(["algebra", "fractions", "poetry", None])),
+        latency_ms=draw(st.sampled_from([None, 0, 49.6, 50, 700, 61_000])),
     )
 
 
@@ -93,6 +97,11 @@ def streams(draw: st.DrawFn, largest: int = 25) -> list[Response | Feedback]:
     for number in range(draw(st.integers(1, largest))):
         response = draw(_response(number))
         events.append(response)
+        if draw(st.integers(0, 7)) == 0:
+            # The same moment, told in another way: one of both stands.
+            events.append(
+                msgspec.structs.replace(response, latency_ms=draw(st.sampled_from([None, 120])), category="fractions")
+            )
         events += draw(_reactions(response))
     return events
 
