@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from grafana.panels import GREEN, JSON, RED, YELLOW, graph, stat, steps
+from grafana.panels import GREEN, JSON, RED, YELLOW, dashed, graph, stat, steps
 
 WINDOW: Final = "30m"
 QUANTILES: Final = (0.5, 0.95, 0.99)
@@ -77,3 +77,44 @@ def panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> list[JSON]:
             overrides=overrides(),
         ),
     ]
+
+
+def category_panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> list[JSON]:
+    """Return the panels of what the answers are about; they are empty where no categories are declared."""
+    responses = f"max by (variant, category) (abmonitor_category_responses{_SELECTOR})"
+    total = f"sum by (variant) ({responses})"
+    return [
+        graph(
+            "Categories: distance from the reference",
+            "Jensen-Shannon distance between the categories of the last whole UTC day and those of the reference (by"
+            " default the experiment's first seven days), and dashed what chance alone exceeds about once in as many"
+            " days as alpha says. Above its dashed line what the variant is asked, or what it takes questions for, has"
+            " changed: see “category-drift” in the runbook. A step at midnight is a new day. Empty where no categories"
+            " are declared.",
+            [
+                *arms(_drift("distance")),
+                *arms(_drift("threshold"), "threshold", legend="{{variant}}, threshold"),
+            ],
+            unit="short",
+            decimals=3,
+            minimum=0,
+            size=(12, 8),
+            overrides=(*overrides("A", "threshold"), dashed("threshold"), dashed("threshold, control")),
+        ),
+        graph(
+            "Categories of the last whole day",
+            "Share of each category in the responses of the last whole UTC day, the control dashed. Compare the"
+            " variants: the same questions reach both. If one category grows for one variant only, that variant"
+            " classifies differently.",
+            arms(f"{responses} / on (variant) group_left () ({total} > 0)", legend="{{category}}, {{variant}}"),
+            unit="percentunit",
+            decimals=1,
+            minimum=0,
+            size=(12, 8),
+            overrides=(dashed("A, control"),),
+        ),
+    ]
+
+
+def _drift(what: str) -> str:
+    return f'max by (variant) (abmonitor_drift_{what}{{experiment="$experiment", measure="js"}})'

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from monitor.attribution import DAY_MS
+from monitor.drift import DayDrift
 from monitor.traffic import Flow
 from monitor.verdicts import Judgement
 
@@ -94,6 +96,8 @@ class VariantSummary:
     metrics: Mapping[str, MetricSummary]
     traffic: TrafficSummary | None = None
     """None where nobody asked for it."""
+    categories: DayDrift | None = None
+    """None where no categories are declared, or a day or its reference is missing."""
 
     @property
     def rated_share(self) -> float | None:
@@ -187,7 +191,18 @@ def _variant_json(variant: VariantSummary, recent: int) -> dict[str, Any]:
         "last_response_at": None if variant.last_response_at_ms is None else iso(variant.last_response_at_ms),
         "last_event_at": None if variant.last_event_at_ms is None else iso(variant.last_event_at_ms),
         **({} if variant.traffic is None else {"traffic": variant.traffic.to_json(others=recent)}),
+        **({} if variant.categories is None else {"categories": _categories_json(variant.categories)}),
         "metrics": {name: _metric_json(metric) for name, metric in variant.metrics.items()},
+    }
+
+
+def _categories_json(found: DayDrift) -> dict[str, Any]:
+    return {
+        "day": iso(found.day * DAY_MS)[:10],
+        "counts": dict(found.counts),
+        "reference": dict(found.reference),
+        "responses_per_student": found.responses_per_student,
+        "drift": found.drift.to_json(),
     }
 
 

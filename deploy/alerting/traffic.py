@@ -128,4 +128,29 @@ ALERTS: Final = (
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
+    Alert(
+        name="AbMonitorCategoryDrift",
+        concern="category-drift",
+        severity="warning",
+        team="product",
+        # Both distances have to say so: they err on different sides where categories are rare.
+        expr="""
+        min by (experiment, variant) (
+          max by (experiment, variant, measure) (abmonitor_drift_distance)
+          > bool
+          max by (experiment, variant, measure) (abmonitor_drift_threshold)
+        ) == 1
+        and on (experiment)
+        (time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)
+        """,
+        pending="10m",
+        keep="1h",
+        summary="What {{ $labels.variant }} ({{ $labels.experiment }}) answers about has changed",
+        description="The categories of the last whole day are further from those of the reference than chance explains,"
+        " by both distances. Either students ask something else, or the variant takes their questions for something"
+        " else.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
 )

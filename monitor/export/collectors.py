@@ -78,6 +78,24 @@ _EXPERIMENTS: Final = (
     ),
     Exported("abmonitor_empty_responses", "gauge", _ARM, "Responses without any item"),
     Exported("abmonitor_response_latency_seconds", "histogram", _ARM, "How long the bot took, as responses say"),
+    Exported(
+        "abmonitor_category_responses",
+        "gauge",
+        (*_ARM, "category"),
+        "Responses of the last whole UTC day by declared category, other and none",
+    ),
+    Exported(
+        "abmonitor_drift_distance",
+        "gauge",
+        (*_ARM, "measure"),
+        "How far the categories of the last whole UTC day are from their reference",
+    ),
+    Exported(
+        "abmonitor_drift_threshold",
+        "gauge",
+        (*_ARM, "measure"),
+        "What chance exceeds on a share alpha of all days",
+    ),
     Exported("abmonitor_intended_share", "gauge", _ARM, "Share of students that the variant is meant to get"),
     Exported(
         "abmonitor_experiment_start_timestamp_seconds",
@@ -189,6 +207,14 @@ def _add_traffic(add: Add, arm: list[str], variant: VariantSummary) -> None:
             add(f"variant_last_{what}_timestamp_seconds", arm, at_ms / 1000)
     if variant.traffic is not None:
         add("empty_responses", arm, variant.traffic.everything.empty)
+    if variant.categories is not None:
+        for category, count in variant.categories.counts.items():
+            add("category_responses", [*arm, category], count)
+        drift = variant.categories.drift
+        for measure, distance in (("psi", drift.psi), ("js", drift.js)):
+            if distance is not None:
+                add("drift_distance", [*arm, measure], distance.value)
+                add("drift_threshold", [*arm, measure], distance.threshold)
 
 
 def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary) -> None:

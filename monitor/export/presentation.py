@@ -97,6 +97,7 @@ def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) ->
         row("last event", "traffic", lambda each: age(each.last_event_at_ms, now_ms)),
         row("last response", "traffic", lambda each: age(each.last_response_at_ms, now_ms)),
         *_traffic_rows(variants),
+        *_drift_rows(variants),
     ]
     for kind in sorted({kind for variant in variants for kind in variant.responses_with_feedback}):
         counts = [variant.responses_with_feedback.get(kind, 0) for variant in variants]
@@ -126,6 +127,16 @@ def _traffic_rows(variants: list[VariantSummary]) -> list[Row]:
             seconds = tuple(_seconds(each.recent.latency_s(part)) for each in recent)
             table.append(Row(f"latency p{part * 100:.0f}", seconds, tuple(known), "traffic"))
     return table
+
+
+def _drift_rows(variants: list[VariantSummary]) -> list[Row]:
+    """Return how far the categories of the last whole day are from their reference, where that is known."""
+    found = [None if each.categories is None else each.categories.drift.js for each in variants]
+    if not any(found):
+        return []
+    values = tuple(ABSENT if each is None else f"{each.value:.3f}" for each in found)
+    details = tuple("" if each is None else "changed" if each.exceeded else f"< {each.threshold:.3f}" for each in found)
+    return [Row("category drift", values, details, "traffic")]
 
 
 def _seconds(value: float | None) -> str:
@@ -199,6 +210,8 @@ def notes(experiment: ExperimentSummary) -> list[str]:
         )
     if any(variant.traffic is not None for variant in experiment.variants.values()):
         found.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
+    if any(variant.categories is not None for variant in experiment.variants.values()):
+        found.append("Category drift: Jensen-Shannon distance of the last whole UTC day from the reference.")
     found.append(
         "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
     )

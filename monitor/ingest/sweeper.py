@@ -85,4 +85,6 @@ class Sweeper:
                     drop(keys.chunks(number, variant, decay.name), chunk, oldest)
                 hour, day = partial(keys.traffic_hour, number, variant), partial(keys.categories, number, variant)
                 drop(keys.traffic_hours(number, variant), hour, oldest_ms // HOUR_MS)
-                drop(keys.category_days(number, variant), day, oldest_ms // DAY_MS)
+                reference = experiment.settings.drift.reference
+                first = reference if isinstance(reference, int) else 0
+                drop(keys.category_days(number, variant), day, oldest_ms // DAY_MS, first)

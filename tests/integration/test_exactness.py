@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Layout, join_limbs
 from monitor.config import ExperimentSettings, Settings, StoreSettings
+from monitor.drift import DayDrift
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import Engine
@@ -150,12 +151,17 @@ def test_the_summary_is_what_a_straightforward_recomputation_says(
                     measured.decayed[decay.name].mean,
                     measured.decayed[decay.name].effective_count,
                 )
-        _check_traffic(bench, name, found.traffic, [each.response for each in own], summary.as_of_ms)
+        _check_traffic(bench, name, found.traffic, found.categories, [each.response for each in own], summary.as_of_ms)
     _check_units(bench, judged)
 
 
 def _check_traffic(
-    bench: Bench, variant: str, found: TrafficSummary | None, own: Sequence[Response], as_of_ms: int
+    bench: Bench,
+    variant: str,
+    found: TrafficSummary | None,
+    found_day: DayDrift | None,
+    own: Sequence[Response],
+    as_of_ms: int,
 ) -> None:
     """Compare counts, latencies and categories with those of the oracle's responses."""
     assert found is not None
@@ -176,6 +182,21 @@ def _check_traffic(
             record[: len(stored) // 8] += np.frombuffer(bytes(stored), dtype=">i8")
         places = [category(EXPERIMENT, each) for each in own if each.timestamp_ms // DAY == day]
         assert record.tolist() == [places.count(place) for place in (0, 1, 2, -1)]
+    _check_day(found_day, own, as_of_ms // DAY - 1)
+
+
+def _check_day(found: DayDrift | None, own: Sequence[Response], day: int) -> None:
+    """Compare what is said of the last whole day against the first one with the oracle's responses."""
+    names = [*sorted(EXPERIMENT.categories), "other", "none"]
+    days = {each.timestamp_ms // DAY for each in own}
+    if not days or min(days) >= day or day not in days:
+        assert found is None
+        return
+    assert found is not None
+    for at, counts in ((day, found.counts), (min(days), found.reference)):
+        places = [category(EXPERIMENT, each) for each in own if each.timestamp_ms // DAY == at]
+        expected = [places.count(place) for place in (0, 1, 2, -1)]
+        assert [counts.get(name, 0) for name in names] == expected
 
 
 def _kinds(judged: Sequence[Judged]) -> dict[str, int]:
