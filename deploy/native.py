@@ -32,6 +32,7 @@ MODULES = [
     "store/rows.py",
     "students.py",
     "tally.py",
+    "traffic.py",
 ]
 
 

@@ -8,7 +8,7 @@ The control is asked for by queries of its own, so that it is grey whatever its 
 
 from __future__ import annotations
 
-from grafana import boards, decision, pipeline, variables
+from grafana import boards, decision, pipeline, traffic, variables
 from grafana.panels import (
     GREEN,
     JSON,
@@ -400,6 +400,8 @@ def board() -> JSON:
         sections=[
             ("Comparison", panels()),
             ("Decision", decision_panels()),
+            ("Traffic and responsiveness", traffic.panels(arms, colors)),
+            ("Categories", traffic.category_panels(arms, colors)),
             ("Students, feedback and traffic", evidence()),
         ],
         marks=[boards.alerts(EXPERIMENT), *boards.milestones(EXPERIMENT)],

@@ -34,8 +34,10 @@ properties of the population stability index", Journal of Risk Model Validation 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -44,6 +46,10 @@ from numpy.typing import NDArray
 Counts: TypeAlias = Mapping[str, int]
 """Cell (a category, an item) → observations."""
 _Table: TypeAlias = NDArray[np.float64]
+
+SMALLEST_ALPHA: Final = 1 / 2000
+"""What can be told from `DRAWS` deals."""
+DRAWS: Final = 1999
 
 _PSEUDO: Final = 0.5
 _DIGITS: Final = 12
@@ -108,7 +114,7 @@ def js_distance(counts: Counts, reference: Counts) -> float | None:
     return _distance(_js, counts, reference)
 
 
-def drift(counts: Counts, reference: Counts, *, alpha: float = 0.01, draws: int = 1999, seed: int = 0) -> Drift:
+def drift(counts: Counts, reference: Counts, *, alpha: float = 0.01, draws: int = DRAWS, seed: int = 0) -> Drift:
     """Return both distances with their thresholds; the observations are dealt out `draws` times, starting from `seed`.
 
     p = (1 + number of draws at least as far)/(draws + 1): never 0, and right in finite samples (Davison & Hinkley 1997,
@@ -183,3 +189,60 @@ def _table(counts: Counts, reference: Counts) -> _Table:
                 raise ValueError(f"the count of {cell!r} is {count!r}, expected at least 0")
     cells = sorted(cell for cell in {*counts, *reference} if counts.get(cell) or reference.get(cell))
     return np.array([[side.get(cell, 0) for cell in cells] for side in (counts, reference)], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class DayDrift:
+    """The newest whole UTC day of a variant against its reference; days are counted from 1970."""
+
+    day: int
+    counts: Counts
+    """Responses of that day by category."""
+    reference: Counts
+    responses_per_student: float
+    """By which both were divided before they were compared."""
+    drift: Drift
+
+
+def day_drift(
+    days: Mapping[int, Counts], today: int, reference: int | Counts, *, responses_per_student: float, alpha: float
+) -> DayDrift | None:
+    """Return the drift of the last whole day before `today`; None where it, or what it is compared with, is missing.
+
+    `reference` is a number of days, the first ones that there are, or counts. A day is looked at once it is over:
+    whoever looks at every minute of it looks many times.
+
+    Responses of one student are alike, so counts are divided by `responses_per_student`, rounded half to even, before
+    they are dealt out: as many independent observations are left as there would be if students always asked the same.
+    That is the most careful assumption. For clusters of different size it is Σm²/Σm and not the mean (Kish, "Survey
+    sampling", 1965, section 8.2: the design effect 1 + (m − 1)ρ at ρ = 1). ValueError: fewer than one.
+
+    >>> found = day_drift({1: {"a": 80, "b": 20}, 8: {"a": 20, "b": 80}}, 9, 7, responses_per_student=2.0, alpha=0.01)
+    >>> found.drift.observations, found.drift.psi.exceeded
+    (50, True)
+    """
+    if responses_per_student < 1:
+        raise ValueError(f"{responses_per_student!r} responses per student, expected at least 1")
+    day = today - 1
+    counts = days.get(day, {})
+    if isinstance(reference, int):
+        first = min((each for each, held in days.items() if any(held.values())), default=today)
+        if day < first + reference:
+            return None
+        total = Counter[str]()
+        for each in range(first, first + reference):
+            total.update(days.get(each, {}))
+        reference = total
+    if not any(counts.values()) or not any(reference.values()):
+        return None
+    thinned = [
+        tuple(sorted((cell, round(n / responses_per_student)) for cell, n in side.items()))
+        for side in (counts, reference)
+    ]
+    return DayDrift(day, counts, reference, responses_per_student, _remembered(*thinned, alpha))
+
+
+@lru_cache(maxsize=1024)
+def _remembered(counts: tuple[tuple[str, int], ...], reference: tuple[tuple[str, int], ...], alpha: float) -> Drift:
+    """Return the drift of sorted counts; every scrape asks for those of the same day."""
+    return drift(dict(counts), dict(reference), alpha=alpha)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from monitor.attribution import DAY_MS
+from monitor.drift import DayDrift
+from monitor.traffic import Flow
 from monitor.verdicts import Judgement
 
 _BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
@@ -38,6 +41,43 @@ class MetricSummary:
     """How many times more the mean varies because students give several responses; None where that is not known."""
 
 
+_QUANTILES: Final = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficSummary:
+    """How much one variant is used and how it answers."""
+
+    everything: Flow
+    """Over all time."""
+    recent: Flow
+    """Since `since_ms`."""
+    since_ms: int
+    until_ms: int
+
+    @property
+    def responses_per_second(self) -> float:
+        """Recent ones; by event time."""
+        return self.recent.responses * 1000 / (self.until_ms - self.since_ms)
+
+    def to_json(self, *, others: int) -> dict[str, Any]:
+        """Return the object of `status --json`; `others` are the recent responses of the whole experiment."""
+        recent = self.recent
+        return {
+            "since": iso(self.since_ms),
+            "until": iso(self.until_ms),
+            "responses": recent.responses,
+            "responses_per_second": self.responses_per_second,
+            "used": recent.responses > 0 if others else None,
+            "empty_share": recent.empty_share,
+            "empty_responses": self.everything.empty,
+            "latency": {
+                "count": sum(recent.latencies),
+                **{f"p{share}": recent.latency_s(share / 100) for share in _QUANTILES},
+            },
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class VariantSummary:
     """One variant."""
@@ -54,6 +94,10 @@ class VariantSummary:
     last_response_at_ms: int | None
     last_event_at_ms: int | None
     metrics: Mapping[str, MetricSummary]
+    traffic: TrafficSummary | None = None
+    """None where nobody asked for it."""
+    categories: DayDrift | None = None
+    """None where no categories are declared, or a day or its reference is missing."""
 
     @property
     def rated_share(self) -> float | None:
@@ -83,11 +127,12 @@ class ExperimentSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of `status --json` for this experiment."""
+        recent = sum(each.traffic.recent.responses for each in self.variants.values() if each.traffic is not None)
         return {
             "control": self.control,
             "primary": self.primary,
             "crossovers": self.crossovers,
-            "variants": {name: _variant_json(variant) for name, variant in self.variants.items()},
+            "variants": {name: _variant_json(variant, recent) for name, variant in self.variants.items()},
             **self.judged_json(),
         }
 
@@ -133,7 +178,8 @@ def iso(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _variant_json(variant: VariantSummary) -> dict[str, Any]:
+def _variant_json(variant: VariantSummary, recent: int) -> dict[str, Any]:
+    """Return the object of one variant of an experiment that had so many recent responses."""
     return {
         "responses": variant.responses,
         "rated_responses": variant.rated_responses,
@@ -144,7 +190,19 @@ def _variant_json(variant: VariantSummary) -> dict[str, Any]:
         "responses_with_feedback": dict(variant.responses_with_feedback),
         "last_response_at": None if variant.last_response_at_ms is None else iso(variant.last_response_at_ms),
         "last_event_at": None if variant.last_event_at_ms is None else iso(variant.last_event_at_ms),
+        **({} if variant.traffic is None else {"traffic": variant.traffic.to_json(others=recent)}),
+        **({} if variant.categories is None else {"categories": _categories_json(variant.categories)}),
         "metrics": {name: _metric_json(metric) for name, metric in variant.metrics.items()},
+    }
+
+
+def _categories_json(found: DayDrift) -> dict[str, Any]:
+    return {
+        "day": iso(found.day * DAY_MS)[:10],
+        "counts": dict(found.counts),
+        "reference": dict(found.reference),
+        "responses_per_student": found.responses_per_student,
+        "drift": found.drift.to_json(),
     }
 
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import yaml
 
-from deploy.alerting import operations, product
+from deploy.alerting import operations, product, traffic
 from deploy.alerting.compression import compressed_group
 from deploy.alerting.rules import JSON, Addresses, Group
 
 RULES = Path(__file__).parents[1] / "prometheus" / "rules" / "ab-monitor.yml"
 HEADER = "# Made by python -m deploy.alerting.generate: change deploy/alerting/, not this file.\n"
 GROUPS = (
-    Group("ab-monitor-recorded", recordings=(*product.RECORDINGS, *operations.RECORDINGS)),
+    Group("ab-monitor-recorded", recordings=(*product.RECORDINGS, *operations.RECORDINGS, *traffic.RECORDINGS)),
     Group("ab-monitor-operations", alerts=operations.ALERTS),
-    Group("ab-monitor-product", alerts=product.ALERTS),
+    Group("ab-monitor-product", alerts=(*product.ALERTS, *traffic.ALERTS)),
 )
 """Every rule. A new alert is added to the `ALERTS` of its module, with a section in docs/runbook.md and a scenario."""
 

@@ -37,7 +37,7 @@ FEW_CROSSOVERS: Final = 10
 """So many students may share a device or a login."""
 
 _PRIMARY: Final = 'label_replace(abmonitor_experiment_info, "metric", "$1", "primary", "(.+)")'
-_CONTROL: Final = 'label_replace(abmonitor_experiment_info, "variant", "$1", "control", "(.+)")'
+CONTROL: Final = 'label_replace(abmonitor_experiment_info, "variant", "$1", "control", "(.+)")'
 _SERIES: Final = "experiment_variant_metric_decay:abmonitor_primary"
 MEAN: Final = f"{_SERIES}_mean:readable"
 ERROR: Final = f"{_SERIES}_standard_error:max"
@@ -55,7 +55,7 @@ def _of_control(series: str) -> str:
         max by (experiment, metric, decay) (
           {series}
           and on (experiment, variant)
-          {_CONTROL}
+          {CONTROL}
         )
     """
 
@@ -111,7 +111,7 @@ RECORDINGS: Final = (
         / on (experiment, metric, decay) group_left ()
         ({CONTROL_MEAN} > 0)
         unless on (experiment, variant)
-        {_CONTROL}
+        {CONTROL}
         """,
     ),
     Recording(
@@ -120,7 +120,7 @@ RECORDINGS: Final = (
         ({MEAN} - on (experiment, metric, decay) group_left () {CONTROL_MEAN})
         / -sqrt({ERROR} ^ 2 + on (experiment, metric, decay) group_left () {CONTROL_ERROR} ^ 2)
         unless on (experiment, variant)
-        {_CONTROL}
+        {CONTROL}
         """,
     ),
     # Traffic; a revision or a rebuild may lower the numbers, which is no traffic.

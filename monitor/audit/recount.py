@@ -23,15 +23,17 @@ import numpy as np
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms, oldest_chunk
 from monitor.attribution import DAY_MS, PENDING, Row
 from monitor.config import Settings
+from monitor.config.records import NONE, OTHER
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.differences import unpacked, write_tally
-from monitor.ingest.experiment import Experiment
+from monitor.ingest.differences import unpacked, write_tally, write_traffic
+from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.lanes import Unsettled
 from monitor.store import Commit, RedisStore, Shards, State, view_store
 from monitor.store.connection import unavailable
 from monitor.store.rows import decode_record, decode_row, decode_student
 from monitor.summary import iso
 from monitor.tally import Tally
+from monitor.traffic import LATENCY_BOUNDS_MS, Traffic
 
 _AT_ONCE: Final = 5_000
 _ATTEMPTS: Final = 3
@@ -40,6 +42,9 @@ _RESPONSES: Final = ("responses", "their offsets", "rated responses", "their off
 _PER_METRIC: Final = (
     "undefined {}", "their offsets", "Σ {}, low", "Σ {}, high", "Σ {}·offset, low", "Σ {}·offset, high",
     "Σ {}², low", "Σ {}², high",
+)  # fmt: skip
+_TRAFFIC: Final = (
+    "responses", "empty ones", "Σ latency (ms)", *(f"up to {bound} ms" for bound in LATENCY_BOUNDS_MS), "slower",
 )  # fmt: skip
 
 
@@ -143,18 +148,19 @@ class _Pass:
         for number, rows in by_experiment.items():
             experiment = self._by_number[number]
             self._findings.rows += len(rows)
-            tally = experiment.tally()
+            tally, traffic = experiment.tally(), experiment.traffic()
             for row in rows:
                 variant = row.arm & 255
                 self._newest_ms[row.arm] = max(self._newest_ms[row.arm], row.timestamp_ms)
                 value = experiment.rules.evaluate(row)
                 tally.add_response(1, variant, row.timestamp_ms, value.rated, value.values)
+                traffic.add(1, variant, row.timestamp_ms, not row.items, row.latency_ms, row.category)
                 if not row.student:
                     tally.add_anonymous(1, variant, row.timestamp_ms, row.category, value.sums)
                 for kind, reactions in value.kinds:
                     self._kinds[row.arm, kind] += reactions
                     self._kinds[row.arm, "+" + kind] += 1
-            self._add(experiment, tally)
+            self._add(experiment, tally, traffic)
 
     def _add_students(self, shard: RedisStore, experiment: Experiment, names: list[bytes]) -> None:
         tally = experiment.tally()
@@ -169,12 +175,13 @@ class _Pass:
                 known = self._totals.setdefault((experiment.number, variant), [0] * width)
                 for at, number in enumerate(student.totals(variant)):
                     known[at] += number
-        self._add(experiment, tally)
+        self._add(experiment, tally, experiment.traffic())
 
-    def _add(self, experiment: Experiment, tally: Tally) -> None:
+    def _add(self, experiment: Experiment, tally: Tally, traffic: Traffic) -> None:
         """Sum up what the worker would have written for these rows."""
         commit = Commit()
         write_tally(commit, self._keys, experiment.number, experiment.settings.decay, tally)
+        write_traffic(commit, self._keys, experiment.number, traffic)
         for key, packed in zip(commit.differences[::2], commit.differences[1::2], strict=True):
             known = self._expected[key]
             for index, difference in unpacked(packed):
@@ -202,15 +209,37 @@ class _Pass:
         held_ms = max(newest_ms, self._newest_ms[number << 8 | index])
         self._check(where, "all time", "newest response (ms)", newest_ms, held_ms)
         if self._swept[number]:
-            self._findings.unchecked.append(f"{name}: feedback kinds, because old responses are gone by design")
+            self._findings.unchecked.append(
+                f"{name}: feedback kinds and traffic over all time, because old responses are gone by design"
+            )
         else:
             self._compare(where, "all time", keys.responses(number, index), everything, _labels(experiment))
             self._compare_kinds(where, number, index)
+            key = keys.traffic(number, index)
+            self._compare(where, "traffic", key, self._vector(key), _TRAFFIC)
         if number in self._closed:
             self._findings.unchecked.append(f"{name}: sums over students, because the experiment is over")
         else:
             self._compare_students(where, experiment, index, everything)
         self._compare_buckets(where, experiment, index)
+        self._compare_traffic(where, experiment, index)
+
+    def _compare_traffic(self, where: tuple[str, str], experiment: Experiment, index: int) -> None:
+        """Compare the hours and days that are kept and of which all rows are held."""
+        number, keys, swept_ms = experiment.number, self._keys, self._swept[experiment.number]
+        newest_ms = max(shard.newest_response_ms(number, range(len(experiment.arms))) or 0 for shard in self._store)
+        names = sorted(experiment.settings.categories)
+        for kind, span_ms, index_of, record_of, labels in (
+            ("traffic", HOUR_MS, keys.traffic_hours, keys.traffic_hour, _TRAFFIC),
+            ("categories", DAY_MS, keys.category_days, keys.categories, (*names, OTHER, NONE)),
+        ):
+            oldest = (newest_ms - experiment.settings.retention_ms) // span_ms
+            for place in self._places(where, kind, index_of(number, index), record_of(number, index, 0)):
+                if place * span_ms >= swept_ms and place >= oldest:
+                    key = record_of(number, index, place)
+                    begins = iso(place * span_ms)
+                    labelled = [f"{kind} from {begins}: {label}" for label in labels]
+                    self._compare(where, kind, key, self._vector(key), labelled)
 
     def _compare_students(self, where: tuple[str, str], experiment: Experiment, index: int, everything: Ints) -> None:
         number, keys, swept_ms = experiment.number, self._keys, self._swept[experiment.number]

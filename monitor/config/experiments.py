@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
 from monitor.config.decisions import DECISION_KEYS, decision_from
+from monitor.config.drifting import drift_from
 from monitor.config.records import (
     NONE,
     OTHER,
@@ -28,7 +29,7 @@ from monitor.errors import ConfigError
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
-    "categories", "exposure_days", "novelty", *DECISION_KEYS,
+    "categories", "drift", "exposure_days", "novelty", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -89,6 +90,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         retention_ms=duration_ms(f"{where}.retention", table.get("retention", "30d")),
         decay=_decays(f"{where}.decay", table.get("decay", ["1h", "24h"])),
         categories=_categories(f"{where}.categories", table.get("categories", [])),
+        drift=drift_from(f"{where}.drift", table.get("drift", {})),
         exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
         novelty=switch(f"{where}.novelty", table.get("novelty", False)),
     )
@@ -245,8 +247,8 @@ def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     """Return what the stored aggregates of an experiment depend on, as JSON.
 
     Left out, because they only concern display, decisions or forgetting: control, shares, allowed_lateness, retention,
-    what is in `DecisionSettings`, but for what guardrails watch that needs sums of its own, and the primary metric,
-    unless parts of students have sums of just that.
+    what is in `DriftSettings` and `DecisionSettings`, but for what guardrails watch that needs sums of its own, and the
+    primary metric, unless parts of students have sums of just that.
     """
     gain = experiment.gain
     return {

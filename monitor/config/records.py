@@ -161,6 +161,16 @@ class DecisionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DriftSettings:
+    """What the categories of a day are compared with, read when they are: nothing stored depends on it."""
+
+    reference: int | Mapping[str, int] = 7
+    """The first days of the experiment, or responses by category."""
+    alpha: float = 0.01
+    """How often a day without a change may alarm, all variants together."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentSettings:
     name: str
     control: str
@@ -183,6 +193,7 @@ class ExperimentSettings:
     decay: tuple[DecaySpec, ...] = ()
     categories: tuple[str, ...] = ()
     """Values of a response's `category` that are told apart; all others are "other"."""
+    drift: DriftSettings = DriftSettings()
     exposure_days: int = 3
     """Length in UTC days of a student's closed window, from the day of first exposure."""
     novelty: bool = False

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.core import (
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from monitor.errors import DependencyUnavailable
@@ -62,6 +69,32 @@ _EXPERIMENTS: Final = (
         "gauge",
         _ARM,
         "Time of the variant's newest event, since 1970",
+    ),
+    Exported(
+        "abmonitor_variant_last_response_timestamp_seconds",
+        "gauge",
+        _ARM,
+        "Time of the variant's newest response, since 1970",
+    ),
+    Exported("abmonitor_empty_responses", "gauge", _ARM, "Responses without any item"),
+    Exported("abmonitor_response_latency_seconds", "histogram", _ARM, "How long the bot took, as responses say"),
+    Exported(
+        "abmonitor_category_responses",
+        "gauge",
+        (*_ARM, "category"),
+        "Responses of the last whole UTC day by declared category, other and none",
+    ),
+    Exported(
+        "abmonitor_drift_distance",
+        "gauge",
+        (*_ARM, "measure"),
+        "How far the categories of the last whole UTC day are from their reference",
+    ),
+    Exported(
+        "abmonitor_drift_threshold",
+        "gauge",
+        (*_ARM, "measure"),
+        "What chance exceeds on a share alpha of all days",
     ),
     Exported("abmonitor_intended_share", "gauge", _ARM, "Share of students that the variant is meant to get"),
     Exported(
@@ -133,11 +166,16 @@ class ExperimentsCollector(Collector):
             for each in _EXPERIMENTS
             if each.kind in _FAMILIES and each.labels
         }
+        latency = HistogramMetricFamily(
+            "abmonitor_response_latency_seconds", "How long the bot took, as responses say", labels=_ARM
+        )
         info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=["experiment"])
         for experiment in summary.experiments.values():
             info.add_metric([experiment.name], {"control": experiment.control, "primary": experiment.primary})
             self._add(families, experiment)
+            _add_latencies(latency, experiment)
         yield from families.values()
+        yield latency
         yield info
         yield GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", value=1)
 
@@ -155,8 +193,7 @@ class ExperimentsCollector(Collector):
             add("students", arm, variant.students)
             for kind, count in variant.feedback.items():
                 add("feedback", [*arm, kind], count)
-            if variant.last_event_at_ms is not None:
-                add("variant_last_event_timestamp_seconds", arm, variant.last_event_at_ms / 1000)
+            _add_traffic(add, arm, variant)
             if variant.students >= self._least:
                 _add_metrics(add, arm, variant)
         for name, share in experiment.intended_shares.items():
@@ -167,6 +204,37 @@ class ExperimentsCollector(Collector):
             add("crossover_students", [experiment.name], experiment.crossovers)
             few = {name for name, variant in experiment.variants.items() if variant.students < self._least}
             _add_judgement(add, experiment, experiment.judgement, few)
+
+
+def _add_traffic(add: Add, arm: list[str], variant: VariantSummary) -> None:
+    for what, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
+        if at_ms is not None:
+            add(f"variant_last_{what}_timestamp_seconds", arm, at_ms / 1000)
+    if variant.traffic is not None:
+        add("empty_responses", arm, variant.traffic.everything.empty)
+    if variant.categories is not None:
+        for category, count in variant.categories.counts.items():
+            add("category_responses", [*arm, category], count)
+        drift = variant.categories.drift
+        for measure, distance in (("psi", drift.psi), ("js", drift.js)):
+            if distance is not None:
+                add("drift_distance", [*arm, measure], distance.value)
+                add("drift_threshold", [*arm, measure], distance.threshold)
+
+
+def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary) -> None:
+    """Add each variant's histogram over all time.
+
+    A revision may lower it, which a histogram's readers take for a restart. Gauge histograms would be right, but the
+    text format has none, and in OpenMetrics their sum and count have names that `promtool` and boards do not know; so
+    it is read by `delta()`, as the other sums are.
+    """
+    for name, variant in experiment.variants.items():
+        if variant.traffic is None:
+            continue
+        flow = variant.traffic.everything
+        buckets = [("+Inf" if bound == math.inf else repr(bound), float(count)) for bound, count in flow.cumulative()]
+        family.add_metric([experiment.name, name], buckets, sum_value=flow.latency_ms / 1000)
 
 
 def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, few: Collection[str]) -> None:

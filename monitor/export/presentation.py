@@ -95,6 +95,9 @@ def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) ->
             lambda each: f"n {count(each.rated_responses)}",
         ),
         row("last event", "traffic", lambda each: age(each.last_event_at_ms, now_ms)),
+        row("last response", "traffic", lambda each: age(each.last_response_at_ms, now_ms)),
+        *_traffic_rows(variants),
+        *_drift_rows(variants),
     ]
     for kind in sorted({kind for variant in variants for kind in variant.responses_with_feedback}):
         counts = [variant.responses_with_feedback.get(kind, 0) for variant in variants]
@@ -106,6 +109,38 @@ def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) ->
     for name in variants[0].metrics:
         table += _metric_rows(experiment, name, variants, least_students)
     return table
+
+
+def _traffic_rows(variants: list[VariantSummary]) -> list[Row]:
+    """Return what the last one to two hours were like; nothing where nobody asked for it."""
+    traffic = [variant.traffic for variant in variants]
+    recent = [each for each in traffic if each is not None]
+    if len(recent) < len(traffic):
+        return []
+    known = [f"n {count(sum(each.recent.latencies))}" for each in recent]
+    asked = tuple(f"n {count(each.recent.responses)}" for each in recent)
+    rates = tuple(f"{each.responses_per_second:.3g}" for each in recent)
+    empty = tuple(share(each.recent.empty_share) for each in recent)
+    table = [Row("responses/s", rates, asked, "traffic"), Row("empty answers", empty, asked, "traffic")]
+    if any(sum(each.everything.latencies) for each in recent):
+        for part in (0.5, 0.95, 0.99):
+            seconds = tuple(_seconds(each.recent.latency_s(part)) for each in recent)
+            table.append(Row(f"latency p{part * 100:.0f}", seconds, tuple(known), "traffic"))
+    return table
+
+
+def _drift_rows(variants: list[VariantSummary]) -> list[Row]:
+    """Return how far the categories of the last whole day are from their reference, where that is known."""
+    found = [None if each.categories is None else each.categories.drift.js for each in variants]
+    if not any(found):
+        return []
+    values = tuple(ABSENT if each is None else f"{each.value:.3f}" for each in found)
+    details = tuple("" if each is None else "changed" if each.exceeded else f"< {each.threshold:.3f}" for each in found)
+    return [Row("category drift", values, details, "traffic")]
+
+
+def _seconds(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.3g}\u202fs"
 
 
 def _metric_rows(experiment: ExperimentSummary, name: str, variants: list[VariantSummary], least: int) -> list[Row]:
@@ -174,6 +209,10 @@ def notes(experiment: ExperimentSummary) -> list[str]:
             f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean."
         )
     found += _parts(experiment)
+    if any(variant.traffic is not None for variant in experiment.variants.values()):
+        found.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
+    if any(variant.categories is not None for variant in experiment.variants.values()):
+        found.append("Category drift: Jensen-Shannon distance of the last whole UTC day from the reference.")
     found.append(
         "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
     )

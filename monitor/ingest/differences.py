@@ -12,8 +12,10 @@ from monitor.aggregates import BUCKETS_PER_CHUNK
 from monitor.config import DecaySpec
 from monitor.store import Commit, Keys
 from monitor.tally import CELL_BITS, Record, Tally
+from monitor.traffic import PLACE_BITS, Traffic
 
 _PLACE: Final = (1 << CELL_BITS) - 1
+_WHEN: Final = (1 << PLACE_BITS) - 1
 
 
 def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec, ...], tally: Tally) -> None:
@@ -28,6 +30,20 @@ def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec
             commit.stamps += (keys.cohorts(number, variant), day)
     for decay, buckets in zip(decays, tally.buckets, strict=True):
         _write_buckets(commit, keys, number, decay.name, buckets)
+
+
+def write_traffic(commit: Commit, keys: Keys, number: int, traffic: Traffic) -> None:
+    """Append the changed integers of all records, as `write_tally` does."""
+    for variant, record in traffic.everything().items():
+        _write(commit, keys.traffic(number, variant), record)
+    for cell, record in traffic.hours.items():
+        variant, hour = cell >> PLACE_BITS, cell & _WHEN
+        if _write(commit, keys.traffic_hour(number, variant, hour), record):
+            commit.stamps += (keys.traffic_hours(number, variant), hour)
+    for cell, record in traffic.days.items():
+        variant, day = cell >> PLACE_BITS, cell & _WHEN
+        if _write(commit, keys.categories(number, variant, day), record):
+            commit.stamps += (keys.category_days(number, variant), day)
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Mapping[int, Record]) -> None:

@@ -8,6 +8,7 @@ from monitor.aggregates import Layout, bucket_span_ms
 from monitor.attribution import UNKNOWN, Rules
 from monitor.config import ExperimentSettings
 from monitor.tally import Tally
+from monitor.traffic import Traffic
 
 HOUR_MS = 3_600_000
 """Rows are noted for the sweep by the hour of their event."""
@@ -49,3 +50,7 @@ class Experiment:
     def tally(self) -> Tally:
         """Return sums of nothing."""
         return Tally(self.layout, self._spans_ms)
+
+    def traffic(self) -> Traffic:
+        """Return sums of nothing."""
+        return Traffic(len(self._categories))

@@ -11,11 +11,13 @@ from monitor.attribution import PENDING, Row, Value, latency_of, merge_reaction,
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.cache import Cache
+from monitor.ingest.differences import write_traffic
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.students import Shown
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import VERSION_BYTES, decode_row, encode_row
 from monitor.tally import Tally
+from monitor.traffic import Traffic
 
 Keyed = tuple[Sequence[tuple[bytes, Response]], Sequence[tuple[bytes, Feedback]]]
 """Responses and feedback, each with the stored id of its response."""
@@ -29,15 +31,28 @@ _EVENT: Final = 1
 class Before:
     """What a row contributed before the batch."""
 
-    __slots__ = ("arm", "category", "student", "timestamp_ms", "value")
+    __slots__ = ("arm", "category", "items", "latency_ms", "student", "timestamp_ms", "value")
 
     def __init__(self, row: Row, value: Value) -> None:
         """Take it from the row."""
         self.arm = row.arm
         self.timestamp_ms = row.timestamp_ms
         self.student = row.student
+        self.items = row.items
+        self.latency_ms = row.latency_ms
         self.category = row.category
         self.value = value
+
+    def stands(self, row: Row) -> bool:
+        """Return whether the row still has the same response: only its reactions may be others."""
+        return (
+            self.arm == row.arm
+            and self.timestamp_ms == row.timestamp_ms
+            and self.student == row.student
+            and self.items == row.items
+            and self.latency_ms == row.latency_ms
+            and self.category == row.category
+        )
 
 
 @final
@@ -52,6 +67,8 @@ class Batch:
     shown: list[Shown] = field(default_factory=list)
     """What it means for students."""
     tallies: dict[int, Tally] = field(default_factory=dict)
+    traffic: dict[int, Traffic] = field(default_factory=dict)
+    """Both by experiment number."""
     kinds: dict[tuple[int, str], int] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
     """2 · arm, + 1 for any event instead of responses → newest time."""
@@ -231,20 +248,12 @@ class Responses:
                 continue
             rules = self._by_number[arm >> 8].rules
             after = row.value = rules.evaluate(row)
-            if (
-                before is not None
-                and before.arm == arm
-                and before.timestamp_ms == timestamp_ms
-                and before.student == row.student
-                and before.category == row.category
-            ):
+            if before is not None and before.stands(row):
                 self._recount(batch, row, before.value, after)
             else:
                 if before is not None:
-                    self._count(
-                        batch, -1, before.arm, before.timestamp_ms, before.student, before.category, before.value
-                    )
-                self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
+                    self._count(batch, -1, before, before.value)
+                self._count(batch, 1, row, after)
                 notes.setdefault((str(arm >> 8), timestamp_ms // HOUR_MS), []).append(key)
             batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
 
@@ -254,10 +263,16 @@ class Responses:
             known = batch.tallies[number] = self._by_number[number].tally()
         return known
 
-    def _count(
-        self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, category: int, value: Value
-    ) -> None:
+    def _traffic(self, batch: Batch, number: int) -> Traffic:
+        known = batch.traffic.get(number)
+        if known is None:
+            known = batch.traffic[number] = self._by_number[number].traffic()
+        return known
+
+    def _count(self, batch: Batch, sign: int, whole: Row | Before, value: Value) -> None:
         """Add or take away a whole response."""
+        arm, timestamp_ms, student, category = whole.arm, whole.timestamp_ms, whole.student, whole.category
+        self._traffic(batch, arm >> 8).add(sign, arm & 255, timestamp_ms, not whole.items, whole.latency_ms, category)
         tally = self._tally(batch, arm >> 8)
         tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
         if student:
@@ -300,6 +315,8 @@ class Responses:
 
     def _write_rest(self, batch: Batch, commit: Commit) -> None:
         keys = self._store.keys
+        for number, traffic in batch.traffic.items():
+            write_traffic(commit, keys, number, traffic)
         for (arm, kind), change in batch.kinds.items():
             if change:
                 commit.counts += (keys.kinds(arm >> 8, arm & 255), kind.encode(), change)

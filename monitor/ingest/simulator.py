@@ -158,6 +158,8 @@ gain = "linear"
 max_grade = 4
 relevant_grade = 3
 decay = ["1h", "24h"]
+categories = {json.dumps(_TOPICS)}
+drift = {{ reference = 2 }}
 
 [experiments.grades]
 rating = "score"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from monitor.aggregates import bucket_span_ms, oldest_chunk
+from monitor.attribution import DAY_MS
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.store import RedisStore
@@ -35,7 +37,7 @@ class Sweeper:
                 for experiment, noted in self._store.hours()
                 if (noted + 1) * HOUR_MS <= late.get(experiment, 0)
             )
-            self._drop_chunks()
+            self._drop_past()
             self._close(progress)
             self._hour = hour
         for number, deletion in list(self._closing.items()):
@@ -68,12 +70,21 @@ class Sweeper:
             self._store.sweep(str(each.number), (each.ends_ms - 1) // HOUR_MS, each.ends_ms)
             self._over.add(each.number)
 
-    def _drop_chunks(self) -> None:
+    def _drop_past(self) -> None:
+        """Delete what retention does not keep."""
+        keys, drop = self._store.keys, self._store.drop_before
         for experiment in self._experiments:
             newest_ms = self._store.newest_response_ms(experiment.number, range(len(experiment.arms)))
             if newest_ms is None:
                 continue
-            for decay in experiment.settings.decay:
-                oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, bucket_span_ms(decay))
-                for variant in range(len(experiment.arms)):
-                    self._store.drop_chunks(experiment.number, variant, decay.name, oldest)
+            number, oldest_ms = experiment.number, newest_ms - experiment.settings.retention_ms
+            for variant in range(len(experiment.arms)):
+                for decay in experiment.settings.decay:
+                    oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, bucket_span_ms(decay))
+                    chunk = partial(keys.chunk, number, variant, decay.name)
+                    drop(keys.chunks(number, variant, decay.name), chunk, oldest)
+                hour, day = partial(keys.traffic_hour, number, variant), partial(keys.categories, number, variant)
+                drop(keys.traffic_hours(number, variant), hour, oldest_ms // HOUR_MS)
+                reference = experiment.settings.drift.reference
+                first = reference if isinstance(reference, int) else 0
+                drop(keys.category_days(number, variant), day, oldest_ms // DAY_MS, first)

@@ -17,6 +17,11 @@ rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its
     b:<e>:<v>:<decay>:<n>   64 time buckets
     i:<e>:<v>:<decay>       hash: chunk n → number of the commit that last changed it
     y:<e>:<v>               hash: cohort days
+    g:<e>:<v>               traffic over all time, see `monitor.traffic`
+    g:<e>:<v>:<hour>        the same of one hour
+    e:<e>:<v>               hash: hour → number of the commit that last changed it
+    v:<e>:<v>:<day>         responses by category
+    f:<e>:<v>               hash: day → number of the commit that last changed it
     k:<e>:<v>               hash: kind → reactions, and "+" kind → responses with at least one
     t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
@@ -135,6 +140,21 @@ class Keys:
 
     def kinds(self, experiment: int, variant: int) -> bytes:
         return b"%bk:%d:%d" % (self.prefix, experiment, variant)
+
+    def traffic(self, experiment: int, variant: int) -> bytes:
+        return b"%bg:%d:%d" % (self.prefix, experiment, variant)
+
+    def traffic_hour(self, experiment: int, variant: int, hour: int) -> bytes:
+        return b"%bg:%d:%d:%d" % (self.prefix, experiment, variant, hour)
+
+    def traffic_hours(self, experiment: int, variant: int) -> bytes:
+        return b"%be:%d:%d" % (self.prefix, experiment, variant)
+
+    def categories(self, experiment: int, variant: int, day: int) -> bytes:
+        return b"%bv:%d:%d:%d" % (self.prefix, experiment, variant, day)
+
+    def category_days(self, experiment: int, variant: int) -> bytes:
+        return b"%bf:%d:%d" % (self.prefix, experiment, variant)
 
     def hour(self, experiment: str, hour: int) -> bytes:
         return b"%bx:%b:%d" % (self.prefix, experiment.encode(), hour)

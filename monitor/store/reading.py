@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,12 +15,15 @@ from monitor.aggregates import (
     oldest_chunk,
     responses_of,
 )
+from monitor.attribution import DAY_MS
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
+from monitor.drift import SMALLEST_ALPHA, DayDrift, day_drift
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.history import Past
-from monitor.inference import design_effect, live_sums
+from monitor.inference import design_effect, live_rated_shares, live_sums
 from monitor.store.buckets import Buckets, Memory, Place
+from monitor.store.categories import Categorized, read_categories
 from monitor.store.connection import unavailable
 from monitor.store.history import History
 from monitor.store.keys import LIVE
@@ -28,7 +31,9 @@ from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
-from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+from monitor.store.traffic import hours_before, read_traffic
+from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
+from monitor.traffic import HOUR_MS
 from monitor.verdicts import StoredStudents, judge, shares_at
 
 _MOST_KINDS = 50
@@ -119,12 +124,25 @@ class Reader:
             # A server that was started again may have lost commits: what came of them must not be believed.
             memory = Memory(runs)
         self._memory = memory
+        until_ms = log.newest_ms + 1
+        if as_of_ms is not None and as_of_ms < log.newest_ms:
+            # The hour that the time cuts through holds what came after it as well.
+            until_ms = as_of_ms // HOUR_MS * HOUR_MS
+        traffic = self._traffic(arms, until_ms)
+        drifts = self._drifts(arms, until_ms)
         judged_ms = min(at_ms, log.newest_ms) if as_of_ms is not None else log.newest_ms
         self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
             own = [arm for arm in arms if arm.experiment is experiment]
-            by_name = {arm.name: self._variant(arm, means) for arm in own}
+            by_name = {
+                arm.name: replace(
+                    self._variant(arm, means),
+                    traffic=traffic[arm.number, arm.variant],
+                    categories=drifts.get((arm.number, arm.variant)),
+                )
+                for arm in own
+            }
             experiments[experiment.name] = ExperimentSummary(
                 name=experiment.name,
                 control=experiment.control,
@@ -214,6 +232,32 @@ class Reader:
                 for arm, stored in zip(wanted, pipeline.execute(), strict=True):
                     for day, part in zip(arm.cohorts, stored, strict=True):
                         _add_record(arm.cohorts[day], shard.keys.cohort(arm.number, arm.variant, day), part)
+
+    def _traffic(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], TrafficSummary]:
+        """Return every variant's traffic, over all time and in the hours before `until_ms`."""
+        hours = hours_before(until_ms)
+        flows = read_traffic(self.store, [(arm.number, arm.variant) for arm in arms], hours)
+        since_ms = hours.start * HOUR_MS
+        return {
+            place: TrafficSummary(each.everything, each.recent, since_ms, until_ms) for place, each in flows.items()
+        }
+
+    def _drifts(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], DayDrift | None]:
+        """Return how the categories of each variant's last whole day differ from their reference."""
+        today = until_ms // DAY_MS
+        wanted = {(arm.number, arm.variant): arm for arm in arms if arm.experiment.categories and arm.last_response_ms}
+        asked = [Categorized(*place, tuple(sorted(arm.experiment.categories))) for place, arm in wanted.items()]
+        found = {}
+        for place, counted in read_categories(self.store, asked, today).items():
+            settings, sums = wanted[place].experiment, live_rated_shares(wanted[place].units)
+            found[place] = day_drift(
+                counted.days,
+                today,
+                settings.drift.reference,
+                responses_per_student=max(sums.count_squares / sums.count, 1.0) if sums.count else 1.0,
+                alpha=max(settings.drift.alpha / len(settings.variants), SMALLEST_ALPHA),
+            )
+        return found
 
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""

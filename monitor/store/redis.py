@@ -271,15 +271,19 @@ class RedisStore:
             times = self.client.hmget(self.keys.latest, [f"{experiment}:{variant}:r" for variant in variants])
         return max((int(time) for time in times if time is not None), default=None)
 
-    def drop_chunks(self, experiment: int, variant: int, decay: str, oldest: int) -> None:
-        """Delete the chunks of time buckets before `oldest`."""
-        index = self.keys.chunks(experiment, variant, decay)
+    def drop_before(self, index: bytes, record: Callable[[int], bytes], oldest: int, first: int = 0) -> None:
+        """Delete the records of times before `oldest`, of those that the index names, and their entries in it.
+
+        The `first` times from the earliest one on stay.
+        """
         with unavailable(self.settings):
-            gone = [name for name in self.client.hkeys(index) if int(name) < oldest]
+            names = self.client.hkeys(index)
+            begins = min(map(int, names), default=0) + first
+            gone = [name for name in names if begins <= int(name) < oldest]
             if gone:
                 pipeline = self.client.pipeline(transaction=True)
                 pipeline.hdel(index, *gone)
-                pipeline.unlink(*[self.keys.chunk(experiment, variant, decay, int(name)) for name in gone])
+                pipeline.unlink(*[record(int(name)) for name in gone])
                 pipeline.execute()
 
 

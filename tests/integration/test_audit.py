@@ -74,6 +74,16 @@ def _delete(pattern: bytes) -> Callable[[Bench], None]:
     [
         (_increase(lambda b: b.store.keys.responses(b.number, 0), 0), "responses"),
         (_increase(lambda b: b.store.keys.units(b.number, 0), 3), "students, integer 3"),
+        (_increase(lambda b: b.store.keys.traffic(b.number, 0), 1), "empty ones"),
+        (
+            _increase(lambda b: b.store.keys.traffic_hour(b.number, 0, START // HOUR), 4),
+            "traffic from 2026-01-01T00:00:00.000Z: up to 100 ms",
+        ),
+        (
+            _increase(lambda b: b.store.keys.categories(b.number, 0, START // 86_400_000), 1),
+            "categories from 2026-01-01T00:00:00.000Z: geometry",
+        ),
+        (_delete(b"e:*"), "in the index"),
         (_increase(lambda b: b.store.keys.cohort(b.number, 0, START // 86_400_000), 1), "cohort 2026-01-01"),
         (
             _increase(lambda b: b.store.keys.chunk(b.number, 0, "1h", START // HOUR), 2),

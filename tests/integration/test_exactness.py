@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Layout, join_limbs
 from monitor.config import ExperimentSettings, Settings, StoreSettings
+from monitor.drift import DayDrift
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import Engine
@@ -20,10 +21,11 @@ from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.writer import Writer
 from monitor.service import writer_for
 from monitor.store import Advance, Position, Reader, RedisStore, Shards, open_store
+from monitor.summary import TrafficSummary
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
-from tests.support.oracle import Judged, decayed_mean, judge, students
-from tests.support.streams import EXPERIMENT, RICH, arrivals, settings_with, streams
+from tests.support.oracle import DAY, Judged, category, decayed_mean, judge, latency_ms, students
+from tests.support.streams import EXPERIMENT, HOUR, RICH, arrivals, settings_with, streams
 
 Events = Sequence[Response | Feedback]
 _SLOW = [
@@ -150,7 +152,52 @@ def test_the_summary_is_what_a_straightforward_recomputation_says(
                     measured.decayed[decay.name].mean,
                     measured.decayed[decay.name].effective_count,
                 )
+        _check_traffic(bench, name, found.traffic, found.categories, [each.response for each in own], summary.as_of_ms)
     _check_units(bench, judged)
+
+
+def _check_traffic(
+    bench: Bench,
+    variant: str,
+    found: TrafficSummary | None,
+    found_day: DayDrift | None,
+    own: Sequence[Response],
+    as_of_ms: int,
+) -> None:
+    """Compare counts, latencies and categories with those of the oracle's responses."""
+    assert found is not None
+    for flow, responses in (
+        (found.everything, own),
+        (found.recent, [each for each in own if each.timestamp_ms >= (as_of_ms // HOUR - 1) * HOUR]),
+    ):
+        latencies = [latency_ms(each) for each in responses if each.latency_ms is not None]
+        assert (flow.responses, flow.empty) == (len(responses), sum(not each.items for each in responses))
+        assert (flow.latency_ms, sum(flow.latencies)) == (sum(latencies), len(latencies))
+        for bound_s, count in flow.cumulative():
+            assert count == sum(latency <= bound_s * 1000 for latency in latencies)
+    index = sorted(EXPERIMENT.variants).index(variant)
+    for day in {each.timestamp_ms // DAY for each in own}:
+        record = np.zeros(len(EXPERIMENT.categories) + 2, dtype=np.int64)
+        for shard in bench.shards:
+            stored = bench.store.client.get(shard.keys.categories(bench.number, index, day)) or b""
+            record[: len(stored) // 8] += np.frombuffer(bytes(stored), dtype=">i8")
+        places = [category(EXPERIMENT, each) for each in own if each.timestamp_ms // DAY == day]
+        assert record.tolist() == [places.count(place) for place in (0, 1, 2, -1)]
+    _check_day(found_day, own, as_of_ms // DAY - 1)
+
+
+def _check_day(found: DayDrift | None, own: Sequence[Response], day: int) -> None:
+    """Compare what is said of the last whole day against the first one with the oracle's responses."""
+    names = [*sorted(EXPERIMENT.categories), "other", "none"]
+    days = {each.timestamp_ms // DAY for each in own}
+    if not days or min(days) >= day or day not in days:
+        assert found is None
+        return
+    assert found is not None
+    for at, counts in ((day, found.counts), (min(days), found.reference)):
+        places = [category(EXPERIMENT, each) for each in own if each.timestamp_ms // DAY == at]
+        expected = [places.count(place) for place in (0, 1, 2, -1)]
+        assert [counts.get(name, 0) for name in names] == expected
 
 
 def _kinds(judged: Sequence[Judged]) -> dict[str, int]:

@@ -341,17 +341,21 @@ class TestSweep:
     def test_buckets_go_past_retention(self, store_server: RedisServer) -> None:
         """Chunks behind the newest response's retention are deleted; all-time sums stay."""
         bench = Bench(store_server)
-        later = START + EXPERIMENT.retention_ms + 30 * HOUR
-        bench.feed([[_response(1, START), _response(2, later)]])
+        later = START + EXPERIMENT.retention_ms + 60 * HOUR
+        bench.feed([[_response(1, START), _response(3, START + 25 * HOUR), _response(2, later)]])
         engine, store = bench.worker()
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
-        progress.see_ends({"t:0": 2})
-        progress.advanced([Advance("t:0", 2, Position(2, later))])
+        progress.see_ends({"t:0": 3})
+        progress.advanced([Advance("t:0", 3, Position(3, later))])
         Sweeper(store, [engine._experiments[1]]).sweep(progress)
-        assert len(list(store.client.scan_iter(store.keys.prefix + b"b:1:0:1h:*"))) == 1
+        for name, left in ((b"b:1:0:1h:*", 1), (b"g:1:0:*", 1), (b"v:1:0:*", 2)):
+            assert len(list(store.client.scan_iter(store.keys.prefix + name))) == left
+        # The first day is the reference of what comes later.
+        for index, left in ((store.keys.traffic_hours(1, 0), 1), (store.keys.category_days(1, 0), 2)):
+            assert store.client.hlen(index) == left
         summary = bench.reader.summary().experiments["ranker"].variants["control"]
-        assert summary.responses == 2
+        assert summary.responses == 3
 
 
 class TestEmbedded:

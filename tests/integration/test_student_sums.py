@@ -141,7 +141,7 @@ def test_what_is_watched_is_a_definition(redis_server: RedisServer) -> None:
 
 def test_without_any_of_it_nothing_more_is_stored(redis_server: RedisServer) -> None:
     """The records of a plain experiment are as wide as its metrics need."""
-    bench = Bench(redis_server)
+    bench = Bench(redis_server, replace(EXPERIMENT, categories=()))
     bench.feed([traffic(50)])
     longest = max(
         bench.store.client.strlen(name) for name in bench.store.client.scan_iter(bench.store.keys.prefix + b"c:*")
@@ -217,5 +217,6 @@ def test_the_primary_metric_of_parts_is_a_definition(redis_server: RedisServer) 
     other = replace(RICH, primary="rr@5")
     with pytest.raises(StoreOwned, match=r"ranker\.primary: .* 'dcg@5', .*'rr@5'"):
         open_store(bench.shards, replace(bench.settings, experiments=(other,)))
-    bench = Bench(redis_server)
-    open_store(bench.shards, replace(bench.settings, experiments=(replace(EXPERIMENT, primary="rr@5"),)))
+    plain = replace(EXPERIMENT, categories=())
+    bench = Bench(redis_server, plain)
+    open_store(bench.shards, replace(bench.settings, experiments=(replace(plain, primary="rr@5"),)))

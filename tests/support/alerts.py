@@ -202,6 +202,61 @@ def crossovers(values: str, students: float, newest: str = NOW) -> World:
     return watched("abmonitor_crossover_students", values, newest) | both
 
 
+CONTROLLED = {'abmonitor_experiment_info{experiment="e",control="control",primary="dcg@5",instance="m:1"}': lasting(3 * DAY, 1)}  # fmt: skip
+
+
+def empty(per_step: float, *, control: float = 0.5, since: int = 0, responses: float = 50) -> World:
+    """Return responses of both variants, and the treatment's empty ones, which come from a step on."""
+    flowing = lasting(3 * DAY, 0, responses)
+    values = f"{lasting(since + 1, 0, 0)} {lasting(3 * DAY, per_step, per_step)}"
+    empties = traffic("abmonitor_empty_responses", control=lasting(3 * DAY, 0, control), treatment=values)
+    return CONTROLLED | traffic(RESPONSES, control=flowing, treatment=flowing) | empties
+
+
+def latencies(fast: float, slow: float, *, since: int = 0, variant: str = "treatment", alone: bool = False) -> World:
+    """Return how many answers per step take up to half a second and up to five, the slow ones from a step on."""
+    world = dict(CONTROLLED)
+    arms = {variant: (fast, slow)} if alone else {"control": (fast + slow, 0.0), variant: (fast, slow)}
+    for name, (quick, late) in arms.items():
+        up_to = {"0.5": lasting(3 * DAY, 0, quick), "5.0": f"{lasting(since + 1, 0, quick)} {lasting(3 * DAY, quick * since, quick + late)}"}  # fmt: skip
+        up_to["+Inf"] = up_to["5.0"]
+        for bound, values in up_to.items():
+            world |= {f'abmonitor_response_latency_seconds_bucket{{experiment="e",variant="{name}",instance="m:1",le="{bound}"}}': values}  # fmt: skip
+        world |= {f'abmonitor_response_latency_seconds_count{{experiment="e",variant="{name}",instance="m:1"}}': up_to["+Inf"]}  # fmt: skip
+    return world
+
+
+def drifted(psi: str, js: str, newest: str = "") -> World:
+    """Return both distances of the treatment's categories; the thresholds are 0.2 and 0.1."""
+    world = watched(
+        "abmonitor_drift_threshold", lasting(3 * DAY, 0.2), newest or NOW, variant="treatment", measure="psi"
+    )
+    world |= watched(
+        "abmonitor_drift_threshold", lasting(3 * DAY, 0.1), newest or NOW, variant="treatment", measure="js"
+    )
+    world |= watched("abmonitor_drift_distance", psi, newest or NOW, variant="treatment", measure="psi")
+    return world | watched("abmonitor_drift_distance", js, newest or NOW, variant="treatment", measure="js")
+
+
+ANSWERS = [
+    Scenario("AbMonitorEmptyAnswers", "a fifth, and one of a hundred of the control", empty(10), 4 * HOUR, [VARIANT]),
+    Scenario("AbMonitorEmptyAnswers", "as many as the control", empty(10, control=10), 4 * HOUR),
+    Scenario("AbMonitorEmptyAnswers", "fewer than the control", empty(1, control=10), 4 * HOUR),
+    Scenario("AbMonitorEmptyAnswers", "more than the day before, as the control has always had", empty(20, control=20, since=2 * DAY), 2 * DAY + 3 * HOUR, [VARIANT]),
+    Scenario("AbMonitorEmptyAnswers", "too few responses", empty(0.5, control=0, responses=3), 4 * HOUR),
+    Scenario("AbMonitorEmptyAnswers", "within the noise", empty(0.8, control=0.3, responses=5), 4 * HOUR),
+    Scenario("AbMonitorCategoryDrift", "both distances say so", drifted(lasting(DAY, 0.5), lasting(DAY, 0.3)), HOUR, [VARIANT]),
+    Scenario("AbMonitorCategoryDrift", "one of them does", drifted(lasting(DAY, 0.5), lasting(DAY, 0.09)), HOUR),
+    Scenario("AbMonitorCategoryDrift", "none does", drifted(lasting(DAY, 0.1), lasting(DAY, 0.09)), HOUR),
+    Scenario("AbMonitorCategoryDrift", "over the next day", drifted(f"{lasting(DAY, 0.5)} {lasting(DAY, 0.1)}", f"{lasting(DAY, 0.5)} {lasting(DAY, 0.05)}"), DAY + 2 * HOUR),
+    Scenario("AbMonitorCategoryDrift", "experiment ended", drifted(lasting(2 * DAY, 0.5), lasting(2 * DAY, 0.3), OVER), 30 * HOUR),
+    Scenario("AbMonitorSlowAnswers", "a tenth takes seconds", latencies(45, 5), 4 * HOUR, [VARIANT]),
+    Scenario("AbMonitorSlowAnswers", "one of a hundred", latencies(49.5, 0.5), 4 * HOUR),
+    Scenario("AbMonitorSlowAnswers", "too few responses", latencies(4, 1), 4 * HOUR),
+    Scenario("AbMonitorSlowAnswers", "the control itself, slower than the day before", latencies(45, 5, since=2 * DAY, variant="control", alone=True), 2 * DAY + 2 * HOUR, [{**VARIANT, "variant": "control"}]),
+    Scenario("AbMonitorSlowAnswers", "the control, as slow as ever", latencies(45, 5, variant="control", alone=True), 2 * DAY + 2 * HOUR),
+]  # fmt: skip
+
 RATIO = "abmonitor_sample_ratio_log_e"
 GAP = f"{lasting(2 * HOUR, 0)} {missing(2 * HOUR)}"
 BROKEN = f"{lasting(2 * HOUR, 1)} {lasting(2 * DAY, 7)}"
@@ -362,4 +417,4 @@ LOSSES = [
     Scenario("AbMonitorLateEvents", "a gap in scrapes", of_process(EVENTS, f"0 100 {missing(DAY)}", topic="feedback", outcome="late"), 3 * HOUR),
 ]  # fmt: skip
 
-SCENARIOS = [*DROP, *BEHIND, *SILENCE, *DECISION, *REACHED, *FLOW, *LOSSES]
+SCENARIOS = [*DROP, *BEHIND, *SILENCE, *ANSWERS, *DECISION, *REACHED, *FLOW, *LOSSES]

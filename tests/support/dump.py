@@ -19,7 +19,7 @@ def dump(store: RedisStore | Shards) -> Dump:
         for name in set(store.client.scan_iter(keys.prefix + b"*", count=10_000)):
             own = name.removeprefix(keys.prefix)
             found = sums.setdefault(own, Counter())
-            if own[:2] in {b"a:", b"u:", b"c:", b"b:"}:
+            if own[:2] in {b"a:", b"u:", b"c:", b"b:", b"g:", b"v:"}:
                 vector = np.frombuffer(store.client.get(name) or b"", dtype=">i8")
                 found.update({int(index): int(vector[index]) for index in np.flatnonzero(vector)})
             elif own[:2] == b"k:":

@@ -87,7 +87,7 @@ def judge(experiment: ExperimentSettings, events: Iterable[Response | Feedback])
             reactions[event.response_id].add(event)
         elif event.experiment == experiment.name and event.variant in experiment.variants:
             known = responses.get(event.response_id)
-            if known is None or event.timestamp_ms < known.timestamp_ms:
+            if known is None or _standing(experiment, event) < _standing(experiment, known):
                 responses[event.response_id] = event
     return [_judged(experiment, response, reactions[response.response_id]) for response in responses.values()]
 
@@ -95,7 +95,27 @@ def judge(experiment: ExperimentSettings, events: Iterable[Response | Feedback])
 def _identity(event: Response | Feedback) -> object:
     if isinstance(event, Feedback):
         return event
-    return (event.response_id, event.timestamp_ms, event.variant, event.user_id)
+    return (
+        event.response_id, event.timestamp_ms, event.variant, event.user_id, event.latency_ms, event.category,
+    )  # fmt: skip
+
+
+def _standing(experiment: ExperimentSettings, event: Response) -> tuple[int, int, int]:
+    """Return what decides between two responses of one id, as far as streams let them differ: the smaller stands."""
+    return event.timestamp_ms, latency_ms(event), category(experiment, event)
+
+
+def latency_ms(event: Response) -> int:
+    """Return a response's latency in whole ms, -1 without one."""
+    return -1 if event.latency_ms is None else round(event.latency_ms)
+
+
+def category(experiment: ExperimentSettings, event: Response) -> int:
+    """Return the place of a response's category among the declared ones, their number for another, -1 for none."""
+    names = sorted(experiment.categories)
+    if event.category is None:
+        return -1
+    return names.index(event.category) if event.category in names else len(names)
 
 
 def _judged(experiment: ExperimentSettings, response: Response, reactions: set[Feedback]) -> Judged:

@@ -7,7 +7,15 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from msgspec import structs
 
-from monitor.config import DecaySpec, DecisionSettings, ExperimentSettings, GuardrailSettings, MetricSpec, Settings
+from monitor.config import (
+    DecaySpec,
+    DecisionSettings,
+    DriftSettings,
+    ExperimentSettings,
+    GuardrailSettings,
+    MetricSpec,
+    Settings,
+)
 from monitor.events import Feedback, Response
 
 HOUR = 3_600_000
@@ -26,11 +34,12 @@ EXPERIMENT = ExperimentSettings(
         MetricSpec("p@3", "p", 3),
     ),
     grades={"rating": "score", "helpful": 4.0, "watched": ((0.1, 1.0), (0.5, 2.0), (0.9, 4.0))},
+    categories=("fractions", "geometry"),
+    drift=DriftSettings(reference=1),
     decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
 )
 RICH = replace(
     EXPERIMENT,
-    categories=("fractions", "geometry"),
     novelty=True,
     decision=DecisionSettings(
         mde=0.3,
@@ -70,7 +79,7 @@ def _response(draw: st.DrawFn, number: int) -> Response:
         ranks=None if positions == list(range(1, count + 1)) else tuple(positions),
         user_id=f"student-{student}" if student else None,
         category=draw(st.sampled_from([None, "fractions", "geometry", "history"])),
-        latency_ms=draw(st.sampled_from([None, 0, 412.4, 86_400_000])),
+        latency_ms=draw(st.sampled_from([None, 0, 49.6, 50, 412.4, 700, 61_000, 86_400_000])),
     )
 
 
@@ -112,10 +121,10 @@ def streams(draw: st.DrawFn, largest: int = 25) -> list[Response | Feedback]:
         response = draw(_response(number))
         events.append(response)
         events += draw(_reactions(response))
-        if draw(st.integers(0, 9)) == 0:
+        if draw(st.integers(0, 7)) == 0:
             # The same id once more with something else in it: one of both stands, in whatever order they come.
             category = draw(st.sampled_from([None, "fractions", "history"]))
-            events.append(structs.replace(response, latency_ms=7, category=category))
+            events.append(structs.replace(response, latency_ms=draw(st.sampled_from([None, 120])), category=category))
     return events
 
 

@@ -419,5 +419,6 @@ class TestParts:
         assert (fractions["segment"], fractions["discovered"]) == ("fractions", True)
         assert fractions["control"]["units"] == 300
         assert [each["approximate"] for each in printed["novelty"]["treatment"]] == [False] * 4 + [True]
-        plain = judge(SENSITIVE, stored(SENSITIVE, UNLIKE), after(14)).to_json()
+        bare = replace(SENSITIVE, categories=())
+        plain = judge(bare, stored(bare, UNLIKE), after(14)).to_json()
         assert (plain["segments"], plain["novelty"]) == ({"treatment": []}, {"treatment": []})

@@ -1,0 +1,156 @@
+"""Alerts about how variants answer: with nothing, or late.
+
+Both compare a variant with the control of the same hours and, because the control may be ill as well, with its own day
+before. They are about the bot, not about what students think of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.alerting.product import CONTROL, ERRORS
+from deploy.alerting.rules import Alert, Recording
+from grafana import boards
+
+MORE_THAN_CONTROL: Final = 0.05
+MORE_THAN_PAST: Final = 0.1
+"""Shares of all responses."""
+FEWEST: Final = 100
+"""Responses in the window from which on something is said."""
+TIMES_CONTROL: Final = 1.5
+TIMES_PAST: Final = 2
+SLOWER_S: Final = 0.5
+"""So much is nobody's imagination."""
+
+_EMPTY: Final = "experiment_variant:abmonitor_empty_responses"
+_RESPONSES: Final = "experiment_variant:abmonitor_responses"
+SHARE: Final = f"{_EMPTY}:share2h"
+VARIANCE: Final = f"{_EMPTY}:share2h_variance"
+PAST_SHARE: Final = f"{_EMPTY}:share1d_past"
+CONTROL_SHARE: Final = "experiment:abmonitor_empty_responses:share2h_control"
+CONTROL_VARIANCE: Final = "experiment:abmonitor_empty_responses:share2h_variance_control"
+P95: Final = "experiment_variant:abmonitor_response_latency_seconds:p95_1h"
+CONTROL_P95: Final = "experiment:abmonitor_response_latency_seconds:p95_1h_control"
+
+
+def _of_control(series: str) -> str:
+    return f"""
+        max by (experiment) (
+          {series}
+          and on (experiment, variant)
+          {CONTROL}
+        )
+    """
+
+
+RECORDINGS: Final = (
+    *(
+        Recording(
+            f"{_EMPTY}:added{window}",
+            f"clamp_min(max by (experiment, variant) (delta(abmonitor_empty_responses[{window}])), 0)",
+        )
+        for window in ("2h", "1d")
+    ),
+    Recording(SHARE, f"{_EMPTY}:added2h / ({_RESPONSES}:added2h >= {FEWEST})"),
+    Recording(VARIANCE, f"{SHARE} * (1 - {SHARE}) / ({_RESPONSES}:added2h > 0)"),
+    Recording(PAST_SHARE, f"{_EMPTY}:added1d offset 2h / ({_RESPONSES}:added1d offset 2h >= {FEWEST})"),
+    Recording(CONTROL_SHARE, _of_control(SHARE)),
+    Recording(CONTROL_VARIANCE, _of_control(VARIANCE)),
+    Recording(
+        P95,
+        f"""
+        histogram_quantile(
+          0.95, max by (experiment, variant, le) (delta(abmonitor_response_latency_seconds_bucket[1h]))
+        )
+        and
+        max by (experiment, variant) (delta(abmonitor_response_latency_seconds_count[1h])) >= {FEWEST}
+        """,
+    ),
+    Recording(CONTROL_P95, _of_control(P95)),
+)
+
+ALERTS: Final = (
+    Alert(
+        name="AbMonitorEmptyAnswers",
+        concern="empty-answers",
+        severity="warning",
+        team="operations",
+        expr=f"""
+        (
+          {SHARE}
+          and
+          {SHARE} - on (experiment) group_left () {CONTROL_SHARE} > {MORE_THAN_CONTROL}
+          and
+          ({SHARE} - on (experiment) group_left () {CONTROL_SHARE})
+          / sqrt({VARIANCE} + on (experiment) group_left () {CONTROL_VARIANCE}) > {ERRORS}
+        )
+        or
+        (
+          {SHARE}
+          and
+          {SHARE} - {PAST_SHARE} > {MORE_THAN_PAST}
+          and
+          ({SHARE} - {PAST_SHARE}) / sqrt({VARIANCE}) > {ERRORS}
+        )
+        """,
+        pending="10m",
+        keep="30m",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) finds nothing for {{ $value | humanizePercentage }}"
+        " of the questions",
+        description="Share of responses of the last two hours that have no item. It is clearly above the control's, or"
+        " above what this variant had the day before. Empty answers are not rated, so no mean shows them.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+    ),
+    Alert(
+        name="AbMonitorSlowAnswers",
+        concern="slow-answers",
+        severity="warning",
+        team="operations",
+        expr=f"""
+        (
+          {P95} > on (experiment) group_left () {TIMES_CONTROL} * {CONTROL_P95}
+          and
+          {P95} - on (experiment) group_left () {CONTROL_P95} > {SLOWER_S}
+        )
+        or
+        (
+          {P95} > {TIMES_PAST} * avg_over_time({P95}[1d] offset 2h)
+          and
+          {P95} - avg_over_time({P95}[1d] offset 2h) > {SLOWER_S}
+        )
+        """,
+        pending="15m",
+        keep="30m",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) takes {{ $value | humanizeDuration }}",
+        description="95 % of its answers of the last hour took at most that long. It is clearly longer than the"
+        " control's, or than its own of the day before. Students who wait leave, and do not rate.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+    ),
+    Alert(
+        name="AbMonitorCategoryDrift",
+        concern="category-drift",
+        severity="warning",
+        team="product",
+        # Both distances have to say so: they err on different sides where categories are rare.
+        expr="""
+        min by (experiment, variant) (
+          max by (experiment, variant, measure) (abmonitor_drift_distance)
+          > bool
+          max by (experiment, variant, measure) (abmonitor_drift_threshold)
+        ) == 1
+        and on (experiment)
+        (time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)
+        """,
+        pending="10m",
+        keep="1h",
+        summary="What {{ $labels.variant }} ({{ $labels.experiment }}) answers about has changed",
+        description="The categories of the last whole day are further from those of the reference than chance explains,"
+        " by both distances. Either students ask something else, or the variant takes their questions for something"
+        " else.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
+)

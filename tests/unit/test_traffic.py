@@ -1,0 +1,118 @@
+"""Traffic: what a response adds, what is taken away again, and how latencies are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.export.presentation import rows
+from monitor.summary import TrafficSummary, VariantSummary
+from monitor.traffic import LATENCY_BOUNDS_MS, TRAFFIC_WIDTH, Flow, Traffic
+from tests.unit.test_export import CONTROL, NOTHING, SUMMARY, _exposed
+
+HOUR = 3_600_000
+
+
+def _flow(*latencies: tuple[int, bool]) -> Flow:
+    """Return the flow of one variant's responses: (latency in ms, whether it was empty)."""
+    traffic = Traffic(0)
+    for latency_ms, empty in latencies:
+        traffic.add(1, 0, 5 * HOUR, empty, latency_ms, -1)
+    return Flow.of([*traffic.everything()[0]])
+
+
+class TestSums:
+    """What a worker adds up."""
+
+    def test_a_bound_belongs_to_the_bucket_below(self) -> None:
+        """As `le` says."""
+        for place, bound in enumerate(LATENCY_BOUNDS_MS):
+            flow = _flow((bound, False), (bound + 1, False))
+            assert (flow.latencies[place], flow.latencies[place + 1]) == (1, 1)
+
+    def test_what_is_not_known_is_in_no_bucket(self) -> None:
+        """A response without latency is a response all the same."""
+        flow = _flow((-1, True), (0, False))
+        assert (flow.responses, flow.empty, flow.latency_ms, sum(flow.latencies)) == (2, 1, 0, 1)
+
+    def test_what_is_taken_away_leaves_nothing(self) -> None:
+        """A revision gives back exactly what was added."""
+        traffic = Traffic(2)
+        for sign in (1, -1):
+            traffic.add(sign, 3, 25 * HOUR, empty=True, latency_ms=700, category=1)
+        assert [*map(list, traffic.hours.values())] == [[0] * TRAFFIC_WIDTH]
+        assert [*map(list, traffic.days.values())] == [[0] * 4]
+
+    def test_categories_are_counted_only_where_they_are_declared(self) -> None:
+        """Declared ones, others, none; by the UTC day."""
+        none, some = Traffic(0), Traffic(2)
+        for category in (0, 1, 2, -1, -1):
+            none.add(1, 0, 25 * HOUR, empty=False, latency_ms=1, category=category)
+            some.add(1, 0, 25 * HOUR, empty=False, latency_ms=1, category=category)
+        assert none.days == {}
+        assert {cell: [*record] for cell, record in some.days.items()} == {1: [1, 1, 1, 2]}
+
+
+class TestFlow:
+    """What is read from the sums."""
+
+    @pytest.mark.parametrize(("share", "seconds"), [(0.25, 0.15), (0.5, 0.2), (0.95, 0.29)])
+    def test_latencies_lie_evenly_within_a_bucket(self, share: float, seconds: float) -> None:
+        """Ten between 0.1 s and 0.2 s, ten between 0.2 s and 0.3 s."""
+        assert _flow(*[(150, False)] * 10, *[(250, False)] * 10).latency_s(share) == pytest.approx(seconds)
+
+    def test_nothing_known_is_none_and_the_open_bucket_its_lower_bound(self) -> None:
+        """As `histogram_quantile` answers."""
+        assert Flow().latency_s(0.5) is None
+        assert Flow().empty_share is None
+        assert _flow((61_000, False)).latency_s(0.5) == 60
+
+
+def _with(flow: Flow) -> VariantSummary:
+    return replace(CONTROL, traffic=TrafficSummary(flow, flow, 4 * HOUR, 5 * HOUR + HOUR // 2))
+
+
+class TestOutputs:
+    """JSON, metrics and table."""
+
+    def test_json_says_whether_a_variant_is_still_used(self) -> None:
+        """Unknown while nobody is."""
+        experiment = SUMMARY.experiments["ranker-v2"]
+        idle = replace(NOTHING, traffic=TrafficSummary(Flow(), Flow(), 4 * HOUR, 5 * HOUR))
+        for control, used in ((_with(_flow((150, False), (-1, True))), (True, False)), (idle, (None, None))):
+            told = replace(experiment, variants={"treatment": idle, "control": control}).to_json()["variants"]
+            assert (told["control"]["traffic"]["used"], told["treatment"]["traffic"]["used"]) == used
+        said = _with(_flow((150, False), (-1, True))).traffic
+        assert said is not None
+        assert said.to_json(others=2) == {
+            "since": "1970-01-01T04:00:00.000Z",
+            "until": "1970-01-01T05:30:00.000Z",
+            "responses": 2,
+            "responses_per_second": 2 / 5400,
+            "used": True,
+            "empty_share": 0.5,
+            "empty_responses": 1,
+            "latency": {"count": 1, **{f"p{p}": pytest.approx(0.1 + p / 1000) for p in (50, 95, 99)}},
+        }
+
+    def test_a_histogram_is_cumulative_and_has_sum_and_count(self) -> None:
+        """What `histogram_quantile` asks for."""
+        experiment = SUMMARY.experiments["ranker-v2"]
+        flow = _flow((150, False), (250, False), (-1, True))
+        lines = _exposed(replace(SUMMARY, experiments={"e": replace(experiment, variants={"control": _with(flow)})}))
+        of = 'abmonitor_response_latency_seconds_bucket{experiment="ranker-v2",le="%s",variant="control"} %s'
+        for bound, count in (("0.1", "0.0"), ("0.2", "1.0"), ("0.3", "2.0"), ("60.0", "2.0"), ("+Inf", "2.0")):
+            assert of % (bound, count) in lines
+        assert 'abmonitor_response_latency_seconds_sum{experiment="ranker-v2",variant="control"} 0.4' in lines
+        assert 'abmonitor_response_latency_seconds_count{experiment="ranker-v2",variant="control"} 2.0' in lines
+        assert 'abmonitor_empty_responses{experiment="ranker-v2",variant="control"} 1.0' in lines
+
+    def test_the_table_has_rates_and_latencies(self) -> None:
+        """Without a latency anywhere there are no rows of latencies."""
+        experiment = SUMMARY.experiments["ranker-v2"]
+        three = {"latency p50", "latency p95", "latency p99"}
+        for flow, labels in ((_flow((150, False)), three), (_flow((-1, True)), set())):
+            found = {row.label: row for row in rows(replace(experiment, variants={"control": _with(flow)}), 0)}
+            assert {label for label in found if label.startswith("latency")} == labels
+            assert found["responses/s"].values == ("0.000185",)
