@@ -173,13 +173,17 @@ def lag_events() -> JSON:
 
 
 def refused_events() -> JSON:
-    """Return the refusals by reason."""
+    """Return the refusals by reason, of those reasons that there were."""
+
+    def added(window: str) -> str:
+        return f"sum by (reason) (increase(abmonitor_rejected_events_total[{window}]))"
+
     return graph(
         "Refused events by reason",
         "Events refused per step of the graph, by reason. Each of them is in the dead-letter topic. A steady"
         " trickle is one broken producer: read a dead letter and tell its team. Above the configured share the"
         " service stops by itself. Empty is good.",
-        [target("sum by (reason) (increase(abmonitor_rejected_events_total[$__rate_interval]))", "{{reason}}")],
+        [target(f"{added('$__rate_interval')} and {added('$__range')} > 0", "{{reason}}")],
         unit="short",
         minimum=0,
         size=(8, 8),

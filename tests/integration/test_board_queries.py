@@ -203,17 +203,17 @@ def test_arms_are_divided_into_control_and_others(scraped_demo: PrometheusServer
 
 
 def test_the_table_has_a_row_for_each_experiment(scraped_demo: PrometheusServer, chosen: Mapping[str, str]) -> None:
-    """Every column has one value for every experiment, and the leads are those of the experiment's own board."""
+    """Every column has one value for every experiment, and the effect is that of the experiment's own board."""
     (panel,) = [panel for panel in BOARDS["experiments.json"]["panels"] if panel["type"] == "table"]
     columns = {entry["refId"]: series(scraped_demo, entry["expr"]) for entry in panel["targets"]}
     rows = [[labels["experiment"] for labels, _ in found] for found in columns.values()]
     assert rows == [[chosen["experiment"]]] * len(columns)
     value = {ref: found[0][1] for ref, found in columns.items()}
     assert value["alerts"] == 1
-    assert value["worst"] == value["best"] != 0
-    (lead,) = [query for query in QUERIES if "lead over" in query.panel and query.ref == "B"]
-    ((_, by),) = series(scraped_demo, filled_in(lead.expr, {**chosen, "metric": "dcg@5"}))
-    assert math.isclose(by / value["mean"], value["best"], rel_tol=0.2)
+    assert value["lower"] < value["effect"] < value["upper"]
+    of_its_own = {query.ref: query.expr for query in QUERIES if "(decides)" in query.panel}
+    for ref, expr in of_its_own.items():
+        assert [at for _, at in series(scraped_demo, filled_in(expr, {**chosen, "metric": "dcg@5"}))] == [value[ref]]
 
 
 def test_a_preview_shows_every_panel(scraped_demo: PrometheusServer, tmp_path: Path) -> None:
