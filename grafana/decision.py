@@ -124,7 +124,7 @@ def days_to_resolve() -> JSON:
         [target(f"max by (variant) (abmonitor_days_to_resolve{{{_EXPERIMENT}}})", "{{variant}}", instant=True)],
         unit="d",
         decimals=0,
-        size=(4, 6),
+        size=(8, 4),
         overrides=(_BLUE,),
         empty="–",
     )
@@ -140,7 +140,7 @@ def crossovers() -> JSON:
         [target(f"max(abmonitor_crossover_students{{{_EXPERIMENT}}}) / ({every} > 0)", "of students", instant=True)],
         unit="percentunit",
         decimals=2,
-        size=(4, 6),
+        size=(8, 4),
         thresholds=steps(GREEN, (CROSSOVERS_ALARM, RED)),
     )
 
@@ -155,7 +155,7 @@ def sample_ratio_now() -> JSON:
         [target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "ln e", instant=True)],
         unit="short",
         decimals=1,
-        size=(4, 6),
+        size=(8, 4),
         thresholds=steps(GREEN, (SAMPLE_RATIO_ALARM, RED)),
     )
 

@@ -128,13 +128,19 @@ def lost_now() -> JSON:
 
 
 def events_by_outcome() -> JSON:
-    """Return the throughput."""
+    """Return the throughput, by the outcomes that there were: areas of nothing would hide the topmost one."""
     return graph(
         "Events by outcome",
         "Events per second by what became of them. `late` came after the horizon and is not in the numbers: find"
         " the producer that holds events back. `skipped` belongs to no declared experiment: if you expected it,"
         " compare the names with the configuration. `duplicate` is harmless.",
-        [target("sum by (outcome) (rate(abmonitor_events_total[$__rate_interval]))", "{{outcome}}")],
+        [
+            target(
+                "sum by (outcome) (rate(abmonitor_events_total[$__rate_interval]))"
+                " and sum by (outcome) (increase(abmonitor_events_total[$__range])) > 0",
+                "{{outcome}}",
+            )
+        ],
         unit="eps",
         minimum=0,
         size=(12, 9),

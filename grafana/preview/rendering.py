@@ -14,7 +14,7 @@ from grafana.preview.drawing import DPI, Answers, drawn
 from grafana.preview.prometheus import Prometheus, Window
 from grafana.queries import filled_in
 
-COLORS = 128
+COLORS = 200
 """Of a picture, chosen to cover all that there are: a third of the bytes, and none looks like another."""
 
 

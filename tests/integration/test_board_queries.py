@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
@@ -21,6 +22,7 @@ from grafana.queries import Query, filled_in, queries
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
 from tests.servers.prometheus import PrometheusServer
+from tests.servers.redis import RedisServer, redis_binary
 from tests.support.promql import selectors
 from tests.support.rollouts import Asked
 from tests.support.rollouts import asked as asked_by_rollouts
@@ -76,7 +78,7 @@ dead_letter_topic = "{name}.dead"
 group_id = "{name}"
 
 [store]
-url = "embedded:{directory}/store"
+url = "{store}"
 
 [http]
 port = {port}
@@ -95,6 +97,13 @@ Series = list[tuple[dict[str, str], float]]
 def series(prometheus: PrometheusServer, expr: str) -> Series:
     """Return the labels and the current value of each series of an expression."""
     return [(entry["metric"], float(entry["value"][1])) for entry in prometheus.query(expr)]
+
+
+def feedback(name: str) -> bytes:
+    """Return a reaction of now."""
+    now_ms = int(time.time() * 1000)
+    event = {"feedback_id": name, "response_id": "r-1", "timestamp": now_ms, "kind": "rating", "score": 4}
+    return json.dumps(event).encode()
 
 
 def offered(prometheus: PrometheusServer, definition: str) -> list[str]:
@@ -250,19 +259,20 @@ def test_rollouts_get_an_answer(query: Asked, scraped_demo: PrometheusServer) ->
 def test_lag_and_refusals_are_seen_with_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
     """Panels that a demo leaves empty show the lag of a topic, and the reason of a message that is not JSON.
 
-    KEDA's query for the number of replicas has one value.
+    KEDA's query for the number of replicas has one value, which grows while the store is away.
     """
-    name, port = "board", free_port()
+    name, port, store = "board", free_port(), RedisServer(redis_binary())
     for topic in ("responses", "feedback", "dead"):
         kafka.create_topic(f"{name}.{topic}", 1)
     config = tmp_path / "config.toml"
-    config.write_text(SERVICE.format(bootstrap=kafka.bootstrap, name=name, directory=tmp_path, port=port))
+    config.write_text(SERVICE.format(bootstrap=kafka.bootstrap, name=name, store=store.url, port=port))
     asked = {query.panel: filled_in(query.expr, WINDOWS) for query in QUERIES if query.panel in EMPTY_IN_A_DEMO}
     refusals = asked.pop("Refused events by reason")
     letters = asked.pop("Dead letters in the shown time range")
     del asked["Lost events"]
     (replicas,) = [query.expr for query in asked_by_rollouts() if "lag" in query.expr]
     with (
+        store,
         scraped(["run", "--config", str(config)], port, tmp_path) as prometheus,
         KafkaProducer(bootstrap_servers=kafka.bootstrap) as producer,
     ):
@@ -272,6 +282,11 @@ def test_lag_and_refusals_are_seen_with_kafka(kafka: KafkaBroker, tmp_path: Path
         seen = until(lambda: series(prometheus, f"({refusals}) > 0"))
         kept = {labels["topic"]: value for labels, value in series(prometheus, letters)}
         lags = [series(prometheus, expr) for expr in (*asked.values(), replicas)]
+        producer.send(f"{name}.feedback", feedback("f-1")).get(10)
+        until(lambda: series(prometheus, "sum(abmonitor_batch_events_sum) == 3"))
+        store.process.stop()
+        producer.send(f"{name}.feedback", feedback("f-2")).get(10)
+        until(lambda: series(prometheus, f"{replicas} > 2 and max(abmonitor_paused) == 1"))
     assert [set(labels) for labels, _ in seen] == [{"reason"}]
     assert kept[f"{name}.feedback"] > 0 == kept[f"{name}.responses"]
     assert [found for found in lags if not found] == []
