@@ -2,10 +2,10 @@
 
 python -m tests.image [--base IMAGE]
 
-Wants root, buildah, podman and runc. Without --base the base is made by debootstrap of Debian's Python, because the
-named one needs a registry. The monitor and the simulator are containers with the flags, commands and health check that
-the compose file gives them; Kafka, Redis and Prometheus are processes of this machine, Prometheus with the deployment's
-configuration.
+Wants root, buildah, podman, runc and catatonit. Without --base the base is made by debootstrap of Debian's Python,
+because the named one needs a registry. The monitor and the simulator are containers with the flags, commands and health
+check that the compose file gives them; Kafka, Redis and Prometheus are processes of this machine, Prometheus with the
+deployment's configuration.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class Engine:
         told = SERVICES[service]
         found = ["--network", "host", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
         found += ["--memory", told["mem_limit"], *(["--read-only"] if told["read_only"] else [])]
+        found += ["--init"] if told["init"] else []
         found += [f"--cap-drop={each}" for each in told["cap_drop"]]
         found += [f"--security-opt={each.replace(':true', '')}" for each in told["security_opt"]]
         found += [f"--tmpfs={each}" for each in told["tmpfs"]]
