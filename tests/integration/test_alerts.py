@@ -13,6 +13,8 @@ import yaml
 
 from deploy.alerting.generate import GROUPS, RULES
 from deploy.alerting.rules import JSON, Addresses
+from grafana.generate import boards
+from grafana.queries import queries
 from tests.servers.prometheus import promtool
 from tests.support.alerts import SCENARIOS, STEP_MIN, Scenario, arm, lasting
 from tests.support.promql import selectors
@@ -135,6 +137,18 @@ def test_what_is_recorded_has_values_where_an_alert_needs_it(record: str, tmp_pa
         "expr": f"count({record}) > bool 0",
         "eval_time": f"{scenario.at * STEP_MIN}m",
         "exp_samples": [{"labels": "{}", "value": 1}],
+    }
+    assert evaluated(tmp_path, scenario, promql_expr_test=[question]) == ""
+
+
+def test_lost_events_are_on_the_board_of_the_pipeline(tmp_path: Path) -> None:
+    """No demo loses any, so the panel is shown what the alert is shown."""
+    (scenario, *_) = (each for each in SCENARIOS if each.alert == "AbMonitorLostEvents" and each.firing)
+    (query,) = (each for each in queries(boards()["pipeline.json"]) if each.panel == "Lost events")
+    question = {
+        "expr": query.expr,
+        "eval_time": f"{scenario.at * STEP_MIN}m",
+        "exp_samples": [{"labels": "{}", "value": 1000}],
     }
     assert evaluated(tmp_path, scenario, promql_expr_test=[question]) == ""
 

@@ -42,7 +42,7 @@ EMPTY_IN_A_DEMO = {
     "Lag": NO_END,
     "Lag by topic, in time": NO_END,
     "Lag by topic, in events": NO_END,
-    "Lost events": "a demo loses nothing; the panel then says none",
+    "Lost events": "a demo loses nothing; the panel then says none; shown in tests/integration/test_alerts.py",
     "Dead letters in the shown time range": "nothing refuses a simulated event; shown with Kafka",
     "Refused events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
 }
