@@ -152,7 +152,8 @@ def _scaled(plot: Axes, defaults: JSON, window: Window) -> None:
     bottom, top = plot.get_ylim()
     if top - bottom < 1e-9 * max(abs(top), 1):
         bottom, top = bottom - 1, top + 1
-    plot.set_ylim(defaults.get("min", bottom), defaults.get("max", top))
+    bottom, top = defaults.get("min", bottom), defaults.get("max", top)
+    plot.set_ylim(bottom, top)
     plot.set_xlim(window.start_s, window.end_s)
     plot.set_facecolor(PANEL)
     plot.set_axisbelow(True)

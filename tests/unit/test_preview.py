@@ -148,6 +148,14 @@ def test_numbers_have_their_units(unit: str, value: float, decimals: int | None,
     assert number(unit, value, decimals) == shown
 
 
+@pytest.mark.parametrize("name", BOARDS)
+def test_an_axis_has_few_ticks(name: str) -> None:
+    """Also where its ends are given by the board and not by the data."""
+    for label, axes in picture(name).items():
+        if label.endswith(" plot"):
+            assert 2 <= len(axes.get_yticks()) <= 8, label
+
+
 def test_gaps_stay_gaps() -> None:
     """A time without a value divides a bar, and equal values beside each other are one."""
     board: Any = BOARDS["pipeline.json"]
