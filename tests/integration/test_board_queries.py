@@ -21,7 +21,7 @@ from grafana.preview.rendering import preview
 from grafana.queries import Query, filled_in, queries
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
-from tests.servers.prometheus import PrometheusServer
+from tests.servers.prometheus import PrometheusServer, promtool
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.promql import selectors
 from tests.support.rollouts import Asked
@@ -223,6 +223,30 @@ def test_the_table_has_a_row_for_each_experiment(scraped_demo: PrometheusServer,
     of_its_own = {query.ref: query.expr for query in QUERIES if "(decides)" in query.panel}
     for ref, expr in of_its_own.items():
         assert [at for _, at in series(scraped_demo, filled_in(expr, {**chosen, "metric": "dcg@5"}))] == [value[ref]]
+
+
+def test_the_effect_of_several_variants_is_that_of_the_best(tmp_path: Path) -> None:
+    """With the bounds of that very variant, on the primary metric, over closed students; from two replicas."""
+    values = {"b": (0.1, -0.3, 0.9), "c": (0.3, 0.2, 0.4)}
+    world = {f'abmonitor_experiment_info{{experiment="e",control="a",primary="m",instance="{at}"}}': 1.0 for at in "12"}
+    for variant, numbers in values.items():
+        for name, number in zip(("", "_lower", "_upper"), numbers, strict=True):
+            for metric, estimand, more in (("m", "closed", 0), ("other", "closed", 1), ("m", "live", 2)):
+                labels = f'experiment="e",variant="{variant}",metric="{metric}",estimand="{estimand}"'
+                world |= {f'abmonitor_effect{name}{{{labels},instance="{at}"}}': number + more for at in "12"}
+    (panel,) = [panel for panel in BOARDS["experiments.json"]["panels"] if panel["type"] == "table"]
+    columns = {entry["refId"]: entry["expr"] for entry in panel["targets"]}
+    questions = [
+        {"expr": columns[ref], "eval_time": "0m", "exp_samples": [{"labels": '{experiment="e"}', "value": value}]}
+        for ref, value in zip(("effect", "lower", "upper"), values["c"], strict=True)
+    ]
+    inputs = [{"series": name, "values": str(value)} for name, value in world.items()]
+    test = {"interval": "1m", "input_series": inputs, "promql_expr_test": questions}
+    file = tmp_path / "test.yml"
+    # JSON is YAML.
+    file.write_text(json.dumps({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}), encoding="utf-8")
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_preview_shows_every_panel(scraped_demo: PrometheusServer, tmp_path: Path) -> None:
