@@ -97,6 +97,24 @@ def verdict_over_time() -> JSON:
     )
 
 
+def reasons() -> JSON:
+    """Return what the verdicts rest on, over time."""
+    words = {
+        "0": {"text": "note", "color": CONTROL_GREY, "index": 0},
+        "1": {"text": "because", "color": "blue", "index": 1},
+    }
+    panel = states(
+        "Reasons for the verdict",
+        "What each variant's verdict rests on (“because”), and what else is to be known (“note”), by the codes of"
+        " docs/statistics.md. `ab-monitor verdict` says each in a sentence with its numbers: ask it before you decide.",
+        [target(f"max by (variant, reason) (abmonitor_verdict_reason{{{_EXPERIMENT}}})", "{{variant}}: {{reason}}")],
+        size=(12, 6),
+        overrides=(),
+    )
+    panel["fieldConfig"]["defaults"]["mappings"] = [{"type": "value", "options": words}]
+    return panel
+
+
 def days_to_resolve() -> JSON:
     """Return how long it will take."""
     return stat(
@@ -106,7 +124,7 @@ def days_to_resolve() -> JSON:
         [target(f"max by (variant) (abmonitor_days_to_resolve{{{_EXPERIMENT}}})", "{{variant}}", instant=True)],
         unit="d",
         decimals=0,
-        size=(4, 6),
+        size=(8, 4),
         overrides=(_BLUE,),
         empty="–",
     )
@@ -122,7 +140,7 @@ def crossovers() -> JSON:
         [target(f"max(abmonitor_crossover_students{{{_EXPERIMENT}}}) / ({every} > 0)", "of students", instant=True)],
         unit="percentunit",
         decimals=2,
-        size=(4, 6),
+        size=(8, 4),
         thresholds=steps(GREEN, (CROSSOVERS_ALARM, RED)),
     )
 
@@ -137,7 +155,7 @@ def sample_ratio_now() -> JSON:
         [target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "ln e", instant=True)],
         unit="short",
         decimals=1,
-        size=(4, 6),
+        size=(8, 4),
         thresholds=steps(GREEN, (SAMPLE_RATIO_ALARM, RED)),
     )
 
@@ -182,29 +200,28 @@ def live_effect() -> JSON:
     )
 
 
-def guardrails(rated: str, reactions: str, control: str) -> JSON:
-    """Return what else may be worse: the differences of shares of responses to the control.
+def guardrails() -> JSON:
+    """Return what else may be worse: the bounds of each guardrail's harm in multiples of what is tolerable."""
+    labels = "variant, guardrail"
 
-    `rated` is per variant, `reactions` per variant and kind; `control` selects the control.
-    """
-    of_control = f"and on (variant) {control}"
-    others = f"unless on (variant) {control}"
+    def bound(name: str) -> str:
+        margin = f"max by ({labels}) (abmonitor_guardrail_margin{{{_EXPERIMENT}}})"
+        return f"max by ({labels}) (abmonitor_guardrail_{name}_harm{{{_EXPERIMENT}}}) / {margin}"
+
     return graph(
-        "Guardrails: difference to the control",
-        "Rated share and reactions per response, each variant minus the control, all time. A variant may rate well and"
-        " still send more students to a human: `escalated` above 0 is worse; a falling rated share may hide annoyed"
-        " students. The verdict asks the configured guardrails with bounds of their own; this shows where to look.",
+        "Guardrails: harm as a share of the tolerable",
+        "A variant may rate well and still annoy students. Upper bound of each guardrail's harm, and (dashed) its lower"
+        " bound, both valid at every look. Upper bound under the line at 100 %: held, the variant may go out. Lower"
+        " bound above it: crossed, stop the variant. In between, wait. Empty with fewer than 50 students per variant.",
         [
-            target(f"{rated} - on () group_left () max({rated} {of_control}) {others}", "rated, {{variant}}"),
-            target(
-                f"{reactions} - on (kind) group_left () max by (kind) ({reactions} {of_control}) {others}",
-                "{{kind}}, {{variant}}",
-                ref="B",
-            ),
+            target(bound("most"), "{{guardrail}}, {{variant}}", ref="most"),
+            target(bound("least"), "{{guardrail}}, {{variant}}", ref="least"),
         ],
         unit="percentunit",
-        decimals=1,
+        decimals=0,
         size=(12, 8),
+        thresholds=steps(GREEN, (1, RED)),
+        overrides=(dashed("least", named=False),),
     )
 
 

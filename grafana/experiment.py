@@ -45,10 +45,9 @@ def per_variant(name: str, selector: str = EXPERIMENT) -> str:
     return f"max by (variant) ({name}{{{selector}}})"
 
 
-def per_response(name: str, labels: str) -> str:
+def per_response(name: str, selector: str = EXPERIMENT) -> str:
     """Return the gauge as a share of the variant's responses; absent as long as there are none."""
-    responses = per_variant("abmonitor_responses")
-    return f"max by ({labels}) ({name}{{{EXPERIMENT}}}) / on (variant) group_left () ({responses} > 0)"
+    return f"{per_variant(name, selector)} / ({per_variant('abmonitor_responses')} > 0)"
 
 
 def lead(selector: str) -> str:
@@ -150,18 +149,14 @@ def firing() -> JSON:
     )
 
 
-def decayed_mean() -> JSON:
-    """Return the graph that shows a sudden drop, with the edges of what may be noise."""
-    mean = per_variant("abmonitor_metric_mean", DECAYED)
-    band = f"{BAND_ERRORS} * {per_variant('abmonitor_metric_standard_error', DECAYED)}"
+def _with_edges(title: str, description: str, selector: str) -> JSON:
+    """Return the graph of a mean with the edges of what may be noise."""
+    mean = per_variant("abmonitor_metric_mean", selector)
+    band = f"{BAND_ERRORS} * {per_variant('abmonitor_metric_standard_error', selector)}"
     edges = ("lower", "upper")
     return graph(
-        "$metric, decayed ($decay)",
-        "Mean of $metric over rated responses, where old responses weigh less: at a decay of 24h a response of"
-        f" yesterday counts half. The dashed edges are {BAND_ERRORS:g} standard errors away: a steady mean seldom"
-        " moves that far. This is the graph to watch for a sudden drop. If a variant leaves the other's edges, look"
-        " at its last deployment; as long as the edges overlap, wait. Responses of one student are alike, so the true"
-        " edges are wider: a look, not a verdict.",
+        title,
+        description,
         [
             *arms(mean),
             *arms(f"{mean} - {band}", "lower"),
@@ -177,18 +172,27 @@ def decayed_mean() -> JSON:
     )
 
 
+def decayed_mean() -> JSON:
+    """Return the graph that shows a sudden drop."""
+    return _with_edges(
+        "$metric, decayed ($decay)",
+        "Mean of $metric over rated responses, where old responses weigh less: at a decay of 24h a response of"
+        f" yesterday counts half. The dashed edges are {BAND_ERRORS:g} standard errors away: a steady mean seldom"
+        " moves that far. This is the graph to watch for a sudden drop. If a variant leaves the other's edges, look"
+        " at its last deployment; as long as the edges overlap, wait. Responses of one student are alike, so the true"
+        " edges are wider: a look, not a verdict.",
+        DECAYED,
+    )
+
+
 def all_time_mean() -> JSON:
     """Return the graph that the product team compares."""
-    return graph(
+    return _with_edges(
         "$metric, all time",
-        "Mean of $metric over all rated responses since the experiment began, all with the same weight. This is"
-        " what the product team compares; it moves slowly. Two lines apart do not say that the difference is real:"
-        " that takes a test over students.",
-        arms(per_variant("abmonitor_metric_mean", ALL_TIME)),
-        unit="short",
-        decimals=3,
-        size=(12, 9),
-        overrides=colors(),
+        "Mean of $metric over all rated responses since the experiment began, all with the same weight. It moves"
+        f" slowly. The dashed edges are {BAND_ERRORS:g} standard errors away, responses of one student taken as alike."
+        " This is what the product team compares, and no verdict yet: “Effect on” decides, over students.",
+        ALL_TIME,
     )
 
 
@@ -232,7 +236,7 @@ def rated_share() -> JSON:
         "Share of responses with at least one graded item, all time; the means are over these only. If the variants"
         " differ here, their means are about different students: compare the means over all responses (`ab-monitor"
         " status`) as well. If the share falls for all, the rating widget or its topic may be broken.",
-        arms(per_response("abmonitor_rated_responses", "variant")),
+        arms(per_response("abmonitor_rated_responses")),
         unit="percentunit",
         decimals=1,
         minimum=0,
@@ -241,19 +245,20 @@ def rated_share() -> JSON:
     )
 
 
-def feedback_by_kind() -> JSON:
-    """Return how often students react, by kind."""
+def reactions() -> JSON:
+    """Return how often students react in the chosen way."""
+    chosen = f'{EXPERIMENT}, kind="$kind"'
     return graph(
-        "Reactions per response, by kind",
-        "Current reactions of each kind divided by responses, all time; the control is dashed. A variant may rate well"
-        " and still send more students to a human: watch `escalated`. If a kind falls for all variants, its producer is"
+        "Reactions per response: $kind",
+        "Current reactions of the chosen kind (at the top) divided by responses, all time. A variant may rate well and"
+        " still send more students to a human: watch `escalated`. If a kind falls for all variants, its producer is"
         " broken.",
-        arms(per_response("abmonitor_feedback", "variant, kind"), legend="{{kind}}, {{variant}}"),
+        arms(per_response("abmonitor_feedback", chosen)),
         unit="short",
-        decimals=2,
+        decimals=3,
         minimum=0,
         size=(12, 8),
-        overrides=(dashed("A, control"),),
+        overrides=colors(),
     )
 
 
@@ -340,6 +345,7 @@ def choices() -> list[JSON]:
             "metric", "Metric", f"abmonitor_metric_count{{{EXPERIMENT}}}", "metric", default="dcg@5"
         ),
         variables.label_values("decay", "Decay", decays, "decay", sort=variables.SORT_NUMERICAL),
+        variables.label_values("kind", "Reaction", f"abmonitor_feedback{{{EXPERIMENT}}}", "kind", default="escalated"),
     ]
 
 
@@ -364,16 +370,13 @@ def decision_panels() -> list[JSON]:
     """Return the panels of the decision."""
     return [
         decision.verdict_over_time(),
+        decision.reasons(),
         decision.days_to_resolve(),
         decision.crossovers(),
         decision.sample_ratio_now(),
         decision.closed_effect(),
         decision.live_effect(),
-        decision.guardrails(
-            per_response("abmonitor_rated_responses", "variant"),
-            per_response("abmonitor_feedback", "variant, kind"),
-            CONTROL,
-        ),
+        decision.guardrails(),
         decision.sample_ratio(),
     ]
 
@@ -381,7 +384,7 @@ def decision_panels() -> list[JSON]:
 def evidence() -> list[JSON]:
     """Return the panels behind the comparison."""
     return [
-        feedback_by_kind(),
+        reactions(),
         age_over_time(),
         students(),
         share_of_students(),

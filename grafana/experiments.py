@@ -30,10 +30,14 @@ STATES = [
 ALERT_STEPS = steps(GREEN, (1, RED))
 
 
-def per_control(extreme: str) -> str:
-    """Return the largest (`max`) or smallest (`min`) lead over the control, as a share of the control's mean."""
-    others = f"({PRIMARY_MEAN} unless on (experiment, variant) {_CONTROL})"
-    return f"{extreme} by (experiment) ({others} / on (experiment) group_left () ({CONTROL_MEAN} > 0)) - 1"
+def of_the_best(bound: str = "") -> str:
+    """Return the largest effect on the primary metric of each experiment, or a bound of that very effect."""
+
+    def decides(name: str) -> str:
+        return f'max by (experiment, variant) ({name}{{estimand="closed"}} and on (experiment, metric) {_PRIMARY})'
+
+    best = f"topk by (experiment) (1, {decides('abmonitor_effect')})"
+    return f"max by (experiment) ({decides(f'abmonitor_effect{bound}')} and on (experiment, variant) {best})"
 
 
 def overview() -> JSON:
@@ -45,8 +49,9 @@ def overview() -> JSON:
         "alerts": f"{FIRING} or {NONE_FIRING}",
         "verdict": decision.verdict("experiment"),
         "mean": CONTROL_MEAN,
-        "worst": per_control("min"),
-        "best": per_control("max"),
+        "effect": of_the_best(),
+        "lower": of_the_best("_lower"),
+        "upper": of_the_best("_upper"),
         "students": STUDENTS,
         "age": AGE,
     }
@@ -57,8 +62,9 @@ def overview() -> JSON:
         "Value #verdict": "Verdict",
         "primary": "Primary metric",
         "Value #mean": "Control",
-        "Value #worst": "Worst lead",
-        "Value #best": "Best lead",
+        "Value #effect": "Effect",
+        "Value #lower": "at least",
+        "Value #upper": "at most",
         "Value #students": "Students",
         "Value #age": "Last event",
     }
@@ -67,8 +73,9 @@ def overview() -> JSON:
         "Experiments",
         "Choose an experiment to compare its variants. “quiet”: no event for an hour, “over”: for a day, by the events'"
         " own time; if it should be live, look at the board of the pipeline first. “Control” is the mean of the primary"
-        " metric of its control, all time; leads are how far the other variants' means are above it (below: minus)."
-        " They describe; “Verdict” decides, the most pressing one of the variants.",
+        " metric of its control, all time; “Effect” is what the best variant adds to it (minus: takes away), over"
+        " students whose first days are over, with bounds that hold at every look. If 0 is between them, wait."
+        " “Verdict” is the most pressing one of all variants: open it and read its reasons.",
         [target(expr, "", ref=ref, instant=True, table=True) for ref, expr in rows.items()],
         key="experiment",
         columns=headings,
@@ -79,8 +86,9 @@ def overview() -> JSON:
             column("Alerts", ("thresholds", {"mode": "absolute", "steps": ALERT_STEPS}), colored_text),
             column("Verdict", ("mappings", decision.MAPPINGS), colored_text),
             column("Control", ("decimals", 3)),
-            column("Worst lead", ("unit", "percentunit"), ("decimals", 1)),
-            column("Best lead", ("unit", "percentunit"), ("decimals", 1)),
+            column("Effect", ("decimals", 3)),
+            column("at least", ("decimals", 3)),
+            column("at most", ("decimals", 3)),
             column("Students", ("decimals", 0)),
             column("Last event", ("unit", "s"), ("decimals", 0)),
         ),
@@ -97,6 +105,7 @@ def live_now() -> JSON:
         unit="short",
         decimals=0,
         size=(6, 4),
+        thresholds=steps(YELLOW, (1, GREEN)),
     )
 
 
@@ -110,6 +119,7 @@ def students_now() -> JSON:
         unit="short",
         decimals=0,
         size=(6, 4),
+        thresholds=steps("text"),
     )
 
 

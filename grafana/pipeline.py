@@ -128,13 +128,19 @@ def lost_now() -> JSON:
 
 
 def events_by_outcome() -> JSON:
-    """Return the throughput."""
+    """Return the throughput, by the outcomes that there were: areas of nothing would hide the topmost one."""
     return graph(
         "Events by outcome",
         "Events per second by what became of them. `late` came after the horizon and is not in the numbers: find"
         " the producer that holds events back. `skipped` belongs to no declared experiment: if you expected it,"
         " compare the names with the configuration. `duplicate` is harmless.",
-        [target("sum by (outcome) (rate(abmonitor_events_total[$__rate_interval]))", "{{outcome}}")],
+        [
+            target(
+                "sum by (outcome) (rate(abmonitor_events_total[$__rate_interval]))"
+                " and sum by (outcome) (increase(abmonitor_events_total[$__range])) > 0",
+                "{{outcome}}",
+            )
+        ],
         unit="eps",
         minimum=0,
         size=(12, 9),
@@ -173,13 +179,17 @@ def lag_events() -> JSON:
 
 
 def refused_events() -> JSON:
-    """Return the refusals by reason."""
+    """Return the refusals by reason, of those reasons that there were."""
+
+    def added(window: str) -> str:
+        return f"sum by (reason) (increase(abmonitor_rejected_events_total[{window}]))"
+
     return graph(
         "Refused events by reason",
         "Events refused per step of the graph, by reason. Each of them is in the dead-letter topic. A steady"
         " trickle is one broken producer: read a dead letter and tell its team. Above the configured share the"
         " service stops by itself. Empty is good.",
-        [target("sum by (reason) (increase(abmonitor_rejected_events_total[$__rate_interval]))", "{{reason}}")],
+        [target(f"{added('$__rate_interval')} and {added('$__range')} > 0", "{{reason}}")],
         unit="short",
         minimum=0,
         size=(8, 8),

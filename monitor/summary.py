@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,6 +40,13 @@ class MetricSummary:
     decayed: Mapping[str, DecayedMean]
     design_effect: float | None = None
     """How many times more the mean varies because students give several responses; None where that is not known."""
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean, responses of one student taken as alike; None where that is not known."""
+        if self.variance is None or self.design_effect is None:
+            return None
+        return math.sqrt(self.variance / self.count * self.design_effect)
 
 
 _QUANTILES: Final = (50, 95, 99)

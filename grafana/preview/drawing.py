@@ -13,9 +13,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import MultipleLocator
 
 from grafana.panels import GRID_COLUMNS, JSON
-from grafana.preview.fields import TEXT, color, configured, hexadecimal, number, step_color, text, word
+from grafana.preview.fields import TEXT, color, configured, hexadecimal, number, spacing, step_color, text, word
 from grafana.preview.prometheus import Series, Window
 from grafana.queries import filled_in
 
@@ -151,13 +152,14 @@ def _scaled(plot: Axes, defaults: JSON, window: Window) -> None:
     bottom, top = plot.get_ylim()
     if top - bottom < 1e-9 * max(abs(top), 1):
         bottom, top = bottom - 1, top + 1
-    plot.set_ylim(defaults.get("min", bottom), defaults.get("max", top))
+    bottom, top = defaults.get("min", bottom), defaults.get("max", top)
+    plot.set_ylim(bottom, top)
     plot.set_xlim(window.start_s, window.end_s)
     plot.set_facecolor(PANEL)
     plot.set_axisbelow(True)
     plot.grid(visible=True, color=GRID, lw=0.8)
     plot.tick_params(colors=DIM, labelsize=7.5, length=0)
-    plot.locator_params(axis="y", nbins=5)
+    plot.yaxis.set_major_locator(MultipleLocator(spacing(defaults["unit"], top - bottom)))
     for spine in plot.spines.values():
         spine.set_visible(False)
     ticks = np.linspace(window.start_s, window.end_s, 6)[1:-1]
@@ -196,7 +198,8 @@ def state_timeline(axes: Axes, panel: JSON, found: Sequence[Series], window: Win
         _nothing(axes, "No data")
         return
     wide, high = _size(axes)
-    left, right, row = 96.0, wide - 14, (high - 34) / len(found)
+    left = 24 + 6.3 * max(len(series.name) for series in found)
+    right, row = wide - 14, (high - 34) / len(found)
     scale = (right - left) / (window.end_s - window.start_s)
     for at, series in enumerate(found):
         config = configured(panel, series.ref, series.name)

@@ -28,6 +28,7 @@ _BYTES = tuple((1024**power, f"{prefix}B") for power, prefix in enumerate(("", "
 _SHORT = tuple((1000**power, suffix) for power, suffix in enumerate(("", "K", "Mil", "Bil", "Tri")))
 _SMALL_TIMES = ((1e-6, "µs"), (1e-3, "ms"))
 _WHOLE_FROM = 1000
+_TIME_STEPS = (2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 _SCALES = {"s": _TIMES, "bytes": _BYTES, "short": _SHORT, "eps": _SHORT}
 _SUFFIXES = {"eps": " eps", "d": " days"}
 
@@ -118,6 +119,21 @@ def number(unit: str, value: float, decimals: int | None = None) -> str:
     if size != 1:
         decimals = 1 if decimals is None or decimals == 0 else decimals
     return f"{_digits(value / size, decimals)} {symbol}".rstrip() + _SUFFIXES.get(unit, "")
+
+
+def spacing(unit: str, extent: float) -> float:
+    """Return a round distance between the ticks of an axis, so that there are about four.
+
+    >>> spacing("short", 1.1), spacing("s", 3.0), spacing("s", 86_400), spacing("bytes", 90 * 2**20) / 2**20
+    (0.5, 1.0, 21600, 32.0)
+    """
+    least = extent / 4
+    if unit == "bytes":
+        return float(2 ** math.ceil(math.log2(least)))
+    if unit == "s" and least > 1:
+        return next((step for step in _TIME_STEPS if step >= least), math.ceil(least / 86_400) * 86_400)
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= least * (1 - 1e-9))
 
 
 def _digits(value: float, decimals: int | None) -> str:

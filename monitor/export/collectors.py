@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from monitor.errors import DependencyUnavailable
-from monitor.inference import GuardrailState, State
+from monitor.inference import State
 from monitor.summary import ExperimentSummary, Summary, VariantSummary
 from monitor.verdicts import Judgement
 
@@ -41,6 +41,7 @@ Add: TypeAlias = Callable[[str, list[str], float | None], None]
 
 _ARM: Final = ("experiment", "variant")
 _EFFECT: Final = (*_ARM, "metric", "estimand")
+_GUARDRAIL: Final = (*_ARM, "guardrail")
 # A sum and a count may fall after a revision, so they are no counters; and promtool reserves the suffixes for summaries
 # and histograms, so they are no gauges either: unknown is what is left.
 _FAMILIES: Final[Mapping[str, type[GaugeMetricFamily | UnknownMetricFamily]]] = {
@@ -62,7 +63,7 @@ _EXPERIMENTS: Final = (
         "abmonitor_metric_standard_error",
         "gauge",
         (*_ARM, "metric", "decay"),
-        "Standard error of the decayed mean, responses taken as independent",
+        "Standard error of the mean; of a decayed one, responses taken as independent",
     ),
     Exported(
         "abmonitor_variant_last_event_timestamp_seconds",
@@ -110,10 +111,11 @@ _EXPERIMENTS: Final = (
     Exported("abmonitor_crossover_students", "gauge", ("experiment",), "Students who saw more than one variant"),
     Exported("abmonitor_verdict", "gauge", (*_ARM, "state"), "1 for the state that applies, 0 for the others"),
     Exported(
-        "abmonitor_guardrail", "gauge", (*_ARM, "metric", "state"), "1 for the guardrail's state, 0 for the others"
+        "abmonitor_verdict_reason", "gauge", (*_ARM, "reason"), "1 for what the verdict rests on, 0 for what is noted"
     ),
-    Exported("abmonitor_guardrail_harm_lower", "gauge", (*_ARM, "metric"), "Least harm, valid at every look"),
-    Exported("abmonitor_guardrail_harm_upper", "gauge", (*_ARM, "metric"), "Most harm, valid at every look"),
+    Exported("abmonitor_guardrail_least_harm", "gauge", _GUARDRAIL, "Lower bound of the harm, valid at every look"),
+    Exported("abmonitor_guardrail_most_harm", "gauge", _GUARDRAIL, "Upper bound of the harm, valid at every look"),
+    Exported("abmonitor_guardrail_margin", "gauge", _GUARDRAIL, "Tolerable harm"),
     Exported("abmonitor_days_to_resolve", "gauge", _ARM, "Days until the smallest effect of interest is resolved"),
     Exported(
         "abmonitor_experiment_info", "info", ("experiment", "control", "primary"), "The experiment's configuration"
@@ -244,15 +246,18 @@ def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement
         arm = [experiment.name, name]
         for state in get_args(State):
             add("verdict", [*arm, state], float(state == verdict.state))
+        rests_on = dict.fromkeys((each.code for each in verdict.notes), 0.0)
+        rests_on |= dict.fromkeys((each.code for each in verdict.reasons), 1.0)
+        for code, value in rests_on.items():
+            add("verdict_reason", [*arm, code], value)
         add("days_to_resolve", arm, verdict.days_to_resolve)
         if name in few or experiment.control in few:
             continue
         for result in verdict.guardrails:
             labels = [*arm, result.guardrail.name]
-            for held in get_args(GuardrailState):
-                add("guardrail", [*labels, held], float(held == result.state))
-            add("guardrail_harm_lower", labels, result.least_harm)
-            add("guardrail_harm_upper", labels, result.most_harm)
+            add("guardrail_least_harm", labels, result.least_harm)
+            add("guardrail_most_harm", labels, result.most_harm)
+            add("guardrail_margin", labels, result.guardrail.margin)
         for metric, both in judgement.comparisons[name].items():
             for estimand, comparison in both.items():
                 labels = [*arm, metric, estimand]
@@ -266,6 +271,7 @@ def _add_metrics(add: Add, arm: list[str], variant: VariantSummary) -> None:
         add("metric_sum", [*arm, name], metric.sum)
         add("metric_count", [*arm, name], metric.count)
         add("metric_mean", [*arm, name, "none"], metric.mean)
+        add("metric_standard_error", [*arm, name, "none"], metric.standard_error)
         if metric.mean is not None:
             add("metric_effective_count", [*arm, name, "none"], metric.count)
         for decay, decayed in metric.decayed.items():

@@ -337,6 +337,9 @@ class Worker:
         if isinstance(error, StoreUnavailable):
             self._telemetry.store_up.set(0)
         self._source.idle()
+        if self._placed:
+            # What waits meanwhile grows older.
+            self._measure_lag(self._source.ends())
         if self._stop.is_set():
             raise Stopped from error
 

@@ -162,7 +162,7 @@ def _links_lead_somewhere(alert: dict[str, Any], prometheus: PrometheusServer) -
     boards = [json.loads(path.read_text(encoding="utf-8")) for path in DASHBOARDS.glob("*.json")]
     (board,) = [board for board in boards if address.path == f"/d/{board['uid']}"]
     chosen = {name.removeprefix("var-"): value for name, value in parse_qsl(address.query) if name.startswith("var-")}
-    assert set(chosen) == {choice["name"] for choice in board["templating"]["list"]} - {"datasource"}
+    assert set(chosen) == {choice["name"] for choice in board["templating"]["list"]} - {"datasource", "kind"}
     values = {**chosen, "__rate_interval": "5s", "__range": "30s"}
     exprs = {query.ref: query.expr for query in queries(board) if query.panel == "$metric, decayed ($decay)"}
     control, treatment = (prometheus.query(filled_in(exprs[ref], values)) for ref in ("A, control", "A"))

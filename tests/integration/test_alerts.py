@@ -13,6 +13,8 @@ import yaml
 
 from deploy.alerting.generate import GROUPS, RULES
 from deploy.alerting.rules import JSON, Addresses
+from grafana.generate import boards
+from grafana.queries import queries
 from tests.servers.prometheus import promtool
 from tests.support.alerts import SCENARIOS, STEP_MIN, Scenario, arm, lasting
 from tests.support.promql import selectors
@@ -87,6 +89,68 @@ def test_has_scenarios_of_both_kinds(name: str) -> None:
     """An alert that was never seen to fire, or never seen to be silent, is not known to work."""
     fires = {bool(scenario.firing) for scenario in SCENARIOS if scenario.alert == name}
     assert fires == {True, False}
+
+
+FEW, YOUNG, GAP, ENDED, MISSED = "too few", "young", "a gap in scrapes", "ended", "one missed scrape"
+OF_A_VARIANT, OF_STUDENTS, OF_A_SHARE = (FEW, YOUNG, GAP, ENDED), (FEW, GAP, ENDED), (FEW, GAP)
+UNMOVED_BY = {
+    "AbMonitorDropFast": OF_A_VARIANT,
+    "AbMonitorDropSlow": OF_A_VARIANT,
+    "AbMonitorBehindControlFast": (*OF_A_VARIANT, "control ended"),
+    "AbMonitorBehindControlSlow": (*OF_A_VARIANT, "control ended"),
+    "AbMonitorVariantSilent": OF_A_VARIANT,
+    "AbMonitorFeedbackSilent": OF_A_VARIANT,
+    "AbMonitorTopicSilent": OF_A_VARIANT,
+    "AbMonitorHarm": (FEW, "too young", GAP, ENDED),
+    # Evidence counts from the first student on, so youth is no excuse.
+    "AbMonitorSampleRatio": OF_STUDENTS,
+    "AbMonitorCrossovers": OF_STUDENTS,
+    "AbMonitorCommitConflicts": OF_A_SHARE,
+    "AbMonitorRejects": OF_A_SHARE,
+    "AbMonitorRejectsSevere": OF_A_SHARE,
+    "AbMonitorLateEvents": OF_A_SHARE,
+    # To be without scrapes is what these are about; one is not enough.
+    "AbMonitorDown": (MISSED,),
+    "AbMonitorTargetDown": (MISSED,),
+}
+"""What must not make an alert fire; of those that are not named, a gap in scrapes."""
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_was_seen_to_be_silent_for_every_wrong_reason(name: str) -> None:
+    """Each of them is a scenario of its own."""
+    stories = [scenario.story for scenario in SCENARIOS if scenario.alert == name and not scenario.firing]
+    wanted = UNMOVED_BY.get(name, (GAP,))
+    assert [each for each in wanted if not any(each in story for story in stories)] == []
+
+
+RECORDED = {recording.record for group in GROUPS for recording in group.recordings}
+
+
+@pytest.mark.parametrize("record", sorted(RECORDED))
+def test_what_is_recorded_has_values_where_an_alert_needs_it(record: str, tmp_path: Path) -> None:
+    """Also where a demo leaves it empty; a recording that no alert needs would have no scenario."""
+    scenario = next(
+        each for each in SCENARIOS if each.firing and record in {rule.get("record") for rule in needed(each.alert)}
+    )
+    question = {
+        "expr": f"count({record}) > bool 0",
+        "eval_time": f"{scenario.at * STEP_MIN}m",
+        "exp_samples": [{"labels": "{}", "value": 1}],
+    }
+    assert evaluated(tmp_path, scenario, promql_expr_test=[question]) == ""
+
+
+def test_lost_events_are_on_the_board_of_the_pipeline(tmp_path: Path) -> None:
+    """No demo loses any, so the panel is shown what the alert is shown."""
+    (scenario, *_) = (each for each in SCENARIOS if each.alert == "AbMonitorLostEvents" and each.firing)
+    (query,) = (each for each in queries(boards()["pipeline.json"]) if each.panel == "Lost events")
+    question = {
+        "expr": query.expr,
+        "eval_time": f"{scenario.at * STEP_MIN}m",
+        "exp_samples": [{"labels": "{}", "value": 1000}],
+    }
+    assert evaluated(tmp_path, scenario, promql_expr_test=[question]) == ""
 
 
 @pytest.mark.parametrize("scenario", [each for each in SCENARIOS if each.firing], ids=str)

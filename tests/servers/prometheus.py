@@ -41,12 +41,17 @@ class PrometheusServer:
             [
                 need("prometheus", "prometheus"),
                 f"--config.file={path}",
-                f"--storage.tsdb.path={self._directory / 'series'}",
+                f"--storage.tsdb.path={self.storage}",
                 f"--web.listen-address=127.0.0.1:{self.port}",
                 *flags,
             ],
             self._directory,
         )
+
+    @property
+    def storage(self) -> Path:
+        """Where its series are; blocks that are put there before it starts are its past."""
+        return self._directory / "series"
 
     @property
     def url(self) -> str:

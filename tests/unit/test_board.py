@@ -28,6 +28,7 @@ VARIABLES = {
     "experiment": "ranker-v2",
     "metric": "dcg@5",
     "decay": "24h",
+    "kind": "escalated",
     "__rate_interval": "1m",
     "__range": "1h",
 }
@@ -168,7 +169,8 @@ class TestExperiment:
     def test_each_choice_depends_on_the_ones_before(self) -> None:
         """An experiment offers only its own metrics, a metric only its own decays."""
         choices = {choice["name"]: choice for choice in BOARD["templating"]["list"]}
-        assert list(choices) == ["datasource", "experiment", "metric", "decay"]
+        assert list(choices) == ["datasource", "experiment", "metric", "decay", "kind"]
+        assert "$experiment" in choices["kind"]["query"]["query"]
         assert "$experiment" in choices["metric"]["query"]["query"]
         assert "$metric" in choices["decay"]["query"]["query"]
         assert 'decay!="none"' in choices["decay"]["query"]["query"]
@@ -182,7 +184,7 @@ class TestExperiment:
             and any(target["refId"].endswith(", control") for target in panel["targets"])
             and (panel["type"] == "timeseries" or panel["fieldConfig"]["defaults"]["color"]["mode"] != "thresholds")
         ]
-        assert len(drawn) > 8
+        assert len(drawn) > 9
         for panel in drawn:
             grey = {
                 entry["matcher"]["options"]
@@ -192,9 +194,10 @@ class TestExperiment:
             }
             assert grey == {target["refId"] for target in panel["targets"] if target["refId"].endswith(", control")}
 
-    def test_a_mean_has_its_band(self) -> None:
+    @pytest.mark.parametrize("title", ["$metric, decayed ($decay)", "$metric, all time"])
+    def test_a_mean_has_its_band(self, title: str) -> None:
         """Two thin edges per arm, without a name in the legend."""
-        (panel,) = [panel for panel in shown(BOARD) if panel["title"] == "$metric, decayed ($decay)"]
+        (panel,) = [panel for panel in shown(BOARD) if panel["title"] == title]
         edges = {target["refId"] for target in panel["targets"] if "standard_error" in target["expr"]}
         assert edges == {"lower", "lower, control", "upper", "upper, control"}
         hidden = {
@@ -258,7 +261,7 @@ def test_descriptions_refer_to_panels_that_exist() -> None:
     runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     words = (
         {text for text, _ in decision.STATES.values()}
-        | {"paused", "no data", "quiet", "over", "none", "Control"}
+        | {"paused", "no data", "quiet", "over", "none", "Control", "Effect", "because", "note"}
         | set(re.findall(r"^## ([\w-]+)$", runbook, re.MULTILINE))
     )
     titles = [panel["title"] for board in BOARDS.values() for panel in shown(board)]

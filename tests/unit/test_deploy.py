@@ -278,19 +278,21 @@ class TestImage:
         assert [path for path in allowed if path not in copied] == []
 
 
-LINTERS = {
-    "hadolint": ["deploy/Dockerfile"],
-    "check-jsonschema": ["--builtin-schema", "vendor.compose-spec", "deploy/compose.yaml"],
-    "promtool": ["check", "config", "deploy/prometheus/prometheus.yml"],
-    "amtool": ["check-config", "deploy/alertmanager/alertmanager.yml"],
-}
+LINTERS = (
+    "hadolint deploy/Dockerfile",
+    "check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml",
+    "promtool check config deploy/prometheus/prometheus.yml",
+    "promtool check rules --lint=all --lint-fatal deploy/prometheus/rules/ab-monitor.yml",
+    "amtool check-config deploy/alertmanager/alertmanager.yml",
+)
 PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
 
 
-@pytest.mark.parametrize("linter", LINTERS)
-def test_the_formats_own_checkers_agree(linter: str) -> None:
-    """The Dockerfile, the compose file and all configurations pass the checkers of their formats."""
+@pytest.mark.parametrize("command", LINTERS)
+def test_the_formats_own_checkers_agree(command: str) -> None:
+    """The Dockerfile, the compose file, the rules and all configurations pass the checkers of their formats."""
+    linter, *arguments = command.split()
     beside_python = Path(sys.executable).parent / linter
     program = str(beside_python) if beside_python.exists() else need(linter, PACKAGES.get(linter, "–"))
-    done = subprocess.run([program, *LINTERS[linter]], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

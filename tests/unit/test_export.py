@@ -15,7 +15,8 @@ from monitor.errors import StoreUnavailable
 from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
 from monitor.export.http import _experiment
 from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
-from monitor.inference import State
+from monitor.inference import Reason, State
+from monitor.inference.verdict import Code
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.verdicts import judge
 from tests.unit.test_verdicts import BETTER, PARTED, SENSITIVE, UNLIKE, after, stored
@@ -96,6 +97,16 @@ class TestCollector:
         assert 'abmonitor_experiment_info{control="control",experiment="ranker-v2",primary="dcg@5"} 1.0' in lines
         assert "abmonitor_store_up 1.0" in lines
 
+    def test_the_all_time_mean_has_a_standard_error_where_it_is_known(self) -> None:
+        """By hand: √(1.9/400 · 1.44) = 0.0827; a design effect that is not known could be any."""
+        known = replace(CONTROL, metrics={"dcg@5": replace(METRIC, design_effect=1.44)})
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": known})
+        lines = _exposed(replace(SUMMARY, experiments={"ranker-v2": experiment}))
+        name = 'abmonitor_metric_standard_error{decay="none"'
+        (line,) = [line for line in lines if line.startswith(name)]
+        assert abs(float(line.split()[-1]) - 0.0827043) < 1e-6
+        assert not [line for line in _exposed(SUMMARY) if line.startswith(name)]
+
     def test_means_on_few_students_are_absent(self) -> None:
         """min_display_students hides the metrics, not the counts."""
         lines = _exposed(SUMMARY, least=121)
@@ -162,30 +173,54 @@ class TestVerdicts:
         assert 'abmonitor_crossover_students{experiment="ranker"} 2.0' in lines
         assert any(line.startswith("abmonitor_days_to_resolve{") for line in lines)
 
-    def test_guardrails_have_their_state_and_bounds(self) -> None:
-        """Of four states one is 1; none of it is said on few students."""
-        lines = [line for line in _exposed(_judged()) if line.startswith("abmonitor_guardrail{")]
-        assert len(lines) == 4
-        assert [line for line in lines if line.endswith(" 1.0")] == [line for line in lines if 'state="held"' in line]
-        judgement = _judged().experiments["ranker"].judgement
-        assert judgement is not None
-        (result,) = judgement.verdicts["treatment"].guardrails
-        labels = '{experiment="ranker",metric="rated_share",variant="treatment"}'
-        assert f"abmonitor_guardrail_harm_lower{labels} {result.least_harm}" in _exposed(_judged())
-        assert f"abmonitor_guardrail_harm_upper{labels} {result.most_harm}" in _exposed(_judged())
-        assert not [line for line in _exposed(_judged(), least=121) if line.startswith("abmonitor_guardrail")]
-
     def test_what_is_undefined_is_absent(self) -> None:
         """Nobody's window is over yet: no closed effect, no bounds, no days."""
         lines = _exposed(_judged(at_days=3))
         assert not [line for line in lines if 'estimand="closed"' in line or "days_to_resolve" in line]
         assert [line for line in lines if line.startswith("abmonitor_effect{")]
-        assert not [line for line in lines if line.startswith("abmonitor_guardrail_harm")]
+        assert not [
+            line for line in lines if line.startswith(("abmonitor_guardrail_least", "abmonitor_guardrail_most"))
+        ]
+
+    def test_reasons_are_series_of_their_codes(self) -> None:
+        """1 for what the verdict rests on, 0 for a note; a code that is both is a reason, and none stands twice."""
+        judged = _judged()
+        judgement = judged.experiments["ranker"].judgement
+        assert judgement is not None
+        verdict = judgement.verdicts["treatment"]
+        both = Reason("better", "also noted"), Reason("metrics_disagree", "noted")
+        other = replace(verdict, notes=both, reasons=(*verdict.reasons, *verdict.reasons))
+        experiment = replace(judged.experiments["ranker"], judgement=replace(judgement, verdicts={"treatment": other}))
+        lines = [line for line in _exposed(replace(judged, experiments={"ranker": experiment})) if "_reason{" in line]
+        assert sorted((re.search(r'reason="(\w+)"', line)[1], line[-3:]) for line in lines) == [  # type: ignore[index]
+            ("better", "1.0"),
+            ("guardrail_held", "1.0"),
+            ("metrics_disagree", "0.0"),
+        ]
+
+    def test_every_reason_is_documented(self) -> None:
+        """The board shows codes; docs/statistics.md says what they mean."""
+        (section,) = re.findall(r"\n## Reasons\n(.*?)\n## ", (ROOT / "docs/statistics.md").read_text(), re.DOTALL)
+        first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+        assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(get_args(Code))
+
+    def test_guardrails_have_their_bounds_and_margin(self) -> None:
+        """The numbers are those of the verdict; bounds that are not known are absent."""
+        lines = _exposed(_judged())
+        judgement = _judged().experiments["ranker"].judgement
+        assert judgement is not None
+        (rail,) = judgement.verdicts["treatment"].guardrails
+        labels = '{experiment="ranker",guardrail="rated_share",variant="treatment"}'
+        assert f"abmonitor_guardrail_least_harm{labels} {rail.least_harm}" in lines
+        assert f"abmonitor_guardrail_most_harm{labels} {rail.most_harm}" in lines
+        assert f"abmonitor_guardrail_margin{labels} {rail.guardrail.margin}" in lines
+        early = _exposed(_judged(at_days=3))
+        assert [line.partition("{")[0] for line in early if "_guardrail_" in line] == ["abmonitor_guardrail_margin"]
 
     def test_effects_on_few_students_are_absent(self) -> None:
         """The verdict is not: it has its own rule."""
         lines = _exposed(_judged(), least=121)
-        assert not [line for line in lines if line.startswith("abmonitor_effect")]
+        assert not [line for line in lines if line.startswith(("abmonitor_effect", "abmonitor_guardrail"))]
         assert [line for line in lines if line.startswith("abmonitor_verdict")]
 
     def test_says_state_reasons_and_numbers_in_eighty_columns(self) -> None:

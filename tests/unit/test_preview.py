@@ -24,7 +24,7 @@ from tests.servers.process import free_port
 
 BOARDS = boards()
 WINDOW = Window(1_700_000_000, 1_700_000_600, 10)
-VALUES = {**WINDOW.variables, "experiment": "ranker-v2", "metric": "dcg@5", "decay": "24h"}
+VALUES = {**WINDOW.variables, "experiment": "ranker-v2", "metric": "dcg@5", "decay": "24h", "kind": "escalated"}
 LABELS = {"experiment": "ranker-v2", "primary": "dcg@5", "control": "control", "variant": "treatment", "topic": "t"}
 
 
@@ -146,6 +146,14 @@ def test_values_are_words_where_the_board_has_some() -> None:
 def test_numbers_have_their_units(unit: str, value: float, decimals: int | None, shown: str) -> None:
     """Scaled to a size that a person reads."""
     assert number(unit, value, decimals) == shown
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_an_axis_has_few_ticks(name: str) -> None:
+    """Also where its ends are given by the board and not by the data."""
+    for label, axes in picture(name).items():
+        if label.endswith(" plot"):
+            assert 2 <= len(axes.get_yticks()) <= 8, label
 
 
 def test_gaps_stay_gaps() -> None:
