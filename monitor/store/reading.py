@@ -28,8 +28,9 @@ from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
+from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
-from monitor.verdicts import StoredStudents, judge, shares_at
+from monitor.verdicts import StoredStudents, judge
 
 _MOST_KINDS = 50
 
