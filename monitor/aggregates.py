@@ -44,6 +44,9 @@ LATENCY_SQUARE_BITS = 14
 AGES = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
 """(first day, name) of the ranges of days since a student's first exposure: an effect that fades was novelty."""
 
+PAIR_WIDTH = 11
+"""[units with both, Σy (2), Σy² (2), Σx (2), Σx² (2), Σx·y (2)]: x is the student's mean from before the experiment."""
+
 PART_WIDTH = 10
 """[units with n_q, y (2), y² (2), units, y' (2), y'² (2)]: the primary metric's means of the students of a part."""
 
@@ -85,6 +88,8 @@ class Layout:
     novelty: bool = False
     """Whether there are sums by days since first exposure."""
     exposure_days: int = 3
+    before: bool = False
+    """Whether there are sums of pairs with what students were like before the experiment."""
 
     @classmethod
     def of(cls, experiment: ExperimentSettings) -> Layout:
@@ -97,6 +102,7 @@ class Layout:
             segments=len(experiment.segments),
             novelty=experiment.novelty,
             exposure_days=experiment.exposure_days,
+            before=experiment.pre_period_ms is not None,
         )
 
     @property
@@ -120,14 +126,15 @@ class Layout:
 
     @property
     def cohort_width(self) -> int:
-        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9 + w × 5 + parts × 10.
+        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9 + w × 5 + parts × 10 + pairs × 11.
 
         Of closed windows. Per metric: [n_q>0, y (2), y² (2), y' (2), y'² (2)], where y = S/n_q over rated responses and
         y' = S/N over all responses are the student's means. Of what is watched: [units that have it, y (2), y² (2)], y
         the student's mean over all responses that have it. Parts (`PART_WIDTH`) are the segments, over closed windows,
-        then the ages, over the days that each of them stands for; the last over all that come after.
+        then the ages, over the days that each of them stands for; the last over all that come after. Pairs
+        (`PAIR_WIDTH`) are over closed windows, of the primary metric over rated, then over all responses.
         """
-        return self.part_place(self.parts)
+        return self.part_place(self.parts) + (2 * PAIR_WIDTH if self.before else 0)
 
     @property
     def parts(self) -> int:

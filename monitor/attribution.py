@@ -26,6 +26,8 @@ Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
 Outcome = Literal["applied", "duplicate", "revised"]
 
 PENDING: Final = -1
+BEFORE: Final = 255
+"""Stands for the variant of a response from before the experiment, of whichever variant it was."""
 UNKNOWN: Final = -1
 """Stands for a latency or a category that a response does not give."""
 

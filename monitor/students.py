@@ -15,8 +15,10 @@ from librt.strings import BytesWriter
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from monitor.attribution import DAY_MS, UNKNOWN
+from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
 
+NEVER: Final = 1 << 61
+"""In the place of the time of the first response, for students who have only been seen before the experiment."""
 _TOTAL: Final = -1
 """In the place of a day: the block is over all days."""
 _HEAD: Final = 2
@@ -71,8 +73,11 @@ class Student:
     def add(self, timestamp_ms: i64, variant: i64, category: i64, difference: Sequence[int], kept_days: i64) -> None:
         """Add a response's difference to the student's sums, and to its day's if that is one of those kept apart.
 
-        Whatever the difference is of was shown: see `expose`.
+        Whatever the difference is of was shown: see `expose`. What was `BEFORE` the experiment is no exposure.
         """
+        if variant == BEFORE:
+            self._accumulate(BEFORE, _TOTAL, difference)
+            return
         self.expose(timestamp_ms, variant, category, kept_days)
         self._accumulate(variant, _TOTAL, difference)
         day: i64 = timestamp_ms // DAY_MS
@@ -80,12 +85,13 @@ class Student:
             self._accumulate(variant, day, difference)
 
     def variants(self) -> vec[i64]:
-        """Return the variants with responses, rising; more than one makes a crossover."""
+        """Return the variants with responses during the experiment, rising; more than one makes a crossover."""
         found = vec[i64]()
         blocks, step = self._blocks, self._width + _HEAD
         at: i64 = 0
         while at < len(blocks) and blocks[at + 1] == _TOTAL:
-            found = append(found, blocks[at])
+            if blocks[at] != BEFORE:
+                found = append(found, blocks[at])
             at += step
         return found
 

@@ -13,10 +13,10 @@ from typing import Final, TypeAlias, final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from monitor.aggregates import AGES, BUCKETS_PER_CHUNK, LIMB_BITS, OFFSET_BITS, PART_WIDTH, Layout
-from monitor.attribution import DAY_MS, UNKNOWN
+from monitor.aggregates import AGES, BUCKETS_PER_CHUNK, LIMB_BITS, OFFSET_BITS, PAIR_WIDTH, PART_WIDTH, Layout
+from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
 from monitor.ranking import SCALE_BITS
-from monitor.students import Student
+from monitor.students import NEVER, Student
 
 CELL_BITS: Final = 48
 """A bucket or a day in the low bits of a cell's number, the variant above."""
@@ -39,8 +39,9 @@ class Tally:
     """The sums of one experiment."""
 
     __slots__ = (
-        "_cohort_width", "_exposure_days", "_first_part", "_metrics", "_novelty", "_primary", "_response_width",
-        "_segments", "_spans_ms", "_squares", "_unit_width", "_watched", "buckets", "cohorts", "responses", "units",
+        "_before", "_cohort_width", "_exposure_days", "_first_pair", "_first_part", "_metrics", "_novelty",
+        "_primary", "_response_width", "_segments", "_spans_ms", "_squares", "_unit_width", "_watched", "buckets",
+        "cohorts", "responses", "units",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, spans_ms: Sequence[int]) -> None:
@@ -53,6 +54,8 @@ class Tally:
         self._novelty = layout.novelty
         self._exposure_days: i64 = layout.exposure_days
         self._first_part: i64 = layout.part_place(0)
+        self._before = layout.before
+        self._first_pair: i64 = layout.part_place(layout.parts)
         self._spans_ms: list[int] = list(spans_ms)
         self._response_width: i64 = layout.response_width
         self._unit_width: i64 = layout.unit_width
@@ -109,6 +112,8 @@ class Tally:
 
     def add_student(self, sign: i64, student: Student) -> None:
         """Add a student to each variant with responses, to its cohort, and as a statistical unit, or take it away."""
+        if student.first_ms == NEVER:
+            return
         day: i64 = student.first_ms // DAY_MS
         cell = student.first_variant << CELL_BITS | day
         _record(self.cohorts, cell, self._cohort_width)[0] += sign
@@ -124,6 +129,8 @@ class Tally:
             cohort = self._add_unit(sign, variant, day, student.first_category, totals, window)
             if self._novelty:
                 self._add_ages(cohort, sign, student, variant, totals)
+            if self._before:
+                self._add_pairs(cohort, sign, window, student.totals(BEFORE))
 
     def _add_unit(self, sign: i64, variant: i64, day: i64, category: i64, totals: Record, window: Record) -> Record:
         """Add a unit, and return its cohort's record."""
@@ -148,6 +155,27 @@ class Tally:
                 rest[place] -= sums[place]
                 place += 1
         self._add_part(record, sign, self._segments + len(_AGE_DAYS), rest)
+
+    def _add_pairs(self, record: Record, sign: i64, window: Record, before: Record) -> None:
+        """Add [units, y, y², x, x², x·y] of the primary metric over rated, then over all responses."""
+        metric = self._primary
+        undefined = 2 + self._metrics + metric
+        total, earlier = float(window[2 + metric]), float(before[2 + metric])
+        at = self._first_pair
+        self._add_pair(record, at, sign, total, window[1] - window[undefined], earlier, before[1] - before[undefined])
+        self._add_pair(record, at + PAIR_WIDTH, sign, total, window[0], earlier, before[0])
+
+    def _add_pair(
+        self, record: Record, at: i64, sign: i64, total: float, count: i64, earlier: float, earlier_count: i64
+    ) -> None:
+        if count <= 0 or earlier_count <= 0:
+            return
+        squares = self._squares[self._primary]
+        y, x = _rounded(max(total, 0.0) / float(count)), _rounded(max(earlier, 0.0) / float(earlier_count))
+        record[at] += sign
+        _add_mean(record, at + 1, sign, y, squares)
+        _add_mean(record, at + 5, sign, x, squares)
+        _add_limbs(record, at + 9, sign, _rounded((x * _UNIT) * (y * _UNIT) * squares))
 
     def _add_part(self, record: Record, sign: i64, part: i64, sums: Record) -> None:
         """Add [units with n_q, y, y², units, y', y'²] of the primary metric; see `Layout.part_place`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 import numpy as np
@@ -18,6 +18,8 @@ from monitor.aggregates import AGES, Ints, Layout
 from monitor.attribution import DAY_MS
 from monitor.config import LATENCY, RATED_SHARE, ExperimentSettings, is_share
 from monitor.inference import (
+    Adjusted,
+    Adjustment,
     Arms,
     Comparison,
     Criteria,
@@ -31,6 +33,8 @@ from monitor.inference import (
     UnitSums,
     Verdict,
     Watched,
+    adjust,
+    closed_pairs,
     closed_rated_shares,
     closed_units,
     closed_watched,
@@ -38,12 +42,14 @@ from monitor.inference import (
     decide,
     is_closed,
     live_sums,
+    pair_scale,
     sample_ratio_test,
     split_alpha,
     stratified,
 )
 from monitor.parts import Parts, Strata, age_is_over, ages_of, segments_of
 from monitor.ranking import SCALE, Scorer
+from monitor.stretches import stretches
 
 _RATE_DAYS: Final = 7
 """Closed days that students per day are counted over: a whole week of them."""
@@ -66,18 +72,6 @@ class StoredStudents:
     """Events that were gone from Kafka before they could be applied; of all experiments, as nobody has read them."""
     refused_share: float | None = None
     """Of the newest events of the topics, of all experiments; None where there were none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Whole UTC days of constant intended shares: from `first` until before `end`; None is without end."""
-
-    first: int | None
-    end: int | None
-    shares: Mapping[str, float]
-
-    def __contains__(self, day: int) -> bool:
-        return (self.first is None or day >= self.first) and (self.end is None or day < self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +124,9 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
         "reasons": msgspec.to_builtins(verdict.reasons),
         "notes": msgspec.to_builtins(verdict.notes),
         "days_to_resolve": verdict.days_to_resolve,
+        "adjustment": None
+        if verdict.unadjusted is None
+        else {"variance_reduction": verdict.variance_reduction, "unadjusted": comparison_json(verdict.unadjusted)},
         "other_population": None if verdict.other_population is None else comparison_json(verdict.other_population),
         "evidence": msgspec.to_builtins(verdict.evidence),
     }
@@ -153,24 +150,6 @@ def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) ->
 def sample_ratio_at(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> SampleRatio:
     """Return only how students were split at an event time, as `judge` does."""
     return _View(experiment, stored, at_ms).sample_ratio()
-
-
-def stretches(experiment: ExperimentSettings) -> tuple[Stretch, ...]:
-    """Return the stretches of constant shares; the day within which shares change is in none."""
-    found = []
-    first, shares = None, experiment.variants
-    for allocation in experiment.decision.allocations:
-        day, inside = divmod(allocation.from_ms, DAY_MS)
-        if first is None or day > first:
-            found.append(Stretch(first, day, shares))
-        first, shares = day + (1 if inside else 0), allocation.shares
-    return (*found, Stretch(first, None, shares))
-
-
-def shares_at(experiment: ExperimentSettings, at_ms: int) -> Mapping[str, float]:
-    """Return the intended shares of students at a time."""
-    begun = [each.shares for each in experiment.decision.allocations if each.from_ms <= at_ms]
-    return begun[-1] if begun else experiment.variants
 
 
 class _View:
@@ -273,6 +252,35 @@ class _View:
         strata = [(self._units(a, metric, population), self._units(b, metric, population)) for a, b in pairs]
         return Arms(*stratified(strata))
 
+    @cached_property
+    def adjusted(self) -> Mapping[Population, Adjusted | None]:
+        """The primary metric's sums, adjusted for what students were like before the experiment; None without."""
+        found: dict[Population, Adjusted | None] = {}
+        for population in get_args(Population):
+            variants = {
+                f"{place} {name}": (
+                    self._units(record, self.experiment.primary, population),
+                    closed_pairs(record, self.layout, population),
+                )
+                for name, records in self.closed.items()
+                for place, record in enumerate(records)
+            }
+            found[population] = adjust(variants, 1 / pair_scale(self.layout))
+        return found
+
+    def deciding_arms(self, treatment: str, population: Population) -> tuple[Arms, Adjustment | None]:
+        """Return the closed-unit estimates of the primary metric, adjusted where that is possible, and how."""
+        raw = self.arms(treatment, self.experiment.primary, population)
+        if not self.layout.before or (adjusted := self.adjusted[population]) is None:
+            return raw, None
+        sums = adjusted.variants
+        strata = [
+            (sums[f"{place} {self.experiment.control}"], sums[f"{place} {treatment}"])
+            for place in range(len(self.stretches))
+        ]
+        paired = [closed_pairs(each, self.layout, population).units for own in self.closed.values() for each in own]
+        return Arms(*stratified(strata)), Adjustment(adjusted.theta, sum(paired), raw)
+
     def parts(self, treatment: str) -> Parts:
         """Return the effect on the primary metric within parts of the students, as far as it is kept."""
         experiment, control = self.experiment, self.experiment.control
@@ -307,12 +315,14 @@ class _View:
         population = decision.population
         other: Population = "all" if population == "rated" else "rated"
         units = self.stored.units
+        arms, adjustment = self.deciding_arms(treatment, population)
         return Evidence(
             control=experiment.control,
             treatment=treatment,
             metric=experiment.primary,
             criteria=self.criteria,
-            arms=self.arms(treatment, experiment.primary, population),
+            arms=arms,
+            adjustment=adjustment,
             age_days=self._age_days(),
             students_per_day=(self._per_day(experiment.control), self._per_day(treatment)),
             phases=self.phases,
@@ -320,7 +330,7 @@ class _View:
             students=self.students,
             lost_events=self.stored.lost_events,
             refused_share=self.stored.refused_share,
-            other_population=self.arms(treatment, experiment.primary, other),
+            other_population=self.deciding_arms(treatment, other)[0],
             rated_share=self.arms(treatment, RATED_SHARE, population),
             guardrails=tuple(
                 Watched(

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms, oldest_chunk
-from monitor.attribution import DAY_MS, PENDING, Row
+from monitor.attribution import BEFORE, DAY_MS, PENDING, Row
 from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
 from monitor.errors import DependencyUnavailable
@@ -151,6 +151,8 @@ class _Pass:
             tally, traffic = experiment.tally(), experiment.traffic()
             for row in rows:
                 variant = row.arm & 255
+                if variant == BEFORE:
+                    continue
                 self._newest_ms[row.arm] = max(self._newest_ms[row.arm], row.timestamp_ms)
                 value = experiment.rules.evaluate(row)
                 tally.add_response(1, variant, row.timestamp_ms, value.rated, value.values)

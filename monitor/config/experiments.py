@@ -29,7 +29,7 @@ from monitor.errors import ConfigError
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
-    "categories", "drift", "exposure_days", "novelty", *DECISION_KEYS,
+    "categories", "drift", "exposure_days", "novelty", "pre_period", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -40,7 +40,7 @@ _DEEPEST: Final = 100
 _LARGEST_GAIN: Final = 65_536.0
 _LARGEST_EXPONENT: Final = 16.0
 _MOST_DECAYS: Final = 6
-_MOST_VARIANTS: Final = 256
+_MOST_VARIANTS: Final = 255
 _MOST_METRICS: Final = 20
 _MOST_CATEGORIES: Final = 100
 _DAY_MS: Final = 86_400_000
@@ -93,6 +93,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         drift=drift_from(f"{where}.drift", table.get("drift", {})),
         exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
         novelty=switch(f"{where}.novelty", table.get("novelty", False)),
+        pre_period_ms=_pre_period(f"{where}.pre_period", table.get("pre_period"), starts_at_ms),
     )
     experiment = replace(experiment, decision=decision_from(table, where, experiment))
     if variants[experiment.control] == 0:
@@ -216,6 +217,15 @@ def _categories(key: str, value: object) -> tuple[str, ...]:
     return names
 
 
+def _pre_period(key: str, value: object, starts_at_ms: int | None) -> int | None:
+    if value is None:
+        return None
+    length_ms = duration_ms(key, value)
+    if starts_at_ms is None or length_ms > starts_at_ms:
+        raise ConfigError(key, value, "starts_at beside it, which is where the time before the experiment ends")
+    return length_ms
+
+
 def _instant(key: str, value: object) -> int | None:
     return None if value is None else instant_ms(key, value)
 
@@ -250,11 +260,12 @@ def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     what is in `DriftSettings` and `DecisionSettings`, but for what guardrails watch that needs sums of its own, and the
     primary metric, unless parts of students have sums of just that.
     """
-    gain = experiment.gain
+    gain, before = experiment.gain, experiment.pre_period_ms
     return {
         **({"watched": list(experiment.watched)} if experiment.watched else {}),
-        **({"primary": experiment.primary} if experiment.categories or experiment.novelty else {}),
+        **({"primary": experiment.primary} if any((experiment.categories, experiment.novelty, before)) else {}),
         **({"novelty": True} if experiment.novelty else {}),
+        **({"pre_period_ms": before} if before else {}),
         "variants": sorted(experiment.variants),
         "metrics": [metric.name for metric in experiment.metrics],
         "gain": gain if isinstance(gain, str) else {f"{grade:g}": gain[grade] for grade in sorted(gain)},

@@ -198,6 +198,8 @@ class ExperimentSettings:
     """Length in UTC days of a student's closed window, from the day of first exposure."""
     novelty: bool = False
     """Whether the effect is kept by days since a student's first exposure."""
+    pre_period_ms: int | None = None
+    """How long before `starts_at_ms` responses count to what students were like before; None for not at all."""
     decision: DecisionSettings = DecisionSettings()
 
     @property

@@ -18,13 +18,14 @@ from monitor.inference.comparison import (
 from monitor.inference.cuped import Adjusted, PairedSums, adjust, variance_reduction
 from monitor.inference.decayed import band, band_constant, design_effect
 from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, UnitSums, effect_of, stratified
-from monitor.inference.evidence import Arms, Criteria, Diagnostic, Evidence, Watched
+from monitor.inference.evidence import Adjustment, Arms, Criteria, Diagnostic, Evidence, Watched
 from monitor.inference.guardrails import Guardrail, GuardrailResult, GuardrailState, watch
 from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
 from monitor.inference.segments import Segment, age_of, compare_segments, e_bh
 from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
 from monitor.inference.stored import (
     Population,
+    closed_pairs,
     closed_part,
     closed_rated_shares,
     closed_units,
@@ -32,6 +33,7 @@ from monitor.inference.stored import (
     is_closed,
     live_rated_shares,
     live_sums,
+    pair_scale,
 )
 from monitor.inference.verdict import Reason, State, Verdict, decide, evidence_from
 
@@ -39,6 +41,7 @@ __all__ = [
     "DECIDING_UNITS",
     "SHOWN_UNITS",
     "Adjusted",
+    "Adjustment",
     "Arms",
     "Comparison",
     "Criteria",
@@ -68,6 +71,7 @@ __all__ = [
     "anytime_p",
     "band",
     "band_constant",
+    "closed_pairs",
     "closed_part",
     "closed_rated_shares",
     "closed_units",
@@ -84,6 +88,7 @@ __all__ = [
     "live_rated_shares",
     "live_sums",
     "mde_information",
+    "pair_scale",
     "resolving_information",
     "sample_ratio_test",
     "split_alpha",

@@ -13,8 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from monitor.inference.estimates import Estimate, Sums, UnitSums
+
+_ROUNDING: Final = 1e-12
+"""Of a sum of squares in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,10 @@ class Adjusted:
     variants: Mapping[str, UnitSums]
 
 
-def regression(pooled: PairedSums) -> tuple[float, float] | None:
+def regression(pooled: PairedSums, resolution: float = 0.0) -> tuple[float, float] | None:
     """Return θ = cov(y, x)/var(x) and x̄ of the sums of all variants together; None where x does not vary.
+
+    Each square may be off by `resolution`: what varies by less does not.
 
     By hand: (x, y) = (1, 1), (2, 3), (3, 5) lie on a line of slope 2 around x̄ = 2.
 
@@ -49,7 +55,7 @@ def regression(pooled: PairedSums) -> tuple[float, float] | None:
         return None
     centre = pooled.before / pooled.units
     spread = pooled.before_squares - centre * pooled.before
-    if spread <= 0:
+    if spread <= max(pooled.units * resolution, _ROUNDING * pooled.before_squares):
         return None
     return (pooled.products - centre * pooled.total) / spread, centre
 
@@ -66,12 +72,12 @@ def adjusted_sums(sums: UnitSums, paired: PairedSums, theta: float, centre: floa
     return UnitSums(sums.units, sums.total - theta * shift, squares)
 
 
-def adjust(variants: Mapping[str, tuple[UnitSums, PairedSums]]) -> Adjusted | None:
+def adjust(variants: Mapping[str, tuple[UnitSums, PairedSums]], resolution: float = 0.0) -> Adjusted | None:
     """Return the adjusted sums of all variants; None where no student has an x, or x does not vary."""
     pooled = PairedSums()
     for _, paired in variants.values():
         pooled += paired
-    found = regression(pooled)
+    found = regression(pooled, resolution)
     if found is None:
         return None
     theta, centre = found

@@ -66,6 +66,16 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjustment:
+    """How the estimates of the primary metric were adjusted: see `monitor.inference.cuped`."""
+
+    theta: float
+    students: int
+    """Of all variants, with a mean from before the experiment and one of now."""
+    unadjusted: Arms
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One treatment against the control, at one moment."""
 
@@ -96,3 +106,5 @@ class Evidence:
     """Of the primary metric's sequence at earlier looks, if kept; only the printed p depends on it."""
     largest_sample_ratio_log_e: float | None = None
     """Of the sample-ratio test at earlier looks, if kept: an alarm once raised stays."""
+    adjustment: Adjustment | None = None
+    """What made `arms` and `other_population` from students' own means before the experiment, where there are any."""

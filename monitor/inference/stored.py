@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from monitor.aggregates import Floats, Ints, Layout, join_limbs
+from monitor.aggregates import PAIR_WIDTH, Floats, Ints, Layout, join_limbs
 from monitor.attribution import DAY_MS
+from monitor.inference.cuped import PairedSums
 from monitor.inference.estimates import RatioSums, UnitSums
 from monitor.ranking import SCALE_BITS
 
@@ -45,6 +46,21 @@ def closed_part(record: Ints, layout: Layout, part: int, population: Population)
     """Return the sums over the students of a part (`Layout.part_place`) of the primary metric."""
     at = layout.part_place(part) + (0 if population == "rated" else 5)
     return _unit_sums(int(record[at]), record[at + 1 : at + 5], float(layout.square_scale()[layout.primary]))
+
+
+def closed_pairs(record: Ints, layout: Layout, population: Population) -> PairedSums:
+    """Return the sums over students of the primary metric now and before the experiment, of those who have both."""
+    at = layout.part_place(layout.parts) + (0 if population == "rated" else PAIR_WIDTH)
+    total, squares, before, before_squares, products = _pairs(record[at + 1 : at + PAIR_WIDTH])
+    scale = pair_scale(layout)
+    return PairedSums(
+        int(record[at]), total / _SCALE, squares / scale, before / _SCALE, before_squares / scale, products / scale
+    )
+
+
+def pair_scale(layout: Layout) -> float:
+    """Return 2^bits of the squares of pairs."""
+    return float(layout.square_scale()[layout.primary])
 
 
 def live_sums(record: Ints, layout: Layout, metric: int, population: Population) -> RatioSums:

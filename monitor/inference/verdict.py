@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from monitor.inference.comparison import DECIDING_UNITS, Comparison, compare, days_to_resolve, split_alpha
+from monitor.inference.cuped import variance_reduction
 from monitor.inference.evidence import Arms, Evidence
 from monitor.inference.guardrails import GuardrailResult, watch
 from monitor.inference.sample_ratio import SampleRatio, sample_ratio_test
@@ -25,7 +26,7 @@ Code: TypeAlias = Literal[
     "sample_ratio", "empty_variant", "stray_traffic", "crossovers", "lost_events", "refused_events",
     "worse", "guardrail_crossed",
     "better", "not_worse", "too_small", "undecided",
-    "guardrail_held", "guardrail_open", "rated_share_differs", "populations_disagree", "metrics_disagree",
+    "adjusted", "guardrail_held", "guardrail_open", "rated_share_differs", "populations_disagree", "metrics_disagree",
 ]  # fmt: skip
 
 
@@ -48,10 +49,20 @@ class Verdict:
     """Until the primary's band is as narrow as the mde on either side; None if unknown or never at today's rate."""
     primary: Comparison
     other_population: Comparison | None
+    unadjusted: Comparison | None
+    """The primary one without adjustment for students' means before the experiment; None if there was none."""
     guardrails: tuple[GuardrailResult, ...]
     diagnostics: tuple[tuple[str, Comparison], ...]
     sample_ratio: SampleRatio
     evidence: Evidence
+
+    @property
+    def variance_reduction(self) -> float | None:
+        """The part by which the adjustment lowered the variance of the effect; None without adjustment."""
+        if self.evidence.adjustment is None:
+            return None
+        arms, raw = self.evidence.arms, self.evidence.adjustment.unadjusted
+        return variance_reduction((raw.control, raw.treatment), (arms.control, arms.treatment))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON; `evidence_from` reads its `evidence` back."""
@@ -90,7 +101,8 @@ def decide(evidence: Evidence, sample_ratio: SampleRatio | None = None) -> Verdi
         ),
     )
     state, reasons = findings.state()
-    return Verdict(
+    adjustment = evidence.adjustment
+    verdict = Verdict(
         state=state,
         reasons=reasons,
         notes=tuple(note for note in findings.notes() if note not in reasons),
@@ -99,11 +111,25 @@ def decide(evidence: Evidence, sample_ratio: SampleRatio | None = None) -> Verdi
         ),
         primary=findings.primary,
         other_population=findings.other,
+        unadjusted=None if adjustment is None else compared(adjustment.unadjusted, criteria.mde),
         guardrails=findings.guardrails,
         diagnostics=findings.diagnostics,
         sample_ratio=findings.ratio,
         evidence=evidence,
     )
+    return replace(verdict, notes=(*verdict.notes, *_adjusted(verdict)))
+
+
+def _adjusted(verdict: Verdict) -> Iterator[Reason]:
+    """Yield what was adjusted, and what would be said without it."""
+    adjustment, reduction, raw = verdict.evidence.adjustment, verdict.variance_reduction, verdict.unadjusted
+    if adjustment is not None and reduction is not None and raw is not None and raw.lower is not None:
+        text = (
+            f"{verdict.evidence.metric} is adjusted for what {adjustment.students} students were like before the "
+            f"experiment, which makes the effect's variance {reduction:.1%} smaller; without it the effect is between "
+            f"{raw.lower:+.4g} and {raw.upper:+.4g}"
+        )
+        yield Reason("adjusted", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from monitor.aggregates import Layout, bucket_span_ms
-from monitor.attribution import UNKNOWN, Rules
+from monitor.attribution import BEFORE, PENDING, UNKNOWN, Rules
 from monitor.config import ExperimentSettings
 from monitor.tally import Tally
 from monitor.traffic import Traffic
@@ -22,8 +22,8 @@ class Experiment:
     """One experiment as the engine needs it: its number in the store, its compiled rules, its arms."""
 
     __slots__ = (
-        "_categories", "_spans_ms", "arms", "ends_ms", "kept_days", "layout", "number", "rules", "settings",
-        "starts_ms", "sums_width",
+        "_before_ms", "_categories", "_spans_ms", "arms", "ends_ms", "kept_days", "layout", "number", "rules",
+        "settings", "starts_ms", "sums_width",
     )  # fmt: skip
 
     def __init__(self, number: int, settings: ExperimentSettings) -> None:
@@ -37,7 +37,15 @@ class Experiment:
         self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
         self._categories = {name: place for place, name in enumerate(sorted(settings.categories))}
         self.starts_ms = settings.starts_at_ms if settings.starts_at_ms is not None else 0
+        self._before_ms = self.starts_ms - (settings.pre_period_ms or 0)
         self.ends_ms = settings.ends_at_ms if settings.ends_at_ms is not None else 1 << 62
+
+    def arm_of(self, variant: str, timestamp_ms: int) -> int:
+        """Return the arm of a response, `PENDING` if it does not count: of no variant, or at no time that matters."""
+        arm = self.arms.get(variant, PENDING)
+        if arm == PENDING or self.starts_ms <= timestamp_ms < self.ends_ms:
+            return arm
+        return self.number << 8 | BEFORE if self._before_ms <= timestamp_ms < self.starts_ms else PENDING
 
     def category_of(self, name: str | None) -> int:
         """Return a response's category as it stands in its row; see `monitor.attribution.Row`."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from monitor.attribution import PENDING, Row, Value, latency_of, merge_reaction, merge_response, reaction_of
+from monitor.attribution import BEFORE, PENDING, Row, Value, latency_of, merge_reaction, merge_response, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.cache import Cache
@@ -138,8 +138,8 @@ class Responses:
         skipped = too_late = 0
         for key, event in responses:
             experiment = self._experiments.get(event.experiment)
-            arm = experiment.arms.get(event.variant) if experiment is not None else None
-            if experiment is None or arm is None or not experiment.starts_ms <= event.timestamp_ms < experiment.ends_ms:
+            arm = PENDING if experiment is None else experiment.arm_of(event.variant, event.timestamp_ms)
+            if experiment is None or arm == PENDING:
                 skipped += 1
             elif event.timestamp_ms < late[str(experiment.number)]:
                 too_late += 1
@@ -208,12 +208,13 @@ class Responses:
                 self._expose(batch, arm, timestamp_ms, student, category)
         elif outcome == "revised":
             self._expose(batch, *replaced)
-        batch.newest(2 * arm + _RESPONSE, timestamp_ms)
-        batch.newest(2 * arm + _EVENT, timestamp_ms)
+        if arm & 255 != BEFORE:
+            batch.newest(2 * arm + _RESPONSE, timestamp_ms)
+            batch.newest(2 * arm + _EVENT, timestamp_ms)
 
     def _expose(self, batch: Batch, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
         """Note that a student was shown a response that does not stand: another one under its id does."""
-        if student:
+        if student and arm & 255 != BEFORE:
             batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, ()))
 
     def _apply_feedback(self, batch: Batch, key: bytes, event: Feedback, late: Mapping[str, int]) -> None:
@@ -255,7 +256,8 @@ class Responses:
                     self._count(batch, -1, before, before.value)
                 self._count(batch, 1, row, after)
                 notes.setdefault((str(arm >> 8), timestamp_ms // HOUR_MS), []).append(key)
-            batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
+            if arm & 255 != BEFORE:
+                batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
 
     def _tally(self, batch: Batch, number: int) -> Tally:
         known = batch.tallies.get(number)
@@ -270,21 +272,29 @@ class Responses:
         return known
 
     def _count(self, batch: Batch, sign: int, whole: Row | Before, value: Value) -> None:
-        """Add or take away a whole response."""
+        """Add or take away a whole response; one from before the experiment is only its student's."""
         arm, timestamp_ms, student, category = whole.arm, whole.timestamp_ms, whole.student, whole.category
-        self._traffic(batch, arm >> 8).add(sign, arm & 255, timestamp_ms, not whole.items, whole.latency_ms, category)
         tally = self._tally(batch, arm >> 8)
-        tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
+        during = arm & 255 != BEFORE
+        if during:
+            self._traffic(batch, arm >> 8).add(
+                sign, arm & 255, timestamp_ms, not whole.items, whole.latency_ms, category
+            )
+            tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
+            self._count_kinds(batch, sign, arm, value)
         if student:
             signed = value.sums if sign > 0 else tuple([-number for number in value.sums])
             batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, signed))
-        else:
+        elif during:
             tally.add_anonymous(sign, arm & 255, timestamp_ms, category, value.sums)
-        self._count_kinds(batch, sign, arm, value)
 
     def _recount(self, batch: Batch, row: Row, old: Value, new: Value) -> None:
         """Replace what a response contributed where only its reactions have changed."""
         variant, at_ms = row.arm & 255, row.timestamp_ms
+        if variant == BEFORE:
+            self._count(batch, -1, row, old)
+            self._count(batch, 1, row, new)
+            return
         if old.sums != new.sums:
             tally = self._tally(batch, row.arm >> 8)
             tally.add_response(-1, variant, at_ms, old.rated, old.values)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import final
 
+from monitor.attribution import BEFORE
 from monitor.ingest.cache import Cache
 from monitor.ingest.experiment import Experiment
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import VERSION_BYTES, decode_student
-from monitor.students import Student
+from monitor.students import NEVER, Student
 from monitor.tally import Tally
 
 Shown = tuple[int, bytes, int, int, int, Sequence[int]]
@@ -54,7 +55,10 @@ class Students:
                 if tally is None:
                     tally = tallies[number] = experiment.tally()
                 if student is None:
-                    student = Student(timestamp_ms, variant, experiment.sums_width, 0, segment)
+                    if variant == BEFORE:
+                        student = Student(NEVER, BEFORE, experiment.sums_width)
+                    else:
+                        student = Student(timestamp_ms, variant, experiment.sums_width, 0, segment)
                     cached.put(key, student)
                 else:
                     tally.add_student(-1, student)

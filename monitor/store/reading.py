@@ -32,9 +32,10 @@ from monitor.store.redis import RedisStore
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
 from monitor.store.traffic import hours_before, read_traffic
+from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
 from monitor.traffic import HOUR_MS
-from monitor.verdicts import StoredStudents, judge, shares_at
+from monitor.verdicts import StoredStudents, judge
 
 _MOST_KINDS = 50
 

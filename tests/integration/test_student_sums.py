@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from monitor.aggregates import AGES
 from monitor.config import Population
 from monitor.errors import StoreOwned
 from monitor.events import Feedback, Response
-from monitor.inference import Estimate
+from monitor.inference import Estimate, decide, evidence_from
 from monitor.store import open_store
 from monitor.verdicts import Judgement
 from tests.integration.test_exactness import Bench
@@ -22,6 +24,11 @@ from tests.support.oracle import DAY, Judged, judge
 from tests.support.streams import EXPERIMENT, HOUR, RICH, START
 
 Events = list[Response | Feedback]
+WHOLE = replace(RICH, starts_at_ms=None, pre_period_ms=None)
+"""With everything but a time before the experiment."""
+BEFORE_MS = 4 * DAY
+PAIRED = replace(RICH, starts_at_ms=START + 5 * DAY, pre_period_ms=BEFORE_MS)
+"""With a time before the experiment: the first day of the traffic is not even in that."""
 
 
 def traffic(students: int = 200, days: int = 12, lasting: int = 6) -> Events:
@@ -53,7 +60,7 @@ def traffic(students: int = 200, days: int = 12, lasting: int = 6) -> Events:
 def units(events: Events) -> dict[str, list[list[Judged]]]:
     """Return variant → students → responses, of students who saw one variant; unnamed responses are students."""
     by_student: dict[str, list[Judged]] = defaultdict(list)
-    for number, each in enumerate(judge(RICH, events)):
+    for number, each in enumerate(judge(WHOLE, events)):
         by_student[each.response.user_id or f"unnamed-{number}"].append(each)
     found: dict[str, list[list[Judged]]] = defaultdict(list)
     for own in by_student.values():
@@ -112,7 +119,7 @@ def _latency(window: Sequence[Judged]) -> float | None:
 @pytest.mark.parametrize("shards", [1, 3])
 def test_guardrails_are_means_over_all_responses_of_a_student(redis_server: RedisServer, shards: int) -> None:
     """Rated or not; a response that does not say how long it took is in no latency."""
-    bench = Bench(redis_server, RICH, shards)
+    bench = Bench(redis_server, WHOLE, shards)
     events = traffic()
     bench.feed([events[:300], events[300:]])
     at_ms = max(event.timestamp_ms for event in events)
@@ -130,12 +137,12 @@ def test_guardrails_are_means_over_all_responses_of_a_student(redis_server: Redi
 def test_what_is_watched_is_a_definition(redis_server: RedisServer) -> None:
     """Its sums are not there; criteria about it may change all the same."""
     bench = Bench(redis_server)
-    watching = replace(bench.settings, experiments=(RICH,))
+    watching = replace(bench.settings, experiments=(WHOLE,))
     with pytest.raises(StoreOwned, match=r"ranker\.watched: .* None, .*'feedback:escalated', 'latency_ms'.* rebuild"):
         open_store(bench.shards, watching)
-    bench = Bench(redis_server, RICH)
+    bench = Bench(redis_server, WHOLE)
     rails = tuple(replace(each, margin=0.5) for each in RICH.decision.guardrails)
-    looser = replace(RICH, decision=replace(RICH.decision, guardrails=rails))
+    looser = replace(WHOLE, decision=replace(RICH.decision, guardrails=rails))
     open_store(bench.shards, replace(bench.settings, experiments=(looser,)))
 
 
@@ -171,7 +178,7 @@ def test_a_student_belongs_to_the_category_of_the_first_response(
     redis_server: RedisServer, shards: int, population: Population
 ) -> None:
     """And to no other; categories that are not declared are one, and none is another."""
-    experiment = replace(RICH, decision=replace(RICH.decision, population=population))
+    experiment = replace(WHOLE, decision=replace(RICH.decision, population=population))
     bench = Bench(redis_server, experiment, shards)
     events = traffic()
     bench.feed([events[300:], events[:300]])
@@ -189,7 +196,7 @@ def test_a_student_belongs_to_the_category_of_the_first_response(
 @pytest.mark.parametrize("shards", [1, 3])
 def test_ages_are_days_since_the_first_response(redis_server: RedisServer, shards: int, population: Population) -> None:
     """Of the students who have any response then, once that time is over for everybody of their day."""
-    experiment = replace(RICH, decision=replace(RICH.decision, population=population))
+    experiment = replace(WHOLE, decision=replace(RICH.decision, population=population))
     bench = Bench(redis_server, experiment, shards)
     events = traffic(lasting=12)
     bench.feed([events[300:], events[:300]])
@@ -213,10 +220,113 @@ def test_ages_are_days_since_the_first_response(redis_server: RedisServer, shard
 
 def test_the_primary_metric_of_parts_is_a_definition(redis_server: RedisServer) -> None:
     """There are sums of only that one; without parts it may change."""
-    bench = Bench(redis_server, RICH)
-    other = replace(RICH, primary="rr@5")
+    bench = Bench(redis_server, WHOLE)
+    other = replace(WHOLE, primary="rr@5")
     with pytest.raises(StoreOwned, match=r"ranker\.primary: .* 'dcg@5', .*'rr@5'"):
         open_store(bench.shards, replace(bench.settings, experiments=(other,)))
     plain = replace(EXPERIMENT, categories=())
     bench = Bench(redis_server, plain)
     open_store(bench.shards, replace(bench.settings, experiments=(replace(plain, primary="rr@5"),)))
+
+
+def _pair(own: Sequence[Judged], population: str) -> tuple[float, float] | None:
+    """Return a student's means of the time before the experiment and of the closed window, if there are both."""
+    starts_ms = PAIRED.starts_at_ms or 0
+    before = [each for each in own if starts_ms - BEFORE_MS <= each.response.timestamp_ms < starts_ms]
+    during = [each for each in own if each.response.timestamp_ms >= starts_ms]
+    if not before or not during:
+        return None
+    means = [_means([each], population) for each in (before, windows([during], 1 << 60)[0])]
+    return (means[0][0], means[1][0]) if all(means) else None
+
+
+def _mixed(events: Events) -> Events:
+    """Return the events with every other response from before the experiment moved to the other variant."""
+    starts_ms = PAIRED.starts_at_ms or 0
+    return [
+        structs.replace(event, variant="control" if number % 2 else "treatment")
+        if isinstance(event, Response) and event.timestamp_ms < starts_ms
+        else event
+        for number, event in enumerate(events)
+    ]
+
+
+@pytest.mark.parametrize("population", ["rated", "all"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_the_primary_metric_is_adjusted_by_what_students_were_like_before(
+    redis_server: RedisServer, shards: int, population: Population
+) -> None:
+    """By the regression over all students who have both, of whichever variant they were shown before."""
+    experiment = replace(PAIRED, decision=replace(PAIRED.decision, population=population))
+    bench = Bench(redis_server, experiment, shards)
+    events = _mixed(traffic(400))
+    bench.feed([events[700:], events[:700]])
+    at_ms = max(event.timestamp_ms for event in events)
+    starts_ms = PAIRED.starts_at_ms or 0
+    by_student: dict[str, list[Judged]] = defaultdict(list)
+    for number, each in enumerate(judge(PAIRED, events)):
+        by_student[each.response.user_id or f"unnamed-{number}"].append(each)
+    values: dict[str, list[float]] = {"control": [], "treatment": []}
+    pairs: dict[str, list[tuple[float, float, int]]] = {"control": [], "treatment": []}
+    for name, own in by_student.items():
+        during = [each for each in own if each.response.timestamp_ms >= starts_ms]
+        if len({each.response.variant for each in during}) != 1 or not windows([during], at_ms):
+            continue
+        variant = during[0].response.variant
+        if means := _means(windows([during], at_ms), population):
+            pair = None if name.startswith("unnamed") else _pair(own, population)
+            if pair is not None:
+                pairs[variant].append((*pair, len(values[variant])))
+            values[variant].append(means[0])
+    before, now, _ = np.array(pairs["control"] + pairs["treatment"]).T
+    theta = float(np.cov(before, now)[0, 1] / np.var(before, ddof=1))
+    verdict = judged(bench).verdicts["treatment"]
+    adjustment = verdict.evidence.adjustment
+    assert adjustment is not None
+    assert adjustment.students == len(before) > 50
+    assert adjustment.theta == pytest.approx(theta, rel=1e-6)
+    for variant, raw, found in (
+        ("control", adjustment.unadjusted.control, verdict.evidence.arms.control),
+        ("treatment", adjustment.unadjusted.treatment, verdict.evidence.arms.treatment),
+    ):
+        same(raw, estimate(values[variant]))
+        for x, _, at in pairs[variant]:
+            values[variant][int(at)] -= theta * (x - float(np.mean(before)))
+        same(found, estimate(values[variant]))
+    unadjusted = verdict.unadjusted
+    assert unadjusted is not None
+    assert unadjusted.difference.effect != verdict.primary.difference.effect
+    assert unadjusted.lower is not None
+    assert "adjusted" in {note.code for note in verdict.notes}
+    printed = json.loads(json.dumps(judged(bench).to_json()))["verdict"]["treatment"]
+    assert printed["adjustment"]["unadjusted"]["lower"] == unadjusted.lower
+    assert decide(evidence_from(printed["evidence"])).primary == verdict.primary
+
+
+def test_the_time_before_counts_to_nothing_else(redis_server: RedisServer) -> None:
+    """Not to responses, feedback, exposure, crossovers, the sample ratio or the newest response."""
+    events = _mixed(traffic(400))
+    starts_ms = PAIRED.starts_at_ms or 0
+    told = []
+    for pre_period_ms in (None, BEFORE_MS):
+        bench = Bench(redis_server, replace(PAIRED, pre_period_ms=pre_period_ms))
+        bench.feed([events])
+        found = bench.reader.summary().experiments["ranker"]
+        assert found.judgement is not None
+        printed = found.to_json()
+        for key in ("verdict", "comparisons", "guardrails"):
+            del printed[key]
+        told.append((printed, found.judgement.verdicts["treatment"].guardrails))
+        assert not (found.variants["control"].last_response_at_ms or 0) < starts_ms
+    assert told[0] == told[1]
+
+
+def test_without_anything_from_before_nothing_is_adjusted(redis_server: RedisServer) -> None:
+    """The stream may begin with the experiment."""
+    bench = Bench(redis_server, PAIRED)
+    starts_ms = PAIRED.starts_at_ms or 0
+    bench.feed([[event for event in traffic() if event.timestamp_ms >= starts_ms]])
+    verdict = judged(bench).verdicts["treatment"]
+    assert verdict.evidence.adjustment is None
+    assert verdict.unadjusted is None
+    assert "adjusted" not in {note.code for note in verdict.notes}

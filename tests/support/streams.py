@@ -41,6 +41,8 @@ EXPERIMENT = ExperimentSettings(
 RICH = replace(
     EXPERIMENT,
     novelty=True,
+    starts_at_ms=START + 24 * HOUR,
+    pre_period_ms=20 * HOUR,
     decision=DecisionSettings(
         mde=0.3,
         min_days=0,

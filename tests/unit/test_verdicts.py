@@ -19,7 +19,8 @@ from monitor.config import AllocationSettings, DecisionSettings, ExperimentSetti
 from monitor.inference import Comparison, compare, decide, evidence_from, sample_ratio_test
 from monitor.inference.evidence import Arms
 from monitor.ranking import SCALE
-from monitor.verdicts import Judgement, StoredStudents, judge, stretches
+from monitor.stretches import stretches
+from monitor.verdicts import Judgement, StoredStudents, judge
 from tests.support.streams import EXPERIMENT
 from tests.support.units import cohort_terms, unit_terms
 
