@@ -169,7 +169,8 @@ def lag_events() -> JSON:
     return graph(
         "Lag by topic, in events",
         "Events in Kafka that are not yet applied, over all partitions. After a restart it falls quickly; a steady"
-        " rise is the same alarm as the lag in time.",
+        " rise is the same alarm as the lag in time. What arrives while the monitor waits for its store is counted when"
+        " it is back: until then see “Lag by topic, in time”.",
         [target("sum by (topic) (abmonitor_consumer_lag_events)", "{{topic}}")],
         unit="short",
         decimals=0,
