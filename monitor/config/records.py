@@ -36,6 +36,8 @@ class KafkaSettings:
     """How far a partition may be ahead of the slowest in event time while there is a backlog."""
     on_lost_history: Literal["stop", "continue"] = "stop"
     """What to do when Kafka no longer holds the next event to apply."""
+    client: Literal["kafka-python", "confluent"] = "kafka-python"
+    """What reads the events; confluent needs the extra `fast`."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ssl_ca_file: str | None = None
     ssl_cert_file: str | None = None

@@ -21,11 +21,11 @@ from tests.servers.kafka import KafkaBroker
 from tests.support.command import eventually
 
 
-@pytest.fixture
-def settings(kafka: KafkaBroker) -> KafkaSettings:
-    """Return settings with topics of their own: two partitions each."""
+@pytest.fixture(params=["kafka-python", "confluent"])
+def settings(request: pytest.FixtureRequest, kafka: KafkaBroker) -> KafkaSettings:
+    """Return settings for each client, with topics of their own: two partitions each."""
     name = f"source-{random.randrange(1 << 40):x}"
-    made = KafkaSettings(kafka.bootstrap, f"{name}.r", f"{name}.f", f"{name}.d", group_id=name)
+    made = KafkaSettings(kafka.bootstrap, f"{name}.r", f"{name}.f", f"{name}.d", group_id=name, client=request.param)
     for topic in (made.responses_topic, made.feedback_topic, made.dead_letter_topic):
         kafka.create_topic(topic, 2)
     return made
