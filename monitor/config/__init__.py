@@ -8,6 +8,7 @@ from monitor.config.loading import load_settings
 from monitor.config.records import (
     RATED_SHARE,
     AllocationSettings,
+    Client,
     DecaySpec,
     DecisionSettings,
     Discount,
@@ -29,6 +30,7 @@ from monitor.config.records import (
 __all__ = [
     "RATED_SHARE",
     "AllocationSettings",
+    "Client",
     "DecaySpec",
     "DecisionSettings",
     "Discount",

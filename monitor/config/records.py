@@ -16,6 +16,7 @@ Gain = Literal["linear", "exp2"]
 Discount = Literal["log2", "log2-from-2", "reciprocal"]
 Ideal = Literal["shown", "constant"]
 Population = Literal["rated", "all"]
+Client = Literal["kafka-python", "confluent"]
 
 RATED_SHARE = "rated_share"
 """What a guardrail may watch besides the experiment's metrics."""
@@ -36,7 +37,7 @@ class KafkaSettings:
     """How far a partition may be ahead of the slowest in event time while there is a backlog."""
     on_lost_history: Literal["stop", "continue"] = "stop"
     """What to do when Kafka no longer holds the next event to apply."""
-    client: Literal["kafka-python", "confluent"] = "kafka-python"
+    client: Client = "kafka-python"
     """What reads the events; confluent needs the extra `fast`."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ssl_ca_file: str | None = None

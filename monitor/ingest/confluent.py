@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 _POLL_S: Final = POLL_MS / 1000
 _QUEUED_KB: Final = 8_192
 """Of records fetched ahead, over all partitions; the default of 64 MB would be a third of the worker's memory."""
+_FETCHED_BYTES: Final = 262_144
+"""Of one partition at once, or one larger record. What was fetched of a partition that is held is fetched again later:
+little ahead is little lost."""
+_MOST_AHEAD: Final = 10_000_000
+"""What the client takes for a number of records fetched ahead."""
 _QUEUE_FULL_MS: Final = 20
 """So long it waits before it fetches more when it has enough; the default of a second lets the worker wait for it."""
 _MOST_AT_ONCE: Final = 1_000_000
@@ -96,6 +101,8 @@ def _configuration(settings: KafkaSettings) -> dict[str, Any]:
         "enable.partition.eof": True,
         "topic.metadata.refresh.interval.ms": METADATA_MS,
         "reconnect.backoff.max.ms": RECONNECT_MS,
+        "fetch.message.max.bytes": _FETCHED_BYTES,
+        "queued.min.messages": min(2 * settings.max_poll_records, _MOST_AHEAD),
         "queued.max.messages.kbytes": _QUEUED_KB,
         "fetch.queue.backoff.ms": _QUEUE_FULL_MS,
         # Below the other client's, which the command line keeps silent unless asked.
@@ -114,6 +121,7 @@ class ConfluentMember:
 
         self._partition = TopicPartition
         self._end = KafkaError._PARTITION_EOF  # noqa: SLF001  its public name
+        self._fatal = KafkaError._FATAL  # noqa: SLF001  the same
         self._displacing = {
             KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001  the same
             KafkaError._LOG_TRUNCATION,  # noqa: SLF001  the same
@@ -223,8 +231,8 @@ class ConfluentMember:
         code = error.code()
         if code in self._displacing:
             raise Displaced(error.str())
-        if error.fatal():
-            self.rewind()
+        if code == self._fatal:
+            # As when another member has taken over its name; it never reads again.
             raise UsageError(f"Kafka at {self._settings.bootstrap_servers}: {error.str()}")
         if code > 0 and code not in self._passing:
             self.rewind()

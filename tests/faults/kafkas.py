@@ -116,6 +116,8 @@ def stalled(ground: Ground) -> Result:
         arena.write(per_second=600)
         arena.progresses(1_000)
         source._member.hold(source.own())
+        # What was under way is applied still.
+        time.sleep(1)
         began = time.monotonic()
         arena.resumes(began)
         arena.finish()
