@@ -39,6 +39,8 @@ _MOST_AHEAD: Final = 10_000_000
 """What the client takes for a number of records fetched ahead."""
 _QUEUE_FULL_MS: Final = 20
 """So long it waits before it fetches more when it has enough; the default of a second lets the worker wait for it."""
+_REACH_S: Final = (3.0, BOOTSTRAP_MS / 1000 - 3.0)
+"""It tries again in silence until a time is over, so after the first one it is looked whether that can help."""
 _MOST_AT_ONCE: Final = 1_000_000
 """What the client takes for a number of records."""
 
@@ -69,12 +71,17 @@ def _connected(settings: KafkaSettings) -> Consumer:
         consumer = Consumer(_configuration(settings))
     except KafkaException as error:
         raise UsageError(f"kafka: librdkafka does not accept these settings: {error.args[0].str()}") from error
-    try:
-        consumer.list_topics(settings.responses_topic, timeout=BOOTSTRAP_MS / 1000)
-    except KafkaException as error:
-        consumer.close()
-        raise explained(settings, options, DependencyUnavailable(error.args[0].str())) from error
-    return consumer
+    for timeout_s in _REACH_S:
+        try:
+            consumer.list_topics(settings.responses_topic, timeout=timeout_s)
+        except KafkaException as error:
+            refusal = explained(settings, options, DependencyUnavailable(error.args[0].str()))
+            if isinstance(refusal, UsageError):
+                break
+        else:
+            return consumer
+    consumer.close()
+    raise refusal
 
 
 def _configuration(settings: KafkaSettings) -> dict[str, Any]:
