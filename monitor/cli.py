@@ -28,7 +28,7 @@ from monitor.export.account import account
 from monitor.export.experiment_report import html as experiment_html
 from monitor.ingest.connection import inspect_cluster
 from monitor.ingest.files import FileSource
-from monitor.ingest.kafka import KafkaSource
+from monitor.ingest.kafka import KafkaSource, check_client
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import http_for, opened, viewed, worker_for
 from monitor.store import warnings
@@ -307,6 +307,7 @@ def _check(arguments: argparse.Namespace) -> int:
         shards = f", {len(reader.store)} shards" if len(reader.store) > 1 else ""
         print(f"store          ok: reachable, definitions agree{shards}")
         unsafe += warnings(reader.store)
+    print(f"kafka          client {check_client(settings.kafka)}")
     for line, problem in inspect_cluster(settings.kafka):
         print(f"kafka          {line}")
         unsafe += [problem] if problem else []

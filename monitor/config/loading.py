@@ -228,6 +228,10 @@ def _lost_history(key: str, value: object) -> str:
     return one_of(key, value, ("stop", "continue"))
 
 
+def _client(key: str, value: object) -> str:
+    return one_of(key, value, ("kafka-python", "confluent"))
+
+
 def _mechanism(key: str, value: object) -> str:
     return one_of(key, value, _MECHANISMS)
 
@@ -276,6 +280,7 @@ _KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
         "max_poll_records": _count,
         "max_drift_ms": duration_ms,
         "on_lost_history": _lost_history,
+        "client": _client,
         "security_protocol": _protocol,
         "ssl_ca_file": _file,
         "ssl_cert_file": _file,

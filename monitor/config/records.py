@@ -16,6 +16,7 @@ Gain = Literal["linear", "exp2"]
 Discount = Literal["log2", "log2-from-2", "reciprocal"]
 Ideal = Literal["shown", "constant"]
 Population = Literal["rated", "all"]
+Client = Literal["kafka-python", "confluent"]
 
 OTHER = "other"
 NONE = "none"
@@ -47,6 +48,8 @@ class KafkaSettings:
     """How far a partition may be ahead of the slowest in event time while there is a backlog."""
     on_lost_history: Literal["stop", "continue"] = "stop"
     """What to do when Kafka no longer holds the next event to apply."""
+    client: Client = "kafka-python"
+    """What reads the events; confluent needs the extra `fast`."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ssl_ca_file: str | None = None
     ssl_cert_file: str | None = None

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import AuthorizationError, KafkaError, SaslAuthenticationFailedError
+from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import TopicPartition
 
 from monitor.config import KafkaSettings
 from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError
+from monitor.ingest.membership import partition_name, partition_of
 from monitor.ingest.probing import explained
 
 BOOTSTRAP_MS: Final = 10_000
+BEGINNING: Final = OffsetSpec.EARLIEST
+END: Final = OffsetSpec.LATEST
+"""Of what is committed: a transaction under way is beyond it."""
 _REQUEST_MS: Final = 5_000
 _PROBE_S: Final = 2.0
 _LARGEST: Final = "max.message.bytes"
@@ -124,11 +130,11 @@ class Topic:
 
     identity: str
     """Another topic that is created under the same name has another one."""
-    partitions: int
+    partitions: Sequence[str]
 
 
 class Topics:
-    """Asks the cluster about topics, over a connection of its own."""
+    """Asks the cluster about topics and their offsets, over a connection of its own."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -136,18 +142,35 @@ class Topics:
 
     def describe(self, names: Collection[str]) -> Mapping[str, Topic]:
         """Return those of the topics that exist; raises `DependencyUnavailable`."""
-        try:
-            if self._admin is None:
-                self._admin = KafkaAdminClient(**connection_options(self._settings), request_timeout_ms=_REQUEST_MS)
-            found = self._admin.describe_topics(list(names))
-        except KafkaError as error:
-            self.close()
-            raise refused(self._settings, error) from error
+        found = self._ask(lambda admin: admin.describe_topics(list(names)))
         return {
-            each["name"]: Topic(str(each["topic_id"]), len(each["partitions"]))
+            each["name"]: Topic(
+                str(each["topic_id"]),
+                [partition_name(TopicPartition(each["name"], number)) for number in range(len(each["partitions"]))],
+            )
             for each in found
             if not each["error_code"]
         }
+
+    def offsets(self, partitions: Collection[str], at: int) -> dict[str, int]:
+        """Return where each partition has its `BEGINNING`, its `END`, or its first record since a time in milliseconds.
+
+        -1 where nothing is as late as that. Raises `DependencyUnavailable`, also of partitions just created.
+        """
+        if not partitions:
+            return {}
+        wanted = {partition_of(name): at for name in partitions}
+        found = self._ask(lambda admin: admin.list_partition_offsets(wanted, IsolationLevel.READ_COMMITTED))
+        return {partition_name(each): place.offset for each, place in found.items()}
+
+    def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
+        try:
+            if self._admin is None:
+                self._admin = KafkaAdminClient(**connection_options(self._settings), request_timeout_ms=_REQUEST_MS)
+            return question(self._admin)
+        except KafkaError as error:
+            self.close()
+            raise refused(self._settings, error) from error
 
     def close(self) -> None:
         """Disconnect."""

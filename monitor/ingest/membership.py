@@ -1,13 +1,25 @@
-"""Which partitions the group gives to this worker."""
+"""The seam to a client of Kafka: one membership in the consumer group, and the partitions that come with it.
+
+Partitions go by the names of their positions in the store. Two clients are members: `kafka_python` and `confluent`.
+What does not depend on the client, such as where to begin and what is lost, is `KafkaSource`'s.
+"""
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from kafka import KafkaConsumer, TopicPartition
-from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka import TopicPartition
 
-log = logging.getLogger(__name__)
+SESSION_MS: Final = 10_000
+"""After so long without a heartbeat a worker's partitions go to the others: heartbeats have a thread of their own, so a
+longer time (45 s by default) would only prolong the gap after a crash."""
+METADATA_MS: Final = 15_000
+"""So soon new partitions are noticed (the default is five minutes)."""
+RECONNECT_MS: Final = 2_000
+POLL_MS: Final = 200
+CLOSE_MS: Final = 5_000
 
 
 def partition_name(partition: TopicPartition) -> str:
@@ -21,20 +33,60 @@ def partition_of(name: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
-class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python carries no types
-    """Pauses what is new, notes what is gone."""
+class Displaced(Exception):
+    """Some partitions are not where they can be read: they have to be placed again."""
 
-    def __init__(self, consumer: KafkaConsumer) -> None:
-        self._consumer = consumer
-        self.unplaced: set[TopicPartition] = set()
-        self.joined = False
 
-    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
-        self.joined = True
-        self._consumer.pause(*assigned)
-        self.unplaced |= set(assigned)
-        log.info("partitions assigned count=%d", len(assigned))
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive records of one partition, at least one."""
 
-    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        self.unplaced -= set(revoked)
-        log.info("partitions revoked count=%d", len(revoked))
+    partition: str
+    offsets: Sequence[int]
+    payloads: Sequence[bytes | None]
+
+
+class Member(Protocol):
+    """One member of the group. Nothing is read of a partition before it is placed.
+
+    A cluster that does not permit something raises `UsageError`, for all else that it refuses `DependencyUnavailable`.
+    """
+
+    def joined(self) -> bool:
+        """Return whether the group has said which partitions are this member's, be it none."""
+
+    def assigned(self) -> Collection[str]:
+        """Return the partitions that the group has given to this member."""
+
+    def unplaced(self) -> Sequence[str]:
+        """Return those of them that wait for `place`, sorted."""
+
+    def place(self, offsets: Mapping[str, int]) -> None:
+        """Read these partitions from their offsets on, the held ones later; those that are gone by now are ignored."""
+
+    def rewind(self) -> None:
+        """Have all assigned partitions placed again."""
+
+    def hold(self, partitions: Collection[str]) -> None:
+        """Read nothing from these partitions, and from all others that are placed."""
+
+    def poll(self) -> Sequence[Batch]:
+        """Return the next records of placed partitions, none after a short wait; raises `Displaced`."""
+
+    def stay(self) -> None:
+        """Stay a member for a short while without reading; the next `poll` goes on where the last one ended."""
+
+    def position(self, partition: str) -> int | None:
+        """Return the offset of what comes next, past what transactions leave in the log; None where it is not known."""
+
+    def highwater(self, partition: str) -> int | None:
+        """Return the end of a partition as the last records that were fetched told it, None before any were."""
+
+    def keys(self) -> Mapping[tuple[str, int], bytes | None]:
+        """Return the keys of the records of the last poll, by partition and offset."""
+
+    def acknowledge(self, offsets: Mapping[str, int]) -> None:
+        """Commit to the group without waiting."""
+
+    def close(self, offsets: Mapping[str, int]) -> None:
+        """Commit these offsets, if there are any, and leave; takes seconds at most."""

@@ -31,7 +31,7 @@ class _Refused(Exception):
     """The broker does not accept this user."""
 
 
-def explained(settings: KafkaSettings, options: dict[str, Any], error: KafkaError) -> AbMonitorError:
+def explained(settings: KafkaSettings, options: dict[str, Any], error: Exception) -> AbMonitorError:
     """Return what to raise for a client that could not start: connect once more, and look why not.
 
     `UsageError` if a server refuses the user, or either side the other's certificate: waiting does not mend that.

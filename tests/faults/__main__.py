@@ -1,7 +1,7 @@
 """`make faults`: the whole catalogue on real parts, and its table in docs/reliability.md.
 
 Without arguments all faults run and the table is written; with words, only the faults whose names contain one of them,
-and with `--valkey` the stores are Valkey servers.
+with `--valkey` the stores are Valkey servers, and with `--confluent` the workers read with librdkafka.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def _row(fault: Fault, result: Result) -> str:
 def main(arguments: list[str]) -> int:
     """Run, print, and write the table if everything was run."""
     binary = valkey_binary() if "--valkey" in arguments else redis_binary()
+    client = "confluent" if "--confluent" in arguments else "kafka-python"
     words = [word for word in arguments if not word.startswith("--")]
     chosen = [each for each in CATALOGUE if not words or any(word.lower() in each.name.lower() for word in words)]
     rows = []
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="abm-faults-") as place, KafkaBroker() as broker:
         directory = Path(place)
         with RedisServer(redis_binary()) as calm:
-            ground = Ground(directory, broker, Expectations(directory, calm), binary)
+            ground = Ground(directory, broker, Expectations(directory, calm), binary, client)
             for number, fault in enumerate(chosen, 1):
                 began = time.monotonic()
                 try:

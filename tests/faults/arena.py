@@ -34,6 +34,7 @@ responses_topic = "{name}.responses"
 feedback_topic = "{name}.feedback"
 dead_letter_topic = "{name}.dead"
 group_id = "{name}"
+client = "{client}"
 {kafka}
 [store]
 url = "{store}"
@@ -97,6 +98,7 @@ class Expectations:
                 _CONFIG.format(
                     bootstrap="127.0.0.1:1",
                     name="calm",
+                    client="kafka-python",
                     kafka="",
                     store=self._server.url,
                     experiment=SCENARIO.experiment,
@@ -120,6 +122,7 @@ class Arena:
         store: RedisServer | RedisCluster,
         expectations: Expectations,
         *,
+        client: str = "kafka-python",
         partitions: int = 4,
         kafka: str = "",
         store_url: str | None = None,
@@ -141,6 +144,7 @@ class Arena:
         self._stack = ExitStack()
         self._chance = random.Random(7)
         self._bootstrap = bootstrap or broker.bootstrap
+        self._client = client
         self.config = directory / "config.toml"
         self.write_config(kafka=kafka, store_url=store_url or store.url)
         if create_topics:
@@ -170,6 +174,7 @@ class Arena:
             _CONFIG.format(
                 bootstrap=self._bootstrap,
                 name=self.name,
+                client=self._client,
                 kafka=kafka,
                 store=store_url or self._server.url,
                 experiment=SCENARIO.experiment,

@@ -23,6 +23,8 @@ class Ground:
     expectations: Expectations
     binary: str = field(default_factory=redis_binary)
     """The store's server."""
+    client: str = "kafka-python"
+    """What the workers read with, see `kafka.client`."""
     runs: int = 0
 
     def server(self) -> RedisServer:
@@ -37,7 +39,7 @@ class Ground:
         directory.mkdir()
         broker = options.pop("broker", self.broker)
         with store or self.server() as server:
-            arena = Arena(directory, broker, server, self.expectations, **options)
+            arena = Arena(directory, broker, server, self.expectations, client=self.client, **options)
             try:
                 yield arena
             finally:

@@ -115,7 +115,9 @@ def stalled(ground: Ground) -> Result:
         thread.start()
         arena.write(per_second=600)
         arena.progresses(1_000)
-        source._consumer.pause(*source._consumer.assignment())
+        source._member.hold(source.own())
+        # What was under way is applied still.
+        time.sleep(1)
         began = time.monotonic()
         arena.resumes(began)
         arena.finish()

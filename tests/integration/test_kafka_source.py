@@ -13,6 +13,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from monitor.config import KafkaSettings
 from monitor.dead_letters import dead_letters
+from monitor.errors import AbMonitorError
+from monitor.ingest import confluent, kafka_python
 from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused, Slice
@@ -21,11 +23,11 @@ from tests.servers.kafka import KafkaBroker
 from tests.support.command import eventually
 
 
-@pytest.fixture
-def settings(kafka: KafkaBroker) -> KafkaSettings:
-    """Return settings with topics of their own: two partitions each."""
+@pytest.fixture(params=["kafka-python", "confluent"])
+def settings(request: pytest.FixtureRequest, kafka: KafkaBroker) -> KafkaSettings:
+    """Return settings for each client, with topics of their own: two partitions each."""
     name = f"source-{random.randrange(1 << 40):x}"
-    made = KafkaSettings(kafka.bootstrap, f"{name}.r", f"{name}.f", f"{name}.d", group_id=name)
+    made = KafkaSettings(kafka.bootstrap, f"{name}.r", f"{name}.f", f"{name}.d", group_id=name, client=request.param)
     for topic in (made.responses_topic, made.feedback_topic, made.dead_letter_topic):
         kafka.create_topic(topic, 2)
     return made
@@ -52,6 +54,18 @@ def _started(source: KafkaSource, positions: dict[str, Position] | None = None) 
     known |= source.starts(known)
     source.place(known)
     return known
+
+
+def _fill(settings: KafkaSettings, records: int) -> None:
+    """Write numbers to the responses, to both partitions in turn."""
+    producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers)
+    for number in range(records):
+        producer.send(settings.responses_topic, b"%d" % number, partition=number % 2)
+    producer.close()
+
+
+def _partitions(settings: KafkaSettings) -> list[str]:
+    return [f"{settings.responses_topic}:{n}" for n in range(2)]
 
 
 def _read(source: KafkaSource, records: int) -> list[Slice]:
@@ -92,8 +106,10 @@ def test_only_committed_transactions_are_read_and_their_marks_are_passed(setting
         assert source.ends()[name] == 4
 
 
-def test_latest_is_decided_once_for_all_partitions(settings: KafkaSettings) -> None:
+def test_latest_is_decided_once_for_all_partitions(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that is added later is read from its beginning, whoever reads it."""
+    for client in (confluent, kafka_python):
+        monkeypatch.setattr(client, "METADATA_MS", 3_000)
     producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers)
     for partition in range(2):
         producer.send(settings.responses_topic, b"old", partition=partition)
@@ -119,11 +135,8 @@ def test_latest_is_decided_once_for_all_partitions(settings: KafkaSettings) -> N
 
 def test_held_partitions_wait_and_come_back_without_loss(settings: KafkaSettings) -> None:
     """Also when the client has fetched records of them already."""
-    producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers)
-    for number in range(8_000):
-        producer.send(settings.responses_topic, b"%d" % number, partition=number % 2)
-    producer.close()
-    names = [f"{settings.responses_topic}:{n}" for n in range(2)]
+    _fill(settings, 8_000)
+    names = _partitions(settings)
     with _source(settings) as source:
         _started(source)
         slices: list[Slice] = []
@@ -182,3 +195,86 @@ def test_a_record_of_nothing_can_be_kept(settings: KafkaSettings) -> None:
         letters.close()
     (letter,) = dead_letters(settings)
     assert (letter.offset, letter.reason, letter.key, letter.value) == (7, "empty_payload", None, None)
+
+
+def test_going_back_skips_nothing(settings: KafkaSettings) -> None:
+    """Nor does waiting; at the end of the log as in the midst of it, where the client has fetched more already."""
+    _fill(settings, 6_000)
+    names = _partitions(settings)
+    with _source(settings) as source:
+        positions = _started(source)
+        for before in (6_000, 1, 2_500):
+            slices: list[Slice] = []
+            while sum(len(each.offsets) for each in slices) < before:
+                slices += source.poll()
+            source.idle()
+            source.rewind()
+            assert source.poll() == []
+            assert len(source.unplaced()) == 4
+            source.place(positions)
+        slices = []
+        while sum(len(each.offsets) for each in slices) < 1_000:
+            slices += source.poll()
+        for _ in range(3):
+            source.idle()
+        slices += _read(source, 6_000 - sum(len(each.offsets) for each in slices))
+    for name in names:
+        own = [each for each in slices if each.partition == name]
+        assert [offset for each in own for offset in each.offsets] == list(range(3_000))
+        assert [each.begin for each in own] == [0, *(each.next_offset for each in own[:-1])]
+
+
+def test_a_position_that_is_gone_is_placed_again(settings: KafkaSettings) -> None:
+    """The client never chooses another one by itself, neither at the first record nor later."""
+    _fill(settings, 200)
+    with KafkaAdminClient(bootstrap_servers=settings.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition(settings.responses_topic, n): 60 for n in range(2)})
+    with _source(settings) as source:
+        _assigned(source)
+        source.place({name: Position(7) for name in source.unplaced()})
+        eventually("the partitions are to be placed again", lambda: source.poll() or len(source.unplaced()) == 4)
+        gaps = source.gaps({name: Position(7) for name in _partitions(settings)}, {})
+        assert [(each.lost, each.resume.next_offset) for each in gaps] == [(53, 60), (53, 60)]
+
+
+def test_a_refused_record_is_kept_with_its_key(settings: KafkaSettings) -> None:
+    """As it was, so that it can be sent again."""
+    producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers)
+    for key in (b"student-1", None):
+        producer.send(settings.feedback_topic, key=key, value=b"{", partition=1).get(30)
+    producer.close()
+    name = f"{settings.feedback_topic}:1"
+    with _source(settings) as source:
+        _started(source)
+        eventually("both are read", lambda: sum(len(each.offsets) for each in source.poll()) == 2)
+        source.keep_refused([Refused(name, offset, b"{", "not_json", "at byte 1") for offset in range(2)])
+    assert sorted((each.offset, each.key) for each in dead_letters(settings)) == [(0, b"student-1"), (1, None)]
+
+
+def test_workers_with_either_client_share_a_group(settings: KafkaSettings) -> None:
+    """So that they can be changed one by one; the same numbers of both topics go to one worker."""
+    other = replace(settings, client="confluent" if settings.client == "kafka-python" else "kafka-python")
+    with _source(settings) as first:
+        _started(first)
+        with _source(other) as second:
+
+            def shared() -> bool:
+                for each in (first, second):
+                    each.poll()
+                return len(first.own()) == len(second.own()) == 2
+
+            eventually("each has a half", shared)
+            assert {name[-2:] for name in first.own()} ^ {name[-2:] for name in second.own()} == {":0", ":1"}
+        _assigned(first)
+
+
+@pytest.mark.parametrize("settings", ["confluent"], indirect=True)
+def test_a_member_of_the_same_name_takes_over(settings: KafkaSettings) -> None:
+    """The one before it ends, since librdkafka never reads again after that."""
+    own = replace(settings, group_instance_id="worker-1")
+    with _source(own) as first:
+        _started(first)
+        with _source(own) as second:
+            _started(second)
+            with pytest.raises(AbMonitorError, match=r"(?i)fenced"):
+                eventually("it is told", first.poll)

@@ -184,8 +184,12 @@ def _refused(config: Path, environ: Mapping[str, str], code: int) -> str:
 class TestLeastPrivilege:
     """The service works with the rights that docs/security.md gives, over encrypted connections, and with no others."""
 
-    @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-    def test_the_service_works(self, tmp_path: Path, papers: Papers, broker: KafkaBroker, mechanism: str) -> None:
+    @pytest.mark.parametrize(
+        ("mechanism", "client"), [("SCRAM-SHA-256", "kafka-python"), ("SCRAM-SHA-512", "confluent")]
+    )
+    def test_the_service_works(
+        self, tmp_path: Path, papers: Papers, broker: KafkaBroker, mechanism: str, client: str
+    ) -> None:
         """SCRAM over TLS to Kafka, mutual TLS and the documented user to Redis, TLS and a token on its own pages."""
         name = mechanism.lower()
         response = {**RESPONSE, "response_id": name}
@@ -199,9 +203,8 @@ class TestLeastPrivilege:
             server.client().execute_command("ACL", "SETUSER", "default", "-@all", "+config", "+acl")
             secure = _lines(username="ab-monitor", ssl_ca_file=papers.authority, **_pair(papers.client))
             http = _lines(tls_cert_file=papers.good.cert_file, tls_key_file=papers.good.key_file)
-            config = _config(
-                tmp_path, broker, "SCRAM", _tls_url(server), _scram(papers, mechanism=mechanism), secure, http
-            )
+            kafka = f'{_scram(papers, mechanism=mechanism)}\nclient = "{client}"'
+            config = _config(tmp_path, broker, "SCRAM", _tls_url(server), kafka, secure, http)
             environ = {**KAFKA_SECRET, **STORE_SECRET, **token}
             checked = ab_monitor("check", "--config", config, environ=environ)
             assert (checked.returncode, "warning" in checked.stdout) == (0, False), checked.stderr + checked.stdout
@@ -269,14 +272,16 @@ class TestLeastPrivilege:
         done = ab_monitor("check", "--config", config, environ=KAFKA_SECRET)
         assert "chatbot.responses: missing" in done.stdout or "uthoriz" in done.stderr, done.stdout + done.stderr
 
+    @pytest.mark.parametrize("client", ["kafka-python", "confluent"])
     def test_mutual_tls_to_kafka(
-        self, tmp_path: Path, papers: Papers, broker: KafkaBroker, redis_server: RedisServer
+        self, tmp_path: Path, papers: Papers, broker: KafkaBroker, redis_server: RedisServer, client: str
     ) -> None:
         """A client certificate of the broker's authority is enough to come in."""
         redis_server.client().flushall()
-        kafka = _lines(security_protocol="SSL", ssl_ca_file=papers.authority, **_pair(papers.client))
+        kafka = _lines(security_protocol="SSL", ssl_ca_file=papers.authority, client=client, **_pair(papers.client))
         done = ab_monitor("check", "--config", _config(tmp_path, broker, "MUTUAL", redis_server.url, kafka))
         assert done.returncode == 0, done.stderr
+        assert f"kafka          client {client}" in done.stdout
 
     def test_mutual_tls_to_a_cluster(self, tmp_path: Path, papers: Papers, broker: KafkaBroker) -> None:
         """Its nodes name each other's TLS ports; a stranger's certificate is refused as that of one server is."""
@@ -299,19 +304,26 @@ def _treatment(config: Path, environ: Mapping[str, str]) -> tuple[int, int]:
     return found["responses"], found["rated_responses"]
 
 
+_AUTHORITY = ("SCRAM", "stranger", r"server's certificate is not accepted: (unable to get|self-signed)")
+_PASSWORD = ("SCRAM", "password", r"refuses the user ab-monitor: Authentication failed.*invalid credentials")
+_NAME = ("ELSEWHERE", "ssl", r"not accepted: IP address mismatch, certificate is not valid for '127\.0\.0\.1'")
+
+
 class TestRefusals:
     """One line with the place and the cause, and exit code 2: waiting would not help."""
 
     @pytest.mark.parametrize(
-        ("listener", "change", "cause"),
+        ("listener", "change", "cause", "client"),
         [
-            ("SCRAM", "stranger", r"server's certificate is not accepted: (unable to get|self-signed)"),
-            ("SCRAM", "password", r"refuses the user ab-monitor: Authentication failed.*invalid credentials"),
-            ("EXPIRED", "ssl", r"server's certificate is not accepted: certificate has expired"),
-            ("MUTUAL", "ssl", r"does not accept this side's certificate, or wants one: .*certificate"),
-            ("ELSEWHERE", "ssl", r"not accepted: IP address mismatch, certificate is not valid for '127\.0\.0\.1'"),
+            (*_AUTHORITY, "kafka-python"),
+            (*_AUTHORITY, "confluent"),
+            (*_PASSWORD, "kafka-python"),
+            (*_PASSWORD, "confluent"),
+            ("EXPIRED", "ssl", r"server's certificate is not accepted: certificate has expired", "kafka-python"),
+            ("MUTUAL", "ssl", r"does not accept this side's certificate, or wants one: .*certificate", "kafka-python"),
+            (*_NAME, "kafka-python"),
+            (*_NAME, "confluent"),
         ],
-        ids=["authority", "password", "expired", "missing", "name"],
     )
     def test_by_kafka(
         self,
@@ -322,8 +334,9 @@ class TestRefusals:
         listener: str,
         change: str,
         cause: str,
+        client: str,
     ) -> None:
-        """The client itself only says that its time is over."""
+        """The client itself only says that its time is over; whichever it is, the line is the same."""
         redis_server.client().flushall()
         kafka, environ = _scram(papers), dict(KAFKA_SECRET)
         if change == "ssl":
@@ -332,6 +345,7 @@ class TestRefusals:
             kafka = kafka.replace(str(papers.authority), str(papers.stranger))
         else:
             environ["ABMONITOR_KAFKA_SASL_PASSWORD"] = "another"
+        environ["ABMONITOR_KAFKA_CLIENT"] = client
         line = _refused(_config(tmp_path, broker, listener, redis_server.url, kafka), environ, 2)
         assert re.fullmatch(rf"ab-monitor: Kafka at {broker.address(listener)}:? .*{cause}.*", line), line
 

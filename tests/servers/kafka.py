@@ -19,6 +19,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from tests.servers.process import Process, answers, free_port, need
+from tests.support.command import eventually
 
 _POM = Path(__file__).with_name("kafka.xml")
 _CACHE = Path(__file__).parents[2] / ".cache"
@@ -149,6 +150,8 @@ class KafkaBroker:
             admin.create_topics(
                 {name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(settings or {})}}
             )
+            # The controller has it; whoever asks the broker may still be told that there is none.
+            eventually("the broker knows the topic", lambda: not admin.describe_topics([name])[0]["error_code"])
 
     def run_tool(self, *arguments: str) -> None:
         """Run one of Kafka's command line tools, a class and its arguments, to its end."""

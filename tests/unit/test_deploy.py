@@ -248,10 +248,10 @@ class TestImage:
         named = [
             word for words in own for word in words if "requirements" in word and word.strip('",]').endswith(".txt")
         ]
-        assert [word.strip('",]') for word in named] == ["requirements/run.txt", "deploy/build-requirements.txt"]
+        assert [word.strip('",]') for word in named] == ["requirements/fast.txt", "deploy/build-requirements.txt"]
         run, build = (
             dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE))
-            for name in ("requirements/run.txt", "deploy/build-requirements.txt")
+            for name in ("requirements/fast.txt", "deploy/build-requirements.txt")
         )
         assert {name: (run[name], build[name]) for name in run.keys() & build.keys() if run[name] != build[name]} == {}
 

@@ -1,0 +1,287 @@
+"""A member of the group on librdkafka, by confluent-kafka: the extra `fast`.
+
+librdkafka fetches in threads of its own and hands out whole batches. Only placed partitions are ever assigned to it,
+each at an explicit offset, so it has nothing to decide about offsets. It calls back within `consume` and `close`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka.errors import for_code
+
+from monitor.config import KafkaSettings
+from monitor.errors import DependencyUnavailable, UsageError
+from monitor.ingest.connection import BOOTSTRAP_MS, connection_options, refused
+from monitor.ingest.membership import (
+    METADATA_MS,
+    POLL_MS,
+    RECONNECT_MS,
+    SESSION_MS,
+    Batch,
+    Displaced,
+)
+from monitor.ingest.probing import explained
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+log = logging.getLogger(__name__)
+_POLL_S: Final = POLL_MS / 1000
+_QUEUED_KB: Final = 8_192
+"""Of records fetched ahead, over all partitions; the default of 64 MB would be a third of the worker's memory."""
+_FETCHED_BYTES: Final = 262_144
+"""Of one partition at once, or one larger record. What was fetched of a partition that is held is fetched again later:
+little ahead is little lost."""
+_MOST_AHEAD: Final = 10_000_000
+"""What the client takes for a number of records fetched ahead."""
+_QUEUE_FULL_MS: Final = 20
+"""So long it waits before it fetches more when it has enough; the default of a second lets the worker wait for it."""
+_REACH_S: Final = (3.0, BOOTSTRAP_MS / 1000 - 3.0)
+"""It tries again in silence until a time is over, so after the first one it is looked whether that can help."""
+_MOST_AT_ONCE: Final = 1_000_000
+"""What the client takes for a number of records."""
+
+
+def check_client(settings: KafkaSettings) -> str:
+    """Return the name and version of the client once it has reached the cluster; raises as `ConfluentMember` does."""
+    _connected(settings).close()
+    import confluent_kafka  # noqa: PLC0415  an extra
+
+    return f"confluent-kafka {confluent_kafka.version()}, librdkafka {confluent_kafka.libversion()[0]}"
+
+
+def _connected(settings: KafkaSettings) -> Consumer:
+    """Return a consumer that has reached the cluster.
+
+    Raises `UsageError` if the client is not installed, or it or the cluster refuses the settings, and
+    `DependencyUnavailable` if nobody answers.
+    """
+    try:
+        from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415  an extra
+    except ImportError as error:
+        raise UsageError(
+            f"kafka.client = \"confluent\" needs confluent-kafka: pip install 'ab-monitor[fast]' ({error})"
+        ) from error
+    # Certificates that cannot be used are refused here, in the same words as with the other client.
+    options = connection_options(settings)
+    try:
+        consumer = Consumer(_configuration(settings))
+    except KafkaException as error:
+        raise UsageError(f"kafka: librdkafka does not accept these settings: {error.args[0].str()}") from error
+    for timeout_s in _REACH_S:
+        try:
+            consumer.list_topics(settings.responses_topic, timeout=timeout_s)
+        except KafkaException as error:
+            refusal = explained(settings, options, DependencyUnavailable(error.args[0].str()))
+            if isinstance(refusal, UsageError):
+                break
+        else:
+            return consumer
+    consumer.close()
+    raise refusal
+
+
+def _configuration(settings: KafkaSettings) -> dict[str, Any]:
+    """Return librdkafka's names and values of the settings."""
+    chosen = {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "group.id": settings.group_id,
+        "group.instance.id": settings.group_instance_id,
+        "security.protocol": settings.security_protocol,
+        "ssl.ca.location": settings.ssl_ca_file,
+        "ssl.certificate.location": settings.ssl_cert_file,
+        "ssl.key.location": settings.ssl_key_file,
+        "ssl.key.password": settings.ssl_key_password,
+        "ssl.endpoint.identification.algorithm": "https" if settings.ssl_check_hostname else "none",
+        "sasl.mechanism": settings.sasl_mechanism,
+        "sasl.username": settings.sasl_username,
+        "sasl.password": settings.sasl_password,
+        "session.timeout.ms": SESSION_MS,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "partition.assignment.strategy": "range",
+        "enable.partition.eof": True,
+        "topic.metadata.refresh.interval.ms": METADATA_MS,
+        "reconnect.backoff.max.ms": RECONNECT_MS,
+        "fetch.message.max.bytes": _FETCHED_BYTES,
+        "queued.min.messages": min(2 * settings.max_poll_records, _MOST_AHEAD),
+        "queued.max.messages.kbytes": _QUEUED_KB,
+        "fetch.queue.backoff.ms": _QUEUE_FULL_MS,
+        # Below the other client's, which the command line keeps silent unless asked.
+        "logger": logging.getLogger("kafka.librdkafka"),
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+class ConfluentMember:
+    """See `Member`."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._consumer = _connected(settings)
+        from confluent_kafka import KafkaError, TopicPartition  # noqa: PLC0415  an extra
+
+        self._partition = TopicPartition
+        self._end = KafkaError._PARTITION_EOF  # noqa: SLF001  its public name
+        self._fatal = KafkaError._FATAL  # noqa: SLF001  the same
+        self._displacing = {
+            KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001  the same
+            KafkaError._LOG_TRUNCATION,  # noqa: SLF001  the same
+            KafkaError.OFFSET_OUT_OF_RANGE,
+        }
+        self._passing = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE}
+        self._most = min(settings.max_poll_records, _MOST_AT_ONCE)
+        self._joined = False
+        self._assigned: dict[str, TopicPartition] = {}
+        self._reached: dict[str, int] = {}
+        """Position of every placed partition: what was handed out, or read over, ends here."""
+        self._held: set[str] = set()
+        self._resting = False
+        self._messages: list[Message] = []
+        self._consumer.subscribe(
+            [settings.responses_topic, settings.feedback_topic], on_assign=self._on_assign, on_revoke=self._on_revoke
+        )
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._joined = True
+        self._assigned = {_name(each): each for each in partitions}
+        self._reached = {}
+        consumer.assign([])
+        log.info("partitions assigned count=%d", len(partitions))
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._assigned = {}
+        self._reached = {}
+        consumer.unassign()
+        log.info("partitions revoked count=%d", len(partitions))
+
+    def joined(self) -> bool:
+        """See `Member`."""
+        return self._joined
+
+    def assigned(self) -> Collection[str]:
+        """See `Member`."""
+        return self._assigned.keys()
+
+    def unplaced(self) -> Sequence[str]:
+        """See `Member`."""
+        return sorted(self._assigned.keys() - self._reached.keys())
+
+    def place(self, offsets: Mapping[str, int]) -> None:
+        """See `Member`."""
+        self._reached |= {name: offset for name, offset in offsets.items() if name in self._assigned}
+        self._read()
+
+    def _read(self) -> None:
+        """Have exactly the placed partitions read, each from its position on."""
+        self._resting = False
+        self._consumer.assign(self._at(self._reached))
+        self._consumer.pause(self._at(self._held & self._reached.keys()))
+
+    def _at(self, names: Iterable[str]) -> list[TopicPartition]:
+        return [self._place(name, self._reached[name]) for name in names]
+
+    def _place(self, name: str, offset: int) -> TopicPartition:
+        topic, _, number = name.rpartition(":")
+        return self._partition(topic, int(number), offset)
+
+    def rewind(self) -> None:
+        """See `Member`."""
+        self._reached = {}
+        self._consumer.assign([])
+
+    def hold(self, partitions: Collection[str]) -> None:
+        """See `Member`."""
+        held = set(partitions)
+        if not self._resting:
+            self._consumer.pause(self._at((held - self._held) & self._reached.keys()))
+            self._consumer.resume(self._at((self._held - held) & self._reached.keys()))
+        self._held = held
+
+    def poll(self) -> Sequence[Batch]:
+        """See `Member`."""
+        if self._resting:
+            self._read()
+        # With a time to wait, the client waits until it has all that it was asked for.
+        self._messages = self._consumer.consume(self._most, 0) or self._consumer.consume(1, _POLL_S)
+        found: dict[tuple[str | None, int | None], list[Message]] = {}
+        ends = {}
+        for message in self._messages:
+            error = message.error()
+            if error is None:
+                found.setdefault((message.topic(), message.partition()), []).append(message)
+            elif error.code() == self._end:
+                ends[f"{message.topic()}:{message.partition()}"] = message.offset() or 0
+            else:
+                self._judge(error)
+        batches = []
+        for (topic, number), messages in found.items():
+            name = f"{topic}:{number}"
+            if name in self._reached:
+                offsets: list[Any] = [message.offset() for message in messages]
+                self._reached[name] = offsets[-1] + 1
+                batches.append(Batch(name, offsets, [message.value() for message in messages]))
+        # An end lies behind what transactions leave in the log.
+        self._reached |= {name: max(end, self._reached[name]) for name, end in ends.items() if name in self._reached}
+        return batches
+
+    def _judge(self, error: KafkaError) -> None:
+        """Raise for what does not pass by itself, with all partitions to be placed again.
+
+        The records that came along are not handed out then, and the client would go on behind them.
+        """
+        code = error.code()
+        if code in self._displacing:
+            raise Displaced(error.str())
+        if code == self._fatal:
+            # As when another member has taken over its name; it never reads again.
+            raise UsageError(f"Kafka at {self._settings.bootstrap_servers}: {error.str()}")
+        if code > 0 and code not in self._passing:
+            self.rewind()
+            raise refused(self._settings, for_code(code)(error.str()))
+        log.debug("the client says: %s", error)
+
+    def stay(self) -> None:
+        """See `Member`: consume with nothing assigned."""
+        if not self._resting:
+            self._resting = True
+            self._consumer.assign([])
+        for message in self._consumer.consume(1, 2 * _POLL_S):
+            log.debug("passed over while waiting: %s", message.error())
+
+    def position(self, partition: str) -> int | None:
+        """See `Member`."""
+        return self._reached.get(partition)
+
+    def highwater(self, partition: str) -> int | None:
+        """See `Member`."""
+        marks = self._consumer.get_watermark_offsets(self._assigned[partition], cached=True)
+        return None if marks is None or marks[1] < 0 else marks[1]
+
+    def keys(self) -> Mapping[tuple[str, int], bytes | None]:
+        """See `Member`."""
+        return {
+            (f"{message.topic()}:{message.partition()}", offset): message.key()
+            for message in self._messages
+            if (offset := message.offset()) is not None
+        }
+
+    def acknowledge(self, offsets: Mapping[str, int]) -> None:
+        """See `Member`."""
+        commit = [self._place(name, offset) for name, offset in offsets.items()]
+        self._consumer.commit(offsets=commit, asynchronous=True)
+
+    def close(self, offsets: Mapping[str, int]) -> None:
+        """See `Member`."""
+        if offsets:
+            self.acknowledge(offsets)
+        self._consumer.close()
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}:{partition.partition}"

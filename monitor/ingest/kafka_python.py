@@ -1,0 +1,215 @@
+"""A member of the group on kafka-python's consumer: pure Python, and always installed.
+
+Callbacks of a rebalance run on the client's I/O thread, where only pausing is safe: they pause new partitions and note
+them, and the loop places them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import kafka
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import (
+    IllegalStateError,
+    KafkaError,
+    LogTruncationError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
+from kafka.structs import OffsetAndMetadata
+
+from monitor.config import KafkaSettings
+from monitor.ingest.connection import BOOTSTRAP_MS, connection_options, refused
+from monitor.ingest.membership import (
+    CLOSE_MS,
+    METADATA_MS,
+    POLL_MS,
+    RECONNECT_MS,
+    SESSION_MS,
+    Batch,
+    Displaced,
+    partition_name,
+    partition_of,
+)
+from monitor.ingest.probing import explained
+
+log = logging.getLogger(__name__)
+_GONE: Final = (ValueError, KeyError, AssertionError, IllegalStateError)
+"""What the client raises about a partition that a rebalance has just taken away."""
+
+
+def client_version() -> str:
+    """Return the name and version of the client."""
+    return f"kafka-python {kafka.__version__}"
+
+
+class KafkaPythonMember:
+    """See `Member`."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._held: set[TopicPartition] = set()
+        self._records: Mapping[TopicPartition, Sequence[Any]] = {}
+        options = connection_options(settings)
+        try:
+            self._consumer = KafkaConsumer(
+                **options,
+                group_id=settings.group_id,
+                group_instance_id=settings.group_instance_id,
+                session_timeout_ms=SESSION_MS,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                partition_assignment_strategy=(RangePartitionAssignor,),
+                max_poll_records=settings.max_poll_records,
+                allow_auto_create_topics=False,
+                metadata_max_age_ms=METADATA_MS,
+                reconnect_backoff_max_ms=RECONNECT_MS,
+                bootstrap_timeout_ms=BOOTSTRAP_MS,
+                metrics_enabled=False,
+            )
+        except KafkaError as error:
+            raise explained(settings, options, error) from error
+        self._rebalances = _Rebalances(self._consumer)
+        self._consumer.subscribe(topics=[settings.responses_topic, settings.feedback_topic], listener=self._rebalances)
+
+    def joined(self) -> bool:
+        """See `Member`."""
+        return self._rebalances.joined
+
+    def assigned(self) -> Collection[str]:
+        """See `Member`."""
+        return {partition_name(each) for each in self._consumer.assignment()}
+
+    def unplaced(self) -> Sequence[str]:
+        """See `Member`."""
+        waiting = self._rebalances.unplaced.copy() & set(self._consumer.assignment())
+        return [partition_name(each) for each in sorted(waiting)]
+
+    def place(self, offsets: Mapping[str, int]) -> None:
+        """See `Member`."""
+        for name, offset in offsets.items():
+            partition = partition_of(name)
+            # A partition that went to another worker meanwhile is not ours to place.
+            with suppress(*_GONE):
+                self._consumer.seek(partition, offset)
+                if partition not in self._held:
+                    self._consumer.resume(partition)
+            self._rebalances.unplaced.discard(partition)
+
+    def rewind(self) -> None:
+        """See `Member`."""
+        assigned = self._consumer.assignment()
+        with suppress(*_GONE):
+            self._consumer.pause(*assigned)
+        self._rebalances.unplaced |= set(assigned)
+
+    def hold(self, partitions: Collection[str]) -> None:
+        """See `Member`."""
+        held = {partition_of(name) for name in partitions}
+        assigned = self._consumer.assignment()
+        with suppress(*_GONE):
+            self._consumer.pause(*(held & assigned))
+            self._consumer.resume(*((self._held - held) & assigned - self._rebalances.unplaced))
+        self._held = held
+
+    def poll(self) -> Sequence[Batch]:
+        """See `Member`."""
+        fetcher = self._consumer._fetcher  # noqa: SLF001
+        if not fetcher._next_partition_records:  # noqa: SLF001
+            # kafka-python 3.0.12 returns to the records that it keeps of a paused partition only when no partition is
+            # in line, and one that is drained stays in line: resumed partitions might never be read again.
+            fetcher._next_partition_records = None  # noqa: SLF001
+        try:
+            polled = self._consumer.poll(timeout_ms=POLL_MS)
+        except (NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError) as error:
+            # Just assigned, or no longer there.
+            raise Displaced(str(error)) from error
+        except KafkaError as error:
+            raise refused(self._settings, error) from error
+        self._records = polled
+        return [
+            Batch(
+                partition_name(partition), [record.offset for record in records], [record.value for record in records]
+            )
+            for partition, records in polled.items()
+            if partition not in self._rebalances.unplaced
+        ]
+
+    def stay(self) -> None:
+        """See `Member`: poll with everything paused."""
+        assigned = self._consumer.assignment()
+        paused = [each for each in assigned if each not in self._consumer.paused()]
+        with suppress(*_GONE):
+            self._consumer.pause(*paused)
+        try:
+            self._consumer.poll(timeout_ms=POLL_MS)
+        except KafkaError as error:
+            log.debug("poll while waiting failed error=%s", error)
+        time.sleep(POLL_MS / 1000)
+        still = [each for each in paused if each in self._consumer.assignment()]
+        with suppress(*_GONE):
+            self._consumer.resume(*[each for each in still if each not in self._rebalances.unplaced])
+
+    def position(self, partition: str) -> int | None:
+        """See `Member`."""
+        reached: int | None = None
+        with suppress(KafkaError, *_GONE):
+            reached = self._consumer.position(partition_of(partition), timeout_ms=0)
+        return reached
+
+    def highwater(self, partition: str) -> int | None:
+        """See `Member`."""
+        mark: int | None = None
+        with suppress(*_GONE):
+            mark = self._consumer.highwater(partition_of(partition))
+        return mark
+
+    def keys(self) -> Mapping[tuple[str, int], bytes | None]:
+        """See `Member`."""
+        return {
+            (partition_name(partition), record.offset): record.key
+            for partition, records in self._records.items()
+            for record in records
+        }
+
+    def acknowledge(self, offsets: Mapping[str, int]) -> None:
+        """See `Member`."""
+        self._consumer.commit_async(_commit(offsets))
+
+    def close(self, offsets: Mapping[str, int]) -> None:
+        """See `Member`."""
+        if offsets:
+            with suppress(KafkaError):
+                self._consumer.commit(_commit(offsets), timeout_ms=CLOSE_MS)
+        self._consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
+
+
+def _commit(offsets: Mapping[str, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {partition_of(name): OffsetAndMetadata(offset, "", -1) for name, offset in offsets.items()}
+
+
+class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python carries no types
+    """Pauses what is new, notes what is gone."""
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self._consumer = consumer
+        self.unplaced: set[TopicPartition] = set()
+        self.joined = False
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        self.joined = True
+        self._consumer.pause(*assigned)
+        self.unplaced |= set(assigned)
+        log.info("partitions assigned count=%d", len(assigned))
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        self.unplaced -= set(revoked)
+        log.info("partitions revoked count=%d", len(revoked))
