@@ -16,6 +16,7 @@ from monitor.clock import wall_clock
 from monitor.config import load_settings
 from monitor.config.values import instant_ms
 from monitor.errors import UsageError
+from monitor.ingest.sending import paced, send_to_kafka
 from monitor.ingest.simulator import (
     Drop,
     Scenario,
@@ -23,8 +24,6 @@ from monitor.ingest.simulator import (
     default_config,
     endless,
     generate,
-    paced,
-    send_to_kafka,
 )
 
 _DAY_MS = 86_400_000
@@ -56,6 +55,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--drop", metavar="VARIANT=X", help="from --drop-at on, answers of the variant lose that share of their quality"
+    )
+    parser.add_argument(
+        "--effect-from", metavar="T", help="ISO time from which there are effects: what lies before is a pre-period"
+    )
+    parser.add_argument(
+        "--fade-days", type=float, metavar="D", help="half of a student's effect is gone D days after the first answer"
+    )
+    parser.add_argument(
+        "--escalated",
+        action="append",
+        default=[],
+        metavar="VARIANT=X",
+        help="share of unrated answers that end with a person (0.02)",
+    )
+    parser.add_argument(
+        "--slowness", action="append", default=[], metavar="VARIANT=X", help="times the usual latency (1)"
     )
     parser.add_argument("--drop-at", metavar="T", help="ISO time of the drop")
     parser.add_argument(
@@ -111,12 +126,21 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
             students=arguments.students,
             days=arguments.days,
             feedback_delay_s=arguments.feedback_delay,
+            fade_days=arguments.fade_days,
             seed=arguments.seed,
         )
         if arguments.share:
             scenario = replace(scenario, shares=_pairs("--share", arguments.share), effects={})
         if arguments.effect:
             scenario = replace(scenario, effects=_pairs("--effect", arguments.effect))
+        if arguments.escalated or arguments.slowness:
+            scenario = replace(
+                scenario,
+                escalated=_pairs("--escalated", arguments.escalated),
+                slowness=_pairs("--slowness", arguments.slowness),
+            )
+        if arguments.effect_from is not None:
+            scenario = replace(scenario, effects_from_ms=instant_ms("--effect-from", arguments.effect_from))
         if arguments.drop is not None or arguments.drop_at is not None:
             scenario = replace(scenario, drop=_drop(arguments.drop, arguments.drop_at))
     except ValueError as error:

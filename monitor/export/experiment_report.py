@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from monitor.attribution import DAY_MS
 from monitor.config import ExperimentSettings, is_share
 from monitor.export import experiment_charts as charts
 from monitor.export.account import Account
@@ -300,6 +301,13 @@ def _said(told: Account, treatment: str) -> Iterator[list[str]]:
             before = now.state
 
 
+def _adjusted_by(told: Account) -> str | None:
+    """Return the days from before the experiment that estimates were adjusted by; None where none was."""
+    before_ms = told.settings.pre_period_ms
+    adjusted = any(verdict.unadjusted is not None for verdict in told.judgement.verdicts.values())
+    return f"{before_ms / DAY_MS:g}" if before_ms is not None and adjusted else None
+
+
 def _method(told: Account) -> dict[str, Any]:
     settings = told.settings
     return {
@@ -309,6 +317,7 @@ def _method(told: Account) -> dict[str, Any]:
         "gain": settings.gain if isinstance(settings.gain, str) else "a table of the configuration",
         "shares": ", ".join(f"{name} {share(part)}" for name, part in settings.variants.items()),
         "metrics": ", ".join(metric.name for metric in settings.metrics if metric.name != settings.primary),
+        "adjusted": _adjusted_by(told),
         "hours": f"{settings.feedback_window_ms / HOUR_MS:g}",
         "shown": SHOWN_UNITS,
     }

@@ -5,7 +5,8 @@ and a weekend dip; students differ in how much they ask (log-normal). The item a
 quality 2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²), and its grade is that, rounded, from 0 to 4:
 within a student answers correlate by about 0.3. A declared share of answers is rated, at one or two of its ranks; some
 reactions are sent again, some are revised later, and some arrive before the answer they are about. A variant may lose a
-share of its latent quality from one moment on.
+share of its latent quality from one moment on; effects may begin only then, or fade with the days since a student's
+first answer; and variants may differ in how often an answer ends with a person, and in how long it takes.
 """
 
 from __future__ import annotations
@@ -14,22 +15,16 @@ import heapq
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import count
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from kafka import KafkaProducer
-from kafka.errors import KafkaError
 from numpy.typing import NDArray
 
-from monitor.clock import Clock, wall_clock
-from monitor.config import ExperimentSettings, KafkaSettings
-from monitor.errors import DependencyUnavailable
-from monitor.ingest.connection import connection_options
-from monitor.ingest.probing import explained
+from monitor.config import ExperimentSettings
 from monitor.ranking import SCALE, Scorer
 
 HOUR_MS: Final = 3_600_000
@@ -42,6 +37,8 @@ _TOPICS: Final = ("fractions", "geometry", "algebra", "grammar", "essays", "phys
 _LATEST_START_MS: Final = 252_771_000_000_000
 _DEFAULT_START_MS: Final = 1_793_577_600_000
 _TRUTH_SAMPLE: Final = 200_000
+_ESCALATED: Final = 0.02
+_SLOWEST: Final = 1000.0
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -86,6 +83,14 @@ class Scenario:
     feedback_delay_s: float = 60.0
     """Median time from an answer to its rating."""
     drop: Drop | None = None
+    effects_from_ms: int = 0
+    """Before, there is no effect: all variants are alike."""
+    fade_days: float | None = None
+    """Days since a student's first answer (with an effect, of this part) in which half of the effect is gone."""
+    escalated: Mapping[str, float] = field(default_factory=dict)
+    """Share of the unrated answers that end with a person, by variant; 0.02 where it is not given."""
+    slowness: Mapping[str, float] = field(default_factory=dict)
+    """How many times the usual latency a variant takes; 1 where it is not given."""
     seed: int = 1
     part: int = 0
     """Number of this stretch of a longer simulation: other answers, the same students."""
@@ -110,11 +115,19 @@ class Scenario:
                 raise ValueError(f"share: got {share:g} for {name}, expected 0 to 1")
         if not self.shares or abs(sum(self.shares.values()) - 1) > 1e-9:  # noqa: PLR2004  rounding of decimals
             raise ValueError(f"shares: got {dict(self.shares)}, expected shares that sum to 1")
-        for name in self.effects:
-            if not math.isfinite(self.effects[name]):
-                raise ValueError(f"effect: got {self.effects[name]} for {name}, expected a number")
-            if name not in self.shares:
-                raise ValueError(f"effect: got {name!r}, expected one of {', '.join(self.shares)}")
+        for what, given, most in (
+            ("effect", self.effects, math.inf),
+            ("escalated", self.escalated, 1.0),
+            ("slowness", self.slowness, _SLOWEST),
+        ):
+            for name, number in given.items():
+                if not (math.isfinite(number) if what == "effect" else 0 <= number <= most):
+                    expected = "a number" if what == "effect" else f"0 to {most:g}"
+                    raise ValueError(f"{what}: got {number} for {name}, expected {expected}")
+                if name not in self.shares:
+                    raise ValueError(f"{what}: got {name!r}, expected one of {', '.join(self.shares)}")
+        if self.fade_days is not None and not 0 < self.fade_days <= 3650:  # noqa: PLR2004  ten years
+            raise ValueError(f"fade days: got {self.fade_days}, expected more than 0 and at most 3650")
         if self.drop is not None and (self.drop.variant not in self.shares or not 0 <= self.drop.share <= 1):
             among = ", ".join(self.shares)
             raise ValueError(
@@ -229,7 +242,10 @@ def generate(scenario: Scenario) -> Iterator[SimulatedEvent]:
     activity = np.cumsum(constant.lognormal(0, 1.0, scenario.students))
     variants = [variant_of(scenario, student) for student in range(scenario.students)]
     quoted = [_quoted(name) for name in variants]
-    effect = np.array([scenario.effects.get(name, 0.0) for name in variants]) + ability
+    effect = np.array([scenario.effects.get(name, 0.0) for name in variants])
+    escalated = np.array([scenario.escalated.get(name, _ESCALATED) for name in variants])
+    slowness = np.array([scenario.slowness.get(name, 1.0) for name in variants])
+    first = np.full(scenario.students, np.iinfo(np.int64).max)
     hours = max(round(scenario.days * 24), 1)
     rhythm = np.array([_rhythm(scenario.start_ms + hour * HOUR_MS) for hour in range(hours)])
     per_hour = chance.multinomial(scenario.responses, rhythm / rhythm.sum())
@@ -241,13 +257,35 @@ def generate(scenario: Scenario) -> Iterator[SimulatedEvent]:
         begin = scenario.start_ms + int(hour * length_ms)
         times = begin + np.sort(chance.integers(0, max(int(length_ms), 1), answers))
         students = np.searchsorted(activity, chance.random(answers) * activity[-1])
-        for event in _hour(scenario, chance, times, students, effect, quoted, number):
+        shift = effect[students] * _strength(scenario, first, times, students) + ability[students]
+        asked = _Asked(times, students, shift, escalated[students], slowness[students])
+        for event in _hour(scenario, chance, asked, quoted, number):
             heapq.heappush(waiting, (event.arrival_ms, next(serial), event))
         number += answers
         while waiting and waiting[0][0] < begin + int(length_ms):
             yield heapq.heappop(waiting)[2]
     while waiting:
         yield heapq.heappop(waiting)[2]
+
+
+class _Asked(NamedTuple):
+    """One hour's answers: when, to whom, effect + ability, how likely they end with a person, how slow they are."""
+
+    times: Ints
+    students: Ints
+    shift: Floats
+    escalated: Floats
+    slowness: Floats
+
+
+def _strength(scenario: Scenario, first: Ints, times: Ints, students: Ints) -> Floats:
+    """Return how much of its effect each answer has; `first` takes the times of students' first answers with any."""
+    begun = times >= scenario.effects_from_ms
+    np.minimum.at(first, students[begun], times[begun])
+    if scenario.fade_days is None:
+        return begun.astype(np.float64)
+    days = np.where(begun, times - first[students], 0) / (24 * HOUR_MS)
+    return np.where(begun, np.exp2(-days / scenario.fade_days), 0.0)
 
 
 def _rhythm(at_ms: int) -> float:
@@ -257,27 +295,22 @@ def _rhythm(at_ms: int) -> float:
 
 
 def _hour(
-    scenario: Scenario,
-    chance: np.random.Generator,
-    times: Ints,
-    students: Ints,
-    effect: Floats,
-    variants: list[str],
-    number: int,
+    scenario: Scenario, chance: np.random.Generator, asked: _Asked, variants: list[str], number: int
 ) -> Iterator[SimulatedEvent]:
     """Yield one hour's answers and all the reactions to them, in any order."""
+    times, students = asked.times, asked.students
     n = len(times)
     experiment = _quoted(scenario.experiment)
     stamps = np.datetime_as_string(times.astype("datetime64[ms]"), unit="ms").tolist()
     shown = (chance.integers(0, scenario.catalogue, (n, 1)) + np.arange(scenario.items)) % scenario.catalogue
     empty = chance.random(n) < scenario.empty_share
     rated = (chance.random(n) < scenario.rated_share / max(1 - scenario.empty_share, 1e-9)) & ~empty
-    escalated = (chance.random(n) < 0.02) & ~rated  # noqa: PLR2004  share of answers that end with a person
+    escalated = (chance.random(n) < asked.escalated) & ~rated
     early = rated & (chance.random(n) < scenario.early_share)
-    latency = np.rint(chance.lognormal(6.0, 0.5, n)).astype(int).tolist()
+    latency = np.rint(chance.lognormal(6.0, 0.5, n) * asked.slowness).astype(int).tolist()
     delay = np.clip(chance.lognormal(11.0, 1.2, (n, 2)), 2_000, 20 * HOUR_MS) * (scenario.feedback_delay_s / 60)
     delay = delay.astype(np.int64)
-    ranks, grades = _judgements(scenario, chance, effect[students], _kept(scenario.drop, times, students, variants))
+    ranks, grades = _judgements(scenario, chance, asked.shift, _kept(scenario.drop, times, students, variants))
     for at, student in enumerate(students.tolist()):
         at_ms = int(times[at])
         name = f"student-{student}"
@@ -364,36 +397,3 @@ def endless(scenario: Scenario) -> Iterator[SimulatedEvent]:
                 yield event
             else:
                 late.append(event)
-
-
-def paced(
-    events: Iterator[SimulatedEvent], *, clock: Clock = wall_clock, sleep: Callable[[float], object] = time.sleep
-) -> Iterator[SimulatedEvent]:
-    """Yield events no earlier than they arrive; what lies in the past comes at once."""
-    for event in events:
-        ahead_ms = event.arrival_ms - clock()
-        if ahead_ms > 0:
-            sleep(ahead_ms / 1000)
-        yield event
-
-
-def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> int:
-    """Write events to their topics, keyed by student, and wait for every acknowledgement; return how many."""
-    topics = {"response": settings.responses_topic, "feedback": settings.feedback_topic}
-    failures: list[BaseException] = []
-    options: dict[str, Any] = connection_options(settings)
-    try:
-        producer = KafkaProducer(**options, acks="all", linger_ms=20, batch_size=1 << 17, metrics_enabled=False)
-        written = 0
-        for event in events:
-            producer.send(topics[event.kind], value=event.payload, key=event.key).add_errback(failures.append)
-            written += 1
-            if failures:
-                break
-        producer.flush(timeout=60)
-        producer.close(timeout=60)
-    except KafkaError as error:
-        raise explained(settings, connection_options(settings), error) from error
-    if failures:
-        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} refused an event: {failures[0]}")
-    return written

@@ -29,7 +29,8 @@ from kafka import KafkaProducer
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, StoreSettings
 from monitor.ingest.experiment import Experiment
-from monitor.ingest.simulator import Scenario, default_config, generate, paced, send_to_kafka, w1
+from monitor.ingest.sending import paced, send_to_kafka
+from monitor.ingest.simulator import Scenario, default_config, generate, w1
 from monitor.service import opened
 from monitor.store import RedisStore
 from tests.bench.figures import Figure

@@ -27,7 +27,8 @@ from monitor.events import Decoder
 from monitor.events.records import WireFeedback, WireResponse
 from monitor.ingest import worker as worker_module
 from monitor.ingest.kafka import KafkaSource
-from monitor.ingest.simulator import Scenario, generate, send_to_kafka, w1
+from monitor.ingest.sending import send_to_kafka
+from monitor.ingest.simulator import Scenario, generate, w1
 from monitor.ingest.source import Slice
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.writer import DirectWriter

@@ -35,13 +35,21 @@ def _live(arena: Arena) -> Shards:
     return live_store(StoreSettings(url=arena.server.url))
 
 
+_OTHER = """
+gain = "exp2"
+categories = ["fractions", "geometry"]
+novelty = true
+guardrails = [{ metric = "latency_ms", bad = "up", margin = 100 }]
+"""
+
+
 class TestRebuild:
     """A new generation beside the live one."""
 
     def test_definitions_change_while_the_service_runs(self, arena: Arena) -> None:
         """The old workers serve until the switch, then stop; the new numbers are those of a fresh start."""
         new = arena.directory / "new.toml"
-        new.write_text(arena.config.read_text() + 'gain = "exp2"\n')
+        new.write_text(arena.config.read_text() + _OTHER)
         with arena.worker() as worker:
             worker.ready()
             arena.write(arena.events[arena.half :], per_second=2_000)
@@ -60,7 +68,7 @@ class TestRebuild:
         anew = RedisServer(redis_binary())
         with anew:
             fresh = arena.write_config(arena.directory / "fresh.toml", store_url=anew.url)
-            fresh.write_text(fresh.read_text() + 'gain = "exp2"\n')
+            fresh.write_text(fresh.read_text() + _OTHER)
             lines = arena.directory / "all.jsonl"
             lines.write_bytes(b"\n".join(event.payload for event in arena.events))
             assert ab_monitor("replay", "--config", fresh, lines).returncode == 0

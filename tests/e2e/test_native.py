@@ -19,6 +19,19 @@ from tests.servers.redis import RedisServer
 ROOT = Path(__file__).parents[2]
 
 
+_EVERYTHING = """
+categories = ["fractions", "geometry"]
+novelty = true
+starts_at = 2026-11-04T00:00:00Z
+pre_period = "2d"
+guardrails = [
+    { metric = "latency_ms", bad = "up", margin = 100 },
+    { metric = "feedback:escalated", bad = "up", margin = 0.01 },
+]
+
+"""
+
+
 @pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
 def test_compiled_or_not(tmp_path: Path, redis_server: RedisServer) -> None:
     """Every row and every record, from the same events."""
@@ -26,7 +39,8 @@ def test_compiled_or_not(tmp_path: Path, redis_server: RedisServer) -> None:
     shutil.copytree(ROOT / "monitor", plain / "monitor", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     scenario = replace(w1(), responses=3_000, students=200)
     config, events = tmp_path / "config.toml", tmp_path / "events.jsonl"
-    config.write_text(default_config(scenario))
+    head, grades = default_config(scenario).split("[experiments.grades]")
+    config.write_text(f"{head}{_EVERYTHING}[experiments.grades]{grades}")
     events.write_bytes(b"\n".join(event.payload for event in generate(scenario)) + b"\n")
     stores = []
     for place in (ROOT, plain):

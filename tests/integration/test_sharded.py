@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
+from monitor.config import ExperimentSettings
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.ingest.sharded import ShardedWriter
@@ -24,7 +25,7 @@ from tests.integration.test_exactness import _SLOW, Bench, by_kind
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
 from tests.support.dump import Dump, dump
-from tests.support.streams import EXPERIMENT, HOUR, START, arrivals, streams
+from tests.support.streams import EXPERIMENT, HOUR, RICH, START, arrivals, streams
 
 Events = Sequence[Response | Feedback]
 _NAMES = ["t:0", "t:1"]
@@ -121,8 +122,8 @@ class Reader:
                 return standing == "applied"
 
 
-def _calm(server: RedisServer, events: Events) -> Dump:
-    bench = Bench(server)
+def _calm(server: RedisServer, events: Events, experiment: ExperimentSettings) -> Dump:
+    bench = Bench(server, experiment)
     bench.feed([events])
     return dump(bench.shards)
 
@@ -134,11 +135,12 @@ def test_lost_requests_lost_replies_and_crashes_between_any_two_commits(
 ) -> None:
     """A batch that reached only some shards is finished, also when it is cut differently the next time."""
     events = [event for batch in data.draw(arrivals(data.draw(streams()))) for event in batch]
-    expected = _calm(redis_server, events)
+    experiment = data.draw(st.sampled_from([EXPERIMENT, RICH]))
+    expected = _calm(redis_server, events, experiment)
     faults = data.draw(
         st.dictionaries(st.integers(1, 40), st.sampled_from(["before", "after", "crash before", "crash after"]))
     )
-    reader = Reader(Bench(redis_server, shards=data.draw(st.integers(2, 4))), events)
+    reader = Reader(Bench(redis_server, experiment, data.draw(st.integers(2, 4))), events)
     reader.fail = lambda call: faults.get(call, "")
     reader.read(data.draw(_SIZES))
     assert dump(reader.bench.shards) == expected
@@ -161,12 +163,13 @@ def _go_back(store: Shards, shard: int, copy: dict[bytes, bytes]) -> None:
 def test_shards_that_come_back_without_their_last_commits(data: st.DataObject, redis_server: RedisServer) -> None:
     """What they lost is applied again, and what others had from them is taken back first."""
     events = [event for batch in data.draw(arrivals(data.draw(streams()))) for event in batch]
-    expected = _calm(redis_server, events)
+    experiment = data.draw(st.sampled_from([EXPERIMENT, RICH]))
+    expected = _calm(redis_server, events, experiment)
     sizes = data.draw(_SIZES)
     shards = data.draw(st.integers(2, 3))
     back = data.draw(st.dictionaries(st.integers(0, shards - 1), st.integers(1, 30), min_size=1))
     faults = data.draw(st.dictionaries(st.integers(1, 20), st.sampled_from(["before", "after", "crash after"])))
-    reader = Reader(Bench(redis_server, shards=shards), events)
+    reader = Reader(Bench(redis_server, experiment, shards), events)
     copies: dict[int, dict[bytes, bytes]] = {}
 
     def look(call: int) -> str:
@@ -226,7 +229,7 @@ def test_two_workers_finish_what_each_other_has_begun(redis_server: RedisServer)
     assert {position.next_offset for position in second.state(_NAMES).positions.values()} == {15}
     first.fail = lambda _call: ""
     first.read([(30, 30)])
-    assert dump(bench.shards) == _calm(redis_server, events)
+    assert dump(bench.shards) == _calm(redis_server, events, EXPERIMENT)
 
 
 def _events(count: int = 20) -> list[Response | Feedback]:

@@ -15,7 +15,7 @@ from monitor.export.experiment_charts import _mean
 from monitor.export.experiment_report import disagreements, figure, html, moment
 from monitor.export.plots import Point
 from monitor.history import DecayedThen, Past, Snapshot, TreatmentThen, VariantThen
-from monitor.inference import Comparison, Estimate, State, compare
+from monitor.inference import Adjustment, Comparison, Estimate, State, compare, decide
 from monitor.retracing import looks, splits
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
 from monitor.verdicts import judge
@@ -398,6 +398,23 @@ class TestParts:
         """Neither in the table nor in the plot."""
         page = html(told(UNLIKE, after(14), PARTED, least=301))
         assert 'effect of treatment by category"' not in page
+
+
+class TestAdjustment:
+    """By what students were like before."""
+
+    def test_is_said_beside_the_verdict_and_explained(self) -> None:
+        """How many students, how much it brought, and what would be said without it."""
+        experiment = replace(SENSITIVE, starts_at_ms=after(0), pre_period_ms=7 * 24 * 3_600_000)
+        account = told(BETTER, after(14), experiment)
+        plain = account.judgement.verdicts["treatment"]
+        assert "Adjustment" not in Page(html(account)).text
+        evidence = replace(plain.evidence, adjustment=Adjustment(0.5, 321, plain.evidence.arms))
+        judgement = replace(account.judgement, verdicts={"treatment": decide(evidence)})
+        text = Page(html(replace(account, judgement=judgement))).text
+        assert "What students were like in the 7 days before the start" in text
+        assert "adjusted for what 321 students were like before" in text
+        assert "variance 0.0% smaller; without it the effect is between" in text
 
 
 class TestDefinitions:

@@ -6,9 +6,10 @@ import itertools
 import json
 import statistics
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,9 @@ def test_a_response_of_the_measured_workload_has_the_size_that_is_said() -> None
         ({"responses": 0}, "responses: got 0"),
         ({"feedback_delay_s": 0}, "feedback delay: got 0 s"),
         ({"drop": Drop("other", 0.5, 0)}, "drop: got 0.5 for 'other', expected 0 to 1 for one of control, treatment"),
+        ({"fade_days": 0}, "fade days: got 0, expected more than 0"),
+        ({"escalated": {"treatment": 1.5}}, "escalated: got 1.5 for treatment, expected 0 to 1"),
+        ({"slowness": {"other": 2}}, "slowness: got 'other', expected one of control, treatment"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(change: dict[str, object], said: str) -> None:
@@ -100,3 +104,42 @@ def test_ratings_come_as_fast_as_is_said() -> None:
         if each.get("feedback_id", "").endswith("-0")
     ]
     assert statistics.median(delays) == pytest.approx(2, rel=0.1)
+
+
+def _events(scenario: Scenario) -> list[dict[str, Any]]:
+    return [json.loads(event.payload) for event in generate(scenario)]
+
+
+def test_before_a_moment_there_are_no_effects() -> None:
+    """The first half is that of a scenario without any, the second that of one with them all the time."""
+    always = Scenario(responses=8_000, students=500, days=2, effects={"treatment": 1.0})
+    later = _mean_scores(replace(always, effects_from_ms=always.start_ms + 86_400_000))
+    assert later["treatment", False] == _mean_scores(replace(always, effects={}))["treatment", False]
+    assert later["treatment", True] == _mean_scores(always)["treatment", True]
+
+
+def test_an_effect_fades_with_a_students_days() -> None:
+    """Most of it is left on the first day, and nearly nothing a week later."""
+    scenario = Scenario(responses=20_000, students=500, days=14, effects={"treatment": 1.0})
+    fading, plain = _mean_scores(replace(scenario, fade_days=1.0)), _mean_scores(replace(scenario, effects={}))
+    early, late = (fading["treatment", half] - plain["treatment", half] for half in (False, True))
+    assert 0.1 < early < 0.6
+    assert abs(late) < 0.05
+
+
+def test_variants_may_escalate_more_and_be_slower() -> None:
+    """And nothing else of the traffic changes."""
+    plain = Scenario(responses=8_000, students=500, days=2)
+    events = _events(replace(plain, escalated={"treatment": 0.3}, slowness={"treatment": 3.0}))
+    variants = {each["response_id"]: each["variant"] for each in events if "items" in each}
+    more, usually = (
+        Counter(variants[each["response_id"]] for each in found if each.get("kind") == "escalated")
+        for found in (events, _events(plain))
+    )
+    assert more["control"] == usually["control"] > 0
+    assert more["treatment"] > 10 * usually["treatment"]
+    usual = {each["response_id"]: each for each in _events(plain) if "items" in each}
+    for each in events:
+        if "items" in each:
+            factor = 3 if each["variant"] == "treatment" else 1
+            assert each["latency_ms"] == pytest.approx(factor * usual[each["response_id"]]["latency_ms"], abs=1.5)
