@@ -26,6 +26,7 @@ from monitor.evaluation import IDEALS, Definition, JudgedResponse, Pools, gains_
 from monitor.evaluation import evaluate as score
 from monitor.events import instant_ms
 from monitor.export import report
+from monitor.export.items import scale
 from monitor.ingest.files import FileSource
 from monitor.ingest.judging import judged_responses, ratings, shown_answers
 from monitor.ingest.trec import QRELS, RUN, judged_runs, read_qrels, read_run
@@ -111,9 +112,18 @@ def _number(value: float | None) -> str:
 
 def add_items_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `items`."""
-    add_arguments(parser)
     add = parser.add_argument
-    add("--by", choices=get_args(EntryKind), default="query", help="what to look at; default: query")
+    add("events", nargs="*", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin")
+    add(
+        "--worst",
+        type=int,
+        metavar="N",
+        help="of the store, with an experiment E for EVENTS: the N worst items",
+    )
+    add("--attention", type=int, metavar="N", help="of the store: the N entries to look at first, by item or category")
+    add("--experiment", metavar="E", help="only this one")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--by", choices=get_args(EntryKind), help="what to look at; default: query, of the store item")
     add("--lowest-grade", type=float, default=0, metavar="G", help="the scale's smallest grade; default: 0")
     add("--catalogue", metavar="FILE", help="all items there are, one id per line: for the coverage")
     add("--since", metavar="T", help="compare the categories from this ISO time on with those before")
@@ -126,7 +136,7 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
         raise UsageError(f"--top: got {arguments.top}, expected at least 1")
     since_ms = None if arguments.since is None else config_instant_ms("--since", arguments.since)
     catalogue = _catalogue(arguments.catalogue)
-    scales = {own.name: _scale(own, arguments.lowest_grade) for own in settings.experiments}
+    scales = {own.name: scale(own, arguments.lowest_grade) for own in settings.experiments}
     with _source(arguments) as source:
         given = shown_answers(source, settings, wall_clock)
     told = {}
@@ -136,7 +146,7 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
             own.variants,
             relevant_grade=own.relevant_grade,
             grades=scales[own.name],
-            kind=arguments.by,
+            kind=arguments.by or "query",
         )
         changed = None if since_ms is None else drift(*categories(given[own.name], since_ms))
         told[own.name] = {**found.to_json(catalogue, arguments.top), "drift": changed and changed.to_json()}
@@ -154,15 +164,6 @@ def _catalogue(path: str | None) -> frozenset[str]:
         return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8").splitlines())))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--catalogue: {path}: {getattr(error, 'strerror', None) or 'expected UTF-8'}") from error
-
-
-def _scale(own: ExperimentSettings, lowest: float) -> list[float]:
-    """Return the grades that the prior gives once each: those of the gain table, or the whole steps of the scale."""
-    if not isinstance(own.gain, str):
-        return sorted(own.gain)
-    if not 0 <= lowest < own.max_grade:
-        raise UsageError(f"--lowest-grade: got {lowest:g}, expected 0 or more and below {own.max_grade:g}, {own.name}")
-    return sorted({*(lowest + step for step in range(int(own.max_grade - lowest) + 1)), own.max_grade})
 
 
 def _show_items(name: str, found: Overview, changed: Drift | None, catalogue: frozenset[str], top: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 from hypothesis import strategies as st
 
-from monitor.config import DecaySpec, DriftSettings, ExperimentSettings, MetricSpec, Settings
+from monitor.config import DecaySpec, DriftSettings, ExperimentSettings, ItemSettings, MetricSpec, Settings
 from monitor.events import Feedback, Response
 
 HOUR = 3_600_000
@@ -28,6 +28,7 @@ EXPERIMENT = ExperimentSettings(
     grades={"rating": "score", "helpful": 4.0, "watched": ((0.1, 1.0), (0.5, 2.0), (0.9, 4.0))},
     categories=("fractions", "algebra"),
     drift=DriftSettings(reference=1),
+    items=ItemSettings(30, most=20),
     decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
 )
 SETTINGS = Settings((EXPERIMENT,))
@@ -73,6 +74,7 @@ def _reactions(draw: st.DrawFn, response: Response) -> list[Feedback]:
                     ("helpful", [1.0]),
                     ("watched", [0.0, 0.1, 0.95]),
                     ("escalated", [1.0]),
+                    ("reviewed", [0.0, 1.0, 5.0]),
                 ]
             )
         )
