@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from monitor.config import ExperimentSettings
 from monitor.errors import UsageError
-from monitor.items import Entry
+from monitor.items import Entry, Variety
 from monitor.items.stored import StoredItems
 from monitor.summary import iso
 
@@ -54,6 +54,15 @@ def render_attention(experiment: str, entries: Sequence[Entry], n: int) -> Rende
     for entry in entries[:n]:
         table.add_row(Text(entry.name), str(entry.today), *map(_number, (entry.history, entry.urgency, entry.priority)))
     return Group(Text(experiment, style="bold"), table)
+
+
+def render_variety(varied: Mapping[str, Variety], k: int) -> RenderableType:
+    """Return how varied each variant's answers are, cut at k, as a table."""
+    table = _table("variety", "answers", f"alpha-nDCG@{k}", "similarity", "re-ranked", "moved")
+    for variant, each in varied.items():
+        numbers = map(_number, (each.alpha_ndcg, each.similarity, each.reranked_alpha_ndcg, each.moved))
+        table.add_row(Text(variant), str(each.answers), *numbers)
+    return table
 
 
 def _table(*columns: str) -> Table:

@@ -160,6 +160,7 @@ class Reader:
                 judgement=judge(experiment, _students(own, log), judged_ms),
                 starts_at_ms=experiment.starts_at_ms,
                 intended_shares=shares_at(experiment, judged_ms),
+                attention=None if experiment.items is None else self.items(experiment.name).attention("category"),
             )
         return Summary(as_of_ms=at_ms, experiments=experiments)
 

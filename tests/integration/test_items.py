@@ -166,6 +166,15 @@ class TestReading:
         told = asked_items(bench.reader, "ranker/attention", {})
         assert [each["name"] for each in told["first"]] == ["video-3"]
 
+    def test_categories_are_in_the_summary(self, redis_server: RedisServer) -> None:
+        """Two empty answers about algebra, one about something else."""
+        bench = Bench(redis_server)
+        asked = ["algebra", "algebra", "poetry", None]
+        bench.feed([[Response(f"r{n}", START, "ranker", "control", (), category=name) for n, name in enumerate(asked)]])
+        found = bench.reader.summary().experiments["ranker"].attention
+        assert found is not None
+        assert [(entry.name, entry.today) for entry in found] == [("algebra", 2), ("other", 1)]
+
     @pytest.mark.parametrize(
         ("path", "query"),
         [("ranker/items", {"n": "0"}), ("ranker/items", {"n": "-1"}), ("ranker/attention", {"by": "query"})],
