@@ -25,6 +25,7 @@ MODULES = [
     "ingest/differences.py",
     "ingest/engine.py",
     "ingest/experiment.py",
+    "ingest/items.py",
     "ingest/responses.py",
     "ingest/students.py",
     "store/keys.py",

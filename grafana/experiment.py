@@ -404,7 +404,7 @@ def board() -> JSON:
             ("Comparison", panels()),
             ("Decision", decision_panels()),
             ("Traffic and responsiveness", traffic.panels(arms, colors)),
-            ("Categories", traffic.category_panels(arms, colors)),
+            ("Categories", [*traffic.category_panels(arms, colors), traffic.attention()]),
             ("Students, feedback and traffic", evidence()),
         ],
         marks=[boards.alerts(EXPERIMENT), *boards.milestones(EXPERIMENT)],

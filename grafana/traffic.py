@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from grafana.panels import GREEN, JSON, RED, YELLOW, dashed, graph, stat, steps
+from grafana.panels import GREEN, JSON, RED, YELLOW, column, dashed, graph, stat, steps, table, target
 
 WINDOW: Final = "30m"
 QUANTILES: Final = (0.5, 0.95, 0.99)
@@ -114,6 +114,24 @@ def category_panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> lis
             overrides=(dashed("A, control"),),
         ),
     ]
+
+
+def attention() -> JSON:
+    """Return the table of what to look at first."""
+    selector = "abmonitor_attention_{}{}"
+    rows = {name: f"max by (category) ({selector.format(name, _SELECTOR)})" for name in ("priority", "bad_answers")}
+    return table(
+        "What to look at first",
+        "Categories by the priority of their bad answers (nothing found, or nothing good among what was rated), today's"
+        " and, with falling weight, those of the ten days before; six a day put a category in the middle. Begin at the"
+        " top. Which videos and questions are behind it, `ab-monitor items E --attention 20` says. Empty where the"
+        " experiment does not count `items`.",
+        [target(expr, "", ref=ref, instant=True, table=True) for ref, expr in rows.items()],
+        key="category",
+        columns={"category": "Category", "Value #priority": "Priority", "Value #bad_answers": "Bad answers today"},
+        size=(24, 7),
+        overrides=(column("Priority", ("decimals", 3)), column("Bad answers today", ("decimals", 0))),
+    )
 
 
 def _drift(what: str) -> str:

@@ -26,6 +26,7 @@ from monitor.events import instant_ms
 from monitor.export import EXIT_CODES, render, render_verdicts
 from monitor.export.account import account
 from monitor.export.experiment_report import html as experiment_html
+from monitor.export.items import attention_json, items_json, render_attention, render_items, scale
 from monitor.ingest.connection import inspect_cluster
 from monitor.ingest.files import FileSource
 from monitor.ingest.kafka import KafkaSource, check_client
@@ -103,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     offline.add_arguments(add("agreement", _agreement, "offline: how far raters agree, no store needed", configured))
     offline.add_items_arguments(
-        add("items", _items, "offline: what items are worth, what to look at first, no store needed", configured)
+        add("items", _items, "what items are worth, what to look at first: from files, or from the store", configured)
     )
     simulate.add_arguments(
         add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common)
@@ -268,7 +269,36 @@ def _agreement(arguments: argparse.Namespace) -> int:
 
 
 def _items(arguments: argparse.Namespace) -> int:
+    if arguments.worst is not None or arguments.attention is not None:
+        return _stored_items(arguments)
+    if not arguments.events:
+        raise UsageError("items: expected EVENTS, or an experiment E with --worst N or --attention N")
     return offline.items(arguments, _only(_settings(arguments), arguments.experiment))
+
+
+def _stored_items(arguments: argparse.Namespace) -> int:
+    """Print items, or what to look at first, from the store."""
+    n = arguments.attention if arguments.worst is None else arguments.worst
+    files = arguments.catalogue is not None or arguments.since is not None or arguments.experiment is not None
+    if len(arguments.events) != 1 or files or (arguments.worst is not None and arguments.attention is not None):
+        raise UsageError("items: expected one experiment E with --worst N or --attention N, nothing of files")
+    if n < 1 or arguments.by == "query":
+        raise UsageError(f"items: got {n} by {arguments.by or 'item'}, expected 1 or more, by item or category")
+    (name,) = arguments.events
+    settings = _settings(arguments).only(name, "items E")
+    with viewed(settings, wall_clock) as reader:
+        stored = reader.items(name)
+        if arguments.worst is not None:
+            found = stored.items(scale(settings.experiments[0], arguments.lowest_grade))
+            told, shown = items_json(name, found, n), render_items(name, found, n)
+        else:
+            entries = stored.attention(arguments.by or "item")
+            told, shown = attention_json(name, entries, n), render_attention(name, entries, n)
+    if arguments.json:
+        print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
+    else:
+        Console().print(shown)
+    return 0
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from monitor.clock import wall_clock
-from monitor.config import Settings, load_settings
+from monitor.config import ItemSettings, Settings, load_settings
 from monitor.config.values import integer
 from monitor.errors import UsageError
 from monitor.export import HttpServer, render
@@ -33,6 +33,7 @@ from monitor.ingest.worker import Worker
 from monitor.service import Opening, http_for, opened, worker_for
 
 _DAY_S: Final = 86_400
+_ITEM_DAYS: Final = 30
 _REFRESH_S: Final = 0.5
 _PLAIN_EVERY_S: Final = 10.0
 
@@ -95,7 +96,8 @@ def _settings(scenario: Scenario, directory: Path, port: int) -> Settings:
     path.write_text(default_config(scenario))
     settings = load_settings(path, {})
     store = replace(settings.store, url=f"embedded:{directory / 'store'}")
-    return replace(settings, store=store, http=replace(settings.http, port=port))
+    experiments = tuple(replace(each, items=ItemSettings(_ITEM_DAYS)) for each in settings.experiments)
+    return replace(settings, experiments=experiments, store=store, http=replace(settings.http, port=port))
 
 
 @contextmanager

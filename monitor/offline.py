@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -26,13 +27,15 @@ from monitor.evaluation import IDEALS, Definition, JudgedResponse, Pools, gains_
 from monitor.evaluation import evaluate as score
 from monitor.events import instant_ms
 from monitor.export import report
+from monitor.export.items import render_variety, scale
 from monitor.ingest.files import FileSource
 from monitor.ingest.judging import judged_responses, ratings, shown_answers
 from monitor.ingest.trec import QRELS, RUN, judged_runs, read_qrels, read_run
-from monitor.items import EntryKind, Overview, categories
+from monitor.items import EntryKind, Overview, Variety, categories
 from monitor.ranking import DISCOUNTS, GAINS
 
 _FEWEST_RUNS: Final = 2
+_VARIETY_CUT: Final = 10
 _MEASURES: Final[tuple[Literal["cg", "dcg", "ndcg"], ...]] = ("cg", "dcg", "ndcg")
 
 
@@ -111,11 +114,22 @@ def _number(value: float | None) -> str:
 
 def add_items_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `items`."""
-    add_arguments(parser)
     add = parser.add_argument
-    add("--by", choices=get_args(EntryKind), default="query", help="what to look at; default: query")
+    add("events", nargs="*", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin")
+    add(
+        "--worst",
+        type=int,
+        metavar="N",
+        help="of the store, with an experiment E for EVENTS: the N worst items",
+    )
+    add("--attention", type=int, metavar="N", help="of the store: the N entries to look at first, by item or category")
+    add("--experiment", metavar="E", help="only this one")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--by", choices=get_args(EntryKind), help="what to look at; default: query, of the store item")
     add("--lowest-grade", type=float, default=0, metavar="G", help="the scale's smallest grade; default: 0")
     add("--catalogue", metavar="FILE", help="all items there are, one id per line: for the coverage")
+    add("--topics", metavar="FILE", help="a JSON object, item → list of topics: for the variety of answers")
+    add("--novelty", type=float, default=0.3, metavar="W", help="weight of novelty in the re-ranking; default: 0.3")
     add("--since", metavar="T", help="compare the categories from this ISO time on with those before")
     add("--top", type=int, default=20, metavar="N", help="show the first N of each list; default: 20")
 
@@ -126,7 +140,10 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
         raise UsageError(f"--top: got {arguments.top}, expected at least 1")
     since_ms = None if arguments.since is None else config_instant_ms("--since", arguments.since)
     catalogue = _catalogue(arguments.catalogue)
-    scales = {own.name: _scale(own, arguments.lowest_grade) for own in settings.experiments}
+    topics = _topics(arguments.topics)
+    if not 0 <= arguments.novelty <= 1:
+        raise UsageError(f"--novelty: got {arguments.novelty:g}, expected a number from 0 to 1")
+    scales = {own.name: scale(own, arguments.lowest_grade) for own in settings.experiments}
     with _source(arguments) as source:
         given = shown_answers(source, settings, wall_clock)
     told = {}
@@ -136,12 +153,25 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
             own.variants,
             relevant_grade=own.relevant_grade,
             grades=scales[own.name],
-            kind=arguments.by,
+            kind=arguments.by or "query",
         )
         changed = None if since_ms is None else drift(*categories(given[own.name], since_ms))
         told[own.name] = {**found.to_json(catalogue, arguments.top), "drift": changed and changed.to_json()}
+        varied = {
+            name: Variety.of(
+                (each for each in given[own.name] if each.variant == name),
+                topics,
+                k=_VARIETY_CUT,
+                weight=1 - arguments.novelty,
+            )
+            for name in (own.variants if topics else ())
+        }
+        if topics:
+            told[own.name]["variety"] = {name: each.to_json() for name, each in varied.items()}
         if not arguments.json:
             _show_items(own.name, found, changed, catalogue, arguments.top)
+            if topics:
+                Console().print(render_variety(varied, _VARIETY_CUT))
     if arguments.json:
         print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
     return 0
@@ -156,13 +186,15 @@ def _catalogue(path: str | None) -> frozenset[str]:
         raise UsageError(f"--catalogue: {path}: {getattr(error, 'strerror', None) or 'expected UTF-8'}") from error
 
 
-def _scale(own: ExperimentSettings, lowest: float) -> list[float]:
-    """Return the grades that the prior gives once each: those of the gain table, or the whole steps of the scale."""
-    if not isinstance(own.gain, str):
-        return sorted(own.gain)
-    if not 0 <= lowest < own.max_grade:
-        raise UsageError(f"--lowest-grade: got {lowest:g}, expected 0 or more and below {own.max_grade:g}, {own.name}")
-    return sorted({*(lowest + step for step in range(int(own.max_grade - lowest) + 1)), own.max_grade})
+def _topics(path: str | None) -> dict[str, list[str]]:
+    if path is None:
+        return {}
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=dict[str, list[str]])
+    except OSError as error:
+        raise UsageError(f"--topics: {path}: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--topics: {path}: expected a JSON object, item → list of topics ({error})") from error
 
 
 def _show_items(name: str, found: Overview, changed: Drift | None, catalogue: frozenset[str], top: int) -> None:

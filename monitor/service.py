@@ -6,11 +6,14 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final, cast
 
 from monitor.clock import Clock
 from monitor.config import Settings
+from monitor.config.values import integer, one_of
 from monitor.export import HttpServer
+from monitor.export.items import attention_json, items_json, scale
 from monitor.identity import Identities
 from monitor.ingest.engine import CACHED
 from monitor.ingest.experiment import Experiment
@@ -26,6 +29,7 @@ from monitor.store import Opened, Reader, Shards, live_store, open_store, served
 
 _COLLECT_AFTER: Final = 200_000
 """Allocations between two runs of Python's cyclic garbage collector, which walks every cached row."""
+_MOST_ENTRIES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ def http_for(
     server = HttpServer(
         settings.http,
         summary=reader.summary,
+        items=partial(asked_items, reader),
         process_registry=telemetry.registry,
         readiness=readiness,
         display=settings.display,
@@ -104,3 +109,19 @@ def http_for(
         yield server
     finally:
         server.stop()
+
+
+def asked_items(reader: Reader, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the object behind `NAME/items` or `NAME/attention`, with what follows the question mark in the address.
+
+    Raises KeyError for an unknown experiment, `UsageError` for a wrong query or where items are not counted.
+    """
+    name, _, what = path.rpartition("/")
+    settings = {each.name: each for each in reader.experiments}[name]
+    given = query.get("n", "20")
+    n = integer("n", int(given) if given.isdecimal() else given, 1, _MOST_ENTRIES)
+    stored = reader.items(name)
+    if what == "items":
+        return items_json(name, stored.items(scale(settings)), n)
+    by = one_of("by", query.get("by", "item"), ("item", "category"))
+    return attention_json(name, stored.attention(cast(Any, by)), n)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from monitor.attribution import DAY_MS
 from monitor.drift import DayDrift
+from monitor.items import Entry
 from monitor.traffic import Flow
 from monitor.verdicts import Judgement
 
@@ -128,6 +129,8 @@ class ExperimentSummary:
     starts_at_ms: int | None = None
     intended_shares: Mapping[str, float] = field(default_factory=dict)
     """Of students, in force at the newest event; variants without one are missing."""
+    attention: tuple[Entry, ...] | None = None
+    """Categories to look at first; None where items are not counted, or nobody asked."""
 
     def ordered(self) -> list[tuple[str, VariantSummary]]:
         """Return the variants, the control first."""
@@ -141,6 +144,7 @@ class ExperimentSummary:
             "primary": self.primary,
             "crossovers": self.crossovers,
             "variants": {name: _variant_json(variant, recent) for name, variant in self.variants.items()},
+            **({} if self.attention is None else {"attention": [each.to_json() for each in self.attention]}),
             **self.judged_json(),
         }
 

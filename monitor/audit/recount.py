@@ -22,14 +22,17 @@ import numpy as np
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms, oldest_chunk
 from monitor.attribution import BEFORE, DAY_MS, PENDING, Row
+from monitor.audit.items import ItemAudit
 from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
 from monitor.errors import DependencyUnavailable
+from monitor.identity import Identities
 from monitor.ingest.differences import unpacked, write_tally, write_traffic
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.lanes import Unsettled
 from monitor.store import Commit, RedisStore, Shards, State, view_store
 from monitor.store.connection import unavailable
+from monitor.store.opening import stored_hash_key
 from monitor.store.rows import decode_record, decode_row, decode_student
 from monitor.summary import iso
 from monitor.tally import Tally
@@ -82,7 +85,7 @@ def audit(store: Shards, settings: Settings) -> Findings:
                 f"{len(unsettled)} batches have reached some shards only: a worker is at work, or was killed. "
                 "A worker finishes them when it starts; stop it then and audit again"
             )
-        findings = _Pass(store, experiments, before).compare()
+        findings = _Pass(store, experiments, before, stored_hash_key(store, settings)).compare()
         after = [shard.state() for shard in store]
         meanwhile = sum(late.commits - early.commits for early, late in zip(before, after, strict=True))
         if not meanwhile and [each.sweeps for each in before] == [each.sweeps for each in after]:
@@ -96,7 +99,9 @@ def audit(store: Shards, settings: Settings) -> Findings:
 class _Pass:
     """One reading of all rows."""
 
-    def __init__(self, store: Shards, experiments: Sequence[Experiment], states: Sequence[State]) -> None:
+    def __init__(
+        self, store: Shards, experiments: Sequence[Experiment], states: Sequence[State], hash_key: bytes
+    ) -> None:
         self._store = store
         self._keys = store.first.keys
         """Names under which the shards' records are added up."""
@@ -110,6 +115,11 @@ class _Pass:
         self._newest_ms: Counter[int] = Counter()
         self._totals: dict[tuple[int, int], list[int]] = {}
         self._findings = Findings()
+        self._items = {
+            each.number: ItemAudit(store, each, counts)
+            for each in experiments
+            if (counts := each.items(Identities(hash_key), self._keys)) is not None
+        }
 
     def compare(self) -> Findings:
         """Read every row, then every aggregate."""
@@ -122,6 +132,8 @@ class _Pass:
         for experiment in self._by_number.values():
             for index, name in enumerate(sorted(experiment.settings.variants)):
                 self._compare_variant(experiment, index, name)
+        for number, items in self._items.items():
+            items.compare(self._swept[number], self._newest(self._by_number[number]), self._check)
         return self._findings
 
     def _batches(self) -> Iterator[tuple[RedisStore, list[bytes]]]:
@@ -149,10 +161,13 @@ class _Pass:
             experiment = self._by_number[number]
             self._findings.rows += len(rows)
             tally, traffic = experiment.tally(), experiment.traffic()
+            items = self._items.get(number)
             for row in rows:
                 variant = row.arm & 255
                 if variant == BEFORE:
                     continue
+                if items is not None:
+                    items.add(row)
                 self._newest_ms[row.arm] = max(self._newest_ms[row.arm], row.timestamp_ms)
                 value = experiment.rules.evaluate(row)
                 tally.add_response(1, variant, row.timestamp_ms, value.rated, value.values)
@@ -229,7 +244,7 @@ class _Pass:
     def _compare_traffic(self, where: tuple[str, str], experiment: Experiment, index: int) -> None:
         """Compare the hours and days that are kept and of which all rows are held."""
         number, keys, swept_ms = experiment.number, self._keys, self._swept[experiment.number]
-        newest_ms = max(shard.newest_response_ms(number, range(len(experiment.arms))) or 0 for shard in self._store)
+        newest_ms = self._newest(experiment)
         names = sorted(experiment.settings.categories)
         for kind, span_ms, index_of, record_of, labels in (
             ("traffic", HOUR_MS, keys.traffic_hours, keys.traffic_hour, _TRAFFIC),
@@ -261,7 +276,7 @@ class _Pass:
 
     def _compare_buckets(self, where: tuple[str, str], experiment: Experiment, index: int) -> None:
         number, keys = experiment.number, self._keys
-        newest_ms = max(shard.newest_response_ms(number, range(len(experiment.arms))) or 0 for shard in self._store)
+        newest_ms = self._newest(experiment)
         for decay in experiment.settings.decay:
             span_ms = bucket_span_ms(decay)
             oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, span_ms)
@@ -271,6 +286,11 @@ class _Pass:
                 from_bucket = max(first - chunk * BUCKETS_PER_CHUNK, 0)
                 if from_bucket < BUCKETS_PER_CHUNK and chunk >= oldest:
                     self._compare_chunk(where, experiment, index, decay.name, chunk, span_ms, from_bucket)
+
+    def _newest(self, experiment: Experiment) -> int:
+        """Return the newest response's time, of any variant."""
+        variants = range(len(experiment.arms))
+        return max(shard.newest_response_ms(experiment.number, variants) or 0 for shard in self._store)
 
     def _places(self, where: tuple[str, str], kind: str, index: bytes, zeroth: bytes) -> list[int]:
         """Return the numbers of the records that an index names, or that the rows say there must be.

@@ -12,6 +12,7 @@ from typing import Any, Final, cast, get_args
 
 from monitor.config.decisions import DECISION_KEYS, decision_from
 from monitor.config.drifting import drift_from
+from monitor.config.itemizing import item_definitions, items_from
 from monitor.config.records import (
     NONE,
     OTHER,
@@ -29,7 +30,7 @@ from monitor.errors import ConfigError
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
-    "categories", "drift", "exposure_days", "novelty", "pre_period", *DECISION_KEYS,
+    "categories", "drift", "items", "exposure_days", "novelty", "pre_period", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -90,6 +91,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         retention_ms=duration_ms(f"{where}.retention", table.get("retention", "30d")),
         decay=_decays(f"{where}.decay", table.get("decay", ["1h", "24h"])),
         categories=_categories(f"{where}.categories", table.get("categories", [])),
+        items=items_from(f"{where}.items", table.get("items")),
         drift=drift_from(f"{where}.drift", table.get("drift", {})),
         exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
         novelty=switch(f"{where}.novelty", table.get("novelty", False)),
@@ -279,6 +281,7 @@ def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
         },
         "feedback_window_ms": experiment.feedback_window_ms,
         "categories": sorted(experiment.categories),
+        "items": item_definitions(experiment.items),
         "exposure_days": experiment.exposure_days,
         "decay": sorted(decay.name for decay in experiment.decay),
         "starts_at_ms": experiment.starts_at_ms,

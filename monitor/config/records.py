@@ -164,6 +164,20 @@ class DecisionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemSettings:
+    """Which items are counted, and over which time."""
+
+    days: int
+    """Horizon."""
+    catalogue: frozenset[str] | None = None
+    """All items there are; None: whatever is shown. Others are counted together."""
+    one_in: int = 1
+    """Of so many items one is counted, chosen by its keyed hash."""
+    most: int = 10_000
+    """Items that are expected: with more of them each takes more bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class DriftSettings:
     """What the categories of a day are compared with, read when they are: nothing stored depends on it."""
 
@@ -197,6 +211,8 @@ class ExperimentSettings:
     categories: tuple[str, ...] = ()
     """Values of a response's `category` that are told apart; all others are "other"."""
     drift: DriftSettings = DriftSettings()
+    items: ItemSettings | None = None
+    """None: items are not counted."""
     exposure_days: int = 3
     """Length in UTC days of a student's closed window, from the day of first exposure."""
     novelty: bool = False

@@ -97,6 +97,18 @@ _EXPERIMENTS: Final = (
         (*_ARM, "measure"),
         "What chance exceeds on a share alpha of all days",
     ),
+    Exported(
+        "abmonitor_attention_priority",
+        "gauge",
+        ("experiment", "category"),
+        "Priority in (0, 1) of a category by its bad answers: what to look at first",
+    ),
+    Exported(
+        "abmonitor_attention_bad_answers",
+        "gauge",
+        ("experiment", "category"),
+        "Bad answers of a category today",
+    ),
     Exported("abmonitor_intended_share", "gauge", _ARM, "Share of students that the variant is meant to get"),
     Exported(
         "abmonitor_experiment_start_timestamp_seconds",
@@ -198,6 +210,9 @@ class ExperimentsCollector(Collector):
             _add_traffic(add, arm, variant)
             if variant.students >= self._least:
                 _add_metrics(add, arm, variant)
+        for entry in experiment.attention or ():
+            add("attention_priority", [experiment.name, entry.name], entry.priority)
+            add("attention_bad_answers", [experiment.name, entry.name], entry.today)
         for name, share in experiment.intended_shares.items():
             add("intended_share", [experiment.name, name], share)
         if experiment.starts_at_ms is not None:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote_to_bytes
@@ -49,8 +49,11 @@ PATHS: Final = (
     "/api/experiments",
     "/api/experiments/NAME",
     "/api/experiments/NAME/verdict",
+    "/api/experiments/NAME/items",
+    "/api/experiments/NAME/attention",
 )
 _VERDICT: Final = "/verdict"
+_ITEMS: Final = ("/items", "/attention")
 
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
@@ -132,7 +135,9 @@ class _Server(wsgi.Server):
 class HttpServer:
     """Serves the endpoints from a thread of its own.
 
-    `summary` may raise `DependencyUnavailable`; `readiness` returns why the process is not ready, nothing when it is.
+    `summary` and `items` may raise `DependencyUnavailable`. `items` takes what follows `/api/experiments/` and the
+    query; it raises `UsageError` for a wrong one and KeyError for an unknown experiment. `readiness` returns why the
+    process is not ready, nothing when it is.
     """
 
     def __init__(
@@ -140,6 +145,7 @@ class HttpServer:
         settings: HttpSettings,
         *,
         summary: Callable[[int | None], Summary],
+        items: Callable[[str, Mapping[str, str]], dict[str, Any]],
         process_registry: CollectorRegistry,
         readiness: Callable[[], Sequence[str]],
         display: DisplaySettings,
@@ -147,6 +153,7 @@ class HttpServer:
     ) -> None:
         self._settings = settings
         self._summary = summary
+        self._items = items
         self._process = process_registry
         self._readiness = readiness
         self._page = Page(clock, display)
@@ -246,8 +253,20 @@ class HttpServer:
         if path.startswith("/api/experiments/"):
             # WSGI hands the path over decoded as Latin-1.
             name = unquote_to_bytes(path.removeprefix("/api/experiments/").encode("latin-1")).decode("utf-8", "replace")
-            return _experiment(self._summary(_as_of(environ)), name)
+            return self._of_items(name, environ) or _experiment(self._summary(_as_of(environ)), name)
         raise _Answer(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(PATHS)}")
+
+    def _of_items(self, name: str, environ: Environ) -> tuple[HTTPStatus, str, bytes] | None:
+        """Answer for an experiment's items or what to look at first; None for any other path."""
+        if not name.endswith(_ITEMS):
+            return None
+        asked = {key: values[-1] for key, values in parse_qs(environ.get("QUERY_STRING", "")).items()}
+        try:
+            return _json(self._items(name, asked))
+        except UsageError as error:
+            raise _Answer(HTTPStatus.BAD_REQUEST, str(error)) from error
+        except KeyError:
+            return None
 
     def _show_page(self) -> tuple[HTTPStatus, str, bytes]:
         try:

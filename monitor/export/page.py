@@ -13,8 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from monitor.clock import Clock
 from monitor.config import DisplaySettings
 from monitor.export.presentation import decisions, notes, rows
+from monitor.items import Entry
 from monitor.summary import Summary, iso
 
+_MOST_ENTRIES: Final = 10
 _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
@@ -59,6 +61,7 @@ class Page:
                     "rows": rows(each, now_ms, self._display.min_display_students),
                     "decisions": decisions(each),
                     "notes": notes(each),
+                    "attention": None if each.attention is None else _first(each.attention),
                     "empty": all(variant.last_event_at_ms is None for variant in each.variants.values()),
                 }
                 for each in experiments
@@ -67,3 +70,8 @@ class Page:
             as_of=None if summary is None else iso(summary.as_of_ms),
             now=iso(now_ms),
         ).encode()
+
+
+def _first(entries: Sequence[Entry]) -> list[tuple[str, int, str]]:
+    """Return the first entries' names, bad answers of today, and priorities."""
+    return [(entry.name, entry.today, f"{entry.priority:.3f}") for entry in entries[:_MOST_ENTRIES]]

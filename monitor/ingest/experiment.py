@@ -7,6 +7,9 @@ from typing import final
 from monitor.aggregates import Layout, bucket_span_ms
 from monitor.attribution import BEFORE, PENDING, UNKNOWN, Rules
 from monitor.config import ExperimentSettings
+from monitor.identity import Identities
+from monitor.ingest.items import ItemCounts
+from monitor.store.keys import Keys
 from monitor.tally import Tally
 from monitor.traffic import Traffic
 
@@ -58,6 +61,12 @@ class Experiment:
     def tally(self) -> Tally:
         """Return sums of nothing."""
         return Tally(self.layout, self._spans_ms)
+
+    def items(self, identities: Identities, keys: Keys) -> ItemCounts | None:
+        """Return what counts items, None where they are not counted."""
+        if self.settings.items is None:
+            return None
+        return ItemCounts(self.number, self.settings, self.rules, identities, keys)
 
     def traffic(self) -> Traffic:
         """Return sums of nothing."""

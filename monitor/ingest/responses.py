@@ -13,6 +13,7 @@ from monitor.identity import Identities
 from monitor.ingest.cache import Cache
 from monitor.ingest.differences import write_traffic
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
+from monitor.ingest.items import Counts, ItemCounts
 from monitor.ingest.students import Shown
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import VERSION_BYTES, decode_row, encode_row
@@ -25,15 +26,17 @@ Keyed = tuple[Sequence[tuple[bytes, Response]], Sequence[tuple[bytes, Feedback]]
 
 _RESPONSE: Final = 0
 _EVENT: Final = 1
+_NAMES: Final = 200_000
+"""Names of items that a worker remembers to have written."""
 
 
 @final
 class Before:
     """What a row contributed before the batch."""
 
-    __slots__ = ("arm", "category", "items", "latency_ms", "student", "timestamp_ms", "value")
+    __slots__ = ("arm", "category", "counted", "items", "latency_ms", "stamps", "student", "timestamp_ms", "value")
 
-    def __init__(self, row: Row, value: Value) -> None:
+    def __init__(self, row: Row, value: Value, items: ItemCounts | None) -> None:
         """Take it from the row."""
         self.arm = row.arm
         self.timestamp_ms = row.timestamp_ms
@@ -42,6 +45,8 @@ class Before:
         self.latency_ms = row.latency_ms
         self.category = row.category
         self.value = value
+        self.counted: Counts = {} if items is None else items.of(row)
+        self.stamps = [] if items is None else list(items.stamps(row))
 
     def stands(self, row: Row) -> bool:
         """Return whether the row still has the same response: only its reactions may be others."""
@@ -70,6 +75,12 @@ class Batch:
     traffic: dict[int, Traffic] = field(default_factory=dict)
     """Both by experiment number."""
     kinds: dict[tuple[int, str], int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
+    """What changes of the counts of items."""
+    stamps: set[tuple[bytes, int]] = field(default_factory=set)
+    """The indexes that name them, and their places there."""
+    names: dict[tuple[bytes, bytes], tuple[str, bytes, int]] = field(default_factory=dict)
+    """(key, item) → its id, the index that names the key, its place there."""
     latest: dict[int, int] = field(default_factory=dict)
     """2 · arm, + 1 for any event instead of responses → newest time."""
     notes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
@@ -105,10 +116,18 @@ class Responses:
         self._identities = identities
         self._store = store
         self._rows: Cache[Row] = Cache(cached)
+        self._items = {
+            experiment.number: items
+            for experiment in experiments
+            if (items := experiment.items(identities, store.keys)) is not None
+        }
+        self._named: set[tuple[bytes, bytes]] = set()
+        """(key, item) of names that the store has."""
 
     def forget(self) -> None:
-        """Drop every cached row: the store is what counts."""
+        """Drop every cached row and name: the store is what counts."""
         self._rows.clear()
+        self._named.clear()
 
     def apply(self, events: Keyed, late: Mapping[str, int], commit: Commit) -> Batch:
         """Append to the commit what the events change of the rows, and return what they change besides.
@@ -182,7 +201,7 @@ class Responses:
             value = row.value
             if value is None:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
-            before = Before(row, value)
+            before = Before(row, value, self._items_of(row.arm))
         batch.rows[key] = row, before
         return row
 
@@ -206,11 +225,26 @@ class Responses:
                 del batch.rows[key]
             if (arm, timestamp_ms, student, category) != replaced:
                 self._expose(batch, arm, timestamp_ms, student, category)
-        elif outcome == "revised":
-            self._expose(batch, *replaced)
+        else:
+            if outcome == "revised":
+                self._expose(batch, *replaced)
+            if self._items:
+                self._name(batch, row, event, hashes)
         if arm & 255 != BEFORE:
             batch.newest(2 * arm + _RESPONSE, timestamp_ms)
             batch.newest(2 * arm + _EVENT, timestamp_ms)
+
+    def _name(self, batch: Batch, row: Row, event: Response, hashes: bytes) -> None:
+        """Note the ids of a response's items, those that have not been written yet."""
+        counts = self._items_of(row.arm)
+        if counts is None:
+            return
+        for place, name, index, era in counts.names(row, hashes, event.items):
+            if place not in self._named:
+                if len(self._named) >= _NAMES:
+                    self._named.clear()
+                self._named.add(place)
+                batch.names[place] = name, index, era
 
     def _expose(self, batch: Batch, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
         """Note that a student was shown a response that does not stand: another one under its id does."""
@@ -247,6 +281,9 @@ class Responses:
                     notes.setdefault((PENDING_CLASS, newest_ms // HOUR_MS), []).append(key)
                 row.timestamp_ms = newest_ms
                 continue
+            items = self._items_of(arm)
+            if before is not None or items is not None:
+                self._settle_items(batch, row, before, items)
             rules = self._by_number[arm >> 8].rules
             after = row.value = rules.evaluate(row)
             if before is not None and before.stands(row):
@@ -258,6 +295,23 @@ class Responses:
                 notes.setdefault((str(arm >> 8), timestamp_ms // HOUR_MS), []).append(key)
             if arm & 255 != BEFORE:
                 batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
+
+    @staticmethod
+    def _settle_items(batch: Batch, row: Row, before: Before | None, items: ItemCounts | None) -> None:
+        """Replace what a row's items counted; the row may have become another experiment's."""
+        counts = batch.counts
+        if before is not None and before.counted:
+            for place, number in before.counted.items():
+                counts[place] = counts.get(place, 0) - number
+            batch.stamps.update(before.stamps)
+        if items is not None:
+            for place, number in items.of(row).items():
+                counts[place] = counts.get(place, 0) + number
+            batch.stamps.update(items.stamps(row))
+
+    def _items_of(self, arm: int) -> ItemCounts | None:
+        """Return what counts the items of an arm's responses: nothing does before the experiment."""
+        return None if arm & 255 == BEFORE else self._items.get(arm >> 8)
 
     def _tally(self, batch: Batch, number: int) -> Tally:
         known = batch.tallies.get(number)
@@ -330,6 +384,14 @@ class Responses:
         for (arm, kind), change in batch.kinds.items():
             if change:
                 commit.counts += (keys.kinds(arm >> 8, arm & 255), kind.encode(), change)
+        for (key, counted), change in batch.counts.items():
+            if change:
+                commit.counts += (key, counted, change)
+        for (key, item), (name, index, era) in batch.names.items():
+            commit.names += (key, item, name.encode())
+            batch.stamps.add((index, era))
+        for index, at in batch.stamps:
+            commit.stamps += (index, at)
         for place, newest_ms in batch.latest.items():
             arm = place >> 1
             commit.latest += (b"%d:%d:%b" % (arm >> 8, arm & 255, b"e" if place & 1 else b"r"), newest_ms)

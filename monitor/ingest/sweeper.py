@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 
-from monitor.aggregates import bucket_span_ms, oldest_chunk
+from monitor.aggregates import bucket_span_ms
 from monitor.attribution import DAY_MS
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.progress import Progress
+from monitor.items.layout import BAD_DAYS, ItemLayout
 from monitor.store import RedisStore
 
 _BATCHES_AT_ONCE = 50
@@ -72,19 +72,44 @@ class Sweeper:
 
     def _drop_past(self) -> None:
         """Delete what retention does not keep."""
-        keys, drop = self._store.keys, self._store.drop_before
         for experiment in self._experiments:
             newest_ms = self._store.newest_response_ms(experiment.number, range(len(experiment.arms)))
             if newest_ms is None:
                 continue
-            number, oldest_ms = experiment.number, newest_ms - experiment.settings.retention_ms
+            oldest_ms = newest_ms - experiment.settings.retention_ms
             for variant in range(len(experiment.arms)):
-                for decay in experiment.settings.decay:
-                    oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, bucket_span_ms(decay))
-                    chunk = partial(keys.chunk, number, variant, decay.name)
-                    drop(keys.chunks(number, variant, decay.name), chunk, oldest)
-                hour, day = partial(keys.traffic_hour, number, variant), partial(keys.categories, number, variant)
-                drop(keys.traffic_hours(number, variant), hour, oldest_ms // HOUR_MS)
-                reference = experiment.settings.drift.reference
-                first = reference if isinstance(reference, int) else 0
-                drop(keys.category_days(number, variant), day, oldest_ms // DAY_MS, first)
+                self._drop_times(experiment, variant, oldest_ms)
+            if experiment.settings.items is not None:
+                self._drop_items(experiment, newest_ms)
+
+    def _drop_times(self, experiment: Experiment, variant: int, oldest_ms: int) -> None:
+        keys, drop, number, settings = self._store.keys, self._store.drop_before, experiment.number, experiment.settings
+
+        def chunks(decay: str) -> Callable[[int], list[bytes]]:
+            return lambda chunk: [keys.chunk(number, variant, decay, chunk)]
+
+        for decay in settings.decay:
+            oldest = oldest_ms // bucket_span_ms(decay)
+            drop(keys.chunks(number, variant, decay.name), chunks(decay.name), oldest)
+        hours, days = keys.traffic_hours(number, variant), keys.category_days(number, variant)
+        drop(hours, lambda hour: [keys.traffic_hour(number, variant, hour)], oldest_ms // HOUR_MS)
+        reference = settings.drift.reference
+        first = reference if isinstance(reference, int) else 0
+        drop(days, lambda day: [keys.categories(number, variant, day)], oldest_ms // DAY_MS, first)
+
+    def _drop_items(self, experiment: Experiment, newest_ms: int) -> None:
+        """Delete the counts of items that are behind their horizon, once they can no longer change."""
+        keys, drop, number = self._store.keys, self._store.drop_before, experiment.number
+        layout, settled_ms = ItemLayout.of(experiment.settings), newest_ms - experiment.settings.horizon_ms
+        oldest = min(layout.oldest(newest_ms), layout.slice_of(settled_ms))
+        buckets = range(layout.buckets)
+
+        def slices(variant: int) -> Callable[[int], Iterator[bytes]]:
+            return lambda piece: (keys.items(number, variant, piece, bucket) for bucket in buckets)
+
+        for variant in range(len(experiment.arms)):
+            drop(keys.item_slices(number, variant), slices(variant), oldest)
+        names = keys.item_eras(number)
+        drop(names, lambda era: (keys.item_names(number, era, bucket) for bucket in buckets), layout.era_of(oldest))
+        oldest_day = min(newest_ms // DAY_MS - BAD_DAYS, settled_ms // DAY_MS)
+        drop(keys.bad_days(number), lambda day: (keys.bad(number, day, bucket) for bucket in buckets), oldest_day)

@@ -10,6 +10,7 @@ from monitor.items.catalogue import Leaders, Shown, leaders
 from monitor.items.diversity import alpha_dcg, alpha_ndcg, ideal_order, intra_list_similarity, jaccard, mmr
 from monitor.items.overview import Answer, EntryKind, Overview, categories
 from monitor.items.scores import ItemScore, mean_grade, star_lower, wilson_lower
+from monitor.items.variety import Variety
 
 __all__ = [
     "Answer",
@@ -20,6 +21,7 @@ __all__ = [
     "Leaders",
     "Overview",
     "Shown",
+    "Variety",
     "alpha_dcg",
     "alpha_ndcg",
     "answers",

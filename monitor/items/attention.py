@@ -40,6 +40,7 @@ _ABOVE_0: Final = math.nextafter(0.0, 1.0)
 _BELOW_1: Final = math.nextafter(1.0, 0.0)
 _SETTLED: Final = 1.0
 _RAISED: Final = 2.0
+_MOST_ANSWERS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Entry:
 
 
 def answers(review: float | None) -> int:
-    """Return as how many bad answers one counts: 1; 0 once reviewed; the score's whole part if that is 2 or more.
+    """Return as how many bad answers one counts: 1; 0 once reviewed; the score's whole part from 2 on, at most 10⁶.
 
     A `reviewed` without a score has score 1. A score below 1 takes an earlier review back. ValueError: a score that is
     negative or not finite.
@@ -88,7 +89,7 @@ def answers(review: float | None) -> int:
         raise ValueError(f"the score of a review is {review!r}, expected a finite number of at least 0")
     if review < _SETTLED:
         return 1
-    return 0 if review < _RAISED else int(review)
+    return 0 if review < _RAISED else min(int(review), _MOST_ANSWERS)
 
 
 def daily(given: Iterable[BadAnswer]) -> dict[str, Counter[int]]:

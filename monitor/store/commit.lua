@@ -1,10 +1,10 @@
 -- One batch: compare what the worker believes, then write rows, differences and offsets.
 --
 -- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 lanes  then, in the order of ARGV,
---       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals,
+--       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals, n10 hashes,
 --       and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
---       4 expected number of sweeps  5 versions of the rows (4 bytes each)  6 … nine counts n1 … n9, then
+--       4 expected number of sweeps  5 versions of the rows (4 bytes each)  6 … ten counts n1 … n10, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n2 × (row)
 --   n3 × (differences: 2 bytes index, 8 bytes difference)
@@ -14,6 +14,7 @@
 --   n7 × (field of hours, row keys with their lengths, how many)
 --   n8 × (field of lanes, what it means for students of another shard)
 --   n9 × (field of lanes, expected entry or "", entry, what it says or "" if it is taken back)
+--   n10 × (field, text)                       fields that always have the same text
 -- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
 -- whole (TRYAGAIN) instead of failing half way.
 -- Returns {status, seq, for each n8 the entry before, the new entry}: 0 applied, 1 the positions have moved, 2 a row has
@@ -21,8 +22,8 @@
 -- this one is being deleted.
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
-local n1, n2, n3, n4, n5, n6, n7, n8, n9 = unpack(ARGV, 6, 14)
-local first = 15
+local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10 = unpack(ARGV, 6, 15)
+local first = 16
 
 if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
   return {5, seq}
@@ -138,6 +139,10 @@ if n8 + n9 > 0 then
     end
     key, at = key + 1, at + 4
   end
+end
+for _ = 1, n10 do
+  redis.call('HSET', KEYS[key], ARGV[at], ARGV[at + 1])
+  key, at = key + 1, at + 2
 end
 redis.call('HSET', KEYS[1], 'seq', seq)
 return result

@@ -22,6 +22,12 @@ rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its
     e:<e>:<v>               hash: hour → number of the commit that last changed it
     v:<e>:<v>:<day>         responses by category
     f:<e>:<v>               hash: day → number of the commit that last changed it
+    I:<e>:<v>:<slice>:<n>   hash: item and what is counted of it (`monitor.items.layout`) → whole number; n is a bucket
+    J:<e>:<v>               hash: slice → number of the commit that last changed it
+    B:<e>:<day>:<n>         hash: item, or place of a category → bad answers
+    D:<e>                   hash: day → number of the commit that last changed it
+    N:<e>:<era>:<n>         hash: item → its id
+    M:<e>                   hash: era → number of the commit that last changed it
     k:<e>:<v>               hash: kind → reactions, and "+" kind → responses with at least one
     t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
@@ -155,6 +161,24 @@ class Keys:
 
     def category_days(self, experiment: int, variant: int) -> bytes:
         return b"%bf:%d:%d" % (self.prefix, experiment, variant)
+
+    def items(self, experiment: int, variant: int, piece: int, bucket: int) -> bytes:
+        return b"%bI:%d:%d:%d:%d" % (self.prefix, experiment, variant, piece, bucket)
+
+    def item_slices(self, experiment: int, variant: int) -> bytes:
+        return b"%bJ:%d:%d" % (self.prefix, experiment, variant)
+
+    def bad(self, experiment: int, day: int, bucket: int) -> bytes:
+        return b"%bB:%d:%d:%d" % (self.prefix, experiment, day, bucket)
+
+    def bad_days(self, experiment: int) -> bytes:
+        return b"%bD:%d" % (self.prefix, experiment)
+
+    def item_names(self, experiment: int, era: int, bucket: int) -> bytes:
+        return b"%bN:%d:%d:%d" % (self.prefix, experiment, era, bucket)
+
+    def item_eras(self, experiment: int) -> bytes:
+        return b"%bM:%d" % (self.prefix, experiment)
 
     def hour(self, experiment: str, hour: int) -> bytes:
         return b"%bx:%b:%d" % (self.prefix, experiment.encode(), hour)

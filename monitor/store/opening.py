@@ -83,6 +83,15 @@ def stored_experiments(store: Shards) -> dict[str, dict[str, Any]]:
     return {name.decode(): json.loads(text) for name, text in texts.items()}
 
 
+def stored_hash_key(store: Shards, settings: Settings) -> bytes:
+    """Return the key that the rows were made with; empty where there is none yet."""
+    own = _own_key(settings)
+    if own is not None:
+        return own
+    with unavailable(settings.store):
+        return store.client.hget(store.first.keys.meta, "hash_key") or b""
+
+
 def _registered(store: Shards, meta: Mapping[bytes, bytes]) -> dict[str, dict[str, Any]]:
     stored = stored_experiments(store)
     if not stored and int(meta.get(b"experiments", 0)):

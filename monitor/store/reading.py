@@ -19,13 +19,14 @@ from monitor.attribution import DAY_MS
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.drift import SMALLEST_ALPHA, DayDrift, day_drift
-from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
 from monitor.inference import design_effect, live_rated_shares, live_sums
 from monitor.store.buckets import Buckets, Memory, Place
 from monitor.store.categories import Categorized, read_categories
 from monitor.store.connection import unavailable
 from monitor.store.history import History
+from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
 from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
@@ -102,6 +103,13 @@ class Reader:
         self._check_live()
         return _students(own, log)
 
+    def items(self, experiment: str) -> ItemReader:
+        """Return the reader of an experiment's items; raises `UsageError` where they are not counted."""
+        (own,) = (each for each in self.experiments if each.name == experiment)
+        if own.items is None:
+            raise UsageError(f'{experiment}: items are not counted; experiments.{experiment}.items = "30d" does so')
+        return ItemReader(self.store, own, self.numbers[experiment])
+
     def history(self, experiment: str) -> Past:
         """Return an experiment's snapshots, oldest first. Raises `StoreUnavailable`."""
         return History(self.store).read(self.numbers[experiment])
@@ -153,6 +161,7 @@ class Reader:
                 judgement=judge(experiment, _students(own, log), judged_ms),
                 starts_at_ms=experiment.starts_at_ms,
                 intended_shares=shares_at(experiment, judged_ms),
+                attention=None if experiment.items is None else self.items(experiment.name).attention("category"),
             )
         return Summary(as_of_ms=at_ms, experiments=experiments)
 

@@ -84,6 +84,7 @@ class Commit:
     notes: list[bytes | int] = field(default_factory=list)
     sends: list[bytes] = field(default_factory=list)
     receipts: list[bytes] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
 
 
 class Sent(NamedTuple):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeVar, cast
 
 import redis
@@ -163,7 +163,7 @@ class RedisStore:
         sizes = [
             len(commit.advances), len(commit.rows) // 2, len(commit.differences) // 2, len(commit.counts) // 3,
             len(commit.stamps) // 2, len(commit.latest) // 2, len(commit.notes) // 4, len(commit.sends) // 3,
-            len(commit.receipts) // 5,
+            len(commit.receipts) // 5, len(commit.names) // 3,
         ]  # fmt: skip
         keys: list[Any] = [own.meta, own.offsets, own.progress, own.latest, own.hours, own.lanes]
         live = self.live if own.shard == 0 else ""
@@ -179,7 +179,7 @@ class RedisStore:
         for part, width in ((commit.rows, 2), (commit.differences, 2), (commit.counts, 3), (commit.stamps, 2)):
             _split(part, width, keys, arguments)
         arguments += commit.latest
-        for part, width in ((commit.notes, 4), (commit.sends, 3), (commit.receipts, 5)):
+        for part, width in ((commit.notes, 4), (commit.sends, 3), (commit.receipts, 5), (commit.names, 3)):
             _split(part, width, keys, arguments)
         if own.shard == 0:
             keys.append(LIVE)
@@ -271,7 +271,7 @@ class RedisStore:
             times = self.client.hmget(self.keys.latest, [f"{experiment}:{variant}:r" for variant in variants])
         return max((int(time) for time in times if time is not None), default=None)
 
-    def drop_before(self, index: bytes, record: Callable[[int], bytes], oldest: int, first: int = 0) -> None:
+    def drop_before(self, index: bytes, records: Callable[[int], Iterable[bytes]], oldest: int, first: int = 0) -> None:
         """Delete the records of times before `oldest`, of those that the index names, and their entries in it.
 
         The `first` times from the earliest one on stay.
@@ -280,11 +280,11 @@ class RedisStore:
             names = self.client.hkeys(index)
             begins = min(map(int, names), default=0) + first
             gone = [name for name in names if begins <= int(name) < oldest]
+            deleted = chain.from_iterable(records(int(name)) for name in gone)
+            while batch := list(islice(deleted, _SCAN_AT_ONCE)):
+                self.client.unlink(*batch)
             if gone:
-                pipeline = self.client.pipeline(transaction=True)
-                pipeline.hdel(index, *gone)
-                pipeline.unlink(*[record(int(name)) for name in gone])
-                pipeline.execute()
+                self.client.hdel(index, *gone)
 
 
 def live_number(stored: bytes | None) -> int:

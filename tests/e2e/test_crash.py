@@ -20,6 +20,7 @@ from tests.support.dump import dump
 
 KILLS = 10
 PARTITIONS = 4
+HASHED = {"ABMONITOR_STORE_USER_HASH_KEY": "a key for both stores, so that items have the same names"}
 
 
 def _config(directory: Path, scenario: Scenario, bootstrap: str, store: str, name: str) -> Path:
@@ -28,6 +29,7 @@ def _config(directory: Path, scenario: Scenario, bootstrap: str, store: str, nam
     path.write_text(text)
     settings = load_settings(path, {})
     text = text.replace(settings.store.url, store).replace(settings.kafka.group_id, name)
+    text = text.replace("[experiments.grades]", 'items = { horizon = "30d", most = 500 }\n\n[experiments.grades]')
     text = text.replace("[store]", 'group_instance_id = "worker-1"\n[store]')
     path.write_text(text.replace("port = 9464", "port = 0"))
     return path
@@ -57,17 +59,17 @@ def test_ten_kills_under_load_lose_and_double_nothing(
     chance = random.Random(3)
     for kill in range(KILLS):
         before = _applied(store)
-        with service(live, tmp_path / f"run-{kill}.log") as process:
+        with service(live, tmp_path / f"run-{kill}.log", environ=HASHED) as process:
             eventually("the service applies events", lambda: _applied(store) > before or _applied(store) >= len(events))  # noqa: B023
             time.sleep(chance.uniform(0, 0.4))
             process.kill()
             process.wait()
     writer.join()
-    with service(live, tmp_path / "last.log"):
+    with service(live, tmp_path / "last.log", environ=HASHED):
         eventually("everything is applied", lambda: _applied(store) == len(events), within_s=120)
     calm_file = tmp_path / "events.jsonl"
     calm_file.write_bytes(b"\n".join(event.payload for event in events) + b"\n")
-    done = ab_monitor("replay", "--config", calm, calm_file)
+    done = ab_monitor("replay", "--config", calm, calm_file, environ=HASHED)
     assert done.returncode == 0, done.stderr
     undisturbed = RedisStore(StoreSettings(url=other))
     assert dump(store) == dump(undisturbed)

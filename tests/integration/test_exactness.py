@@ -168,7 +168,7 @@ def _check_traffic(
     assert found is not None
     for flow, responses in (
         (found.everything, own),
-        (found.recent, [each for each in own if each.timestamp_ms >= (as_of_ms // HOUR - 1) * HOUR]),
+        (found.recent, [each for each in own if each.timestamp_ms >= ((as_of_ms + 1) // HOUR - 1) * HOUR]),
     ):
         latencies = [latency_ms(each) for each in responses if each.latency_ms is not None]
         assert (flow.responses, flow.empty) == (len(responses), sum(not each.items for each in responses))

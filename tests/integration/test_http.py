@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trustme
@@ -196,6 +196,10 @@ class TestPage:
 TOKEN = "a-token-of-some-length"
 
 
+def _no_items(path: str, query: Mapping[str, str]) -> dict[str, Any]:
+    raise KeyError(path, query)
+
+
 def _no_store(_as_of_ms: int | None) -> Summary:
     raise DependencyUnavailable("no store here")
 
@@ -213,6 +217,7 @@ def _server(
     server = HttpServer(
         HttpSettings(port=0, token=token, **files),
         summary=_no_store,
+        items=_no_items,
         process_registry=CollectorRegistry(),
         readiness=lambda: (),
         display=DisplaySettings(),

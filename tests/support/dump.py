@@ -22,7 +22,7 @@ def dump(store: RedisStore | Shards) -> Dump:
             if own[:2] in {b"a:", b"u:", b"c:", b"b:", b"g:", b"v:"}:
                 vector = np.frombuffer(store.client.get(name) or b"", dtype=">i8")
                 found.update({int(index): int(vector[index]) for index in np.flatnonzero(vector)})
-            elif own[:2] == b"k:":
+            elif own[:2] in {b"k:", b"I:", b"B:"}:
                 found.update({field: int(value) for field, value in store.client.hgetall(name).items()})
             elif name == keys.latest:
                 for field, value in store.client.hgetall(name).items():

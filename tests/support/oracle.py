@@ -25,6 +25,10 @@ class Judged:
     """position → grade"""
     kinds: dict[str, int]
     metrics: dict[str, float | None] = field(default_factory=dict)
+    ratings: dict[tuple[str | None, str], float] = field(default_factory=dict)
+    """(student, shown item) → grade"""
+    review: float | None = None
+    """The score of the latest review, whenever it was written."""
 
     @property
     def rated(self) -> bool:
@@ -131,6 +135,7 @@ def _judged(experiment: ExperimentSettings, response: Response, reactions: set[F
             latest[register] = each
     kinds: dict[str, int] = defaultdict(int)
     grades: dict[int, float] = {}
+    ratings: dict[tuple[str | None, str], float] = {}
     ranks = response.ranks or range(1, len(response.items) + 1)
     positions = dict(zip(response.items, ranks, strict=True))
     for each in latest.values():
@@ -139,7 +144,11 @@ def _judged(experiment: ExperimentSettings, response: Response, reactions: set[F
         if each.item_id in positions and grade is not None:
             rank = positions[each.item_id]
             grades[rank] = max(grade, grades.get(rank, grade))
-    judged = Judged(response, grades, dict(kinds))
+            user = each.user_id if each.user_id is not None else response.user_id
+            assert each.item_id is not None
+            ratings[user, each.item_id] = max(grade, ratings.get((user, each.item_id), grade))
+    reviews = sorted((each.timestamp_ms, each.feedback_id, each.score) for each in reactions if each.kind == "reviewed")
+    judged = Judged(response, grades, dict(kinds), ratings=ratings, review=reviews[-1][2] if reviews else None)
     if grades:
         judged.metrics = {
             metric.name: _metric(experiment, metric.measure, metric.k, grades) for metric in experiment.metrics

@@ -13,6 +13,7 @@ from monitor.config import (
     DriftSettings,
     ExperimentSettings,
     GuardrailSettings,
+    ItemSettings,
     MetricSpec,
     Settings,
 )
@@ -36,6 +37,7 @@ EXPERIMENT = ExperimentSettings(
     grades={"rating": "score", "helpful": 4.0, "watched": ((0.1, 1.0), (0.5, 2.0), (0.9, 4.0))},
     categories=("fractions", "geometry"),
     drift=DriftSettings(reference=1),
+    items=ItemSettings(30, most=20),
     decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
 )
 RICH = replace(
@@ -97,6 +99,7 @@ def _reactions(draw: st.DrawFn, response: Response) -> list[Feedback]:
                     ("helpful", [1.0]),
                     ("watched", [0.0, 0.1, 0.95]),
                     ("escalated", [1.0]),
+                    ("reviewed", [0.0, 1.0, 5.0]),
                 ]
             )
         )

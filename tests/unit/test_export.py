@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
+from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
 from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
 from monitor.export.http import _experiment
+from monitor.export.page import Page
 from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
 from monitor.inference import Reason, State
 from monitor.inference.verdict import Code
+from monitor.items import Entry
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.verdicts import judge
 from tests.unit.test_verdicts import BETTER, PARTED, SENSITIVE, UNLIKE, after, stored
@@ -313,3 +317,22 @@ class TestTable:
         """Units that a person thinks in."""
         assert [age(at, 10**9) for at in (None, 10**9, 10**9 - 150_000)] == ["never", "0\u202fs ago", "2\u202fmin ago"]
         assert (share(None), share(0.4)) == ("–", "40.0\u202f%")
+
+
+class TestAttention:
+    """What to look at first, by category."""
+
+    def test_is_in_json_metrics_and_page(self) -> None:
+        """Where items are counted; elsewhere nothing is said of it."""
+        entry = Entry("<algebra>", today=6, history=0.5, urgency=0.7)
+        experiment = replace(SUMMARY.experiments["ranker-v2"], attention=(entry,))
+        found = replace(SUMMARY, experiments={"ranker-v2": experiment})
+        assert experiment.to_json()["attention"] == [entry.to_json()]
+        assert "attention" not in SUMMARY.experiments["ranker-v2"].to_json()
+        lines = _exposed(found)
+        assert 'abmonitor_attention_bad_answers{category="<algebra>",experiment="ranker-v2"} 6.0' in lines
+        (line,) = [line for line in lines if line.startswith("abmonitor_attention_priority")]
+        assert float(line.split()[-1]) == pytest.approx(0.668, abs=1e-3)
+        page = Page(lambda: 0, DisplaySettings())
+        assert b"&lt;algebra&gt;</th><td>6</td><td>0.668" in page.render(found, ())
+        assert b"look at first" not in page.render(SUMMARY, ())

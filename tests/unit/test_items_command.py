@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,30 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: l
     assert items(tmp_path, EVENTS, *options) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_variety_needs_topics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: x and k share a topic, so y comes second; the answer of one item is as varied as it can be."""
+    config, events, topics = tmp_path / "c.toml", tmp_path / "e.jsonl", tmp_path / "t.json"
+    config.write_text(CONFIG)
+    shown = [response("r1", "a", "x", "k", "y"), response("r2", "b", "x"), response("r3", "b", "unknown")]
+    events.write_text("".join(json.dumps(each) + "\n" for each in shown))
+    topics.write_text(json.dumps({"x": ["sums"], "k": ["sums"], "y": ["prose"]}))
+    given = ["items", "--config", str(config), str(events), "--json", "--topics", str(topics)]
+    assert main([*given, "--novelty", "0.5"]) == 0
+    told = json.loads(capsys.readouterr().out)["e"]["variety"]
+    best = 1 + 1 / math.log2(3) + 0.5 / math.log2(4)
+    assert told["a"] == {
+        "answers": 1,
+        "alpha_ndcg": pytest.approx((1 + 0.5 / math.log2(3) + 1 / math.log2(4)) / best),
+        "similarity": pytest.approx(1 / 3),
+        "reranked_alpha_ndcg": pytest.approx(1.0),
+        "moved": 1.0,
+    }
+    assert told["b"] == {"answers": 1, "alpha_ndcg": 1, "similarity": None, "reranked_alpha_ndcg": 1, "moved": 0}
+    assert main([*given, "--novelty", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["e"]["variety"]["a"]["moved"] == 0
+    topics.write_text("[1]")
+    for wrong in (given, [*given[:-1], "/nowhere"], [*given[:-2], "--novelty", "2"]):
+        assert main(wrong) == 2
+        assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,76 @@
+"""Items and what to look at first, from the store: tables for a terminal, objects for `--json` and HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from monitor.config import ExperimentSettings
+from monitor.errors import UsageError
+from monitor.items import Entry, Variety
+from monitor.items.stored import StoredItems
+from monitor.summary import iso
+
+
+def scale(own: ExperimentSettings, lowest: float = 0) -> list[float]:
+    """Return the grades that the prior gives once each: those of the gain table, or the whole steps of the scale."""
+    if not isinstance(own.gain, str):
+        return sorted(own.gain)
+    if not 0 <= lowest < own.max_grade:
+        raise UsageError(f"--lowest-grade: got {lowest:g}, expected 0 or more and below {own.max_grade:g}, {own.name}")
+    return sorted({*(lowest + step for step in range(int(own.max_grade - lowest) + 1)), own.max_grade})
+
+
+def items_json(experiment: str, found: StoredItems, n: int) -> dict[str, Any]:
+    """Return the object of `items E --worst N --json`."""
+    return {"experiment": experiment, "since": iso(found.since_ms), **found.to_json(n)}
+
+
+def attention_json(experiment: str, entries: Sequence[Entry], n: int) -> dict[str, Any]:
+    """Return the object of `items E --attention N --json`."""
+    return {"experiment": experiment, "entries": len(entries), "first": [entry.to_json() for entry in entries[:n]]}
+
+
+def render_items(experiment: str, found: StoredItems, n: int) -> RenderableType:
+    """Return the n worst items as a table."""
+    table = _table("item", "shown", "ratings", "mean", "95 % from", "good", "95 % from")
+    for item, sums, score in found.worst(n):
+        numbers = map(_number, (score.mean, score.mean_lower, score.good_share, score.good_lower))
+        table.add_row(Text(item), str(sums.shown), str(score.ratings), *numbers)
+    head = f"{experiment}: the worst rated items since {iso(found.since_ms)[:10]}"
+    return Group(
+        Text(head, style="bold"), table, Text(f"{found.unrated()} items were shown and not rated", style="dim")
+    )
+
+
+def render_attention(experiment: str, entries: Sequence[Entry], n: int) -> RenderableType:
+    """Return the first n entries as a table."""
+    table = _table("look at first", "bad today", "history", "urgency", "priority")
+    for entry in entries[:n]:
+        table.add_row(Text(entry.name), str(entry.today), *map(_number, (entry.history, entry.urgency, entry.priority)))
+    return Group(Text(experiment, style="bold"), table)
+
+
+def render_variety(varied: Mapping[str, Variety], k: int) -> RenderableType:
+    """Return how varied each variant's answers are, cut at k, as a table."""
+    table = _table("variety", "answers", f"alpha-nDCG@{k}", "similarity", "re-ranked", "moved")
+    for variant, each in varied.items():
+        numbers = map(_number, (each.alpha_ndcg, each.similarity, each.reranked_alpha_ndcg, each.moved))
+        table.add_row(Text(variant), str(each.answers), *numbers)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left", overflow="fold")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
