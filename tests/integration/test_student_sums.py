@@ -24,6 +24,8 @@ from tests.support.oracle import DAY, Judged, judge
 from tests.support.streams import EXPERIMENT, HOUR, RICH, START
 
 Events = list[Response | Feedback]
+PLAIN = replace(EXPERIMENT, categories=())
+"""With nothing that has to be asked for."""
 WHOLE = replace(RICH, starts_at_ms=None, pre_period_ms=None)
 """With everything but a time before the experiment."""
 BEFORE_MS = 4 * DAY
@@ -136,7 +138,7 @@ def test_guardrails_are_means_over_all_responses_of_a_student(redis_server: Redi
 
 def test_what_is_watched_is_a_definition(redis_server: RedisServer) -> None:
     """Its sums are not there; criteria about it may change all the same."""
-    bench = Bench(redis_server)
+    bench = Bench(redis_server, PLAIN)
     watching = replace(bench.settings, experiments=(WHOLE,))
     with pytest.raises(StoreOwned, match=r"ranker\.watched: .* None, .*'feedback:escalated', 'latency_ms'.* rebuild"):
         open_store(bench.shards, watching)
@@ -148,12 +150,12 @@ def test_what_is_watched_is_a_definition(redis_server: RedisServer) -> None:
 
 def test_without_any_of_it_nothing_more_is_stored(redis_server: RedisServer) -> None:
     """The records of a plain experiment are as wide as its metrics need."""
-    bench = Bench(redis_server, replace(EXPERIMENT, categories=()))
+    bench = Bench(redis_server, PLAIN)
     bench.feed([traffic(50)])
     longest = max(
         bench.store.client.strlen(name) for name in bench.store.client.scan_iter(bench.store.keys.prefix + b"c:*")
     )
-    assert longest <= 8 * (7 + 9 * len(EXPERIMENT.metrics))
+    assert longest <= 8 * (7 + 9 * len(PLAIN.metrics))
 
 
 def _means(students: Sequence[Sequence[Judged]], population: str) -> list[float]:
@@ -224,9 +226,8 @@ def test_the_primary_metric_of_parts_is_a_definition(redis_server: RedisServer) 
     other = replace(WHOLE, primary="rr@5")
     with pytest.raises(StoreOwned, match=r"ranker\.primary: .* 'dcg@5', .*'rr@5'"):
         open_store(bench.shards, replace(bench.settings, experiments=(other,)))
-    plain = replace(EXPERIMENT, categories=())
-    bench = Bench(redis_server, plain)
-    open_store(bench.shards, replace(bench.settings, experiments=(replace(plain, primary="rr@5"),)))
+    bench = Bench(redis_server, PLAIN)
+    open_store(bench.shards, replace(bench.settings, experiments=(replace(PLAIN, primary="rr@5"),)))
 
 
 def _pair(own: Sequence[Judged], population: str) -> tuple[float, float] | None:

@@ -77,8 +77,8 @@ def after(days: float) -> int:
 
 
 def decided(**settings: Any) -> ExperimentSettings:
-    """Return the experiment with other decision settings."""
-    return replace(EXPERIMENT, decision=DecisionSettings(**settings))
+    """Return the experiment with other decision settings, and without segments."""
+    return replace(EXPERIMENT, categories=(), decision=DecisionSettings(**settings))
 
 
 BETTER = [*crowd("control", 1.5, seed=1), *crowd("treatment", 2.0, seed=2)]
