@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -205,7 +204,7 @@ class TestReplay:
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )
-        time.sleep(1.5)
+        eventually("a part is applied", lambda: _part_applied(config))
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=30)[1].decode()
         first = re.search(r"(\d+) lines", said)
@@ -310,6 +309,12 @@ def _send(broker: KafkaBroker, topic: str, event: object) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     producer.send(topic, json.dumps(event).encode()).get(20)
     producer.close()
+
+
+def _part_applied(config: Path) -> bool:
+    done = ab_monitor("status", "--config", config, "--json")
+    # There may be no store yet.
+    return done.returncode == 0 and _responses(config) > 0
 
 
 def _responses(config: Path) -> int:

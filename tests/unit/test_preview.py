@@ -25,7 +25,10 @@ from tests.servers.process import free_port
 BOARDS = boards()
 WINDOW = Window(1_700_000_000, 1_700_000_600, 10)
 VALUES = {**WINDOW.variables, "experiment": "ranker-v2", "metric": "dcg@5", "decay": "24h", "kind": "escalated"}
-LABELS = {"experiment": "ranker-v2", "primary": "dcg@5", "control": "control", "variant": "treatment", "topic": "t"}
+LABELS = {
+    "experiment": "ranker-v2", "primary": "dcg@5", "control": "control", "variant": "treatment", "topic": "t",
+    "category": "fractions",
+}  # fmt: skip
 
 
 def panels(board: JSON) -> list[JSON]:

@@ -115,7 +115,8 @@ class TestClosedStudents:
 
     def test_the_population_of_all_responses_counts_unrated_ones_as_nothing(self) -> None:
         """Of a student with one rated response of two, half."""
-        found = _arms(judge(decided(population="all"), stored(EXPERIMENT, BETTER), after(20)), "dcg@5")[0]
+        experiment = decided(population="all")
+        found = _arms(judge(experiment, stored(experiment, BETTER), after(20)), "dcg@5")[0]
         values = [each.value * each.rated / each.responses for each in BETTER if each.variant == "control"]
         assert found.mean == pytest.approx(np.mean(values), abs=1e-8)
 
