@@ -26,6 +26,8 @@ Keyed = tuple[Sequence[tuple[bytes, Response]], Sequence[tuple[bytes, Feedback]]
 
 _RESPONSE: Final = 0
 _EVENT: Final = 1
+_NOTHING: Final[Counts] = {}
+_NOWHERE: Final[list[tuple[bytes, int]]] = []
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
 
@@ -45,8 +47,11 @@ class Before:
         self.latency_ms = row.latency_ms
         self.category = row.category
         self.value = value
-        self.counted: Counts = {} if items is None else items.of(row)
-        self.stamps = [] if items is None else list(items.stamps(row))
+        self.counted = _NOTHING
+        self.stamps = _NOWHERE
+        if items is not None:
+            self.counted = items.of(row)
+            self.stamps = list(items.stamps(row))
 
     def stands(self, row: Row) -> bool:
         """Return whether the row still has the same response: only its reactions may be others."""
@@ -201,7 +206,7 @@ class Responses:
             value = row.value
             if value is None:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
-            before = Before(row, value, self._items.get(row.arm >> 8))
+            before = Before(row, value, self._items.get(row.arm >> 8) if self._items else None)
         batch.rows[key] = row, before
         return row
 
@@ -280,17 +285,19 @@ class Responses:
                     notes.setdefault((PENDING_CLASS, newest_ms // HOUR_MS), []).append(key)
                 row.timestamp_ms = newest_ms
                 continue
-            items = self._items.get(arm >> 8)
-            if before is not None or items is not None:
-                self._settle_items(batch, row, before, items)
+            if self._items:
+                self._settle_items(batch, row, before, self._items.get(arm >> 8))
             rules = self._by_number[arm >> 8].rules
             after = row.value = rules.evaluate(row) if row.reactions else rules.unrated
             if before is not None and before.stands(row):
                 self._recount(batch, row, before.value, after)
             else:
                 if before is not None:
-                    self._count(batch, -1, before, before.value)
-                self._count(batch, 1, row, after)
+                    was = before
+                    self._count(batch, -1, was.arm, was.timestamp_ms, was.student, was.value)
+                    self._pass(batch, -1, was.arm, was.timestamp_ms, was.items, was.latency_ms, was.category)
+                self._count(batch, 1, arm, timestamp_ms, row.student, after)
+                self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
                 notes.setdefault((str(arm >> 8), timestamp_ms // HOUR_MS), []).append(key)
             batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
 
@@ -313,18 +320,17 @@ class Responses:
             known = batch.tallies[number] = self._by_number[number].tally()
         return known
 
-    def _traffic(self, batch: Batch, number: int) -> Traffic:
-        known = batch.traffic.get(number)
-        if known is None:
-            known = batch.traffic[number] = self._by_number[number].traffic()
-        return known
+    def _pass(
+        self, batch: Batch, sign: int, arm: int, timestamp_ms: int, items: bytes, latency_ms: int, category: int
+    ) -> None:
+        """Add a response to the traffic, or take it away."""
+        traffic = batch.traffic.get(arm >> 8)
+        if traffic is None:
+            traffic = batch.traffic[arm >> 8] = self._by_number[arm >> 8].traffic()
+        traffic.add(sign, arm & 255, timestamp_ms, not items, latency_ms, category)
 
-    def _count(self, batch: Batch, sign: int, whole: Row | Before, value: Value) -> None:
+    def _count(self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, value: Value) -> None:
         """Add or take away a whole response."""
-        arm, timestamp_ms, student = whole.arm, whole.timestamp_ms, whole.student
-        self._traffic(batch, arm >> 8).add(
-            sign, arm & 255, timestamp_ms, not whole.items, whole.latency_ms, whole.category
-        )
         tally = self._tally(batch, arm >> 8)
         tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
         if student:
