@@ -21,6 +21,7 @@ MODULES = [
     "attribution.py",
     "events/decoder.py",
     "identity.py",
+    "ingest/batch.py",
     "ingest/cache.py",
     "ingest/differences.py",
     "ingest/engine.py",

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, final
 
 from monitor.attribution import BEFORE, PENDING, Row, Value, latency_of, merge_reaction, merge_response, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
+from monitor.ingest.batch import Batch, Before
 from monitor.ingest.cache import Cache
 from monitor.ingest.differences import write_traffic
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
-from monitor.ingest.items import Counts, ItemCounts
-from monitor.ingest.students import Shown
+from monitor.ingest.items import ItemCounts
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import VERSION_BYTES, decode_row, encode_row
 from monitor.tally import Tally
-from monitor.traffic import Traffic
 
 Keyed = tuple[Sequence[tuple[bytes, Response]], Sequence[tuple[bytes, Feedback]]]
 """Responses and feedback, each with the stored id of its response."""
@@ -28,76 +25,6 @@ _RESPONSE: Final = 0
 _EVENT: Final = 1
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
-
-
-@final
-class Before:
-    """What a row contributed before the batch."""
-
-    __slots__ = ("arm", "category", "counted", "items", "latency_ms", "stamps", "student", "timestamp_ms", "value")
-
-    def __init__(self, row: Row, value: Value, items: ItemCounts | None) -> None:
-        """Take it from the row."""
-        self.arm = row.arm
-        self.timestamp_ms = row.timestamp_ms
-        self.student = row.student
-        self.items = row.items
-        self.latency_ms = row.latency_ms
-        self.category = row.category
-        self.value = value
-        self.counted: Counts = {} if items is None else items.of(row)
-        self.stamps = [] if items is None else list(items.stamps(row))
-
-    def stands(self, row: Row) -> bool:
-        """Return whether the row still has the same response: only its reactions may be others."""
-        return (
-            self.arm == row.arm
-            and self.timestamp_ms == row.timestamp_ms
-            and self.student == row.student
-            and self.items == row.items
-            and self.latency_ms == row.latency_ms
-            and self.category == row.category
-        )
-
-
-@final
-@dataclass(slots=True)
-class Batch:
-    """What the events of one batch change."""
-
-    view: dict[bytes, Row] = field(default_factory=dict)
-    """Every known row that the batch is about."""
-    rows: dict[bytes, tuple[Row, Before | None]] = field(default_factory=dict)
-    """Those it touches."""
-    shown: list[Shown] = field(default_factory=list)
-    """What it means for students."""
-    tallies: dict[int, Tally] = field(default_factory=dict)
-    traffic: dict[int, Traffic] = field(default_factory=dict)
-    """Both by experiment number."""
-    kinds: dict[tuple[int, str], int] = field(default_factory=dict)
-    counts: Counts = field(default_factory=dict)
-    """What changes of the counts of items."""
-    stamps: set[tuple[bytes, int]] = field(default_factory=set)
-    """The indexes that name them, and their places there."""
-    names: dict[tuple[bytes, bytes], tuple[str, bytes, int]] = field(default_factory=dict)
-    """(key, item) → its id, the index that names the key, its place there."""
-    latest: dict[int, int] = field(default_factory=dict)
-    """2 · arm, + 1 for any event instead of responses → newest time."""
-    notes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
-    responses: dict[str, int] = field(default_factory=dict)
-    """Outcome → responses."""
-    feedback: dict[str, int] = field(default_factory=dict)
-
-    def outcomes(self) -> Counter[tuple[str, str]]:
-        """Return (response or feedback, outcome) → events."""
-        found = Counter({("response", outcome): events for outcome, events in self.responses.items()})
-        found.update({("feedback", outcome): events for outcome, events in self.feedback.items()})
-        return found
-
-    def newest(self, place: int, timestamp_ms: int) -> None:
-        """Note an event's time."""
-        if timestamp_ms > self.latest.get(place, 0):
-            self.latest[place] = timestamp_ms
 
 
 def _count(counts: dict[str, int], outcome: str, events: int = 1) -> None:
@@ -201,7 +128,7 @@ class Responses:
             value = row.value
             if value is None:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
-            before = Before(row, value, self._items_of(row.arm))
+            before = Before(row, value, self._items_of(row.arm) if self._items else None)
         batch.rows[key] = row, before
         return row
 
@@ -281,17 +208,19 @@ class Responses:
                     notes.setdefault((PENDING_CLASS, newest_ms // HOUR_MS), []).append(key)
                 row.timestamp_ms = newest_ms
                 continue
-            items = self._items_of(arm)
-            if before is not None or items is not None:
-                self._settle_items(batch, row, before, items)
+            if self._items:
+                self._settle_items(batch, row, before, self._items_of(arm))
             rules = self._by_number[arm >> 8].rules
             after = row.value = rules.evaluate(row)
             if before is not None and before.stands(row):
                 self._recount(batch, row, before.value, after)
             else:
                 if before is not None:
-                    self._count(batch, -1, before, before.value)
-                self._count(batch, 1, row, after)
+                    was = before
+                    self._count(batch, -1, was.arm, was.timestamp_ms, was.student, was.category, was.value)
+                    self._pass(batch, -1, was.arm, was.timestamp_ms, was.items, was.latency_ms, was.category)
+                self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
+                self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
                 notes.setdefault((str(arm >> 8), timestamp_ms // HOUR_MS), []).append(key)
             if arm & 255 != BEFORE:
                 batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
@@ -319,21 +248,24 @@ class Responses:
             known = batch.tallies[number] = self._by_number[number].tally()
         return known
 
-    def _traffic(self, batch: Batch, number: int) -> Traffic:
-        known = batch.traffic.get(number)
-        if known is None:
-            known = batch.traffic[number] = self._by_number[number].traffic()
-        return known
+    def _pass(
+        self, batch: Batch, sign: int, arm: int, timestamp_ms: int, items: bytes, latency_ms: int, category: int
+    ) -> None:
+        """Add a response to the traffic, or take it away; there is none before the experiment."""
+        if arm & 255 == BEFORE:
+            return
+        traffic = batch.traffic.get(arm >> 8)
+        if traffic is None:
+            traffic = batch.traffic[arm >> 8] = self._by_number[arm >> 8].traffic()
+        traffic.add(sign, arm & 255, timestamp_ms, not items, latency_ms, category)
 
-    def _count(self, batch: Batch, sign: int, whole: Row | Before, value: Value) -> None:
+    def _count(
+        self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, category: int, value: Value
+    ) -> None:
         """Add or take away a whole response; one from before the experiment is only its student's."""
-        arm, timestamp_ms, student, category = whole.arm, whole.timestamp_ms, whole.student, whole.category
         tally = self._tally(batch, arm >> 8)
         during = arm & 255 != BEFORE
         if during:
-            self._traffic(batch, arm >> 8).add(
-                sign, arm & 255, timestamp_ms, not whole.items, whole.latency_ms, category
-            )
             tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
             self._count_kinds(batch, sign, arm, value)
         if student:
@@ -346,8 +278,8 @@ class Responses:
         """Replace what a response contributed where only its reactions have changed."""
         variant, at_ms = row.arm & 255, row.timestamp_ms
         if variant == BEFORE:
-            self._count(batch, -1, row, old)
-            self._count(batch, 1, row, new)
+            self._count(batch, -1, row.arm, at_ms, row.student, row.category, old)
+            self._count(batch, 1, row.arm, at_ms, row.student, row.category, new)
             return
         if old.sums != new.sums:
             tally = self._tally(batch, row.arm >> 8)

@@ -1,0 +1,89 @@
+"""What the events of one batch change, while it is worked out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from monitor.attribution import Row, Value
+from monitor.ingest.items import Counts, ItemCounts
+from monitor.ingest.students import Shown
+from monitor.tally import Tally
+from monitor.traffic import Traffic
+
+_NOTHING: Final[Counts] = {}
+_NOWHERE: Final[list[tuple[bytes, int]]] = []
+
+
+@final
+class Before:
+    """What a row contributed before the batch."""
+
+    __slots__ = ("arm", "category", "counted", "items", "latency_ms", "stamps", "student", "timestamp_ms", "value")
+
+    def __init__(self, row: Row, value: Value, items: ItemCounts | None) -> None:
+        """Take it from the row."""
+        self.arm = row.arm
+        self.timestamp_ms = row.timestamp_ms
+        self.student = row.student
+        self.items = row.items
+        self.latency_ms = row.latency_ms
+        self.category = row.category
+        self.value = value
+        self.counted = _NOTHING
+        self.stamps = _NOWHERE
+        if items is not None:
+            self.counted = items.of(row)
+            self.stamps = list(items.stamps(row))
+
+    def stands(self, row: Row) -> bool:
+        """Return whether the row still has the same response: only its reactions may be others."""
+        return (
+            self.arm == row.arm
+            and self.timestamp_ms == row.timestamp_ms
+            and self.student == row.student
+            and self.items == row.items
+            and self.latency_ms == row.latency_ms
+            and self.category == row.category
+        )
+
+
+@final
+@dataclass(slots=True)
+class Batch:
+    """What the events of one batch change."""
+
+    view: dict[bytes, Row] = field(default_factory=dict)
+    """Every known row that the batch is about."""
+    rows: dict[bytes, tuple[Row, Before | None]] = field(default_factory=dict)
+    """Those it touches."""
+    shown: list[Shown] = field(default_factory=list)
+    """What it means for students."""
+    tallies: dict[int, Tally] = field(default_factory=dict)
+    traffic: dict[int, Traffic] = field(default_factory=dict)
+    """Both by experiment number."""
+    kinds: dict[tuple[int, str], int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
+    """What changes of the counts of items."""
+    stamps: set[tuple[bytes, int]] = field(default_factory=set)
+    """The indexes that name them, and their places there."""
+    names: dict[tuple[bytes, bytes], tuple[str, bytes, int]] = field(default_factory=dict)
+    """(key, item) → its id, the index that names the key, its place there."""
+    latest: dict[int, int] = field(default_factory=dict)
+    """2 · arm, + 1 for any event instead of responses → newest time."""
+    notes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    responses: dict[str, int] = field(default_factory=dict)
+    """Outcome → responses."""
+    feedback: dict[str, int] = field(default_factory=dict)
+
+    def outcomes(self) -> Counter[tuple[str, str]]:
+        """Return (response or feedback, outcome) → events."""
+        found = Counter({("response", outcome): events for outcome, events in self.responses.items()})
+        found.update({("feedback", outcome): events for outcome, events in self.feedback.items()})
+        return found
+
+    def newest(self, place: int, timestamp_ms: int) -> None:
+        """Note an event's time."""
+        if timestamp_ms > self.latest.get(place, 0):
+            self.latest[place] = timestamp_ms
