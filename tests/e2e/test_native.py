@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 
 _EVERYTHING = """
-categories = ["fractions", "geometry"]
 novelty = true
+items = "30d"
 starts_at = 2026-11-04T00:00:00Z
 pre_period = "2d"
 guardrails = [
