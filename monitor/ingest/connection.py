@@ -134,7 +134,7 @@ class Topic:
 
 
 class Topics:
-    """Asks the cluster about topics and their offsets, over a connection of its own."""
+    """Asks the cluster about topics, their offsets and who reads them, over a connection of its own."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -162,6 +162,21 @@ class Topics:
         wanted = {partition_of(name): at for name in partitions}
         found = self._ask(lambda admin: admin.list_partition_offsets(wanted, IsolationLevel.READ_COMMITTED))
         return {partition_name(each): place.offset for each, place in found.items()}
+
+    def owned(self, group: str) -> set[str] | None:
+        """Return the partitions that members of a group have been given; None while nobody can tell."""
+        try:
+            found = self._ask(lambda admin: admin.describe_groups([group]))[group]
+        except DependencyUnavailable:
+            return None
+        if found["group_state"] != "Stable":
+            return None
+        return {
+            partition_name(TopicPartition(topic["topic"], number))
+            for member in found["members"]
+            for topic in member["member_assignment"]["assigned_partitions"]
+            for number in topic["partitions"]
+        }
 
     def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
         try:

@@ -27,6 +27,9 @@ _PROBE_EVERY_S: Final = 3.0
 _LOOK_EVERY_S: Final = 10.0
 _STALLED_S: Final = 30.0
 """Without a record for so long from a partition that has more, the consumer is taken to be stuck."""
+_UNOWNED_S: Final = 20.0
+"""Partitions that are nobody's for so long were forgotten when the group shared them out. New ones may be for
+`METADATA_MS`."""
 _BLOCKED_S: Final = 2.0
 
 
@@ -52,6 +55,7 @@ class KafkaSource:
         self._acknowledged: dict[str, int] = {}
         self._applied: dict[str, int] = {}
         self._acknowledge_at = self._probe_at = self._look_at = self._polled_at = 0.0
+        self._shared_at = time.monotonic()
         self._trouble: str | None = None
         self._topics = Topics(settings)
         self._described: Mapping[str, Topic] = {}
@@ -226,8 +230,17 @@ class KafkaSource:
         self._look_at = time.monotonic() + _LOOK_EVERY_S
 
     def _watch(self) -> None:
-        """Join the group anew if a partition that has more has not given any record for long."""
+        """Join the group anew if a partition has been nobody's, or has more and gave no record, for long."""
         now = time.monotonic()
+        everything = {name for topic in self._described.values() for name in topic.partitions}
+        owned = self._topics.owned(self._settings.group_id)
+        if owned is None or everything <= owned:
+            self._shared_at = now
+        elif now - self._shared_at > _UNOWNED_S:
+            nobodys = ",".join(sorted(everything - owned))
+            log.warning("partitions are no member's: joining the group anew partitions=%s", nobodys)
+            self._rejoin()
+            return
         unplaced = self._member.unplaced()
         for name in self._member.assigned():
             if name in self._held or name in unplaced:
@@ -241,12 +254,16 @@ class KafkaSource:
                     name,
                     behind,
                 )
-                self.restarts += 1
-                self._member.close({})
-                self._held = set()
-                self._moved_at.clear()
-                self._member = self._join()
+                self._rejoin()
                 return
+
+    def _rejoin(self) -> None:
+        self.restarts += 1
+        self._member.close({})
+        self._held = set()
+        self._moved_at.clear()
+        self._member = self._join()
+        self._shared_at = time.monotonic()
 
     def finished(self) -> bool:
         """See `Source`: never."""

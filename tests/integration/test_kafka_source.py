@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 from monitor.config import KafkaSettings
 from monitor.dead_letters import dead_letters
 from monitor.errors import AbMonitorError
-from monitor.ingest import confluent, kafka_python
+from monitor.ingest import confluent, kafka, kafka_python
 from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused, Slice
@@ -43,7 +45,10 @@ def _source(settings: KafkaSettings) -> Iterator[KafkaSource]:
 
 
 def _assigned(source: KafkaSource, count: int = 4) -> None:
-    eventually("partitions are assigned", lambda: source.poll() or len(source.unplaced()) == count)
+    eventually(
+        "partitions are assigned",
+        lambda: not source.poll() and source.trouble() is None and len(source.unplaced()) == count,
+    )
 
 
 def _started(source: KafkaSource, positions: dict[str, Position] | None = None) -> dict[str, Position]:
@@ -266,6 +271,31 @@ def test_workers_with_either_client_share_a_group(settings: KafkaSettings) -> No
             eventually("each has a half", shared)
             assert {name[-2:] for name in first.own()} ^ {name[-2:] for name in second.own()} == {":0", ":1"}
         _assigned(first)
+
+
+@pytest.mark.parametrize("settings", ["kafka-python"], indirect=True)
+def test_partitions_that_were_forgotten_are_shared_out_again(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that does not know a topic yet gives its partitions to nobody, and may never come back to it."""
+    share = RangePartitionAssignor.assign
+    asked = []
+
+    def forgetful(_: object, cluster: Any, members: Any) -> Any:
+        asked.append(1)
+        if len(asked) > 1:
+            return share(cluster, members)
+        for member in members:
+            member.metadata.topics.remove(settings.feedback_topic)
+        return share(cluster, members)
+
+    monkeypatch.setattr(RangePartitionAssignor, "assign", classmethod(forgetful))
+    monkeypatch.setattr(kafka, "_UNOWNED_S", 0.5)
+    monkeypatch.setattr(kafka, "_LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(kafka, "_PROBE_EVERY_S", 0.2)
+    with _source(settings) as source:
+        _assigned(source, 4)
+        assert (source.restarts, len(asked)) == (1, 2)
 
 
 @pytest.mark.parametrize("settings", ["confluent"], indirect=True)
