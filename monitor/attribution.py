@@ -187,7 +187,8 @@ class Rules:
     """One experiment's definitions, compiled: which reactions count, what they grade, what the grades amount to."""
 
     __slots__ = (
-        "_graders", "_kinds", "_latency", "_memo", "_scales", "_scored", "_scorer", "_window_ms", "metrics", "unrated",
+        "_graders", "_kinds", "_latency", "_memo", "_scales", "_scored", "_scorer", "_starts_ms", "_window_ms",
+        "metrics", "unrated",
     )  # fmt: skip
 
     _MEMO_LIMIT = 100_000
@@ -195,6 +196,7 @@ class Rules:
     def __init__(self, experiment: ExperimentSettings) -> None:
         self._scorer = Scorer.of(experiment)
         self._window_ms = experiment.feedback_window_ms
+        self._starts_ms = experiment.starts_at_ms or 0
         self._graders = {kind: grader(rule) for kind, rule in experiment.grades.items()}
         self._scales = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
         self._scored = None if isinstance(experiment.gain, str) else frozenset(experiment.gain)
@@ -270,6 +272,9 @@ class Rules:
         """Return the register of each (student, item, kind): the latest reaction that counts."""
         opens = row.timestamp_ms
         closes = opens + self._window_ms
+        if row.arm & 255 == BEFORE:
+            # What is said later may be what a variant has changed.
+            closes = min(closes, self._starts_ms - 1)
         counting = []
         for reaction in row.reactions:
             timestamp_ms, _, _, _, kind, score = reaction

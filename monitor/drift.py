@@ -212,8 +212,8 @@ def day_drift(
     `reference` is a number of days, the first ones that there are, or counts. A day is looked at once it is over:
     whoever looks at every minute of it looks many times.
 
-    Responses of one student are alike, so counts are divided by `responses_per_student`, rounded half to even, before
-    they are dealt out: as many independent observations are left as there would be if students always asked the same.
+    Responses of one student are alike, so counts are divided by `responses_per_student` before they are
+    dealt out: as many independent observations are left as there would be if students always asked the same.
     That is the most careful assumption. For clusters of different size it is Σm²/Σm and not the mean (Kish, "Survey
     sampling", 1965, section 8.2: the design effect 1 + (m − 1)ρ at ρ = 1). ValueError: fewer than one.
 
@@ -235,11 +235,18 @@ def day_drift(
         reference = total
     if not any(counts.values()) or not any(reference.values()):
         return None
-    thinned = [
-        tuple(sorted((cell, round(n / responses_per_student)) for cell, n in side.items()))
-        for side in (counts, reference)
-    ]
+    everything = sum(counts.values()) + sum(reference.values())
+    divisor = max(responses_per_student, everything / (_MOST // 2))
+    thinned = [_thinned(side, divisor) for side in (counts, reference)]
     return DayDrift(day, counts, reference, responses_per_student, _remembered(*thinned, alpha))
+
+
+def _thinned(counts: Counts, divisor: float) -> tuple[tuple[str, int], ...]:
+    """Return the counts divided, as whole numbers that add up to the divided sum: by largest remainders, then names."""
+    parts = {cell: n / divisor for cell, n in sorted(counts.items())}
+    left = round(sum(parts.values())) - sum(math.floor(part) for part in parts.values())
+    more = set(sorted(parts, key=lambda cell: math.floor(parts[cell]) - parts[cell])[:left])
+    return tuple((cell, math.floor(part) + (cell in more)) for cell, part in parts.items())
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ docs/statistics.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -64,9 +64,14 @@ def segments_of(
 def ages_of(
     experiment: ExperimentSettings, layout: Layout, strata: Iterable[Strata], *, alpha: float, mde: float
 ) -> tuple[Segment, ...]:
-    """Return the comparison within each age, from the cohorts in which that age is over."""
+    """Return the comparison within each age, from the cohorts in which that age is over.
+
+    The last one is never over, so its e is no e-value: it is compared on its own, and never discovered.
+    """
     parts = {name: (layout.segments + age, own) for age, ((_, name), own) in enumerate(zip(AGES, strata, strict=True))}
-    return _compared(experiment, layout, parts, alpha, mde)
+    last = {_OPEN: parts.pop(_OPEN)}
+    still = _compared(experiment, layout, last, alpha, mde)
+    return (*_compared(experiment, layout, parts, alpha, mde), *(replace(each, discovered=False) for each in still))
 
 
 def _compared(

@@ -30,6 +30,7 @@ from monitor.store import Opened, Reader, Shards, live_store, open_store, served
 _COLLECT_AFTER: Final = 200_000
 """Allocations between two runs of Python's cyclic garbage collector, which walks every cached row."""
 _MOST_ENTRIES: Final = 1000
+_DIGITS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def asked_items(reader: Reader, path: str, query: Mapping[str, str]) -> dict[str
     name, _, what = path.rpartition("/")
     settings = {each.name: each for each in reader.experiments}[name]
     given = query.get("n", "20")
-    n = integer("n", int(given) if given.isdecimal() else given, 1, _MOST_ENTRIES)
+    n = integer("n", int(given) if given.isdecimal() and len(given) <= _DIGITS else given, 1, _MOST_ENTRIES)
     stored = reader.items(name)
     if what == "items":
         return items_json(name, stored.items(scale(settings)), n)

@@ -251,8 +251,8 @@ class _Pass:
             ("categories", DAY_MS, keys.category_days, keys.categories, (*names, OTHER, NONE)),
         ):
             oldest = (newest_ms - experiment.settings.retention_ms) // span_ms
-            for place in self._places(where, kind, index_of(number, index), record_of(number, index, 0)):
-                if place * span_ms >= swept_ms and place >= oldest:
+            for place in self._places(where, kind, index_of(number, index), record_of(number, index, 0), oldest):
+                if place * span_ms >= swept_ms:
                     key = record_of(number, index, place)
                     begins = iso(place * span_ms)
                     labelled = [f"{kind} from {begins}: {label}" for label in labels]
@@ -282,9 +282,9 @@ class _Pass:
             oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, span_ms)
             first = -(-self._swept[number] * BUCKETS_PER_CHUNK // span_ms)
             names = keys.chunks(number, index, decay.name), keys.chunk(number, index, decay.name, 0)
-            for chunk in self._places(where, "time buckets", *names):
+            for chunk in self._places(where, "time buckets", *names, oldest):
                 from_bucket = max(first - chunk * BUCKETS_PER_CHUNK, 0)
-                if from_bucket < BUCKETS_PER_CHUNK and chunk >= oldest:
+                if from_bucket < BUCKETS_PER_CHUNK:
                     self._compare_chunk(where, experiment, index, decay.name, chunk, span_ms, from_bucket)
 
     def _newest(self, experiment: Experiment) -> int:
@@ -292,8 +292,8 @@ class _Pass:
         variants = range(len(experiment.arms))
         return max(shard.newest_response_ms(experiment.number, variants) or 0 for shard in self._store)
 
-    def _places(self, where: tuple[str, str], kind: str, index: bytes, zeroth: bytes) -> list[int]:
-        """Return the numbers of the records that an index names, or that the rows say there must be.
+    def _places(self, where: tuple[str, str], kind: str, index: bytes, zeroth: bytes, oldest: int = 0) -> list[int]:
+        """Return the numbers, from `oldest` on, of the records that an index names or that the rows say there must be.
 
         What the index does not name is not read by anybody else.
         """
@@ -301,9 +301,10 @@ class _Pass:
         with unavailable(self._store.settings):
             named = {int(place) for name in self._everywhere(index) for place in self._store.client.hkeys(name)}
         expected = {int(key[len(prefix) :]) for key in self._expected if key.startswith(prefix)}
+        expected = {place for place in expected if place >= oldest}
         for place in sorted(expected):
             self._check(where, kind, f"{kind}: number {place} is in the index", int(place in named), 1)
-        return sorted(named | expected)
+        return sorted(place for place in named | expected if place >= oldest)
 
     def _compare_chunk(
         self,

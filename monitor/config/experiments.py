@@ -68,6 +68,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
     max_grade = number(f"{where}.max_grade", table.get("max_grade", 4), 0.001, largest)
     starts_at_ms = _instant(f"{where}.starts_at", table.get("starts_at"))
     ends_at_ms = _instant(f"{where}.ends_at", table.get("ends_at"))
+    categories = _categories(f"{where}.categories", table.get("categories", []))
     if starts_at_ms is not None and ends_at_ms is not None and ends_at_ms <= starts_at_ms:
         raise ConfigError(f"{where}.ends_at", str(table["ends_at"]), "a time after starts_at")
     experiment = ExperimentSettings(
@@ -90,9 +91,9 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         allowed_lateness_ms=duration_ms(f"{where}.allowed_lateness", table.get("allowed_lateness", "7d")),
         retention_ms=duration_ms(f"{where}.retention", table.get("retention", "30d")),
         decay=_decays(f"{where}.decay", table.get("decay", ["1h", "24h"])),
-        categories=_categories(f"{where}.categories", table.get("categories", [])),
+        categories=categories,
         items=items_from(f"{where}.items", table.get("items")),
-        drift=drift_from(f"{where}.drift", table.get("drift", {})),
+        drift=drift_from(f"{where}.drift", table.get("drift", {}), categories),
         exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
         novelty=switch(f"{where}.novelty", table.get("novelty", False)),
         pre_period_ms=_pre_period(f"{where}.pre_period", table.get("pre_period"), starts_at_ms),

@@ -53,7 +53,7 @@ def _catalogue(key: str, value: object) -> frozenset[str]:
     path = text(key, value)
     try:
         found = frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8").splitlines())))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(key, path, f"a file of UTF-8 that can be read ({error})") from error
     if not 0 < len(found) <= _MOST:
         raise ConfigError(key, path, f"a file with 1 to {_MOST} ids, one per line")

@@ -207,7 +207,7 @@ class ExperimentsCollector(Collector):
             add("students", arm, variant.students)
             for kind, count in variant.feedback.items():
                 add("feedback", [*arm, kind], count)
-            _add_traffic(add, arm, variant)
+            _add_traffic(add, arm, variant, enough=variant.students >= self._least)
             if variant.students >= self._least:
                 _add_metrics(add, arm, variant)
         for entry in experiment.attention or ():
@@ -223,13 +223,13 @@ class ExperimentsCollector(Collector):
             _add_judgement(add, experiment, experiment.judgement, few)
 
 
-def _add_traffic(add: Add, arm: list[str], variant: VariantSummary) -> None:
+def _add_traffic(add: Add, arm: list[str], variant: VariantSummary, *, enough: bool) -> None:
     for what, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
         if at_ms is not None:
             add(f"variant_last_{what}_timestamp_seconds", arm, at_ms / 1000)
     if variant.traffic is not None:
         add("empty_responses", arm, variant.traffic.everything.empty)
-    if variant.categories is not None:
+    if variant.categories is not None and enough:
         for category, count in variant.categories.counts.items():
             add("category_responses", [*arm, category], count)
         drift = variant.categories.drift

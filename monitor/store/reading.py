@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import numpy as np
 
@@ -140,6 +141,11 @@ class Reader:
         traffic = self._traffic(arms, until_ms)
         drifts = self._drifts(arms, until_ms)
         judged_ms = min(at_ms, log.newest_ms) if as_of_ms is not None else log.newest_ms
+        attention = {
+            each.name: self.items(each.name).attention("category")
+            for each in self._settings.experiments
+            if each.items is not None and as_of_ms is None
+        }
         self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
@@ -161,7 +167,7 @@ class Reader:
                 judgement=judge(experiment, _students(own, log), judged_ms),
                 starts_at_ms=experiment.starts_at_ms,
                 intended_shares=shares_at(experiment, judged_ms),
-                attention=None if experiment.items is None else self.items(experiment.name).attention("category"),
+                attention=attention.get(experiment.name),
             )
         return Summary(as_of_ms=at_ms, experiments=experiments)
 
@@ -264,7 +270,8 @@ class Reader:
                 counted.days,
                 today,
                 settings.drift.reference,
-                responses_per_student=max(sums.count_squares / sums.count, 1.0) if sums.count else 1.0,
+                # In eighths, so that a response more does not make another threshold of an old day.
+                responses_per_student=max(ceil(8 * sums.count_squares / sums.count) / 8, 1.0) if sums.count else 1.0,
                 alpha=max(settings.drift.alpha / len(settings.variants), SMALLEST_ALPHA),
             )
         return found

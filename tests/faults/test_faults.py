@@ -35,4 +35,4 @@ def test_nothing_is_lost_and_nothing_counts_twice(fault: Fault, client: Client, 
     ground.client = client
     result = fault.run(ground)
     assert result.got == result.expected
-    assert result.equal
+    assert result.equal, result.note

@@ -16,6 +16,7 @@ from deploy.alerting.generate import GROUPS
 from deploy.alerting.operations import LATE, REFUSED_LONG, REFUSED_SHORT
 from deploy.alerting.product import BELOW_PAST, ERRORS_BELOW_PAST, MEAN, PAST
 from deploy.alerting.rules import Addresses, Alert, Group, Recording
+from deploy.alerting.traffic import PAST_SHARE
 from grafana.generate import boards
 from grafana.preview.rendering import preview
 from grafana.queries import Query, filled_in, queries
@@ -54,6 +55,7 @@ RULES_EMPTY_IN_A_DEMO = {
     PAST: YOUNG,
     BELOW_PAST: YOUNG,
     ERRORS_BELOW_PAST: YOUNG,
+    PAST_SHARE: "a demo has no day before, to compare with; shown in the scenarios of AbMonitorEmptyAnswers",
     REFUSED_SHORT: "nothing refuses a simulated event; shown in the scenarios of AbMonitorRejectsSevere",
     REFUSED_LONG: "nothing refuses a simulated event; shown in the scenarios of AbMonitorRejects",
     LATE: "simulated traffic is not late; shown in the scenarios of AbMonitorLateEvents",

@@ -5,6 +5,7 @@ All series have a sample every five minutes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -240,6 +241,18 @@ def drifted(psi: str, js: str, newest: str = "") -> World:
     return world | watched("abmonitor_drift_distance", js, newest or NOW, variant="treatment", measure="js")
 
 
+def unscraped(world: World, at: int, steps: int) -> World:
+    """Return a world in which nothing was scraped for some steps; what is counted went on meanwhile."""
+    found = {}
+    for name, values in world.items():
+        samples: list[str] = []
+        for begin, slope, further in re.findall(r"(-?[\d.]+)([+-][\d.]+)x(\d+)", values):
+            samples += [f"{float(begin) + float(slope) * step:g}" for step in range(int(further) + 1)]
+        samples[at : at + steps] = ["_"] * steps
+        found[name] = " ".join(samples)
+    return found
+
+
 ANSWERS = [
     Scenario("AbMonitorEmptyAnswers", "a fifth, and one of a hundred of the control", empty(10), 4 * HOUR, [VARIANT]),
     Scenario("AbMonitorEmptyAnswers", "as many as the control", empty(10, control=10), 4 * HOUR),
@@ -247,6 +260,9 @@ ANSWERS = [
     Scenario("AbMonitorEmptyAnswers", "more than the day before, as the control has always had", empty(20, control=20, since=2 * DAY), 2 * DAY + 3 * HOUR, [VARIANT]),
     Scenario("AbMonitorEmptyAnswers", "too few responses", empty(0.5, control=0, responses=3), 4 * HOUR),
     Scenario("AbMonitorEmptyAnswers", "within the noise", empty(0.8, control=0.3, responses=5), 4 * HOUR),
+    Scenario("AbMonitorEmptyAnswers", "a gap in scrapes", unscraped(empty(1, control=1), 3 * HOUR, HOUR), 4 * HOUR + 3),
+    Scenario("AbMonitorCategoryDrift", "a gap in scrapes", unscraped(drifted(lasting(DAY, 0.1), lasting(DAY, 0.09)), 3 * HOUR, HOUR), 4 * HOUR + 3),
+    Scenario("AbMonitorSlowAnswers", "a gap in scrapes", unscraped(latencies(49.5, 0.5), 3 * HOUR, HOUR), 4 * HOUR + 3),
     Scenario("AbMonitorCategoryDrift", "both distances say so", drifted(lasting(DAY, 0.5), lasting(DAY, 0.3)), HOUR, [VARIANT]),
     Scenario("AbMonitorCategoryDrift", "one of them does", drifted(lasting(DAY, 0.5), lasting(DAY, 0.09)), HOUR),
     Scenario("AbMonitorCategoryDrift", "none does", drifted(lasting(DAY, 0.1), lasting(DAY, 0.09)), HOUR),
