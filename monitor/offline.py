@@ -14,7 +14,6 @@ from typing import Final, Literal, get_args
 import msgspec
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from monitor.agreement import Agreement, agreements
@@ -27,7 +26,7 @@ from monitor.evaluation import IDEALS, Definition, JudgedResponse, Pools, gains_
 from monitor.evaluation import evaluate as score
 from monitor.events import instant_ms
 from monitor.export import report
-from monitor.export.items import render_variety, scale
+from monitor.export.items import printable, render_variety, scale
 from monitor.ingest.files import FileSource
 from monitor.ingest.judging import judged_responses, ratings, shown_answers
 from monitor.ingest.trec import QRELS, RUN, judged_runs, read_qrels, read_run
@@ -207,13 +206,13 @@ def _show_items(name: str, found: Overview, changed: Drift | None, catalogue: fr
     table = _table("item", "ratings", "mean", "95 % from", "good", "95 % from")
     for item, worth in found.scores[:top]:
         numbers = map(_number, (worth.mean, worth.mean_lower, worth.good_share, worth.good_lower))
-        table.add_row(escape(item), str(worth.ratings), *numbers)
+        table.add_row(printable(item), str(worth.ratings), *numbers)
     console.print(table)
     console.print(f"{len(found.scores)} items are rated, {found.unrated} are shown and unrated", highlight=False)
     table = _table("look at first", "bad today", "history", "urgency", "priority")
     for entry in found.entries[:top]:
         numbers = map(_number, (entry.history, entry.urgency, entry.priority))
-        table.add_row(escape(entry.name), str(entry.today), *numbers)
+        table.add_row(printable(entry.name), str(entry.today), *numbers)
     console.print(table)
     if changed is not None:
         table = _table("categories", "value", "threshold", "p")

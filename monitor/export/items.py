@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,6 +15,8 @@ from monitor.errors import UsageError
 from monitor.items import Entry, Variety
 from monitor.items.stored import StoredItems
 from monitor.summary import iso
+
+_WIDEST: Final = 60
 
 
 def scale(own: ExperimentSettings, lowest: float = 0) -> list[float]:
@@ -28,7 +30,11 @@ def scale(own: ExperimentSettings, lowest: float = 0) -> list[float]:
 
 def items_json(experiment: str, found: StoredItems, n: int) -> dict[str, Any]:
     """Return the object of `items E --worst N --json`."""
-    return {"experiment": experiment, "since": iso(found.since_ms), **found.to_json(n)}
+    return {
+        "experiment": experiment,
+        "since": None if found.since_ms is None else iso(found.since_ms),
+        **found.to_json(n),
+    }
 
 
 def attention_json(experiment: str, entries: Sequence[Entry], n: int) -> dict[str, Any]:
@@ -41,7 +47,9 @@ def render_items(experiment: str, found: StoredItems, n: int) -> RenderableType:
     table = _table("item", "shown", "ratings", "mean", "95 % from", "good", "95 % from")
     for item, sums, score in found.worst(n):
         numbers = map(_number, (score.mean, score.mean_lower, score.good_share, score.good_lower))
-        table.add_row(Text(item), str(sums.shown), str(score.ratings), *numbers)
+        table.add_row(printable(item), str(sums.shown), str(score.ratings), *numbers)
+    if found.since_ms is None:
+        return Text(f"{experiment}: no responses yet")
     head = f"{experiment}: the worst rated items since {iso(found.since_ms)[:10]}"
     return Group(
         Text(head, style="bold"), table, Text(f"{found.unrated()} items were shown and not rated", style="dim")
@@ -50,9 +58,11 @@ def render_items(experiment: str, found: StoredItems, n: int) -> RenderableType:
 
 def render_attention(experiment: str, entries: Sequence[Entry], n: int) -> RenderableType:
     """Return the first n entries as a table."""
-    table = _table("look at first", "bad today", "history", "urgency", "priority")
+    table = _table("look at first", "bad that day", "history", "urgency", "priority")
     for entry in entries[:n]:
-        table.add_row(Text(entry.name), str(entry.today), *map(_number, (entry.history, entry.urgency, entry.priority)))
+        table.add_row(
+            printable(entry.name), str(entry.today), *map(_number, (entry.history, entry.urgency, entry.priority))
+        )
     return Group(Text(experiment, style="bold"), table)
 
 
@@ -70,6 +80,12 @@ def _table(*columns: str) -> Table:
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left", overflow="fold")
     return table
+
+
+def printable(item: str) -> Text:
+    """Return an id for a terminal: anybody may write ids, so neither control characters nor pages of one."""
+    shown = "".join(each if each.isprintable() else "\ufffd" for each in item)
+    return Text(shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…")
 
 
 def _number(value: float | None) -> str:

@@ -5,7 +5,7 @@ the harm (the effect, counted in the bad direction) look at it from both sides:
 
 - `crossed`: the harm is shown to be above the margin; the experiment should stop;
 - `held`: the harm is shown to be below the margin; as far as this guardrail goes, the treatment may ship;
-- `open`: neither yet; `unknown`: fewer than 50 students in a variant, or nothing that varies.
+- `open`: neither yet; `unknown`: fewer than 50 students in a variant, or nothing of what is watched in either.
 
 Shipping asks every guardrail to be held, so no correction for their number is due; that one crosses by mistake has
 probability α for each of them.
@@ -72,6 +72,9 @@ def _bounds(
 ) -> tuple[float | None, float | None]:
     """Return the least and the most harm that is compatible with what was seen."""
     if difference.effect is None or min(control.units, treatment.units) < DECIDING_UNITS:
+        return None, None
+    if guardrail.bad == "up" and control.mean == treatment.mean == 0:
+        # Nothing of the kind was ever seen: perhaps it has another name.
         return None, None
     if difference.information is None:
         return None, _most_unseen(guardrail, treatment, alpha)

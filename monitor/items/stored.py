@@ -52,7 +52,8 @@ class Sums:
 class StoredItems:
     """One experiment's items within the horizon that ends with its newest response."""
 
-    since_ms: int
+    since_ms: int | None
+    """None before the first response."""
     by_variant: Mapping[str, Mapping[str, Sums]]
     catalogue: Collection[str]
     grades: Sequence[float]

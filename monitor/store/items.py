@@ -105,12 +105,12 @@ class ItemReader:
 
     def items(self, grades: Sequence[float]) -> StoredItems:
         """Return what the horizon says of items; `grades` are those of the prior."""
-        newest_ms = self.newest_ms() or 0
-        counts = self.counts(newest_ms)
-        names = self.names((item for own in counts.values() for item in own), newest_ms)
+        newest_ms = self.newest_ms()
+        counts = {} if newest_ms is None else self.counts(newest_ms)
+        names = self.names((item for own in counts.values() for item in own), newest_ms or 0)
         counted = self._settings.items
         return StoredItems(
-            since_ms=self._layout.oldest(newest_ms) * self._layout.days * DAY_MS,
+            since_ms=None if newest_ms is None else self._layout.oldest(newest_ms) * self._layout.days * DAY_MS,
             by_variant={variant: {names[item]: sums for item, sums in own.items()} for variant, own in counts.items()},
             catalogue=(counted.catalogue if counted is not None else None) or frozenset(),
             grades=grades,

@@ -13,8 +13,10 @@ from tests.bench.throughput import readings, settings_for, write
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 
-_MOST: Final = 4.2
-"""The aim is 2.6; about 3.3 is measured (docs/performance.md), and the rest is room for a short run."""
+_MOST: Final = 5.5
+"""The aim is 2.6; about 3.3 is measured (docs/performance.md), and the rest is room for a short run on a busy machine.
+
+Interpreted it is more than 7."""
 
 
 @pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")

@@ -105,6 +105,14 @@ class TestEnvironment:
         assert settings.http.token == "0123456789abcdef"
         assert "0123456789abcdef" not in repr(settings)
 
+    def test_a_reference_names_what_is_declared(self, tmp_path: Path) -> None:
+        """What is in no category is counted as "other", so a reference that knows more would always be far away."""
+        reference = tmp_path / "reference.json"
+        reference.write_text('{"fractions": 3, "algebra": 2, "other": 1}')
+        text = _with(f"categories = ['fractions']\ndrift = {{ reference = '{reference}' }}")
+        with pytest.raises(ConfigError, match=r"drift\.reference: .*got 'algebra', expected one of .*fractions, other"):
+            _load(tmp_path, text)
+
     def test_a_numeric_looking_password_stays_text(self, tmp_path: Path) -> None:
         """Secrets are never parsed."""
         assert _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD="0123").store.password == "0123"

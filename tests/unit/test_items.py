@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, dirichlet, norm
 
 from monitor.config import DecaySpec
+from monitor.export.items import printable
 from monitor.items import (
     BadAnswer,
     ItemScore,
@@ -436,3 +437,9 @@ class TestDiversity:
         """Each names the argument, the value and what was expected."""
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_ids_are_fit_for_a_terminal() -> None:
+    """Anybody may write them."""
+    assert printable("a\x1b[31m\u202eb\n").plain == "a\ufffd[31m\ufffdb\ufffd"
+    assert len(printable("x" * 250).plain) == 60

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from monitor.aggregates import Ints, Layout
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentSettings, GuardrailSettings
 from monitor.inference import Comparison, compare, decide, evidence_from, sample_ratio_test
+from monitor.inference.estimates import Estimate
 from monitor.inference.evidence import Arms
+from monitor.inference.guardrails import Guardrail, watch
 from monitor.ranking import SCALE
 from monitor.stretches import stretches
 from monitor.verdicts import Judgement, StoredStudents, judge
@@ -424,3 +426,11 @@ class TestParts:
         bare = replace(SENSITIVE, categories=())
         plain = judge(bare, stored(bare, UNLIKE), after(14)).to_json()
         assert (plain["segments"], plain["novelty"]) == ({"treatment": []}, {"treatment": []})
+
+
+@pytest.mark.parametrize(("seen", "state"), [(0.0, "unknown"), (0.02, "held")])
+def test_what_nobody_ever_did_is_not_known_to_be_harmless(seen: float, state: str) -> None:
+    """A kind that is misspelled in the configuration must not let anything ship."""
+    rail = Guardrail("feedback:escalatd", "up", 0.05, 1.0)
+    control = Estimate(2000, seen, seen * 1e-6)
+    assert watch(rail, control, Estimate(2000, 0.0, 0.0), alpha=0.05).state == state
