@@ -234,10 +234,10 @@ class KafkaSource:
         now = time.monotonic()
         everything = {name for topic in self._described.values() for name in topic.partitions}
         owned = self._topics.owned(self._settings.group_id)
-        if owned is None or everything <= owned:
+        if owned is not None and everything <= owned:
             self._shared_at = now
         elif now - self._shared_at > _UNOWNED_S:
-            nobodys = ",".join(sorted(everything - owned))
+            nobodys = "not settled" if owned is None else ",".join(sorted(everything - owned))
             log.warning("partitions are no member's: joining the group anew partitions=%s", nobodys)
             self._rejoin()
             return
