@@ -27,9 +27,9 @@ _PROBE_EVERY_S: Final = 3.0
 _LOOK_EVERY_S: Final = 10.0
 _STALLED_S: Final = 30.0
 """Without a record for so long from a partition that has more, the consumer is taken to be stuck."""
-_UNOWNED_S: Final = 20.0
-"""Partitions that are nobody's for so long were forgotten when the group shared them out. New ones may be for
-`METADATA_MS`."""
+_UNOWNED_S: Final = 10.0
+"""Partitions that are nobody's for so long were forgotten when the group shared them out, or it never ends doing so.
+Joining anew also finds new ones sooner, and costs a worker that waits for another's session nothing."""
 _BLOCKED_S: Final = 2.0
 
 
