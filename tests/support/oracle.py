@@ -128,6 +128,8 @@ def _judged(experiment: ExperimentSettings, response: Response, reactions: set[F
         scale = experiment.max_grade if experiment.grades.get(each.kind) == "score" else math.inf
         if not 0 <= each.timestamp_ms - response.timestamp_ms <= experiment.feedback_window_ms or each.score > scale:
             continue
+        if response.timestamp_ms < (experiment.starts_at_ms or 0) <= each.timestamp_ms:
+            continue
         user = each.user_id if each.user_id is not None else response.user_id
         register = (user, each.item_id, each.kind)
         known = latest.get(register)
