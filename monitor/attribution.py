@@ -122,6 +122,14 @@ def merge_response(
     return outcome
 
 
+def review_of(row: Row) -> float | None:
+    """Return the score of the latest review of a response, None without: it counts whenever it was written."""
+    for reaction in reversed(row.reactions):
+        if reaction[4] == "reviewed":
+            return reaction[5]
+    return None
+
+
 def latency_of(event: Response) -> int:
     """Return a response's latency as it stands in its row: in whole ms, `UNKNOWN` if it does not say."""
     return UNKNOWN if event.latency_ms is None else round(event.latency_ms)

@@ -209,7 +209,7 @@ def _show_items(name: str, found: Overview, changed: Drift | None, catalogue: fr
         table.add_row(printable(item), str(worth.ratings), *numbers)
     console.print(table)
     console.print(f"{len(found.scores)} items are rated, {found.unrated} are shown and unrated", highlight=False)
-    table = _table("look at first", "bad today", "history", "urgency", "priority")
+    table = _table("look at first", "bad that day", "history", "urgency", "priority")
     for entry in found.entries[:top]:
         numbers = map(_number, (entry.history, entry.urgency, entry.priority))
         table.add_row(printable(entry.name), str(entry.today), *numbers)

@@ -19,7 +19,7 @@ from monitor.ranking import SCALE_BITS
 from monitor.students import NEVER, Student
 
 CELL_BITS: Final = 48
-"""A bucket or a day in the low bits of a cell's number, the variant above."""
+"""A bucket, an hour or a day in the low bits of a cell's number, the variant above."""
 _LOW: Final = (1 << LIMB_BITS) - 1
 _HIGH: Final = 2.0**-LIMB_BITS
 _CARRY: Final = 2.0**LIMB_BITS
@@ -71,11 +71,11 @@ class Tally:
 
     def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: Sequence[int]) -> None:  # noqa: FBT001
         """Add a response's metrics, -1 where they are undefined, or take them away."""
-        self._add_metrics(_record(self.responses, variant, self._response_width), sign, 0, rated, values)
+        self._add_metrics(record_in(self.responses, variant, self._response_width), sign, 0, rated, values)
         for place, span_ms in enumerate(self._spans_ms):
             fine: i64 = timestamp_ms * (BUCKETS_PER_CHUNK << OFFSET_BITS) // i64(span_ms)
             cell = variant << CELL_BITS | fine >> OFFSET_BITS
-            record = _record(self.buckets[place], cell, self._response_width)
+            record = record_in(self.buckets[place], cell, self._response_width)
             self._add_metrics(record, sign, fine & ((1 << OFFSET_BITS) - 1), rated, values)
 
     def _add_metrics(self, record: Record, sign: i64, offset: i64, rated: bool, values: Sequence[int]) -> None:  # noqa: FBT001
@@ -105,7 +105,7 @@ class Tally:
     def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: Sequence[int]) -> None:
         """Add a response that names no student: a unit of its own, or take it away."""
         unit = vec[i64](sums)
-        _record(self.units, variant, self._unit_width)[2] += sign
+        record_in(self.units, variant, self._unit_width)[2] += sign
         cohort = self._add_unit(sign, variant, timestamp_ms // DAY_MS, category, unit, unit)
         if self._novelty:
             self._add_part(cohort, sign, self._segments, unit)
@@ -116,13 +116,13 @@ class Tally:
             return
         day: i64 = student.first_ms // DAY_MS
         cell = student.first_variant << CELL_BITS | day
-        _record(self.cohorts, cell, self._cohort_width)[0] += sign
+        record_in(self.cohorts, cell, self._cohort_width)[0] += sign
         variants = student.variants()
         for variant in variants:
-            _record(self.units, variant, self._unit_width)[0] += sign
+            record_in(self.units, variant, self._unit_width)[0] += sign
         if len(variants) > 1:
             # A crossover is left out of the comparison.
-            _record(self.units, student.first_variant, self._unit_width)[1] += sign
+            record_in(self.units, student.first_variant, self._unit_width)[1] += sign
         elif len(variants) == 1:
             variant = variants[0]
             totals, window = student.totals(variant), student.days(variant, 0, self._exposure_days)
@@ -134,8 +134,8 @@ class Tally:
 
     def _add_unit(self, sign: i64, variant: i64, day: i64, category: i64, totals: Record, window: Record) -> Record:
         """Add a unit, and return its cohort's record."""
-        self._add_totals(_record(self.units, variant, self._unit_width), sign, totals)
-        record = _record(self.cohorts, variant << CELL_BITS | day, self._cohort_width)
+        self._add_totals(record_in(self.units, variant, self._unit_width), sign, totals)
+        record = record_in(self.cohorts, variant << CELL_BITS | day, self._cohort_width)
         if window[0] != 0:
             self._add_window(record, sign, window)
             if self._watched:
@@ -272,7 +272,8 @@ def _add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) -
     _add_limbs(record, at + 2, sign, _rounded(scaled * scaled * squares))
 
 
-def _record(records: dict[int, Record], cell: i64, width: i64) -> Record:
+def record_in(records: dict[int, Record], cell: i64, width: i64) -> Record:
+    """Return the record of a cell, one of zeros if there is none yet."""
     known = records.get(cell)
     if known is None:
         known = vec[i64](capacity=width)

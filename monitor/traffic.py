@@ -12,14 +12,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
-from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from monitor.attribution import DAY_MS
-
-Record: TypeAlias = "vec[i64]"
+from monitor.tally import CELL_BITS, Record, record_in
 
 HOUR_MS: Final = 3_600_000
 LATENCY_BOUNDS_MS: Final = (
@@ -29,8 +27,6 @@ LATENCY_BOUNDS_MS: Final = (
 _FIRST_BUCKET: Final = 3
 TRAFFIC_WIDTH: Final = _FIRST_BUCKET + len(LATENCY_BOUNDS_MS) + 1
 """[responses, empty ones, Σ latency in ms, responses by latency …]; who gives no latency is in no bucket."""
-PLACE_BITS: Final = 48
-"""An hour or a day in the low bits of a cell's number, the variant above."""
 
 
 @final
@@ -57,7 +53,7 @@ class Traffic:
         category: i64,
     ) -> None:
         """Add a response, or take it away; a latency or a category below 0 is not known."""
-        record = _record(self.hours, variant << PLACE_BITS | timestamp_ms // HOUR_MS, TRAFFIC_WIDTH)
+        record = record_in(self.hours, variant << CELL_BITS | timestamp_ms // HOUR_MS, TRAFFIC_WIDTH)
         record[0] += sign
         if empty:
             record[1] += sign
@@ -66,28 +62,18 @@ class Traffic:
             record[_FIRST_BUCKET + i64(bisect_left(LATENCY_BOUNDS_MS, latency_ms))] += sign
         if self._categories > 0:
             place = category if category >= 0 else self._categories + 1
-            _record(self.days, variant << PLACE_BITS | timestamp_ms // DAY_MS, self._categories + 2)[place] += sign
+            record_in(self.days, variant << CELL_BITS | timestamp_ms // DAY_MS, self._categories + 2)[place] += sign
 
     def everything(self) -> dict[int, Record]:
         """Return the sums over all hours, by variant."""
         found: dict[int, Record] = {}
         for cell, record in self.hours.items():
-            total = _record(found, cell >> PLACE_BITS, TRAFFIC_WIDTH)
+            total = record_in(found, cell >> CELL_BITS, TRAFFIC_WIDTH)
             at: i64 = 0
             while at < TRAFFIC_WIDTH:
                 total[at] += record[at]
                 at += 1
         return found
-
-
-def _record(records: dict[int, Record], cell: i64, width: i64) -> Record:
-    known = records.get(cell)
-    if known is None:
-        known = vec[i64](capacity=width)
-        for _ in range(width):
-            known = append(known, 0)
-        records[cell] = known
-    return known
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,14 @@ class ItemAudit:
         self._experiment = experiment
         self._counts = counts
         self._expected: dict[bytes, Counter[bytes]] = defaultdict(Counter)
+        self._implied: dict[bytes, set[int]] = defaultdict(set)
 
     def add(self, row: Row) -> None:
         """Take a row's part."""
         for (key, field), count in self._counts.of(row).items():
             self._expected[key][field] += count
+        for index, place in self._counts.stamps(row):
+            self._implied[index].add(place)
 
     def compare(self, swept_ms: int, newest_ms: int, check: Check) -> None:
         """Compare the slices and days that are kept and of which all rows are held."""
@@ -39,14 +42,14 @@ class ItemAudit:
         number, buckets = own.number, range(layout.buckets)
         length_ms = layout.days * DAY_MS
         for index, variant in enumerate(sorted(own.settings.variants)):
-            for piece in self._places(keys.item_slices(number, index)):
-                if piece >= layout.oldest(newest_ms) and piece * length_ms >= swept_ms:
-                    names = [keys.items(number, index, piece, bucket) for bucket in buckets]
-                    self._compare((own.settings.name, variant), f"items of slice {piece}", names, check)
-        for day in self._places(keys.bad_days(number)):
-            if day >= newest_ms // DAY_MS - BAD_DAYS and day * DAY_MS >= swept_ms:
-                names = [keys.bad(number, day, bucket) for bucket in buckets]
-                self._compare((own.settings.name, _EVERYBODY), f"bad answers of day {day}", names, check)
+            where, oldest = (own.settings.name, variant), max(layout.oldest(newest_ms), -(-swept_ms // length_ms))
+            for piece in self._places(where, "slice", keys.item_slices(number, index), oldest, check):
+                names = [keys.items(number, index, piece, bucket) for bucket in buckets]
+                self._compare(where, f"items of slice {piece}", names, check)
+        where, oldest = (own.settings.name, _EVERYBODY), max(newest_ms // DAY_MS - BAD_DAYS, -(-swept_ms // DAY_MS))
+        for day in self._places(where, "day", keys.bad_days(number), oldest, check):
+            names = [keys.bad(number, day, bucket) for bucket in buckets]
+            self._compare(where, f"bad answers of day {day}", names, check)
 
     def _compare(self, where: tuple[str, str], kind: str, names: Sequence[bytes], check: Check) -> None:
         for name in names:
@@ -59,9 +62,14 @@ class ItemAudit:
                 label = field.decode() if field.isdigit() else f"{field[:-1].hex()} {field[-1:].decode()}"
                 check(where, "items", f"{kind}: {label}", found[field], expected[field])
 
-    def _places(self, index: bytes) -> list[int]:
+    def _places(self, where: tuple[str, str], what: str, index: bytes, oldest: int, check: Check) -> list[int]:
+        """Return the slices or days that the index names or the rows imply: what it does not name nobody reads."""
         with unavailable(self._store.settings):
-            return sorted({int(place) for name in self._everywhere(index) for place in self._store.client.hkeys(name)})
+            named = {int(place) for name in self._everywhere(index) for place in self._store.client.hkeys(name)}
+        implied = {place for place in self._implied[index] if place >= oldest}
+        for place in sorted(implied):
+            check(where, "items", f"{what} {place} is in the index", int(place in named), 1)
+        return sorted(place for place in named | implied if place >= oldest)
 
     def _everywhere(self, key: bytes) -> Iterator[bytes]:
         """Yield a record's name on every shard."""

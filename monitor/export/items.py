@@ -22,6 +22,8 @@ _WIDEST: Final = 60
 def scale(own: ExperimentSettings, lowest: float = 0) -> list[float]:
     """Return the grades that the prior gives once each: those of the gain table, or the whole steps of the scale."""
     if not isinstance(own.gain, str):
+        if len(own.gain) == 1:
+            raise UsageError(f"experiments.{own.name}.gain: got one grade, expected two at least: bounds need a scale")
         return sorted(own.gain)
     if not 0 <= lowest < own.max_grade:
         raise UsageError(f"--lowest-grade: got {lowest:g}, expected 0 or more and below {own.max_grade:g}, {own.name}")
@@ -44,12 +46,12 @@ def attention_json(experiment: str, entries: Sequence[Entry], n: int) -> dict[st
 
 def render_items(experiment: str, found: StoredItems, n: int) -> RenderableType:
     """Return the n worst items as a table."""
+    if found.since_ms is None:
+        return Text(f"{experiment}: no responses yet")
     table = _table("item", "shown", "ratings", "mean", "95 % from", "good", "95 % from")
     for item, sums, score in found.worst(n):
         numbers = map(_number, (score.mean, score.mean_lower, score.good_share, score.good_lower))
         table.add_row(printable(item), str(sums.shown), str(score.ratings), *numbers)
-    if found.since_ms is None:
-        return Text(f"{experiment}: no responses yet")
     head = f"{experiment}: the worst rated items since {iso(found.since_ms)[:10]}"
     return Group(
         Text(head, style="bold"), table, Text(f"{found.unrated()} items were shown and not rated", style="dim")

@@ -21,7 +21,7 @@ from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, U
 from monitor.inference.evidence import Adjustment, Arms, Criteria, Diagnostic, Evidence, Watched
 from monitor.inference.guardrails import Guardrail, GuardrailResult, GuardrailState, watch
 from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
-from monitor.inference.segments import Segment, age_of, compare_segments, e_bh
+from monitor.inference.segments import Segment, compare_segments, e_bh
 from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
 from monitor.inference.stored import (
     Population,
@@ -67,7 +67,6 @@ __all__ = [
     "Verdict",
     "Watched",
     "adjust",
-    "age_of",
     "anytime_p",
     "band",
     "band_constant",

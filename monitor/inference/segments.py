@@ -11,22 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from monitor.aggregates import AGES
 from monitor.inference.checks import level
 from monitor.inference.comparison import Comparison, compare_under
 from monitor.inference.estimates import Estimate
 from monitor.inference.sequences import NormalMixture, mde_information
-
-
-def age_of(days: int) -> str:
-    """Return the name of the range that whole days since first exposure lie in.
-
-    >>> [age_of(days) for days in (0, 3, 4, 100)]
-    ['0', '2–3', '4–7', '8+']
-    """
-    if days < 0:
-        raise ValueError(f"days is {days!r}, expected at least 0")
-    return [name for first, name in AGES if first <= days][-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from monitor.ingest.membership import (
     POLL_MS,
     RECONNECT_MS,
     SESSION_MS,
-    Batch,
     Displaced,
+    Fetched,
 )
 from monitor.ingest.probing import explained
 
@@ -203,7 +203,7 @@ class ConfluentMember:
             self._consumer.resume(self._at((self._held - held) & self._reached.keys()))
         self._held = held
 
-    def poll(self) -> Sequence[Batch]:
+    def poll(self) -> Sequence[Fetched]:
         """See `Member`."""
         if self._resting:
             self._read()
@@ -225,7 +225,7 @@ class ConfluentMember:
             if name in self._reached:
                 offsets: list[Any] = [message.offset() for message in messages]
                 self._reached[name] = offsets[-1] + 1
-                batches.append(Batch(name, offsets, [message.value() for message in messages]))
+                batches.append(Fetched(name, offsets, [message.value() for message in messages]))
         # An end lies behind what transactions leave in the log.
         self._reached |= {name: max(end, self._reached[name]) for name, end in ends.items() if name in self._reached}
         return batches

@@ -12,10 +12,9 @@ from monitor.aggregates import BUCKETS_PER_CHUNK
 from monitor.config import DecaySpec
 from monitor.store import Commit, Keys
 from monitor.tally import CELL_BITS, Record, Tally
-from monitor.traffic import PLACE_BITS, Traffic
+from monitor.traffic import Traffic
 
 _PLACE: Final = (1 << CELL_BITS) - 1
-_WHEN: Final = (1 << PLACE_BITS) - 1
 
 
 def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec, ...], tally: Tally) -> None:
@@ -37,11 +36,11 @@ def write_traffic(commit: Commit, keys: Keys, number: int, traffic: Traffic) -> 
     for variant, record in traffic.everything().items():
         _write(commit, keys.traffic(number, variant), record)
     for cell, record in traffic.hours.items():
-        variant, hour = cell >> PLACE_BITS, cell & _WHEN
+        variant, hour = cell >> CELL_BITS, cell & _PLACE
         if _write(commit, keys.traffic_hour(number, variant, hour), record):
             commit.stamps += (keys.traffic_hours(number, variant), hour)
     for cell, record in traffic.days.items():
-        variant, day = cell >> PLACE_BITS, cell & _WHEN
+        variant, day = cell >> CELL_BITS, cell & _PLACE
         if _write(commit, keys.categories(number, variant, day), record):
             commit.stamps += (keys.category_days(number, variant), day)
 

@@ -8,9 +8,9 @@ hash: servers keep a hash of up to 128 fields as a list without pointers, in a f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias, final
+from typing import TypeAlias, final
 
-from monitor.attribution import DAY_MS, PENDING, Row, Rules
+from monitor.attribution import DAY_MS, PENDING, Row, Rules, review_of
 from monitor.config import ExperimentSettings
 from monitor.identity import ITEM_BYTES, Identities
 from monitor.items.attention import answers
@@ -22,8 +22,6 @@ Counts: TypeAlias = "dict[tuple[bytes, bytes], int]"
 
 Name: TypeAlias = "tuple[tuple[bytes, bytes], str, bytes, int]"
 """((key, item), its id, the index that names the key, its place there)."""
-
-_REVIEWED: Final = "reviewed"
 
 
 @final
@@ -76,9 +74,7 @@ class ItemCounts:
         return {place: number for place, number in found.items() if number}
 
     def _add_bad(self, found: Counts, row: Row, shown: list[bytes]) -> None:
-        # Reactions are sorted, the latest last; a review counts whenever it was written.
-        review = next((each[5] for each in reversed(row.reactions) if each[4] == _REVIEWED), None)
-        weight = answers(review)
+        weight = answers(review_of(row))
         day = row.timestamp_ms // DAY_MS
         for item in set(shown):
             _add(found, self._keys.bad(self._number, day, self.layout.bucket(item)), item + BAD, weight)

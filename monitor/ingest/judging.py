@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from monitor.agreement import Rating, TargetKind
-from monitor.attribution import UNKNOWN, Row, Rules, latency_of, merge_reaction, merge_response, reaction_of
+from monitor.attribution import UNKNOWN, Row, Rules, latency_of, merge_reaction, merge_response, reaction_of, review_of
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.errors import Refusal
@@ -19,7 +19,6 @@ from monitor.ingest.source import Refused
 from monitor.items import Answer
 
 _KEY: Final = b"rows of one evaluation, kept nowhere"
-_REVIEWED: Final = "reviewed"
 
 
 def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[JudgedResponse]]:
@@ -82,8 +81,7 @@ def shown_answers(source: FileSource, settings: Settings, clock: Clock) -> dict[
                     category=event.category,
                     items=tuple(items.values()),
                     ratings=tuple((items[item], grade) for (_, item), (grade, _) in judged if item in items),
-                    # Reactions are sorted, the latest last.
-                    review=next((each[5] for each in reversed(row.reactions) if each[4] == _REVIEWED), None),
+                    review=review_of(row),
                 )
             )
     return found

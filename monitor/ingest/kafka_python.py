@@ -33,8 +33,8 @@ from monitor.ingest.membership import (
     POLL_MS,
     RECONNECT_MS,
     SESSION_MS,
-    Batch,
     Displaced,
+    Fetched,
     partition_name,
     partition_of,
 )
@@ -120,7 +120,7 @@ class KafkaPythonMember:
             self._consumer.resume(*((self._held - held) & assigned - self._rebalances.unplaced))
         self._held = held
 
-    def poll(self) -> Sequence[Batch]:
+    def poll(self) -> Sequence[Fetched]:
         """See `Member`."""
         fetcher = self._consumer._fetcher  # noqa: SLF001
         if not fetcher._next_partition_records:  # noqa: SLF001
@@ -136,7 +136,7 @@ class KafkaPythonMember:
             raise refused(self._settings, error) from error
         self._records = polled
         return [
-            Batch(
+            Fetched(
                 partition_name(partition), [record.offset for record in records], [record.value for record in records]
             )
             for partition, records in polled.items()

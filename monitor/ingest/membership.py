@@ -38,7 +38,7 @@ class Displaced(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Fetched:
     """Consecutive records of one partition, at least one."""
 
     partition: str
@@ -70,7 +70,7 @@ class Member(Protocol):
     def hold(self, partitions: Collection[str]) -> None:
         """Read nothing from these partitions, and from all others that are placed."""
 
-    def poll(self) -> Sequence[Batch]:
+    def poll(self) -> Sequence[Fetched]:
         """Return the next records of placed partitions, none after a short wait; raises `Displaced`."""
 
     def stay(self) -> None:

@@ -84,6 +84,8 @@ def _delete(pattern: bytes) -> Callable[[Bench], None]:
             "categories from 2026-01-01T00:00:00.000Z: geometry",
         ),
         (_delete(b"e:*"), "in the index"),
+        (_delete(b"J:*:0"), "slice 6818 is in the index"),
+        (_delete(b"D:*"), "is in the index"),
         (_increase(lambda b: b.store.keys.cohort(b.number, 0, START // 86_400_000), 1), "cohort 2026-01-01"),
         (
             _increase(lambda b: b.store.keys.chunk(b.number, 0, "1h", START // HOUR), 2),

@@ -14,9 +14,7 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 
 _MOST: Final = 5.5
-"""The aim is 2.6; about 3.3 is measured (docs/performance.md), and the rest is room for a short run on a busy machine.
-
-Interpreted it is more than 7."""
+"""The aim is 2; docs/performance.md has what is measured. The rest is room for a short run on a busy machine."""
 
 
 @pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")

@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from monitor.aggregates import AGES, Floats
+from monitor.aggregates import Floats
 from monitor.inference import (
     SHOWN_UNITS,
     Comparison,
     Estimate,
     HalfNormalMixture,
     NormalMixture,
-    age_of,
     anytime_p,
     band,
     band_constant,
@@ -258,14 +257,6 @@ class TestSegments:
         assert [segment.discovered for segment in compare_segments(one, alpha=0.05, mde=0.1)] == [True]
         many = one | {f"empty {n}": (nobody, nobody) for n in range(50)}
         assert not any(segment.discovered for segment in compare_segments(many, alpha=0.05, mde=0.1))
-
-    def test_ages_cover_every_day_once(self) -> None:
-        """Ranges of days since first exposure: 0, 1, 2–3, 4–7, 8 and more."""
-        ages = [age_of(days) for days in range(12)]
-        assert ages == ["0", "1", *["2–3"] * 2, *["4–7"] * 4, *["8+"] * 4]
-        assert [name for _, name in AGES] == list(dict.fromkeys(ages))
-        with pytest.raises(ValueError, match="days is -1, expected at least 0"):
-            age_of(-1)
 
 
 class TestBands:

@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, dirichlet, norm
 
 from monitor.config import DecaySpec
-from monitor.export.items import printable
+from monitor.errors import UsageError
+from monitor.export.items import printable, scale
 from monitor.items import (
     BadAnswer,
     ItemScore,
@@ -40,6 +42,7 @@ from monitor.items import (
     wilson_lower,
 )
 from monitor.items.attention import DAY_MS, RECIPROCAL
+from tests.support.streams import EXPERIMENT
 
 TOLERANCE = 1e-9
 STARS = (1, 2, 3, 4, 5)
@@ -443,3 +446,9 @@ def test_ids_are_fit_for_a_terminal() -> None:
     """Anybody may write them."""
     assert printable("a\x1b[31m\u202eb\n").plain == "a\ufffd[31m\ufffdb\ufffd"
     assert len(printable("x" * 250).plain) == 60
+
+
+def test_one_grade_is_no_scale() -> None:
+    """A bound behind a prior of one grade would be that grade, and none."""
+    with pytest.raises(UsageError, match=r"experiments\.ranker\.gain: got one grade, expected two at least"):
+        scale(replace(EXPERIMENT, gain={4.0: 1.0}))
