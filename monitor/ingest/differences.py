@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from struct import unpack_from
 from typing import Final
 
 from librt.strings import BytesWriter, write_i64_be
@@ -15,10 +16,12 @@ from monitor.tally import CELL_BITS, Record, Tally
 from monitor.traffic import Traffic
 
 _PLACE: Final = (1 << CELL_BITS) - 1
+_RUN: Final = 1000
+"""Integers of a run at most: Lua takes 8 000 values at once, two for each of them."""
 
 
 def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec, ...], tally: Tally) -> None:
-    """Append the changed integers of all records: 2 bytes of index and 8 of difference each."""
+    """Append what changes of all records, in the runs that commit.lua takes."""
     for variant, record in tally.responses.items():
         _write(commit, keys.responses(number, variant), record)
     for variant, record in tally.units.items():
@@ -32,7 +35,7 @@ def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec
 
 
 def write_traffic(commit: Commit, keys: Keys, number: int, traffic: Traffic) -> None:
-    """Append the changed integers of all records, as `write_tally` does."""
+    """Append what changes of all records, as `write_tally` does."""
     for variant, record in traffic.everything().items():
         _write(commit, keys.traffic(number, variant), record)
     for cell, record in traffic.hours.items():
@@ -71,20 +74,33 @@ def _write(commit: Commit, key: bytes, record: Record) -> bool:
 
 
 def _pack(writer: BytesWriter, first: i64, record: Record) -> None:
-    """Append what is not 0; the record's first integer has the index `first`."""
-    at: i64 = 0
-    while at < len(record):
-        if record[at] != 0:
-            index = first + at
-            writer.append(index >> 8)
-            writer.append(index & 255)
-            write_i64_be(writer, record[at])
-        at += 1
+    """Append the record, whose first integer has the index `first`, from its first change to its last."""
+    begin: i64 = 0
+    end: i64 = len(record)
+    while begin < end and record[begin] == 0:
+        begin += 1
+    while end > begin and record[end - 1] == 0:
+        end -= 1
+    while begin < end:
+        last = min(end, begin + _RUN)
+        _write_short(writer, first + begin)
+        _write_short(writer, last - begin)
+        while begin < last:
+            write_i64_be(writer, record[begin])
+            begin += 1
+
+
+def _write_short(writer: BytesWriter, number: i64) -> None:
+    writer.append(number >> 8)
+    writer.append(number & 255)
 
 
 def unpacked(packed: bytes) -> list[tuple[int, int]]:
     """Return (index, difference) of what was written of one key."""
-    return [
-        (int.from_bytes(packed[at : at + 2]), int.from_bytes(packed[at + 2 : at + 10], signed=True))
-        for at in range(0, len(packed), 10)
-    ]
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < len(packed):
+        first, count = unpack_from(">HH", packed, at)
+        found += enumerate(unpack_from(f">{count}q", packed, at + 4), first)
+        at += 4 + 8 * count
+    return found

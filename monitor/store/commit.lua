@@ -7,7 +7,7 @@
 --       4 expected number of sweeps  5 versions of the rows (4 bytes each)  6 … ten counts n1 … n10, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n2 × (row)
---   n3 × (differences: 2 bytes index, 8 bytes difference)
+--   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many, 8 bytes each)
 --   n4 × (field, difference)
 --   n5 × (field)                              fields that take the number of this commit
 --   n6 × (field of latest, ms)
@@ -88,17 +88,33 @@ for _ = 1, n2, 2000 do
   end
   redis.call('MSET', unpack(pairs_))
 end
+local formats = {}
 for _ = 1, n3 do
-  local differences, position = ARGV[at], 1
-  while position <= #differences do
-    local args, n = {}, 0
-    while position <= #differences and n < 4000 do
-      local index, difference
-      index, difference, position = struct.unpack('>I2l', differences, position)
-      args[n + 1], args[n + 2], args[n + 3], args[n + 4] = 'INCRBY', 'i64', '#' .. index, string.format('%.0f', difference)
-      n = n + 4
+  local changes, position = ARGV[at], 1
+  while position <= #changes do
+    local first, count
+    first, count, position = struct.unpack('>I2I2', changes, position)
+    local size = 8 * count
+    local sums = redis.call('GETRANGE', KEYS[key], 8 * first, 8 * first + size - 1)
+    if sums == '' then
+      sums = string.sub(changes, position, position + size - 1)
+    else
+      -- A number of Lua holds 53 bits, so each integer is added in halves.
+      local format = formats[count] or '>' .. string.rep('i4I4', count)
+      formats[count] = format
+      local known = {struct.unpack(format, sums .. string.rep('\0', size - #sums))}
+      local terms = {struct.unpack(format, changes, position)}
+      for i = 2, 2 * count, 2 do
+        local high, low = known[i - 1] + terms[i - 1], known[i] + terms[i]
+        if low >= 4294967296 then
+          high, low = high + 1, low - 4294967296
+        end
+        known[i - 1], known[i] = high, low
+      end
+      sums = struct.pack(format, unpack(known, 1, 2 * count))
     end
-    redis.call('BITFIELD', KEYS[key], unpack(args))
+    redis.call('SETRANGE', KEYS[key], 8 * first, sums)
+    position = position + size
   end
   key, at = key + 1, at + 1
 end

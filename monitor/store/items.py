@@ -106,7 +106,8 @@ class ItemReader:
     def items(self, grades: Sequence[float]) -> StoredItems:
         """Return what the horizon says of items; `grades` are those of the prior."""
         newest_ms = self.newest_ms()
-        counts = {} if newest_ms is None else self.counts(newest_ms)
+        nothing: dict[str, dict[bytes, Sums]] = {variant: {} for variant in sorted(self._settings.variants)}
+        counts = nothing if newest_ms is None else self.counts(newest_ms)
         names = self.names((item for own in counts.values() for item in own), newest_ms or 0)
         counted = self._settings.items
         return StoredItems(

@@ -20,6 +20,7 @@ from monitor.events import Feedback, Response
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.items import first_to_look_at
+from monitor.items.catalogue import leaders
 from monitor.service import asked_items
 from monitor.store import Advance, Position
 from monitor.store.items import OTHERS_NAME, ItemReader
@@ -66,6 +67,13 @@ def _bad(judged: Sequence[Judged], by: str) -> dict[str, Counter[int]]:
         for entry in each.response.items if by == "item" else [] if category is None else [known]:
             found[entry][each.response.timestamp_ms // DAY] += weight
     return found
+
+
+def test_variants_are_told_before_their_first_response(redis_server: RedisServer) -> None:
+    """They have shown nothing."""
+    told = _reader(Bench(redis_server, replace(EXPERIMENT, items=ItemSettings(30)))).items(GRADES).to_json(5)
+    nothing = {"items": 0, "coverage": None, "most_shown": leaders({}, 5).to_json()}
+    assert told == {"variants": {"control": nothing, "treatment": nothing}, "worst": [], "unrated": 0}
 
 
 @settings(max_examples=25, suppress_health_check=_SLOW)

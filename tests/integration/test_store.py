@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
+from monitor.ingest.differences import write_tally
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.progress import Progress
@@ -34,6 +36,7 @@ from monitor.store import (
 )
 from monitor.store.generations import drop, drop_everything, generations, live_store
 from monitor.store.keys import LIVE
+from monitor.tally import record_in
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.dump import dump
@@ -87,6 +90,31 @@ class TestCommit:
         position = Position(17, START, Refusals(1, 20, 3), "c5f6:id")
         store.commit(Commit(advances=[Advance("topic:3", None, position)]))
         assert store.state().positions["topic:3"] == position
+
+
+class TestSums:
+    """What is stored is a sum of 64-bit integers, whatever they are."""
+
+    def test_sums_are_exact(self, store_server: RedisServer) -> None:
+        """Beyond what a float64 holds, over carries and signs, in vectors that are longer than one run."""
+        bench = Bench(store_server)
+        chance, key = random.Random(1), bench.store.keys.units(bench.number, 0)
+        numbers = [0, 1, -1, 2**32 - 1, -(2**32), 2**53 + 1, -(2**53) - 1, 2**61 - 1, -(2**61)]
+        expected: list[int] = []
+        for width in (1, 40, 7, 2500, 2500):
+            commit, tally = Commit(), bench.experiment.tally()
+            expected += [0] * (width - len(expected))
+            record = record_in(tally.units, 0, width)
+            for at in range(chance.randrange(2), width):
+                # Two of the largest would not fit.
+                record[at] = chance.choice([each for each in numbers if abs(expected[at] + each) < 2**63])
+                expected[at] += record[at]
+            write_tally(commit, bench.store.keys, bench.number, bench.experiment.settings.decay, tally)
+            bench.store.state()
+            assert bench.store.commit(commit) == "applied"
+            stored = bench.store.client.get(key) or b""
+            found = [int.from_bytes(stored[at : at + 8], signed=True) for at in range(0, len(stored), 8)]
+            assert found + [0] * (len(expected) - len(found)) == expected
 
 
 class TestOneIdTwice:
