@@ -35,6 +35,7 @@ MODULES = [
     "students.py",
     "tally.py",
     "traffic.py",
+    "varints.py",
 ]
 
 

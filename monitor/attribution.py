@@ -305,7 +305,7 @@ class Rules:
         """Return values and sums of the graded items at their ranks; None if no item of the list has a grade."""
         judged = []
         for item, grade in grades.items():
-            index = _index_of(item, row.items)
+            index = index_of(item, row.items)
             if index is not None:
                 judged.append((row.ranks[index] if row.ranks else index + 1, grade))
         if not judged:
@@ -323,7 +323,8 @@ class Rules:
         return known
 
 
-def _index_of(item: bytes, items: bytes) -> int | None:
+def index_of(item: bytes, items: bytes) -> int | None:
+    """Return the place of an item in a list, by their hashes; None if it is not in there."""
     at = items.find(item)
     while at > 0 and at % ITEM_BYTES:
         at = items.find(item, at + 1)

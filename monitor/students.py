@@ -16,6 +16,7 @@ from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
+from monitor.varints import Reader, write_signed
 
 NEVER: Final = 1 << 61
 """In the place of the time of the first response, for students who have only been seen before the experiment."""
@@ -25,10 +26,6 @@ _HEAD: Final = 2
 """A block begins with its variant and its day."""
 _VERSION_BYTES: Final = 4
 _CATEGORY_SHIFT: Final = 8
-_GROUP: Final = 7
-_MORE: Final = 1 << _GROUP
-_LEFT: Final = (1 << 64 - _GROUP) - 1
-_LARGEST: Final = (1 << 63) - 1
 
 
 @final
@@ -187,22 +184,22 @@ class Student:
         """Return the bytes of the student's row: see `decode`."""
         writer = BytesWriter()
         writer.write(self.version.to_bytes(_VERSION_BYTES))
-        _write(writer, self.first_ms)
-        _write(writer, (self.first_category - UNKNOWN) << _CATEGORY_SHIFT | self.first_variant)
+        write_signed(writer, self.first_ms)
+        write_signed(writer, (self.first_category - UNKNOWN) << _CATEGORY_SHIFT | self.first_variant)
         first_day: i64 = self.first_ms // DAY_MS
         blocks, step = self._blocks, self._width + _HEAD
         at: i64 = 0
         while at < len(blocks):
-            _write(writer, blocks[at])
+            write_signed(writer, blocks[at])
             day = blocks[at + 1]
-            _write(writer, 0 if day == _TOTAL else day - first_day + 1)
+            write_signed(writer, 0 if day == _TOTAL else day - first_day + 1)
             end: i64 = step
             while end > _HEAD + 1 and blocks[at + end - 1] == 0:
                 end -= 1
-            _write(writer, end - _HEAD)
+            write_signed(writer, end - _HEAD)
             place: i64 = _HEAD
             while place < end:
-                _write(writer, blocks[at + place])
+                write_signed(writer, blocks[at + place])
                 place += 1
             at += step
         return writer.getvalue()
@@ -211,27 +208,27 @@ class Student:
     def decode(cls, stored: bytes, width: int) -> Student:
         """Return the student that `encode` wrote; raises ValueError for anything else.
 
-        Four bytes of version, then numbers in groups of seven bits, the lowest first, negative ones interleaved: when
-        first shown a response; its category + 1 above eight bits of its variant; of each block variant, day after the
-        first + 1 (0: all days), how many of its sums follow (the others are 0), and those.
+        Four bytes of version, then signed varints (`monitor.varints`): when first shown a response; its category + 1
+        above eight bits of its variant; of each block variant, day after the first + 1 (0: all days), how many of its
+        sums follow (the others are 0), and those.
         """
-        reader = _Reader(stored, _VERSION_BYTES)
-        first_ms, shown = reader.next(), reader.next()
+        reader = Reader(stored, _VERSION_BYTES)
+        first_ms, shown = reader.signed(), reader.signed()
         variant: i64 = shown & (1 << _CATEGORY_SHIFT) - 1
         version = int.from_bytes(stored[:_VERSION_BYTES])
         student = Student(first_ms, variant, width, version, (shown >> _CATEGORY_SHIFT) + UNKNOWN)
         first_day = student.first_ms // DAY_MS
         blocks = vec[i64]()
-        while reader.more():
-            blocks = append(blocks, reader.next())
-            day = reader.next()
+        while reader.left():
+            blocks = append(blocks, reader.signed())
+            day = reader.signed()
             blocks = append(blocks, _TOTAL if day == 0 else first_day + day - 1)
-            held = reader.next()
+            held = reader.signed()
             if not 0 <= held <= width:
                 raise ValueError(f"{held} sums, expected at most {width}")
             place: i64 = 0
             while place < width:
-                blocks = append(blocks, reader.next() if place < held else 0)
+                blocks = append(blocks, reader.signed() if place < held else 0)
                 place += 1
         student._blocks = blocks
         return student
@@ -242,37 +239,3 @@ def _zeros(width: i64) -> vec[i64]:
     for _ in range(width):
         made = append(made, 0)
     return made
-
-
-def _write(writer: BytesWriter, number: i64) -> None:
-    left = number << 1 if number >= 0 else ~(number << 1)
-    while left >= _MORE or left < 0:
-        writer.append(left & _MORE - 1 | _MORE)
-        left = left >> _GROUP & _LEFT
-    writer.append(left)
-
-
-@final
-class _Reader:
-    __slots__ = ("_at", "_stored")
-
-    def __init__(self, stored: bytes, at: i64) -> None:
-        self._stored = stored
-        self._at: i64 = at
-
-    def more(self) -> bool:
-        return self._at < len(self._stored)
-
-    def next(self) -> i64:
-        number: i64 = 0
-        shift: i64 = 0
-        byte: i64 = _MORE
-        while byte >= _MORE:
-            if self._at >= len(self._stored) or shift >= 64:  # noqa: PLR2004  bits of a number
-                raise ValueError("the row ends within a number")
-            byte = self._stored[self._at]
-            self._at += 1
-            number |= (byte & _MORE - 1) << shift
-            shift += _GROUP
-        half = number >> 1 & _LARGEST
-        return ~half if number & 1 else half

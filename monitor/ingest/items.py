@@ -90,7 +90,7 @@ class ItemCounts:
         """Return the hash that stands for an item: its own, `OTHERS`, or nothing if it is not in the sample."""
         if self._catalogue is not None and item not in self._catalogue:
             return OTHERS
-        return item if self._one_in == 1 or int.from_bytes(item[4:]) % self._one_in == 0 else b""
+        return item if self._one_in == 1 or int.from_bytes(item[-4:]) % self._one_in == 0 else b""
 
     def names(self, row: Row, items: bytes, ids: Sequence[str]) -> Iterator[Name]:
         """Yield the names to be kept of a response's items: of those that are counted by themselves."""

@@ -1,43 +1,253 @@
 """Rows as bytes: four bytes of version (big-endian; they only tell states apart), then the content.
 
-A response's is a MessagePack array, a student's see `monitor.students`.
+A student's see `monitor.students`. A response's is, numbers big-endian, varints as in `monitor.varints`:
+
+| bytes | what |
+| --- | --- |
+| 4 | version |
+| 4 | arm: experiment · 256 + variant, -1 while the response has not been seen |
+| 1 | flags: 3 bits of how many reactions there are (7: a varint says), then student, ranks, latency, category |
+| 1 | how many items there are (255: a varint says) |
+| 6 | time in ms |
+| | the varints of items and reactions, latency in ms and category, each only if its flag is set |
+| 10 | student, if there is one |
+| 6 each | items |
+| | ranks as varints, if they are not 1, 2, 3 … |
+| | reactions, by time |
+
+The sweep looks for arm and time where they are. A reaction is its time since the one before it (of the first since the
+response, which may be negative), a byte of flags (from the highest: 3 bits kind, 1 score, 2 item, 2 tag), its id behind
+the length, and what the flags say is there: the tag unless it is none or that of the response's student; the item's
+place in the list, or its hash if it is not in there; a kind without number behind its length; the score as one byte,
+or as eight of float64 if it is no whole number below 256.
 """
 
 from __future__ import annotations
 
-import msgspec
+import math
+from typing import Final
+
 import numpy as np
+from librt.strings import BytesWriter, read_f64_be, read_i64_be, write_f64_be, write_i64_be
+from mypy_extensions import i64, u8
 
 from monitor.aggregates import Ints
-from monitor.attribution import Row
+from monitor.attribution import MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row, index_of
 from monitor.errors import StoreOwned
+from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
 from monitor.students import Student
+from monitor.varints import Reader, write_signed, write_unsigned
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode_row = msgspec.msgpack.Decoder(
-    tuple[int, int, bytes, bytes, tuple[int, ...] | None, int, int, list[tuple[int, str, bytes, bytes, str, float]]]
-).decode
+VERSION_BYTES: Final = 4
 
-VERSION_BYTES = 4
+_HEAD_BYTES: Final = 16
+_ARM_BITS: Final = 32
+_TIME_BITS: Final = 48
+_BYTE: Final = 255
+_FLAGS_PLACE: Final = 56
+_MANY: Final = 7
+"""In the place of how many reactions there are: a varint says."""
+_STUDENT: Final = 8
+_RANKS: Final = 16
+_LATENCY: Final = 32
+_CATEGORY: Final = 64
+
+_OWN_TAG: Final = 1
+_OTHER_TAG: Final = 2
+_TAG: Final = 3
+_LISTED: Final = 4
+_UNLISTED: Final = 8
+_ITEM: Final = 12
+_WIDE: Final = 16
+_KIND_PLACE: Final = 5
+_KINDS: Final = ["", "rating", "clicked", "watched", "helpful", "escalated", "reviewed"]
+"""Kinds by their number, which rows hold: only ever add to them, and no eighth. 0 is any other."""
+_NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 
 
 def encode_row(row: Row) -> bytes:
-    """Return the bytes of a row; the arm comes first, where the sweep looks for it."""
-    return row.version.to_bytes(VERSION_BYTES) + _encode(
-        (row.arm, row.timestamp_ms, row.student, row.items, row.ranks, row.latency_ms, row.category, row.reactions)
-    )
+    """Return the bytes of a row."""
+    writer = BytesWriter()
+    version: i64 = row.version
+    arm: i64 = row.arm
+    timestamp_ms: i64 = row.timestamp_ms
+    items, ranks = row.items, row.ranks
+    many: i64 = len(row.reactions)
+    count: i64 = len(items) // ITEM_BYTES
+    flags = _flags(row, many)
+    write_i64_be(writer, version << _ARM_BITS | arm & (1 << _ARM_BITS) - 1)
+    write_i64_be(writer, flags << _FLAGS_PLACE | (min(_BYTE, count)) << _TIME_BITS | timestamp_ms)
+    if count >= _BYTE:
+        write_unsigned(writer, count)
+    if many >= _MANY:
+        write_unsigned(writer, many)
+    if flags & _LATENCY:
+        write_unsigned(writer, row.latency_ms)
+    if flags & _CATEGORY:
+        write_unsigned(writer, row.category)
+    writer.write(row.student)
+    writer.write(items)
+    if ranks is not None:
+        for rank in ranks:
+            write_unsigned(writer, rank)
+    if many:
+        _write_reactions(writer, row)
+    return writer.getvalue()
+
+
+def _flags(row: Row, many: i64) -> i64:
+    flags: i64 = min(_MANY, many)
+    if row.student:
+        flags |= _STUDENT
+    if row.ranks is not None:
+        flags |= _RANKS
+    if row.latency_ms != UNKNOWN:
+        flags |= _LATENCY
+    if row.category != UNKNOWN:
+        flags |= _CATEGORY
+    return flags
+
+
+def _write_reactions(writer: BytesWriter, row: Row) -> None:
+    own, items = row.student[:TAG_BYTES], row.items
+    before_ms: i64 = row.timestamp_ms
+    first = True
+    for reaction in row.reactions:
+        at_ms: i64 = reaction[0]
+        if first:
+            write_signed(writer, at_ms - before_ms)
+        else:
+            write_unsigned(writer, at_ms - before_ms)
+        before_ms = at_ms
+        first = False
+        _write_reaction(writer, reaction, own, items)
+
+
+def _write_reaction(writer: BytesWriter, reaction: Reaction, own: bytes, items: bytes) -> None:
+    _, name, tag, item, kind, score = reaction
+    number = _NUMBERS.get(kind, 0)
+    small: i64 = int(score) if score <= _BYTE else -1
+    place = index_of(item, items) if item else None
+    flags: i64 = number << _KIND_PLACE
+    if tag:
+        flags |= _OWN_TAG if tag == own else _OTHER_TAG
+    if item:
+        flags |= _UNLISTED if place is None else _LISTED
+    if float(small) != score:
+        flags |= _WIDE
+    writer.append(u8(flags))
+    _write_text(writer, name)
+    if flags & _OTHER_TAG:
+        writer.write(tag)
+    if place is not None:
+        write_unsigned(writer, place)
+    else:
+        writer.write(item)
+    if number == 0:
+        _write_text(writer, kind)
+    if flags & _WIDE:
+        write_f64_be(writer, score)
+    else:
+        writer.append(u8(small))
+
+
+def _write_text(writer: BytesWriter, text: str) -> None:
+    raw = text.encode()
+    write_unsigned(writer, len(raw))
+    writer.write(raw)
 
 
 def decode_row(stored: bytes) -> Row:
     """Return the row that `encode_row` wrote; raises `StoreOwned` for anything else."""
     try:
-        arm, timestamp_ms, student, items, ranks, latency_ms, category, reactions = _decode_row(
-            memoryview(stored)[VERSION_BYTES:]
-        )
-    except msgspec.MsgspecError as error:
+        return _row(stored)
+    except ValueError as error:
         raise _damaged("the row of a response", error) from None
-    version = int.from_bytes(stored[:VERSION_BYTES])
+
+
+def _row(stored: bytes) -> Row:
+    if len(stored) < _HEAD_BYTES:
+        raise ValueError(f"{len(stored)} bytes, expected at least {_HEAD_BYTES}")
+    written = read_i64_be(stored, 0)
+    version = written >> _ARM_BITS
+    arm = written & (1 << _ARM_BITS) - 1
+    if arm >= 1 << _ARM_BITS - 1:
+        arm -= 1 << _ARM_BITS
+    head = read_i64_be(stored, 8)
+    if version < 0 or arm < PENDING or head < 0:
+        raise ValueError("no row begins so")
+    flags = head >> _FLAGS_PLACE
+    timestamp_ms = head & (1 << _TIME_BITS) - 1
+    reader = Reader(stored, _HEAD_BYTES)
+    count = head >> _TIME_BITS & _BYTE
+    if count == _BYTE:
+        count = reader.unsigned()
+    many = flags & _MANY
+    if many == _MANY:
+        many = reader.unsigned()
+    latency_ms: i64 = reader.unsigned() if flags & _LATENCY else UNKNOWN
+    category: i64 = reader.unsigned() if flags & _CATEGORY else UNKNOWN
+    student = reader.take(STUDENT_BYTES) if flags & _STUDENT else b""
+    if count > reader.left() or many > MAX_REACTIONS:
+        raise ValueError(f"{count} items and {many} reactions in {reader.left()} bytes")
+    items = reader.take(count * ITEM_BYTES)
+    ranks = tuple([int(reader.unsigned()) for _ in range(count)]) if flags & _RANKS else None
+    reactions = _reactions(reader, many, timestamp_ms, student[:TAG_BYTES], items) if many else []
+    if reader.left():
+        raise ValueError(f"{reader.left()} bytes too many")
     return Row(timestamp_ms, arm, student, items, ranks, latency_ms, category, reactions, version)
+
+
+def _reactions(reader: Reader, many: i64, before_ms: i64, own: bytes, items: bytes) -> list[Reaction]:
+    found: list[Reaction] = []
+    at_ms = before_ms
+    for number in range(many):
+        at_ms += reader.unsigned() if number else reader.signed()
+        if not 0 <= at_ms < 1 << _TIME_BITS:
+            raise ValueError("a reaction at no possible time")
+        flags = reader.byte()
+        name = _text(reader)
+        tag = _tag(reader, flags & _TAG, own)
+        item = _item(reader, flags & _ITEM, items)
+        kind = _kind(reader, flags >> _KIND_PLACE)
+        score = read_f64_be(reader.take(8), 0) if flags & _WIDE else float(reader.byte())
+        if not 0 <= score < math.inf:
+            raise ValueError(f"a score of {score}")
+        found.append((at_ms, name, tag, item, kind, score))
+    return found
+
+
+def _tag(reader: Reader, whose: i64, own: bytes) -> bytes:
+    if whose == 0:
+        return b""
+    if whose == _OTHER_TAG:
+        return reader.take(TAG_BYTES)
+    if whose != _OWN_TAG or not own:
+        raise ValueError("a reaction by nobody")
+    return own
+
+
+def _item(reader: Reader, where: i64, items: bytes) -> bytes:
+    if where == 0:
+        return b""
+    if where == _UNLISTED:
+        return reader.take(ITEM_BYTES)
+    place = reader.unsigned()
+    if where != _LISTED or place >= len(items) // ITEM_BYTES:
+        raise ValueError(f"a reaction to item {place} of {len(items) // ITEM_BYTES}")
+    return items[place * ITEM_BYTES : (place + 1) * ITEM_BYTES]
+
+
+def _kind(reader: Reader, number: i64) -> str:
+    if number == 0:
+        return _text(reader)
+    if number >= len(_KINDS):
+        raise ValueError(f"a reaction of kind {number}")
+    return _KINDS[number]
+
+
+def _text(reader: Reader) -> str:
+    return reader.take(reader.unsigned()).decode()
 
 
 def decode_student(stored: bytes, width: int) -> Student:

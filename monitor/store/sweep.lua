@@ -24,18 +24,18 @@ while at <= #noted do
   local length = string.byte(noted, at)
   local key = ARGV[3] .. string.sub(noted, at + 1, at + length)
   at = at + 1 + length
-  -- Byte 4 opens the array, and the arm comes first: experiment · 256 + variant in two bytes after 0xcd or in four after
-  -- 0xce, or 0xff (-1) while the response has not been seen; after 0xcf comes the time of the newest reaction then. If
-  -- that is too young, the row is noted once more under that reaction's hour. A response that has become another
-  -- experiment's, by an earlier event with the same id, is noted there, too.
-  local head = redis.call('GETRANGE', key, 5, 14)
-  local kind, owner = string.byte(head), nil
-  if kind == 205 then
-    owner = math.floor(struct.unpack('>I2', head, 2) / 256)
-  elseif kind == 206 then
-    owner = math.floor(struct.unpack('>I4', head, 2) / 256)
-  elseif string.sub(head, 1, 2) == '\255\207' and struct.unpack('>l', head, 3) < tonumber(ARGV[5]) then
-    owner = 'p'
+  -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has not
+  -- been seen. After two bytes more come six of time, which is the newest reaction's then: if that is too young, the row
+  -- is noted once more under that reaction's hour. A response that has become another experiment's, by an earlier event
+  -- with the same id, is noted there, too.
+  local head, owner = redis.call('GETRANGE', key, 4, 15), nil
+  if #head == 12 then
+    local arm = struct.unpack('>i4', head)
+    if arm >= 0 then
+      owner = math.floor(arm / 256)
+    elseif struct.unpack('>I6', head, 7) < tonumber(ARGV[5]) then
+      owner = 'p'
+    end
   end
   if tostring(owner) == ARGV[2] then
     deleted = deleted + redis.call('UNLINK', key)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from monitor.attribution import BEFORE, PENDING, Row
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.events import Feedback, Response
@@ -36,6 +37,7 @@ from monitor.store import (
 )
 from monitor.store.generations import drop, drop_everything, generations, live_store
 from monitor.store.keys import LIVE
+from monitor.store.rows import encode_row
 from monitor.tally import record_in
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
@@ -520,6 +522,35 @@ class TestForgottenRows:
         assert store.sweep("1", START // HOUR, START + HOUR) == 0
         assert list(store.client.scan_iter(store.keys.row(b"*")))
         assert store.sweep("2", START // HOUR, START + HOUR) == 1
+
+    def test_each_experiments_rows_go_by_its_own_number(self, store_server: RedisServer) -> None:
+        """Those of numbers beyond a byte, too, and those from before an experiment."""
+        bench = Bench(store_server)
+        store = bench.worker()[1]
+        hour = START // HOUR
+        rows = {
+            b"usual": Row(START, 1 << 8 | 1, version=1),
+            b"before": Row(START, 1 << 8 | BEFORE, version=1),
+            b"beyond": Row(START, 257 << 8 | BEFORE, version=1),
+            b"largest": Row(START, (1 << 23) - 1 << 8, version=1),
+            b"pending": Row(START + 1, PENDING, reactions=[(START + 1, "f", b"", b"", "rating", 1.0)], version=1),
+            b"fresh": Row(START + HOUR, PENDING, reactions=[(START, "f", b"", b"", "rating", 1.0)], version=1),
+        }
+        noted = b"".join(bytes([len(key)]) + key for key in [*rows, b"gone"])
+        owned: dict[str, set[bytes]] = {
+            "0": set(),
+            "1": {b"usual", b"before"},
+            "257": {b"beyond"},
+            str((1 << 23) - 1): {b"largest"},
+            PENDING_CLASS: {b"pending"},
+        }
+        for number, expected in owned.items():
+            for key, row in rows.items():
+                store.client.set(store.keys.row(key), encode_row(row))
+            store.client.rpush(store.keys.hour(number, hour), noted)
+            assert store.sweep(number, hour, START + HOUR) == len(expected)
+            gone = {key for key in rows if not store.client.exists(store.keys.row(key))}
+            assert gone == expected
 
     def test_feedback_without_its_response_stays_as_long_as_its_newest_reaction(
         self, store_server: RedisServer
