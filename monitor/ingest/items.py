@@ -87,7 +87,10 @@ class ItemCounts:
         return [item for item in found if item]
 
     def _counted(self, item: bytes) -> bytes:
-        """Return the hash that stands for an item: its own, `OTHERS`, or nothing if it is not in the sample."""
+        """Return the hash that stands for an item: its own, `OTHERS`, or nothing if it is not in the sample.
+
+        The bucket goes by the first four bytes, the sample by the last four.
+        """
         if self._catalogue is not None and item not in self._catalogue:
             return OTHERS
         return item if self._one_in == 1 or int.from_bytes(item[-4:]) % self._one_in == 0 else b""

@@ -18,9 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, dirichlet, norm
 
-from monitor.config import DecaySpec
+from monitor.attribution import Rules
+from monitor.config import DecaySpec, ItemSettings
 from monitor.errors import UsageError
 from monitor.export.items import printable, scale
+from monitor.identity import ITEM_BYTES, Identities
+from monitor.ingest.items import ItemCounts
 from monitor.items import (
     BadAnswer,
     ItemScore,
@@ -42,6 +45,7 @@ from monitor.items import (
     wilson_lower,
 )
 from monitor.items.attention import DAY_MS, RECIPROCAL
+from monitor.store import Keys
 from tests.support.streams import EXPERIMENT
 
 TOLERANCE = 1e-9
@@ -452,3 +456,27 @@ def test_one_grade_is_no_scale() -> None:
     """A bound behind a prior of one grade would be that grade, and none."""
     with pytest.raises(UsageError, match=r"experiments\.ranker\.gain: got one grade, expected two at least"):
         scale(replace(EXPERIMENT, gain={4.0: 1.0}))
+
+
+def _counts(one_in: int) -> ItemCounts:
+    settings = replace(EXPERIMENT, items=ItemSettings(30, one_in=one_in, most=64))
+    return ItemCounts(1, settings, Rules(settings), Identities(b"key"), Keys())
+
+
+@pytest.mark.parametrize("one_in", [2, 8, 10, 1000])
+def test_a_sample_of_items_has_its_share_of_every_bucket(one_in: int) -> None:
+    """The sample and the bucket are chosen by the same hash, but what chose one says next to nothing of the other."""
+    counts, total = _counts(one_in), 100_000
+    kept = counts.shown(Identities(b"key").list_of(tuple(f"video-{number}" for number in range(total))))
+    share = total / one_in
+    assert abs(len(kept) - share) < 5 * math.sqrt(share)
+    buckets = [counts.layout.bucket(item) for item in kept]
+    for bucket in range(counts.layout.buckets):
+        part = share / counts.layout.buckets
+        assert abs(buckets.count(bucket) - part) < 5 * math.sqrt(part)
+
+
+def test_one_item_in_a_million_is_that() -> None:
+    """Two bytes of the hash would not tell so many apart."""
+    hashes = random.Random(5).randbytes(2_000_000 * ITEM_BYTES)
+    assert len(_counts(1_000_000).shown(hashes)) < 10

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from librt.strings import BytesWriter
 
 from monitor.attribution import MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row
 from monitor.errors import StoreOwned
@@ -16,6 +17,7 @@ from monitor.events.decoder import LATEST_MS
 from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
 from monitor.store.rows import decode_row, encode_row
+from monitor.varints import write_unsigned
 
 AT_MS = 1_793_577_600_000
 STUDENT = bytes(range(STUDENT_BYTES))
@@ -187,6 +189,24 @@ def test_times_and_numbers_that_no_row_has_are_damage() -> None:
     many = encode_row(Row(0, PENDING, reactions=[(0, "", b"", b"", "rating", 1.0)] * (MAX_REACTIONS + 1)))
     with pytest.raises(StoreOwned, match="0 items and 1001 reactions"):
         decode_row(many)
+
+
+def test_a_number_of_items_whose_bytes_do_not_fit_64_bits_is_damage() -> None:
+    """Six times it are 32, modulo 2⁶⁴, and so many bytes are there."""
+    many = BytesWriter()
+    write_unsigned(many, 16 * pow(3, -1, 1 << 63) % (1 << 63))
+    head = encode_row(Row(AT_MS, 256))
+    for flags in (b"\0", b"\x10"):
+        with pytest.raises(StoreOwned, match="items and 0 reactions in 32 bytes"):
+            decode_row(head[:8] + flags + b"\xff" + head[10:] + many.getvalue() + bytes(32))
+
+
+def test_a_reaction_by_the_student_of_a_response_without_one_is_damage() -> None:
+    """The response itself is the unit there: nobody's tag is its own."""
+    stored = bytearray(encode_row(Row(AT_MS, 256, b"", ITEMS, reactions=[(AT_MS, "f", b"", ITEMS[:6], "rating", 1.0)])))
+    stored[16 + len(ITEMS) + 1] |= 1
+    with pytest.raises(StoreOwned, match="a reaction by nobody"):
+        decode_row(bytes(stored))
 
 
 @pytest.mark.parametrize("score", [-1.0, float("inf"), float("nan")])

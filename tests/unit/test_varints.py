@@ -46,7 +46,7 @@ def test_the_examples_of_protocol_buffers() -> None:
 
 def test_what_ends_too_early_is_refused() -> None:
     """Within a number, before one, and a number that never ends."""
-    for stored in (b"", b"\x80", b"\xff" * 20):
+    for stored in (b"", b"\x80", b"\xff" * 20 + b"\0"):
         with pytest.raises(ValueError, match="ends within a number"):
             Reader(stored, 0).unsigned()
         with pytest.raises(ValueError, match="ends within a number"):
