@@ -29,6 +29,7 @@ MODULES = [
     "ingest/items.py",
     "ingest/responses.py",
     "ingest/students.py",
+    "ingest/unpacking.py",
     "store/keys.py",
     "store/records.py",
     "store/rows.py",

@@ -273,7 +273,11 @@ def _items(arguments: argparse.Namespace) -> int:
         return _stored_items(arguments)
     if not arguments.events:
         raise UsageError("items: expected EVENTS, or an experiment E with --worst N or --attention N")
-    return offline.items(arguments, _only(_settings(arguments), arguments.experiment))
+    settings = _settings(arguments)
+    for name in arguments.events:
+        if name in {each.name for each in settings.experiments} and not Path(name).exists():
+            raise UsageError(f"items: {name} is an experiment and no file: add --worst N or --attention N")
+    return offline.items(arguments, _only(settings, arguments.experiment))
 
 
 def _stored_items(arguments: argparse.Namespace) -> int:

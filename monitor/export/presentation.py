@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from monitor.inference import State, Verdict
 from monitor.summary import ExperimentSummary, VariantSummary
+from monitor.traffic import LATENCY_BOUNDS_MS
 
 ABSENT: Final = "–"
 MEANINGS: Final[Mapping[State, str]] = {
@@ -140,7 +141,10 @@ def _drift_rows(variants: list[VariantSummary]) -> list[Row]:
 
 
 def _seconds(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.3g}\u202fs"
+    if value is None:
+        return ABSENT
+    # What is above the last bound of the histogram is given as that bound.
+    return f"{'> ' if value * 1000 >= LATENCY_BOUNDS_MS[-1] else ''}{value:.3g}\u202fs"
 
 
 def _metric_rows(experiment: ExperimentSummary, name: str, variants: list[VariantSummary], least: int) -> list[Row]:

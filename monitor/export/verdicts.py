@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from monitor.config import LATENCY, is_share
 from monitor.export.presentation import ABSENT, count, sentence, share
 from monitor.inference import Comparison, Estimand, GuardrailResult, State, Verdict
 from monitor.parts import Parts
@@ -96,9 +97,16 @@ def _guardrail(result: GuardrailResult) -> str:
     rail = result.guardrail
     bounds = ABSENT
     if result.most_harm is not None:
-        least = ABSENT if result.least_harm is None else _signed(result.least_harm)
-        bounds = f"{least} … {_signed(result.most_harm)}"
-    return f"guardrail {rail.name}: {result.state}; worse by {bounds}, tolerable is {rail.margin:.4g}"
+        least = ABSENT if result.least_harm is None else _harm(rail.name, result.least_harm)
+        bounds = f"{least} … {_harm(rail.name, result.most_harm)}"
+    return f"guardrail {rail.name}: {result.state}; worse by {bounds}, tolerable is {_harm(rail.name, rail.margin)}"
+
+
+def _harm(watched: str, value: float) -> str:
+    """Return a difference in the unit of what is watched."""
+    if is_share(watched):
+        return f"{100 * value:+.2f} % of responses"
+    return f"{value:+.0f} ms" if watched == LATENCY else _signed(value)
 
 
 def _number(value: float | None) -> str:

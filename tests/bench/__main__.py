@@ -2,8 +2,8 @@
 
 Usage: python -m tests.bench [PART …] [--responses N] [--large] [--record]
 
-Parts are throughput, latency, scrape, growth and scaleout; all of them without any. Figures are compared with those in
-recorded.json, which changes, with the table and the plot in docs/, only with --record.
+Parts are throughput, latency, scrape, growth, scaleout and items; all of them without any. Figures are compared with
+those in recorded.json, which changes, with the table and the plot in docs/, only with --record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tests.bench import growth, latency, scaleout, scrape, throughput
+from tests.bench import growth, items, latency, scaleout, scrape, throughput
 from tests.bench.figures import Figure, line, record, recorded
 
 _PARTS: Final[dict[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
@@ -22,6 +22,7 @@ _PARTS: Final[dict[str, Callable[[argparse.Namespace], Iterator[Figure]]]] = {
     "scrape": lambda _: scrape.measure(),
     "growth": lambda arguments: growth.measure(large=arguments.large),
     "scaleout": lambda _: scaleout.measure(),
+    "items": lambda _: items.measure(),
 }
 
 

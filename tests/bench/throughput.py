@@ -1,9 +1,10 @@
 """Events per CPU-second of the worker on a real broker and a real server, and where the time goes.
 
 The stream (the simulator's W1, 5 items and about 370 bytes per response, 4 partitions per topic) is written to Kafka
-first. Readings of it follow in this process, with each client of Kafka: poll only, poll and decode, these and validate,
-and the whole worker; then the totals are compared with a recomputation of the stream that shares no code, because a
-fast wrong answer would be no answer.
+first. Readings of it follow in this process, with each client of Kafka: poll only, poll and decode (of kafka-python by
+itself, which the worker unpacks faster), poll, decode and validate as the worker does, and the whole worker; then the
+totals are compared with a recomputation of the stream that shares no code, because a fast wrong answer would be no
+answer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
+from kafka import KafkaConsumer, TopicPartition
 
 from monitor.clock import wall_clock
 from monitor.config import Client, KafkaSettings, Settings, StoreSettings
@@ -128,12 +130,41 @@ def _figures(aims: _Aims, floor: Sequence[Reading], worker: Reading, server_us: 
 
 def readings(settings: Settings, events: int, server: RedisServer) -> tuple[list[Reading], Reading]:
     """Return poll, poll + decode and poll + decode + validate; and the worker on the same stream."""
+    plain = settings.kafka.client == "kafka-python"
     floor = [
-        _read("poll", settings.kafka, events, lambda _: None),
-        _read("poll + decode", settings.kafka, events, _decode),
+        _poll(settings.kafka, events) if plain else _read("poll", settings.kafka, events, lambda _: None),
+        _poll(settings.kafka, events, decode=True)
+        if plain
+        else _read("poll + decode", settings.kafka, events, _decode),
         _read("poll + decode + validate", settings.kafka, events, _validating(settings)),
     ]
     return floor, _work(settings, events, server)
+
+
+def _poll(kafka: KafkaSettings, events: int, *, decode: bool = False) -> Reading:
+    """Read the stream with kafka-python alone, as anybody would."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers,
+        max_poll_records=kafka.max_poll_records,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        metrics_enabled=False,
+    )
+    topics = {kafka.responses_topic: _RESPONSE, kafka.feedback_topic: _FEEDBACK}
+    consumer.assign([TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)])
+    consumer.seek_to_beginning()
+    seen = 0
+    cpu, wall = time.process_time(), time.perf_counter()
+    while seen < events:
+        for partition, records in consumer.poll(timeout_ms=200).items():
+            seen += len(records)
+            if decode:
+                one = topics[partition.topic]
+                for record in records:
+                    one(record.value)
+    reading = Reading("kafka-python", events, time.process_time() - cpu, time.perf_counter() - wall)
+    consumer.close()
+    return reading
 
 
 def settings_for(scenario: Scenario, broker: KafkaBroker, server: RedisServer) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -109,6 +109,63 @@ def test_only_committed_transactions_are_read_and_their_marks_are_passed(setting
         assert slices[-1].next_offset == 4
         assert source.trouble() is None
         assert source.ends()[name] == 4
+
+
+Content = tuple[bytes | None, bytes | None]
+
+
+def _write(settings: KafkaSettings, codec: str | None, outcomes: Sequence[str]) -> list[Content]:
+    """Write 300 records to the first partition for each outcome, and return (key, value) of those that stand."""
+    transactional = {"transactional_id": f"{settings.group_id}-{codec}"} if outcomes[0] else {}
+    producer = KafkaProducer(
+        bootstrap_servers=settings.bootstrap_servers, compression_type=codec, linger_ms=200, **transactional
+    )
+    if transactional:
+        producer.init_transactions()
+    stand: list[Content] = []
+    for outcome in outcomes:
+        if transactional:
+            producer.begin_transaction()
+        for place in range(300):
+            key = None if place % 3 == 0 else b"%d" % place
+            value = None if place % 30 == 29 else f"{codec} {outcome} {place} ".encode() * (place % 7)
+            producer.send(settings.responses_topic, value, key, [("name", b"text")] * (place % 3), partition=0)
+            if outcome != "abort":
+                stand.append((key, value))
+        producer.flush()
+        if transactional:
+            (producer.commit_transaction if outcome == "commit" else producer.abort_transaction)()
+    producer.close()
+    return stand
+
+
+def test_records_are_read_as_they_were_written(settings: KafkaSettings) -> None:
+    """With any compression, with headers, without key or value, in a transaction, from the midst of a batch on."""
+    name = f"{settings.responses_topic}:0"
+    written: list[Content] = []
+    for codec, outcomes in (
+        (None, ("",)), ("gzip", ("commit", "abort")), ("snappy", ("",)), ("lz4", ("abort", "commit")), ("zstd", ("",)),
+    ):  # fmt: skip
+        written += _write(settings, codec, outcomes)
+
+    def contents(begin: int) -> list[Content]:
+        read: list[Content] = []
+        with _source(replace(settings, max_poll_records=100, group_id=f"{settings.group_id}-{begin}")) as source:
+            _assigned(source)
+            source.place({each: Position(begin if each == name else 0) for each in source.unplaced()})
+
+            def enough() -> bool:
+                for each in source.poll():
+                    assert len(each.offsets) <= 100
+                    keys = source._member.keys()
+                    read.extend((keys[name, at], body) for at, body in zip(each.offsets, each.payloads, strict=True))
+                return len(read) >= len(written) - begin
+
+            eventually("all are read", enough)
+        return read
+
+    for begin in (0, 7, 300, 450):
+        assert contents(begin) == written[begin:]
 
 
 def test_latest_is_decided_once_for_all_partitions(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:

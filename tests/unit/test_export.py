@@ -235,6 +235,7 @@ class TestVerdicts:
         assert "treatment: ship" in text
         assert "because dcg@5: the effect is between" in text
         assert "guardrail rated_share: held" in text
+        assert "% of responses, tolerable is +" in " ".join(text.split())
         assert "crossovers: 0 of 800" in text.replace("\u202f", "")
         assert max(map(len, text.splitlines())) <= 80
 

@@ -185,6 +185,16 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: l
     assert message in line
 
 
+def test_an_experiment_in_the_place_of_a_file_is_told_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the two ways to ask, the other was meant."""
+    config = tmp_path / "c.toml"
+    config.write_text(CONFIG)
+    assert main(["items", "--config", str(config), "e"]) == 2
+    assert "items: e is an experiment and no file: add --worst N or --attention N" in capsys.readouterr().err
+
+
 def test_variety_needs_topics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By hand: x and k share a topic, so y comes second; the answer of one item is as varied as it can be."""
     config, events, topics = tmp_path / "c.toml", tmp_path / "e.jsonl", tmp_path / "t.json"

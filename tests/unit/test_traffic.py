@@ -116,3 +116,9 @@ class TestOutputs:
             found = {row.label: row for row in rows(replace(experiment, variants={"control": _with(flow)}), 0)}
             assert {label for label in found if label.startswith("latency")} == labels
             assert found["responses/s"].values == ("0.000185",)
+
+    def test_what_is_slower_than_the_last_bound_is_said_to_be(self) -> None:
+        """The histogram does not know by how much."""
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": _with(_flow((80_000, False)))})
+        found = {row.label: row for row in rows(experiment, 0)}
+        assert found["latency p50"].values == ("> 60\u202fs",)

@@ -1,0 +1,66 @@
+"""Records are read from a batch as kafka-python reads them."""
+
+from __future__ import annotations
+
+import kafka
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from monitor.ingest import kafka_python
+from monitor.ingest.unpacking import records_of
+
+_BYTES = st.none() | st.binary(max_size=200)
+_HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
+_RECORDS = st.lists(
+    st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**42), _BYTES, _BYTES, _HEADERS),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda each: each[0],
+)
+
+
+def _batch(records: list[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]]) -> bytes:
+    """Return a batch with gaps between its offsets, as compaction leaves them."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
+    for offset, timestamp_ms, key, value, headers in sorted(records):
+        builder.append(offset, timestamp_ms, key, value, headers)
+    return bytes(builder.build())
+
+
+@given(records=_RECORDS)
+def test_offsets_keys_and_values_are_those_of_the_client(
+    records: list[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+) -> None:
+    """Whatever stands besides them."""
+    data = _batch(records)
+    expected = [(each.offset, each.key, each.value) for each in DefaultRecordBatch(data)]
+    header = DefaultRecordBatch(data)
+    found = records_of(data, header._pos, header.records_count, header.base_offset)
+    assert [(each.offset, each.key, each.value) for each in found] == expected
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    """Cut off anywhere, with something behind it, with fewer records than it says, or with other bytes in it."""
+    data = _batch([(n, 1000 + n, b"key", b"value", [("name", b"text")]) for n in range(3)])
+    at = DefaultRecordBatch(data)._pos
+    for end in range(at, len(data)):
+        with pytest.raises(ValueError, match=r"bytes|does not end"):
+            records_of(data[:end], at, 3, 0)
+    with pytest.raises(ValueError, match="1 bytes behind the last record"):
+        records_of(data + b"\0", at, 3, 0)
+    for count in (2, 4, 1 << 30):
+        with pytest.raises(ValueError, match=r"bytes|does not end"):
+            records_of(data, at, count, 0)
+    for place in range(at, len(data)):
+        for byte in (0, 1, 127, 128, 255):
+            try:
+                records_of(data[:place] + bytes((byte,)) + data[place + 1 :], at, 3, 0)
+            except ValueError as error:
+                assert str(error)
+
+
+def test_the_pinned_client_is_the_one_that_is_known() -> None:
+    """Another version may have other inner parts: compare `_Unpacked` with them, then say so."""
+    assert kafka.__version__ == kafka_python._KNOWN
