@@ -61,7 +61,7 @@ _ITEM: Final = 12
 _WIDE: Final = 16
 _KIND_PLACE: Final = 5
 _KINDS: Final = ["", "rating", "clicked", "watched", "helpful", "escalated", "reviewed"]
-"""Kinds by their number, which rows hold: only ever add to them, and no eighth. 0 is any other."""
+"""Kinds by their number, which rows hold: only ever add to them, up to number 7. 0 is any other."""
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 
 
