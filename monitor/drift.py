@@ -22,13 +22,19 @@ The draws start from a fixed seed and the cells are sorted by name, so the resul
 It is right for observations that are independent and a threshold that is looked at once. Count students, not their
 responses; and whoever looks every day at α = 0.01 is called for nothing about every hundredth day.
 
-References: Jeffreys, "An invariant form for the prior probability in estimation problems", Proc. R. Soc. A 186, 1946.
-Kullback & Leibler, "On information and sufficiency", Annals of Mathematical Statistics 22(1), 1951. Krichevsky &
-Trofimov, "The performance of universal encoding", IEEE Trans. Inf. Theory 27(2), 1981. Lin, "Divergence measures based
-on the Shannon entropy", IEEE Trans. Inf. Theory 37(1), 1991. Endres & Schindelin, "A new metric for probability
-distributions", IEEE Trans. Inf. Theory 49(7), 2003. Fisher, "The design of experiments", 1935. Davison & Hinkley,
-"Bootstrap methods and their application", 1997, chapter 4 (permutation tests). Yurdakul & Naranjo, "Statistical
-properties of the population stability index", Journal of Risk Model Validation 14(4), 2020.
+Where observations are put together in fewer cells, whichever those are, neither distance of the shares grows: PSI
+before its smoothing and the square of the Jensen-Shannon distance are f-divergences (Ali & Silvey; Csiszár). So a
+change that is seen between cells is one of what is in them, and one within a cell is not seen.
+
+References: Ali & Silvey, "A general class of coefficients of divergence of one distribution from another", J. R. Stat.
+Soc. B 28(1), 1966. Csiszár, "Information-type measures of difference of probability distributions and indirect
+observations", Studia Sci. Math. Hungar. 2, 1967. Jeffreys, "An invariant form for the prior probability in estimation
+problems", Proc. R. Soc. A 186, 1946. Kullback & Leibler, "On information and sufficiency", Annals of Mathematical
+Statistics 22(1), 1951. Krichevsky & Trofimov, "The performance of universal encoding", IEEE Trans. Inf. Theory 27(2),
+1981. Lin, "Divergence measures based on the Shannon entropy", IEEE Trans. Inf. Theory 37(1), 1991. Endres & Schindelin,
+"A new metric for probability distributions", IEEE Trans. Inf. Theory 49(7), 2003. Fisher, "The design of experiments",
+1935. Davison & Hinkley, "Bootstrap methods and their application", 1997, chapter 4 (permutation tests). Yurdakul &
+Naranjo, "Statistical properties of the population stability index", Journal of Risk Model Validation 14(4), 2020.
 """
 
 from __future__ import annotations
@@ -197,36 +203,37 @@ class DayDrift:
 
     day: int
     counts: Counts
-    """Responses of that day by category."""
+    """Responses of that day by category, or items shown by cell."""
     reference: Counts
-    responses_per_student: float
-    """By which both were divided before they were compared."""
+    alike: float
+    """Observations taken as one: by how many both were divided before they were compared."""
     drift: Drift
 
 
 def day_drift(
-    days: Mapping[int, Counts], today: int, reference: int | Counts, *, responses_per_student: float, alpha: float
+    days: Mapping[int, Counts], today: int, reference: int | Counts, *, alike: float, alpha: float
 ) -> DayDrift | None:
     """Return the drift of the last whole day before `today`; None where it, or what it is compared with, is missing.
 
     `reference` is a number of days, the first ones that there are, or counts. A day is looked at once it is over:
     whoever looks at every minute of it looks many times.
 
-    Responses of one student are alike, so counts are divided by `responses_per_student` before they are
-    dealt out: as many independent observations are left as there would be if students always asked the same.
-    That is the most careful assumption. For clusters of different size it is Σm²/Σm and not the mean (Kish, "Survey
-    sampling", 1965, section 8.2: the design effect 1 + (m − 1)ρ at ρ = 1). ValueError: fewer than one.
+    Responses of one student are alike, and so are the items of one response, so counts are divided by how many
+    observations are `alike` before they are dealt out: as many independent ones are left as there would be if students
+    always asked, and got, the same. That is the most careful assumption. For clusters of different size m it is Σm²/Σm
+    and not the mean (Kish, "Survey sampling", 1965, section 8.2: the design effect 1 + (m − 1)ρ at ρ = 1), for clusters
+    of clusters the product. ValueError: fewer than one.
 
-    >>> found = day_drift({1: {"a": 80, "b": 20}, 8: {"a": 20, "b": 80}}, 9, 7, responses_per_student=2.0, alpha=0.01)
+    >>> found = day_drift({1: {"a": 80, "b": 20}, 8: {"a": 20, "b": 80}}, 9, 7, alike=2.0, alpha=0.01)
     >>> found.drift.observations, found.drift.psi.exceeded
     (50, True)
     """
-    if responses_per_student < 1:
-        raise ValueError(f"{responses_per_student!r} responses per student, expected at least 1")
+    if alike < 1:
+        raise ValueError(f"{alike!r} observations are alike, expected at least 1")
     day = today - 1
     counts = days.get(day, {})
     if isinstance(reference, int):
-        first = min((each for each, held in days.items() if any(held.values())), default=today)
+        first = min(days, default=today)
         if day < first + reference:
             return None
         total = Counter[str]()
@@ -236,9 +243,9 @@ def day_drift(
     if not any(counts.values()) or not any(reference.values()):
         return None
     everything = sum(counts.values()) + sum(reference.values())
-    divisor = max(responses_per_student, everything / (_MOST // 2))
+    divisor = max(alike, everything / (_MOST // 2))
     thinned = [_thinned(side, divisor) for side in (counts, reference)]
-    return DayDrift(day, counts, reference, responses_per_student, _remembered(*thinned, alpha))
+    return DayDrift(day, counts, reference, alike, _remembered(*thinned, alpha))
 
 
 def _thinned(counts: Counts, divisor: float) -> tuple[tuple[str, int], ...]:

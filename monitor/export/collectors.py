@@ -98,6 +98,18 @@ _EXPERIMENTS: Final = (
         "What chance exceeds on a share alpha of all days",
     ),
     Exported(
+        "abmonitor_item_drift_distance",
+        "gauge",
+        (*_ARM, "measure"),
+        "How far the items recommended on the last whole UTC day are from their reference",
+    ),
+    Exported(
+        "abmonitor_item_drift_threshold",
+        "gauge",
+        (*_ARM, "measure"),
+        "What chance exceeds on a share alpha of all days",
+    ),
+    Exported(
         "abmonitor_attention_priority",
         "gauge",
         ("experiment", "category"),
@@ -232,11 +244,12 @@ def _add_traffic(add: Add, arm: list[str], variant: VariantSummary, *, enough: b
     if variant.categories is not None and enough:
         for category, count in variant.categories.counts.items():
             add("category_responses", [*arm, category], count)
-        drift = variant.categories.drift
-        for measure, distance in (("psi", drift.psi), ("js", drift.js)):
-            if distance is not None:
-                add("drift_distance", [*arm, measure], distance.value)
-                add("drift_threshold", [*arm, measure], distance.threshold)
+    for prefix, found in (("drift", variant.categories), ("item_drift", variant.recommended)):
+        if found is not None and enough:
+            for measure, distance in (("psi", found.drift.psi), ("js", found.drift.js)):
+                if distance is not None:
+                    add(f"{prefix}_distance", [*arm, measure], distance.value)
+                    add(f"{prefix}_threshold", [*arm, measure], distance.threshold)
 
 
 def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary) -> None:

@@ -29,7 +29,7 @@ from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, Keys
 from monitor.store.records import Commit, Position, Sent, State, Status, encode_progress, positions_of
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
 _PAIR: Final = 2

@@ -185,10 +185,15 @@ class TestDay:
     def test_the_first_days_are_the_reference_and_never_judged(self) -> None:
         """Today is not over, the reference does not differ from itself."""
         days = {3: {"a": 50, "b": 50}, 4: {"a": 50, "b": 50}, 5: {"a": 5, "b": 95}, 6: {"a": 1}}
-        assert [
-            day_drift(days, today, 2, responses_per_student=1.0, alpha=0.01) is not None for today in range(3, 9)
-        ] == [False, False, False, True, True, False]
-        found = day_drift(days, 6, 2, responses_per_student=1.0, alpha=0.01)
+        assert [day_drift(days, today, 2, alike=1.0, alpha=0.01) is not None for today in range(3, 9)] == [
+            False,
+            False,
+            False,
+            True,
+            True,
+            False,
+        ]
+        found = day_drift(days, 6, 2, alike=1.0, alpha=0.01)
         assert found is not None
         assert (found.day, found.reference) == (5, {"a": 100, "b": 100})
         assert found.drift.js is not None
@@ -196,7 +201,7 @@ class TestDay:
 
     def test_counts_may_be_given(self) -> None:
         """From another year, say; then every day is judged."""
-        found = day_drift({3: {"a": 50}}, 4, {"a": 5, "b": 5}, responses_per_student=1.0, alpha=0.01)
+        found = day_drift({3: {"a": 50}}, 4, {"a": 5, "b": 5}, alike=1.0, alpha=0.01)
         assert found is not None
         assert found.drift == drift({"a": 50}, {"a": 5, "b": 5}, alpha=0.01)
 
@@ -209,14 +214,14 @@ class TestDay:
                 dict(zip("abcd", (10 * chance.multinomial(40, [0.25] * 4)).tolist(), strict=True)) for _ in range(2)
             )
             for per_student in alarms:
-                found = day_drift({1: reference, 2: day}, 3, 1, responses_per_student=per_student, alpha=0.05)
+                found = day_drift({1: reference, 2: day}, 3, 1, alike=per_student, alpha=0.05)
                 assert found is not None
                 assert found.drift.psi is not None
                 alarms[per_student] += found.drift.psi.exceeded
         assert alarms[10.0] <= 8
         assert alarms[1.0] >= 30
 
-    def test_fewer_than_one_response_per_student_is_refused(self) -> None:
+    def test_fewer_than_one_observation_that_is_alike_is_refused(self) -> None:
         """It would make observations out of nothing."""
         with pytest.raises(ValueError, match="expected at least 1"):
-            day_drift({}, 3, 1, responses_per_student=0.5, alpha=0.05)
+            day_drift({}, 3, 1, alike=0.5, alpha=0.05)
