@@ -11,6 +11,7 @@ from typing import Any, Final
 from monitor.attribution import DAY_MS
 from monitor.drift import DayDrift
 from monitor.items import Entry
+from monitor.items.stored import Coverage
 from monitor.traffic import Flow
 from monitor.verdicts import Judgement
 
@@ -109,6 +110,8 @@ class VariantSummary:
     """None where no categories are declared, or a day or its reference is missing."""
     recommended: DayDrift | None = None
     """The items shown, by cell; None where a day or its reference is missing."""
+    coverage: Coverage | None = None
+    """None where items are not counted, or are too many, or nobody asked."""
 
     @property
     def rated_share(self) -> float | None:
@@ -207,6 +210,7 @@ def _variant_json(variant: VariantSummary, recent: int) -> dict[str, Any]:
         **({} if variant.traffic is None else {"traffic": variant.traffic.to_json(others=recent)}),
         **({} if variant.categories is None else {"categories": _categories_json(variant.categories)}),
         **({} if variant.recommended is None else {"recommended": _recommended_json(variant.recommended)}),
+        **({} if variant.coverage is None else {"coverage": _coverage_json(variant.coverage)}),
         "metrics": {name: _metric_json(metric) for name, metric in variant.metrics.items()},
     }
 
@@ -230,6 +234,10 @@ def _recommended_json(found: DayDrift) -> dict[str, Any]:
         "items_per_student": found.alike,
         "drift": found.drift.to_json(),
     }
+
+
+def _coverage_json(found: Coverage) -> dict[str, Any]:
+    return {"since": iso(found.since_ms), "items": found.items, "share": found.share}
 
 
 def _metric_json(metric: MetricSummary) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from monitor.drift import DayDrift
 from monitor.inference import State, Verdict
+from monitor.items.stored import Coverage
 from monitor.summary import ExperimentSummary, VariantSummary
 from monitor.traffic import LATENCY_BOUNDS_MS
 
@@ -99,6 +100,7 @@ def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) ->
         row("last event", "traffic", lambda each: age(each.last_event_at_ms, now_ms)),
         row("last response", "traffic", lambda each: age(each.last_response_at_ms, now_ms)),
         *_traffic_rows(variants),
+        *_coverage_row([variant.coverage for variant in variants]),
         *_drift_row("category drift", [variant.categories for variant in variants]),
         *_drift_row("item drift", [variant.recommended for variant in variants]),
     ]
@@ -130,6 +132,15 @@ def _traffic_rows(variants: list[VariantSummary]) -> list[Row]:
             seconds = tuple(_seconds(each.recent.latency_s(part)) for each in recent)
             table.append(Row(f"latency p{part * 100:.0f}", seconds, tuple(known), "traffic"))
     return table
+
+
+def _coverage_row(found: list[Coverage | None]) -> list[Row]:
+    """Return how many different items were shown, where they are counted."""
+    if not any(found):
+        return []
+    values = tuple(ABSENT if each is None else count(each.items) for each in found)
+    details = tuple("" if each is None or each.share is None else f"{share(each.share)} of all" for each in found)
+    return [Row("different items", values, details, "traffic")]
 
 
 def _drift_row(label: str, drifts: list[DayDrift | None]) -> list[Row]:

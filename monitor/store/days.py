@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -71,11 +70,14 @@ class DayReader:
             names = (*sorted(experiment.categories), OTHER, NONE)
             counts = {day: _counts(names, record[FIRST_CATEGORY:]) for day, record in days.items()}
             alike = _rounded(used.responses_per_student)
-            categories = day_drift(counts, today, experiment.drift.reference, alike=alike, alpha=alpha)
+            categories = day_drift(counts, today, experiment.drift.reference, alpha=alpha, alike=alike)
         reference = self._items_reference(experiment)
         counts = {day: _counts(_CELLS, record[FIRST_CELL:FIRST_CATEGORY]) for day, record in days.items()}
-        alike = _rounded(used.responses_per_student * _items_per_answer(days, today, reference))
-        return Drifts(categories, day_drift(counts, today, reference, alike=alike, alpha=alpha))
+        together = _items_per_answer(days, today, reference)
+        alike = _rounded(used.responses_per_student * together)
+        return Drifts(
+            categories, day_drift(counts, today, reference, alpha=alpha, alike=alike, together=ceil(together))
+        )
 
     def _items_reference(self, experiment: ExperimentSettings) -> int | Counts:
         """Return a number of days, or how often items were shown by cell."""
@@ -85,7 +87,7 @@ class DayReader:
         known = self._references.get(experiment.name)
         if known is None:
             identities = Identities(stored_hash_key(self._store, self._settings))
-            counts = Counter[str]()
+            counts = dict.fromkeys(_CELLS, 0)
             for item, shown in given.items():
                 counts[_CELLS[cell_of(identities.item(item), 0)]] += shown
             known = self._references[experiment.name] = counts

@@ -21,8 +21,10 @@ from monitor.config import ExperimentSettings, Settings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
 from monitor.inference import design_effect, live_rated_shares, live_sums
+from monitor.items.stored import Coverage
 from monitor.store.buckets import Buckets, Memory, Place
 from monitor.store.connection import unavailable
+from monitor.store.coverage import CoverageReader
 from monitor.store.days import DayReader, Drifts, Used
 from monitor.store.history import History
 from monitor.store.items import ItemReader
@@ -88,6 +90,11 @@ class Reader:
         self._clock = clock
         self._layouts = {each.name: Layout.of(each) for each in settings.experiments}
         self._days = DayReader(store, settings)
+        self._coverage = {
+            each.name: CoverageReader(store, each, numbers[each.name])
+            for each in settings.experiments
+            if each.items is not None
+        }
         self._memory: Memory | None = None
 
     @property
@@ -145,6 +152,7 @@ class Reader:
             for each in self._settings.experiments
             if each.items is not None and as_of_ms is None
         }
+        coverage = self._coverages(arms, runs) if as_of_ms is None else {}
         self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
@@ -155,6 +163,7 @@ class Reader:
                     traffic=traffic[arm.number, arm.variant],
                     categories=drifts[arm.number, arm.variant].categories,
                     recommended=drifts[arm.number, arm.variant].items,
+                    coverage=coverage.get((arm.number, arm.variant)),
                 )
                 for arm in own
             }
@@ -266,6 +275,17 @@ class Reader:
             per_student = sums.count_squares / sums.count if sums.count else 1.0
             used.append(Used(arm.experiment, arm.number, arm.variant, max(per_student, 1.0)))
         return self._days.drifts(used, until_ms // DAY_MS)
+
+    def _coverages(self, arms: Sequence[_Arm], runs: tuple[str, ...]) -> Mapping[tuple[int, int], Coverage]:
+        """Return how much each variant has shown, where items are counted."""
+        newest: dict[str, int] = {}
+        for arm in arms:
+            newest[arm.experiment.name] = max(newest.get(arm.experiment.name, 0), arm.last_response_ms or 0)
+        found: dict[tuple[int, int], Coverage] = {}
+        for name, each in self._coverage.items():
+            if newest[name]:
+                found |= each.coverage(newest[name], runs)
+        return found
 
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""

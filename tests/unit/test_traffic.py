@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.drift import day_drift
 from monitor.export.presentation import rows
 from monitor.identity import Identities
+from monitor.items.stored import Coverage
 from monitor.summary import TrafficSummary, VariantSummary
 from monitor.traffic import FIRST_CELL, ITEM_CELLS, LATENCY_BOUNDS_MS, TRAFFIC_WIDTH, Flow, Traffic, cell_of, day_width
 from tests.unit.test_export import CONTROL, NOTHING, SUMMARY, _exposed
@@ -136,3 +138,37 @@ class TestOutputs:
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": _with(_flow((80_000, False)))})
         found = {row.label: row for row in rows(experiment, 0)}
         assert found["latency p50"].values == ("> 60\u202fs",)
+
+    def test_what_is_recommended_is_told_everywhere(self) -> None:
+        """Distances and thresholds, different items and their share: JSON, metrics, table."""
+        found = day_drift({0: {"a": 90, "b": 10}, 1: {"a": 10, "b": 90}}, 2, 1, alpha=0.05, alike=2.0)
+        assert found is not None
+        control = replace(CONTROL, recommended=found, coverage=Coverage(5 * HOUR, 1200, 0.6))
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": control})
+        told = experiment.to_json()["variants"]["control"]
+        assert told["coverage"] == {"since": "1970-01-01T05:00:00.000Z", "items": 1200, "share": 0.6}
+        recommended = told["recommended"]
+        assert {name: recommended[name] for name in ("day", "shown", "reference", "items_per_student")} == {
+            "day": "1970-01-02", "shown": 100, "reference": 100, "items_per_student": 2.0
+        }  # fmt: skip
+        assert recommended["drift"]["js"]["exceeded"]
+        assert "categories" not in told
+        summary = replace(SUMMARY, experiments={"e": experiment})
+        lines = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in _exposed(summary)}
+        arm = 'experiment="ranker-v2"'
+        assert found.drift.psi is not None
+        assert found.drift.js is not None
+        for measure, distance in (("psi", found.drift.psi), ("js", found.drift.js)):
+            labels = f'{{{arm},measure="{measure}",variant="control"}}'
+            assert lines[f"abmonitor_item_drift_distance{labels}"] == distance.value
+            assert lines[f"abmonitor_item_drift_threshold{labels}"] == distance.threshold
+        assert lines[f'abmonitor_shown_items{{{arm},variant="control"}}'] == 1200
+        assert lines[f'abmonitor_catalogue_coverage{{{arm},variant="control"}}'] == 0.6
+        assert not [line for line in _exposed(summary, least=121) if "item_drift" in line]
+        shown = {row.label: row for row in rows(experiment, 0)}
+        assert (shown["item drift"].values, shown["item drift"].details) == (
+            (f"{found.drift.js.value:.3f}",),
+            ("changed",),
+        )
+        assert shown["different items"].details == ("60.0\u202f% of all",)
+        assert "category drift" not in shown
