@@ -228,7 +228,7 @@ def notes(experiment: ExperimentSummary) -> list[str]:
     found += _parts(experiment)
     if any(variant.traffic is not None for variant in experiment.variants.values()):
         found.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
-    if any(variant.recommended is not None for variant in experiment.variants.values()):
+    if any((variant.categories or variant.recommended) is not None for variant in experiment.variants.values()):
         found.append("Drift: Jensen-Shannon distance of the last whole UTC day from the reference.")
     found.append(
         "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
