@@ -405,6 +405,7 @@ def board() -> JSON:
             ("Decision", decision_panels()),
             ("Traffic and responsiveness", traffic.panels(arms, colors)),
             ("Categories", [*traffic.category_panels(arms, colors), traffic.attention()]),
+            ("Items", traffic.item_panels(arms, colors)),
             ("Students, feedback and traffic", evidence()),
         ],
         marks=[boards.alerts(EXPERIMENT), *boards.milestones(EXPERIMENT)],

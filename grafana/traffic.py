@@ -92,8 +92,8 @@ def category_panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> lis
             " changed: see “category-drift” in the runbook. A step at midnight is a new day. Empty where no categories"
             " are declared.",
             [
-                *arms(_drift("distance")),
-                *arms(_drift("threshold"), "threshold", legend="{{variant}}, threshold"),
+                *arms(_drift("drift_distance")),
+                *arms(_drift("drift_threshold"), "threshold", legend="{{variant}}, threshold"),
             ],
             unit="short",
             decimals=3,
@@ -112,6 +112,50 @@ def category_panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> lis
             minimum=0,
             size=(12, 8),
             overrides=(dashed("A, control"),),
+        ),
+    ]
+
+
+def item_panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> list[JSON]:
+    """Return the panels of what is recommended; the last two are empty where `items` are not counted."""
+    return [
+        graph(
+            "Recommended items: distance from the reference",
+            "Jensen-Shannon distance between the items shown on the last whole UTC day and those of the reference (by"
+            " default the experiment's first seven days), counted in 64 groups of items, and dashed what chance alone"
+            " exceeds about once in as many days as alpha says. Above its dashed line a variant recommends something"
+            " else than it did: see “item-drift” in the runbook. A step at midnight is a new day.",
+            [
+                *arms(_drift("item_drift_distance")),
+                *arms(_drift("item_drift_threshold"), "threshold", legend="{{variant}}, threshold"),
+            ],
+            unit="short",
+            decimals=3,
+            minimum=0,
+            size=(12, 8),
+            overrides=(*overrides("A", "threshold"), dashed("threshold"), dashed("threshold, control")),
+        ),
+        graph(
+            "Different items shown",
+            "How many different items a variant has shown over the horizon of `items`, up to an hour ago. If it sinks,"
+            " the variant answers everything with the same few. Empty where `items` are not counted.",
+            arms(f"max by (variant) (abmonitor_shown_items{_SELECTOR})"),
+            unit="short",
+            decimals=0,
+            minimum=0,
+            size=(6, 8),
+            overrides=overrides(),
+        ),
+        graph(
+            "Coverage of the catalogue",
+            "Share of the catalogue that a variant has shown over the same time. What is never shown is never rated, so"
+            " no mean knows whether it is good. Empty where no `catalogue` is given.",
+            arms(f"max by (variant) (abmonitor_catalogue_coverage{_SELECTOR})"),
+            unit="percentunit",
+            decimals=1,
+            minimum=0,
+            size=(6, 8),
+            overrides=overrides(),
         ),
     ]
 
@@ -135,4 +179,4 @@ def attention() -> JSON:
 
 
 def _drift(what: str) -> str:
-    return f'max by (variant) (abmonitor_drift_{what}{{experiment="$experiment", measure="js"}})'
+    return f'max by (variant) (abmonitor_{what}{{experiment="$experiment", measure="js"}})'

@@ -96,7 +96,8 @@ def _settings(scenario: Scenario, directory: Path, port: int) -> Settings:
     path.write_text(default_config(scenario))
     settings = load_settings(path, {})
     store = replace(settings.store, url=f"embedded:{directory / 'store'}")
-    experiments = tuple(replace(each, items=ItemSettings(_ITEM_DAYS)) for each in settings.experiments)
+    items = ItemSettings(_ITEM_DAYS, catalogue=frozenset(f"v-{video}" for video in range(scenario.catalogue)))
+    experiments = tuple(replace(each, items=items) for each in settings.experiments)
     return replace(settings, experiments=experiments, store=store, http=replace(settings.http, port=port))
 
 

@@ -22,13 +22,30 @@ The draws start from a fixed seed and the cells are sorted by name, so the resul
 It is right for observations that are independent and a threshold that is looked at once. Count students, not their
 responses; and whoever looks every day at α = 0.01 is called for nothing about every hundredth day.
 
-References: Jeffreys, "An invariant form for the prior probability in estimation problems", Proc. R. Soc. A 186, 1946.
-Kullback & Leibler, "On information and sufficiency", Annals of Mathematical Statistics 22(1), 1951. Krichevsky &
-Trofimov, "The performance of universal encoding", IEEE Trans. Inf. Theory 27(2), 1981. Lin, "Divergence measures based
-on the Shannon entropy", IEEE Trans. Inf. Theory 37(1), 1991. Endres & Schindelin, "A new metric for probability
-distributions", IEEE Trans. Inf. Theory 49(7), 2003. Fisher, "The design of experiments", 1935. Davison & Hinkley,
-"Bootstrap methods and their application", 1997, chapter 4 (permutation tests). Yurdakul & Naranjo, "Statistical
-properties of the population stability index", Journal of Risk Model Validation 14(4), 2020.
+Observations may come in groups. If g observations are always the same (a student who asks about nothing else), the
+distances vary as those of n/g observations: only one of them is dealt out. The items of one answer are g different
+ones, each in a cell of its own. A distance then varies like Σ λ_i·χ²_i with one degree of freedom each, where the λ add
+up to what they do for independent items and none is more than g times as large. The far tail is the heaviest where a
+few λ are as large as they may be (Bock et al.; Székely & Bakirov), which is where lists of g cells are always shown
+as a whole: these are dealt out instead, n/g of them over K/g groups of cells. With K = 64 and g = 5 that is 13 groups;
+merely to divide by g would keep all cells, and ask for a PSI three times as large.
+
+Where observations are put together in fewer cells, whichever those are, neither distance of the shares grows: PSI
+before its smoothing and the square of the Jensen-Shannon distance are f-divergences (Ali & Silvey; Csiszár). So a
+change that is seen between cells is one of what is in them, and one within a cell is not seen.
+
+References: Ali & Silvey, "A general class of coefficients of divergence of one distribution from another", J. R. Stat.
+Soc. B 28(1), 1966. Bock, Diaconis, Huffer & Perlman, "Inequalities for linear combinations of gamma random variables",
+Canadian Journal of Statistics 15(4), 1987. Csiszár, "Information-type measures of difference of probability
+distributions and indirect observations", Studia Sci. Math. Hungar. 2, 1967. Jeffreys, "An invariant form for the prior
+probability in estimation problems", Proc. R. Soc. A 186, 1946. Kullback & Leibler, "On information and sufficiency",
+Annals of Mathematical Statistics 22(1), 1951. Krichevsky & Trofimov, "The performance of universal encoding", IEEE
+Trans. Inf. Theory 27(2), 1981. Lin, "Divergence measures based on the Shannon entropy", IEEE Trans. Inf. Theory 37(1),
+1991. Endres & Schindelin, "A new metric for probability distributions", IEEE Trans. Inf. Theory 49(7), 2003. Fisher,
+"The design of experiments", 1935. Davison & Hinkley, "Bootstrap methods and their application", 1997, chapter 4
+(permutation tests). Székely & Bakirov, "Extremal probabilities for Gaussian quadratic forms", Probability Theory and
+Related Fields 126(2), 2003. Yurdakul & Naranjo, "Statistical properties of the population stability index", Journal of
+Risk Model Validation 14(4), 2020.
 """
 
 from __future__ import annotations
@@ -45,6 +62,7 @@ from numpy.typing import NDArray
 
 Counts: TypeAlias = Mapping[str, int]
 """Cell (a category, an item) → observations."""
+_Cells: TypeAlias = tuple[tuple[str, int], ...]
 _Table: TypeAlias = NDArray[np.float64]
 
 SMALLEST_ALPHA: Final = 1 / 2000
@@ -114,31 +132,53 @@ def js_distance(counts: Counts, reference: Counts) -> float | None:
     return _distance(_js, counts, reference)
 
 
-def drift(counts: Counts, reference: Counts, *, alpha: float = 0.01, draws: int = DRAWS, seed: int = 0) -> Drift:
+def drift(
+    counts: Counts,
+    reference: Counts,
+    *,
+    alpha: float = 0.01,
+    draws: int = DRAWS,
+    seed: int = 0,
+    alike: float = 1.0,
+    together: int = 1,
+) -> Drift:
     """Return both distances with their thresholds; the observations are dealt out `draws` times, starting from `seed`.
 
-    p = (1 + number of draws at least as far)/(draws + 1): never 0, and right in finite samples (Davison & Hinkley 1997,
+    So many observations are `alike`, and only one of them is dealt; so many cells go `together` (see above). p = (1 +
+    number of draws at least as far)/(draws + 1): never 0, and right in finite samples (Davison & Hinkley 1997,
     chapter 4). Takes draws × cells steps, so rare items are best counted together first. ValueError: a count that is
-    negative, 10⁹ observations or more, an alpha outside (0, 1), so few draws that no p could be as small as alpha.
+    negative, 10⁹ observations or more, an alpha outside (0, 1), so few draws that no p could be as small as alpha,
+    fewer than one that is alike or together.
     """
     if not 0 < alpha < 1:
         raise ValueError(f"alpha is {alpha!r}, expected a level between 0 and 1")
+    if alike < 1 or together < 1:
+        raise ValueError(f"{alike!r} observations alike, {together!r} cells together, expected at least 1")
     above = math.floor(alpha * (draws + 1) * (1 + 1e-12))
     if above < 1:
         raise ValueError(f"draws is {draws!r}, expected at least {math.ceil(1 / alpha) - 1} for alpha {alpha:g}")
-    table = _table(counts, reference)
-    n, m = (int(total) for total in table.sum(axis=1))
+    table = _table(counts, reference) / alike
+    dealt = np.array([_whole(side) for side in np.add.reduceat(table, np.arange(0, table.shape[1], together), axis=1)])
+    n, m = (int(total) for total in dealt.sum(axis=1))
     found: list[Distance | None] = [None, None]
     if n + m >= _MOST:
         raise ValueError(f"{n} and {m} observations, expected fewer than 10⁹ together")
     if n and m:
-        null = _null(table.sum(axis=0), n, draws, seed)
-        for at, measure in enumerate((_psi, _js)):
-            value, drawn = float(measure(table[:1], table[1:])[0]), null[at]
+        null = _null(dealt.sum(axis=0), n, draws, seed)
+        values = _psi(table[:1], table[1:], _PSEUDO / together), _js(table[:1], table[1:])
+        for at, (value, drawn) in enumerate(zip(map(float, (each[0] for each in values)), null, strict=True)):
             p = (1 + int(np.count_nonzero(drawn >= value))) / (draws + 1)
             threshold = float(np.partition(drawn, draws - above)[draws - above])
             found[at] = Distance(value, threshold, p, value > threshold)
     return Drift(n, m, table.shape[1], alpha, draws, psi=found[0], js=found[1])
+
+
+def _whole(parts: _Table) -> _Table:
+    """Return whole numbers that add up to the rounded sum: by largest remainders, then by place."""
+    whole = np.floor(parts)
+    more = np.argsort(whole - parts, kind="stable")[: round(float(parts.sum())) - int(whole.sum())]
+    whole[more] += 1
+    return whole
 
 
 def _null(both: _Table, n: int, draws: int, seed: int) -> _Table:
@@ -152,9 +192,9 @@ def _null(both: _Table, n: int, draws: int, seed: int) -> _Table:
     return np.concatenate(parts, axis=1)
 
 
-def _psi(one: _Table, other: _Table) -> _Table:
-    """Return the distances of pairs of rows (both: pairs × cells)."""
-    p, q = (_shares(side + _PSEUDO) for side in (one, other))
+def _psi(one: _Table, other: _Table, pseudo: float = _PSEUDO) -> _Table:
+    """Return the distances of pairs of rows (both: pairs × cells), with so many observations more in every cell."""
+    p, q = (_shares(side + pseudo) for side in (one, other))
     distances: _Table = np.sum((p - q) * np.log(p / q), axis=1)
     return distances.round(_DIGITS)
 
@@ -197,36 +237,41 @@ class DayDrift:
 
     day: int
     counts: Counts
-    """Responses of that day by category."""
+    """Responses of that day by category, or items shown by cell."""
     reference: Counts
-    responses_per_student: float
-    """By which both were divided before they were compared."""
+    alike: float
+    """Observations taken as one: by how many both were divided before they were compared."""
     drift: Drift
 
 
 def day_drift(
-    days: Mapping[int, Counts], today: int, reference: int | Counts, *, responses_per_student: float, alpha: float
+    days: Mapping[int, Counts],
+    today: int,
+    reference: int | Counts,
+    *,
+    alpha: float,
+    alike: float,
+    together: int = 1,
 ) -> DayDrift | None:
     """Return the drift of the last whole day before `today`; None where it, or what it is compared with, is missing.
 
     `reference` is a number of days, the first ones that there are, or counts. A day is looked at once it is over:
     whoever looks at every minute of it looks many times.
 
-    Responses of one student are alike, so counts are divided by `responses_per_student` before they are
-    dealt out: as many independent observations are left as there would be if students always asked the same.
-    That is the most careful assumption. For clusters of different size it is Σm²/Σm and not the mean (Kish, "Survey
-    sampling", 1965, section 8.2: the design effect 1 + (m − 1)ρ at ρ = 1). ValueError: fewer than one.
+    Responses of one student are alike, and so are the items of one response, so counts are divided by how many
+    observations are `alike` before they are dealt out: as many independent ones are left as there would be if students
+    always asked, and got, the same. That is the most careful assumption. For clusters of different size m it is Σm²/Σm
+    and not the mean (Kish, "Survey sampling", 1965, section 8.2: the design effect 1 + (m − 1)ρ at ρ = 1), for clusters
+    of clusters the product. ValueError as `drift`.
 
-    >>> found = day_drift({1: {"a": 80, "b": 20}, 8: {"a": 20, "b": 80}}, 9, 7, responses_per_student=2.0, alpha=0.01)
+    >>> found = day_drift({1: {"a": 80, "b": 20}, 8: {"a": 20, "b": 80}}, 9, 7, alike=2.0, alpha=0.01)
     >>> found.drift.observations, found.drift.psi.exceeded
     (50, True)
     """
-    if responses_per_student < 1:
-        raise ValueError(f"{responses_per_student!r} responses per student, expected at least 1")
     day = today - 1
     counts = days.get(day, {})
     if isinstance(reference, int):
-        first = min((each for each, held in days.items() if any(held.values())), default=today)
+        first = min(days, default=today)
         if day < first + reference:
             return None
         total = Counter[str]()
@@ -236,20 +281,12 @@ def day_drift(
     if not any(counts.values()) or not any(reference.values()):
         return None
     everything = sum(counts.values()) + sum(reference.values())
-    divisor = max(responses_per_student, everything / (_MOST // 2))
-    thinned = [_thinned(side, divisor) for side in (counts, reference)]
-    return DayDrift(day, counts, reference, responses_per_student, _remembered(*thinned, alpha))
-
-
-def _thinned(counts: Counts, divisor: float) -> tuple[tuple[str, int], ...]:
-    """Return the counts divided, as whole numbers that add up to the divided sum: by largest remainders, then names."""
-    parts = {cell: n / divisor for cell, n in sorted(counts.items())}
-    left = round(sum(parts.values())) - sum(math.floor(part) for part in parts.values())
-    more = set(sorted(parts, key=lambda cell: math.floor(parts[cell]) - parts[cell])[:left])
-    return tuple((cell, math.floor(part) + (cell in more)) for cell, part in parts.items())
+    divisor = max(alike, everything / (_MOST // 2))
+    sides = [tuple(sorted(side.items())) for side in (counts, reference)]
+    return DayDrift(day, counts, reference, alike, _remembered(sides[0], sides[1], alpha, divisor, together))
 
 
 @lru_cache(maxsize=1024)
-def _remembered(counts: tuple[tuple[str, int], ...], reference: tuple[tuple[str, int], ...], alpha: float) -> Drift:
+def _remembered(counts: _Cells, reference: _Cells, alpha: float, alike: float, together: int) -> Drift:
     """Return the drift of sorted counts; every scrape asks for those of the same day."""
-    return drift(dict(counts), dict(reference), alpha=alpha)
+    return drift(dict(counts), dict(reference), alpha=alpha, alike=alike, together=together)

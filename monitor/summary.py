@@ -11,6 +11,7 @@ from typing import Any, Final
 from monitor.attribution import DAY_MS
 from monitor.drift import DayDrift
 from monitor.items import Entry
+from monitor.items.stored import Coverage
 from monitor.traffic import Flow
 from monitor.verdicts import Judgement
 
@@ -107,6 +108,10 @@ class VariantSummary:
     """None where nobody asked for it."""
     categories: DayDrift | None = None
     """None where no categories are declared, or a day or its reference is missing."""
+    recommended: DayDrift | None = None
+    """The items shown, by cell; None where a day or its reference is missing."""
+    coverage: Coverage | None = None
+    """None where items are not counted, or are too many, or nobody asked."""
 
     @property
     def rated_share(self) -> float | None:
@@ -204,6 +209,8 @@ def _variant_json(variant: VariantSummary, recent: int) -> dict[str, Any]:
         "last_event_at": None if variant.last_event_at_ms is None else iso(variant.last_event_at_ms),
         **({} if variant.traffic is None else {"traffic": variant.traffic.to_json(others=recent)}),
         **({} if variant.categories is None else {"categories": _categories_json(variant.categories)}),
+        **({} if variant.recommended is None else {"recommended": _recommended_json(variant.recommended)}),
+        **({} if variant.coverage is None else {"coverage": _coverage_json(variant.coverage)}),
         "metrics": {name: _metric_json(metric) for name, metric in variant.metrics.items()},
     }
 
@@ -213,9 +220,24 @@ def _categories_json(found: DayDrift) -> dict[str, Any]:
         "day": iso(found.day * DAY_MS)[:10],
         "counts": dict(found.counts),
         "reference": dict(found.reference),
-        "responses_per_student": found.responses_per_student,
+        "responses_per_student": found.alike,
         "drift": found.drift.to_json(),
     }
+
+
+def _recommended_json(found: DayDrift) -> dict[str, Any]:
+    """Return what is compared of the items; how often each cell's were shown would tell nobody anything."""
+    return {
+        "day": iso(found.day * DAY_MS)[:10],
+        "shown": sum(found.counts.values()),
+        "reference": sum(found.reference.values()),
+        "items_per_student": found.alike,
+        "drift": found.drift.to_json(),
+    }
+
+
+def _coverage_json(found: Coverage) -> dict[str, Any]:
+    return {"since": iso(found.since_ms), "items": found.items, "share": found.share}
 
 
 def _metric_json(metric: MetricSummary) -> dict[str, Any]:

@@ -1,10 +1,13 @@
-"""How much a variant is used and how it answers: responses, empty ones, latencies by the hour, categories by the day.
+"""How much a variant is used and how it answers: traffic and latencies by the hour, items and categories by the day.
 
 Every integer is a sum over responses of a function of one response, as in `monitor.aggregates`: what was added is taken
 away by adding it once more with the sign −1. Compiled (deploy/native.py).
 
 A quantile of latencies is read from the histogram as Prometheus' `histogram_quantile` does: latencies are taken to be
 spread evenly within a bucket, and one in the last, open bucket is given as its lower bound.
+
+Items are counted in cells, chosen by the items' keyed hashes: as many items as there may be, a day takes the same few
+bytes, and what is counted is exact.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from monitor.attribution import DAY_MS
+from monitor.identity import ITEM_BYTES
 from monitor.tally import CELL_BITS, Record, record_in
 
 HOUR_MS: Final = 3_600_000
@@ -28,41 +32,55 @@ _FIRST_BUCKET: Final = 3
 TRAFFIC_WIDTH: Final = _FIRST_BUCKET + len(LATENCY_BOUNDS_MS) + 1
 """[responses, empty ones, Σ latency in ms, responses by latency …]; who gives no latency is in no bucket."""
 
+ITEM_CELLS: Final = 64
+"""A power of two: the low bits of the last byte of an item's hash say in which cell it is counted."""
+FIRST_CELL: Final = 2
+FIRST_CATEGORY: Final = FIRST_CELL + ITEM_CELLS
+"""Places in a day's record: [responses, Σ items of a response², items shown by cell …, responses by category …]."""
+
 
 @final
 class Traffic:
     """The sums of one experiment; `categories` is the number of those declared, 0 for none to be counted."""
 
-    __slots__ = ("_categories", "days", "hours")
+    __slots__ = ("_categories", "_day_width", "days", "hours")
 
     def __init__(self, categories: int) -> None:
         """Begin with nothing."""
         self._categories: i64 = categories
+        self._day_width: i64 = day_width(categories)
         self.hours: dict[int, Record] = {}
         """Cell of a variant and an hour since 1970 → record of `TRAFFIC_WIDTH`."""
         self.days: dict[int, Record] = {}
-        """Cell of a variant and a UTC day → responses by category: the declared ones, others, none."""
+        """Cell of a variant and a UTC day → record; its last places are the declared categories, others, none."""
 
     def add(
         self,
         sign: i64,
         variant: i64,
         timestamp_ms: i64,
-        empty: bool,  # noqa: FBT001
+        items: bytes,
         latency_ms: i64,
         category: i64,
     ) -> None:
-        """Add a response, or take it away; a latency or a category below 0 is not known."""
+        """Add a response with the hashes of its items, or take it away; an unknown latency or category is below 0."""
         record = record_in(self.hours, variant << CELL_BITS | timestamp_ms // HOUR_MS, TRAFFIC_WIDTH)
         record[0] += sign
-        if empty:
+        if not items:
             record[1] += sign
         if latency_ms >= 0:
             record[2] += sign * latency_ms
             record[_FIRST_BUCKET + i64(bisect_left(LATENCY_BOUNDS_MS, latency_ms))] += sign
+        day = record_in(self.days, variant << CELL_BITS | timestamp_ms // DAY_MS, self._day_width)
+        day[0] += sign
+        shown = i64(len(items)) // ITEM_BYTES
+        day[1] += sign * shown * shown
+        at: i64 = 0
+        while at < shown:
+            day[FIRST_CELL + cell_of(items, at)] += sign
+            at += 1
         if self._categories > 0:
-            place = category if category >= 0 else self._categories + 1
-            record_in(self.days, variant << CELL_BITS | timestamp_ms // DAY_MS, self._categories + 2)[place] += sign
+            day[FIRST_CATEGORY + (category if category >= 0 else self._categories + 1)] += sign
 
     def everything(self) -> dict[int, Record]:
         """Return the sums over all hours, by variant."""
@@ -74,6 +92,16 @@ class Traffic:
                 total[at] += record[at]
                 at += 1
         return found
+
+
+def day_width(categories: int) -> int:
+    """Return the integers of a day's record with so many declared categories."""
+    return FIRST_CATEGORY + (categories + 2 if categories else 0)
+
+
+def cell_of(items: bytes, place: i64) -> i64:
+    """Return the cell of an item, from 0 on, by its place in a list of hashes."""
+    return i64(items[(place + 1) * ITEM_BYTES - 1]) & (ITEM_CELLS - 1)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Alerts about how variants answer: with nothing, or late.
+"""Alerts about how variants answer: with nothing, late, or otherwise than they did.
 
-Both compare a variant with the control of the same hours and, because the control may be ill as well, with its own day
-before. They are about the bot, not about what students think of it.
+The first two compare a variant with the control of the same hours and, because the control may be ill as well, with
+its own day before. They are about the bot, not about what students think of it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,19 @@ def _of_control(series: str) -> str:
           and on (experiment, variant)
           {CONTROL}
         )
+    """
+
+
+def _drifted(series: str) -> str:
+    """Return the variants of which both distances pass their thresholds: they err on different sides in rare cells."""
+    return f"""
+        min by (experiment, variant) (
+          max by (experiment, variant, measure) (abmonitor_{series}_distance)
+          > bool
+          max by (experiment, variant, measure) (abmonitor_{series}_threshold)
+        ) == 1
+        and on (experiment)
+        (time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)
     """
 
 
@@ -133,22 +146,29 @@ ALERTS: Final = (
         concern="category-drift",
         severity="warning",
         team="product",
-        # Both distances have to say so: they err on different sides where categories are rare.
-        expr="""
-        min by (experiment, variant) (
-          max by (experiment, variant, measure) (abmonitor_drift_distance)
-          > bool
-          max by (experiment, variant, measure) (abmonitor_drift_threshold)
-        ) == 1
-        and on (experiment)
-        (time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)
-        """,
+        expr=_drifted("drift"),
         pending="10m",
         keep="1h",
         summary="What {{ $labels.variant }} ({{ $labels.experiment }}) answers about has changed",
         description="The categories of the last whole day are further from those of the reference than chance explains,"
         " by both distances. Either students ask something else, or the variant takes their questions for something"
         " else.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    ),
+    Alert(
+        name="AbMonitorItemDrift",
+        concern="item-drift",
+        severity="warning",
+        team="product",
+        expr=_drifted("item_drift"),
+        pending="10m",
+        keep="1h",
+        summary="What {{ $labels.variant }} ({{ $labels.experiment }}) recommends has changed",
+        description="The items shown on the last whole day are further from those of the reference than chance"
+        " explains, by both distances. Either students ask something else, or the variant finds something else for"
+        " them.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
         shown="7d",

@@ -36,7 +36,7 @@ from monitor.store.opening import stored_hash_key
 from monitor.store.rows import decode_record, decode_row, decode_student
 from monitor.summary import iso
 from monitor.tally import Tally
-from monitor.traffic import LATENCY_BOUNDS_MS, Traffic
+from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS, Traffic
 
 _AT_ONCE: Final = 5_000
 _ATTEMPTS: Final = 3
@@ -49,6 +49,7 @@ _PER_METRIC: Final = (
 _TRAFFIC: Final = (
     "responses", "empty ones", "Σ latency (ms)", *(f"up to {bound} ms" for bound in LATENCY_BOUNDS_MS), "slower",
 )  # fmt: skip
+_DAY: Final = ("responses", "Σ items²", *(f"items in cell {cell}" for cell in range(ITEM_CELLS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class _Pass:
                 self._newest_ms[row.arm] = max(self._newest_ms[row.arm], row.timestamp_ms)
                 value = experiment.rules.evaluate(row)
                 tally.add_response(1, variant, row.timestamp_ms, value.rated, value.values)
-                traffic.add(1, variant, row.timestamp_ms, not row.items, row.latency_ms, row.category)
+                traffic.add(1, variant, row.timestamp_ms, row.items, row.latency_ms, row.category)
                 if not row.student:
                     tally.add_anonymous(1, variant, row.timestamp_ms, row.category, value.sums)
                 for kind, reactions in value.kinds:
@@ -245,10 +246,10 @@ class _Pass:
         """Compare the hours and days that are kept and of which all rows are held."""
         number, keys, swept_ms = experiment.number, self._keys, self._swept[experiment.number]
         newest_ms = self._newest(experiment)
-        names = sorted(experiment.settings.categories)
+        categories = [f"category {name}" for name in (*sorted(experiment.settings.categories), OTHER, NONE)]
         for kind, span_ms, index_of, record_of, labels in (
             ("traffic", HOUR_MS, keys.traffic_hours, keys.traffic_hour, _TRAFFIC),
-            ("categories", DAY_MS, keys.category_days, keys.categories, (*names, OTHER, NONE)),
+            ("days", DAY_MS, keys.days, keys.day, (*_DAY, *categories)),
         ):
             oldest = (newest_ms - experiment.settings.retention_ms) // span_ms
             for place in self._places(where, kind, index_of(number, index), record_of(number, index, 0), oldest):

@@ -179,12 +179,19 @@ class ItemSettings:
 
 @dataclass(frozen=True, slots=True)
 class DriftSettings:
-    """What the categories of a day are compared with, read when they are: nothing stored depends on it."""
+    """What the categories and the items of a day are compared with when they are read: nothing stored depends on it."""
 
     reference: int | Mapping[str, int] = 7
     """The first days of the experiment, or responses by category."""
+    items_reference: int | Mapping[str, int] = 7
+    """The first days of the experiment, or how often each item was shown."""
     alpha: float = 0.01
-    """How often a day without a change may alarm, all variants together."""
+    """How often a day without a change may alarm, all variants together; for categories and for items."""
+
+    @property
+    def days(self) -> int:
+        """Return the first days of the experiment that something is compared with."""
+        return max(given for given in (0, self.reference, self.items_reference) if isinstance(given, int))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,20 @@ _EXPERIMENTS: Final = (
         "What chance exceeds on a share alpha of all days",
     ),
     Exported(
+        "abmonitor_item_drift_distance",
+        "gauge",
+        (*_ARM, "measure"),
+        "How far the items recommended on the last whole UTC day are from their reference",
+    ),
+    Exported(
+        "abmonitor_item_drift_threshold",
+        "gauge",
+        (*_ARM, "measure"),
+        "What chance exceeds on a share alpha of all days",
+    ),
+    Exported("abmonitor_shown_items", "gauge", _ARM, "Different items shown over the horizon of `items`"),
+    Exported("abmonitor_catalogue_coverage", "gauge", _ARM, "Share of the catalogue that was shown over that horizon"),
+    Exported(
         "abmonitor_attention_priority",
         "gauge",
         ("experiment", "category"),
@@ -229,14 +243,23 @@ def _add_traffic(add: Add, arm: list[str], variant: VariantSummary, *, enough: b
             add(f"variant_last_{what}_timestamp_seconds", arm, at_ms / 1000)
     if variant.traffic is not None:
         add("empty_responses", arm, variant.traffic.everything.empty)
-    if variant.categories is not None and enough:
+    if variant.coverage is not None:
+        add("shown_items", arm, variant.coverage.items)
+        add("catalogue_coverage", arm, variant.coverage.share)
+    if enough:
+        _add_days(add, arm, variant)
+
+
+def _add_days(add: Add, arm: list[str], variant: VariantSummary) -> None:
+    """Add what the last whole day was like."""
+    if variant.categories is not None:
         for category, count in variant.categories.counts.items():
             add("category_responses", [*arm, category], count)
-        drift = variant.categories.drift
-        for measure, distance in (("psi", drift.psi), ("js", drift.js)):
+    for prefix, found in (("drift", variant.categories), ("item_drift", variant.recommended)):
+        for measure, distance in () if found is None else (("psi", found.drift.psi), ("js", found.drift.js)):
             if distance is not None:
-                add("drift_distance", [*arm, measure], distance.value)
-                add("drift_threshold", [*arm, measure], distance.threshold)
+                add(f"{prefix}_distance", [*arm, measure], distance.value)
+                add(f"{prefix}_threshold", [*arm, measure], distance.threshold)
 
 
 def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary) -> None:

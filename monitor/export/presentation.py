@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from monitor.drift import DayDrift
 from monitor.inference import State, Verdict
+from monitor.items.stored import Coverage
 from monitor.summary import ExperimentSummary, VariantSummary
 from monitor.traffic import LATENCY_BOUNDS_MS
 
@@ -98,7 +100,9 @@ def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) ->
         row("last event", "traffic", lambda each: age(each.last_event_at_ms, now_ms)),
         row("last response", "traffic", lambda each: age(each.last_response_at_ms, now_ms)),
         *_traffic_rows(variants),
-        *_drift_rows(variants),
+        *_coverage_row([variant.coverage for variant in variants]),
+        *_drift_row("category drift", [variant.categories for variant in variants]),
+        *_drift_row("item drift", [variant.recommended for variant in variants]),
     ]
     for kind in sorted({kind for variant in variants for kind in variant.responses_with_feedback}):
         counts = [variant.responses_with_feedback.get(kind, 0) for variant in variants]
@@ -130,14 +134,23 @@ def _traffic_rows(variants: list[VariantSummary]) -> list[Row]:
     return table
 
 
-def _drift_rows(variants: list[VariantSummary]) -> list[Row]:
-    """Return how far the categories of the last whole day are from their reference, where that is known."""
-    found = [None if each.categories is None else each.categories.drift.js for each in variants]
+def _coverage_row(found: list[Coverage | None]) -> list[Row]:
+    """Return how many different items were shown, where they are counted."""
+    if not any(found):
+        return []
+    values = tuple(ABSENT if each is None else count(each.items) for each in found)
+    details = tuple("" if each is None or each.share is None else f"{share(each.share)} of all" for each in found)
+    return [Row("different items", values, details, "traffic")]
+
+
+def _drift_row(label: str, drifts: list[DayDrift | None]) -> list[Row]:
+    """Return how far the last whole day is from its reference, where that is known."""
+    found = [None if each is None else each.drift.js for each in drifts]
     if not any(found):
         return []
     values = tuple(ABSENT if each is None else f"{each.value:.3f}" for each in found)
     details = tuple("" if each is None else "changed" if each.exceeded else f"< {each.threshold:.3f}" for each in found)
-    return [Row("category drift", values, details, "traffic")]
+    return [Row(label, values, details, "traffic")]
 
 
 def _seconds(value: float | None) -> str:
@@ -215,8 +228,8 @@ def notes(experiment: ExperimentSummary) -> list[str]:
     found += _parts(experiment)
     if any(variant.traffic is not None for variant in experiment.variants.values()):
         found.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
-    if any(variant.categories is not None for variant in experiment.variants.values()):
-        found.append("Category drift: Jensen-Shannon distance of the last whole UTC day from the reference.")
+    if any((variant.categories or variant.recommended) is not None for variant in experiment.variants.values()):
+        found.append("Drift: Jensen-Shannon distance of the last whole UTC day from the reference.")
     found.append(
         "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
     )

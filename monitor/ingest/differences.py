@@ -44,8 +44,8 @@ def write_traffic(commit: Commit, keys: Keys, number: int, traffic: Traffic) -> 
             commit.stamps += (keys.traffic_hours(number, variant), hour)
     for cell, record in traffic.days.items():
         variant, day = cell >> CELL_BITS, cell & _PLACE
-        if _write(commit, keys.categories(number, variant, day), record):
-            commit.stamps += (keys.category_days(number, variant), day)
+        if _write(commit, keys.day(number, variant, day), record):
+            commit.stamps += (keys.days(number, variant), day)
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Mapping[int, Record]) -> None:

@@ -257,7 +257,7 @@ class Responses:
         traffic = batch.traffic.get(arm >> 8)
         if traffic is None:
             traffic = batch.traffic[arm >> 8] = self._by_number[arm >> 8].traffic()
-        traffic.add(sign, arm & 255, timestamp_ms, not items, latency_ms, category)
+        traffic.add(sign, arm & 255, timestamp_ms, items, latency_ms, category)
 
     def _count(
         self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, category: int, value: Value

@@ -91,11 +91,9 @@ class Sweeper:
         for decay in settings.decay:
             oldest = oldest_ms // bucket_span_ms(decay)
             drop(keys.chunks(number, variant, decay.name), chunks(decay.name), oldest)
-        hours, days = keys.traffic_hours(number, variant), keys.category_days(number, variant)
+        hours, days = keys.traffic_hours(number, variant), keys.days(number, variant)
         drop(hours, lambda hour: [keys.traffic_hour(number, variant, hour)], oldest_ms // HOUR_MS)
-        reference = settings.drift.reference
-        first = reference if isinstance(reference, int) else 0
-        drop(days, lambda day: [keys.categories(number, variant, day)], oldest_ms // DAY_MS, first)
+        drop(days, lambda day: [keys.day(number, variant, day)], oldest_ms // DAY_MS, settings.drift.days)
 
     def _drop_items(self, experiment: Experiment, newest_ms: int) -> None:
         """Delete the counts of items that are behind their horizon, once they can no longer change."""

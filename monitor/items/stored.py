@@ -49,6 +49,18 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many different items one variant has shown."""
+
+    since_ms: int
+    """The horizon begins there."""
+    items: int
+    """Different ones, of those that are counted by themselves."""
+    share: float | None
+    """Of the catalogue; None without one, or where not all items are counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoredItems:
     """One experiment's items within the horizon that ends with its newest response."""
 

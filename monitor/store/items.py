@@ -54,7 +54,7 @@ class ItemReader:
                     for piece in slices
                     for bucket in range(self._layout.buckets)
                 )
-                for field, count in _fields(shard, wanted):
+                for field, count in fields(shard, wanted):
                     own.setdefault(field[:-1], Counter())[field[-1:]] += int(count)
             found[name] = own
         return {
@@ -83,7 +83,7 @@ class ItemReader:
         for shard in self._store:
             for day in self._places(shard, shard.keys.bad_days(self._number), today - BAD_DAYS, today):
                 wanted = (shard.keys.bad(self._number, day, bucket) for bucket in range(buckets))
-                yield from ((day, field, int(count)) for field, count in _fields(shard, wanted))
+                yield from ((day, field, int(count)) for field, count in fields(shard, wanted))
 
     def names(self, items: Iterable[bytes], newest_ms: int) -> Mapping[bytes, str]:
         """Return the ids of items that were shown within the horizon; `OTHERS` has a name that says so."""
@@ -136,7 +136,7 @@ class ItemReader:
             return sorted(place for place in map(int, shard.client.hkeys(index)) if oldest <= place <= newest)
 
 
-def _fields(shard: RedisStore, names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def fields(shard: RedisStore, names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield (field, number) of the hashes, of all their fields that are not 0."""
     waiting = iter(names)
     for some in _chunks(waiting):

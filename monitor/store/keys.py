@@ -20,7 +20,7 @@ rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its
     g:<e>:<v>               traffic over all time, see `monitor.traffic`
     g:<e>:<v>:<hour>        the same of one hour
     e:<e>:<v>               hash: hour → number of the commit that last changed it
-    v:<e>:<v>:<day>         responses by category
+    v:<e>:<v>:<day>         responses of a UTC day, items shown by cell, responses by category (`monitor.traffic`)
     f:<e>:<v>               hash: day → number of the commit that last changed it
     I:<e>:<v>:<slice>:<n>   hash: item and what is counted of it (`monitor.items.layout`) → whole number; n is a bucket
     J:<e>:<v>               hash: slice → number of the commit that last changed it
@@ -156,10 +156,10 @@ class Keys:
     def traffic_hours(self, experiment: int, variant: int) -> bytes:
         return b"%be:%d:%d" % (self.prefix, experiment, variant)
 
-    def categories(self, experiment: int, variant: int, day: int) -> bytes:
+    def day(self, experiment: int, variant: int, day: int) -> bytes:
         return b"%bv:%d:%d:%d" % (self.prefix, experiment, variant, day)
 
-    def category_days(self, experiment: int, variant: int) -> bytes:
+    def days(self, experiment: int, variant: int) -> bytes:
         return b"%bf:%d:%d" % (self.prefix, experiment, variant)
 
     def items(self, experiment: int, variant: int, piece: int, bucket: int) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 import numpy as np
 
@@ -19,13 +18,14 @@ from monitor.aggregates import (
 from monitor.attribution import DAY_MS
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
-from monitor.drift import SMALLEST_ALPHA, DayDrift, day_drift
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
 from monitor.inference import design_effect, live_rated_shares, live_sums
+from monitor.items.stored import Coverage
 from monitor.store.buckets import Buckets, Memory, Place
-from monitor.store.categories import Categorized, read_categories
 from monitor.store.connection import unavailable
+from monitor.store.coverage import CoverageReader
+from monitor.store.days import DayReader, Drifts, Used
 from monitor.store.history import History
 from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
@@ -89,6 +89,12 @@ class Reader:
         self.numbers = numbers
         self._clock = clock
         self._layouts = {each.name: Layout.of(each) for each in settings.experiments}
+        self._days = DayReader(store, settings)
+        self._coverage = {
+            each.name: CoverageReader(store, each, numbers[each.name])
+            for each in settings.experiments
+            if each.items is not None
+        }
         self._memory: Memory | None = None
 
     @property
@@ -146,6 +152,7 @@ class Reader:
             for each in self._settings.experiments
             if each.items is not None and as_of_ms is None
         }
+        coverage = self._coverages(arms, runs) if as_of_ms is None else {}
         self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
@@ -154,7 +161,9 @@ class Reader:
                 arm.name: replace(
                     self._variant(arm, means),
                     traffic=traffic[arm.number, arm.variant],
-                    categories=drifts.get((arm.number, arm.variant)),
+                    categories=drifts[arm.number, arm.variant].categories,
+                    recommended=drifts[arm.number, arm.variant].items,
+                    coverage=coverage.get((arm.number, arm.variant)),
                 )
                 for arm in own
             }
@@ -258,22 +267,24 @@ class Reader:
             place: TrafficSummary(each.everything, each.recent, since_ms, until_ms) for place, each in flows.items()
         }
 
-    def _drifts(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], DayDrift | None]:
-        """Return how the categories of each variant's last whole day differ from their reference."""
-        today = until_ms // DAY_MS
-        wanted = {(arm.number, arm.variant): arm for arm in arms if arm.experiment.categories and arm.last_response_ms}
-        asked = [Categorized(*place, tuple(sorted(arm.experiment.categories))) for place, arm in wanted.items()]
-        found = {}
-        for place, counted in read_categories(self.store, asked, today).items():
-            settings, sums = wanted[place].experiment, live_rated_shares(wanted[place].units)
-            found[place] = day_drift(
-                counted.days,
-                today,
-                settings.drift.reference,
-                # In eighths, so that a response more does not make another threshold of an old day.
-                responses_per_student=max(ceil(8 * sums.count_squares / sums.count) / 8, 1.0) if sums.count else 1.0,
-                alpha=max(settings.drift.alpha / len(settings.variants), SMALLEST_ALPHA),
-            )
+    def _drifts(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], Drifts]:
+        """Return how each variant's last whole day differs from its references."""
+        used = []
+        for arm in arms:
+            sums = live_rated_shares(arm.units)
+            per_student = sums.count_squares / sums.count if sums.count else 1.0
+            used.append(Used(arm.experiment, arm.number, arm.variant, max(per_student, 1.0)))
+        return self._days.drifts(used, until_ms // DAY_MS)
+
+    def _coverages(self, arms: Sequence[_Arm], runs: tuple[str, ...]) -> Mapping[tuple[int, int], Coverage]:
+        """Return how much each variant has shown, where items are counted."""
+        newest: dict[str, int] = {}
+        for arm in arms:
+            newest[arm.experiment.name] = max(newest.get(arm.experiment.name, 0), arm.last_response_ms or 0)
+        found: dict[tuple[int, int], Coverage] = {}
+        for name, each in self._coverage.items():
+            if newest[name]:
+                found |= each.coverage(newest[name], runs)
         return found
 
     def _check_live(self) -> None:

@@ -14,6 +14,7 @@ from monitor.events import Feedback, Response
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.store import Advance, Commit, Position
+from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
 from tests.integration.test_exactness import _SLOW, Bench
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
@@ -80,9 +81,14 @@ def _delete(pattern: bytes) -> Callable[[Bench], None]:
             "traffic from 2026-01-01T00:00:00.000Z: up to 100 ms",
         ),
         (
-            _increase(lambda b: b.store.keys.categories(b.number, 0, START // 86_400_000), 1),
-            "categories from 2026-01-01T00:00:00.000Z: geometry",
+            _increase(lambda b: b.store.keys.day(b.number, 0, START // 86_400_000), FIRST_CATEGORY + 1),
+            "days from 2026-01-01T00:00:00.000Z: category geometry",
         ),
+        (
+            _increase(lambda b: b.store.keys.day(b.number, 0, START // 86_400_000), FIRST_CELL + 7),
+            "days from 2026-01-01T00:00:00.000Z: items in cell 7",
+        ),
+        (_delete(b"f:*"), "in the index"),
         (_delete(b"e:*"), "in the index"),
         (_delete(b"J:*:0"), "slice 6818 is in the index"),
         (_delete(b"D:*"), "is in the index"),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Layout, join_limbs
 from monitor.config import ExperimentSettings, Settings, StoreSettings
-from monitor.drift import DayDrift
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import Engine
@@ -21,10 +20,11 @@ from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.writer import Writer
 from monitor.service import writer_for
 from monitor.store import Advance, Position, Reader, RedisStore, Shards, open_store
-from monitor.summary import TrafficSummary
+from monitor.summary import VariantSummary
+from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
-from tests.support.oracle import DAY, Judged, category, decayed_mean, judge, latency_ms, students
+from tests.support.oracle import DAY, Judged, category, cells, decayed_mean, judge, latency_ms, students
 from tests.support.streams import EXPERIMENT, HOUR, RICH, arrivals, settings_with, streams
 
 Events = Sequence[Response | Feedback]
@@ -152,19 +152,19 @@ def test_the_summary_is_what_a_straightforward_recomputation_says(
                     measured.decayed[decay.name].mean,
                     measured.decayed[decay.name].effective_count,
                 )
-        _check_traffic(bench, name, found.traffic, found.categories, [each.response for each in own], summary.as_of_ms)
+        _check_traffic(bench, name, found, [each.response for each in own], summary.as_of_ms)
     _check_units(bench, judged)
 
 
 def _check_traffic(
     bench: Bench,
     variant: str,
-    found: TrafficSummary | None,
-    found_day: DayDrift | None,
+    summary: VariantSummary,
     own: Sequence[Response],
     as_of_ms: int,
 ) -> None:
-    """Compare counts, latencies and categories with those of the oracle's responses."""
+    """Compare counts, latencies, items and categories with those of the oracle's responses."""
+    found = summary.traffic
     assert found is not None
     for flow, responses in (
         (found.everything, own),
@@ -177,27 +177,41 @@ def _check_traffic(
             assert count == sum(latency <= bound_s * 1000 for latency in latencies)
     index = sorted(EXPERIMENT.variants).index(variant)
     for day in {each.timestamp_ms // DAY for each in own}:
-        record = np.zeros(len(EXPERIMENT.categories) + 2, dtype=np.int64)
+        record = np.zeros(FIRST_CATEGORY + len(EXPERIMENT.categories) + 2, dtype=np.int64)
         for shard in bench.shards:
-            stored = bench.store.client.get(shard.keys.categories(bench.number, index, day)) or b""
+            stored = bench.store.client.get(shard.keys.day(bench.number, index, day)) or b""
             record[: len(stored) // 8] += np.frombuffer(bytes(stored), dtype=">i8")
-        places = [category(EXPERIMENT, each) for each in own if each.timestamp_ms // DAY == day]
-        assert record.tolist() == [places.count(place) for place in (0, 1, 2, -1)]
-    _check_day(found_day, own, as_of_ms // DAY - 1)
+        that_day = [each for each in own if each.timestamp_ms // DAY == day]
+        places = [category(EXPERIMENT, each) for each in that_day]
+        assert record[0] == len(that_day)
+        assert record[1] == sum(len(each.items) ** 2 for each in that_day)
+        assert record[FIRST_CELL:FIRST_CATEGORY].tolist() == cells(bench.opened.hash_key, that_day)
+        assert record[FIRST_CATEGORY:].tolist() == [places.count(place) for place in (0, 1, 2, -1)]
+    _check_day(bench, summary, own, as_of_ms // DAY - 1)
 
 
-def _check_day(found: DayDrift | None, own: Sequence[Response], day: int) -> None:
+def _check_day(bench: Bench, found: VariantSummary, own: Sequence[Response], day: int) -> None:
     """Compare what is said of the last whole day against the first one with the oracle's responses."""
     names = [*sorted(EXPERIMENT.categories), "other", "none"]
-    days = {each.timestamp_ms // DAY for each in own}
-    if not days or min(days) >= day or day not in days:
-        assert found is None
+    first = min((each.timestamp_ms // DAY for each in own), default=day)
+    of_day, of_first = ([each for each in own if each.timestamp_ms // DAY == at] for at in (day, first))
+    if first >= day or not of_day:
+        assert (found.categories, found.recommended) == (None, None)
         return
-    assert found is not None
-    for at, counts in ((day, found.counts), (min(days), found.reference)):
-        places = [category(EXPERIMENT, each) for each in own if each.timestamp_ms // DAY == at]
+    assert found.categories is not None
+    for responses, counts in ((of_day, found.categories.counts), (of_first, found.categories.reference)):
+        places = [category(EXPERIMENT, each) for each in responses]
         expected = [places.count(place) for place in (0, 1, 2, -1)]
         assert [counts.get(name, 0) for name in names] == expected
+    shown, before = (cells(bench.opened.hash_key, responses) for responses in (of_day, of_first))
+    if not any(shown) or not any(before):
+        assert found.recommended is None
+        return
+    assert found.recommended is not None
+    assert (list(found.recommended.counts.values()), list(found.recommended.reference.values())) == (shown, before)
+    lengths = [len(each.items) for each in (*of_day, *of_first)]
+    alike = found.categories.alike * sum(length**2 for length in lengths) / sum(lengths)
+    assert alike - 0.125 * max(lengths) <= found.recommended.alike < alike + 0.125
 
 
 def _kinds(judged: Sequence[Judged]) -> dict[str, int]:

@@ -382,7 +382,7 @@ class TestSweep:
         for name, left in ((b"b:1:0:1h:*", 1), (b"g:1:0:*", 1), (b"v:1:0:*", 2)):
             assert len(list(store.client.scan_iter(store.keys.prefix + name))) == left
         # The first day is the reference of what comes later.
-        for index, left in ((store.keys.traffic_hours(1, 0), 1), (store.keys.category_days(1, 0), 2)):
+        for index, left in ((store.keys.traffic_hours(1, 0), 1), (store.keys.days(1, 0), 2)):
             assert store.client.hlen(index) == left
         summary = bench.reader.summary().experiments["ranker"].variants["control"]
         assert summary.responses == 3

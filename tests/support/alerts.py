@@ -229,16 +229,14 @@ def latencies(fast: float, slow: float, *, since: int = 0, variant: str = "treat
     return world
 
 
-def drifted(psi: str, js: str, newest: str = "") -> World:
-    """Return both distances of the treatment's categories; the thresholds are 0.2 and 0.1."""
-    world = watched(
-        "abmonitor_drift_threshold", lasting(3 * DAY, 0.2), newest or NOW, variant="treatment", measure="psi"
-    )
-    world |= watched(
-        "abmonitor_drift_threshold", lasting(3 * DAY, 0.1), newest or NOW, variant="treatment", measure="js"
-    )
-    world |= watched("abmonitor_drift_distance", psi, newest or NOW, variant="treatment", measure="psi")
-    return world | watched("abmonitor_drift_distance", js, newest or NOW, variant="treatment", measure="js")
+def drifted(psi: str, js: str, newest: str = "", of: str = "drift") -> World:
+    """Return both distances of the treatment's categories, or items; the thresholds are 0.2 and 0.1."""
+    world: World = {}
+    for measure, distance, threshold in (("psi", psi, 0.2), ("js", js, 0.1)):
+        labels = {"variant": "treatment", "measure": measure}
+        world |= watched(f"abmonitor_{of}_threshold", lasting(3 * DAY, threshold), newest or NOW, **labels)
+        world |= watched(f"abmonitor_{of}_distance", distance, newest or NOW, **labels)
+    return world
 
 
 def unscraped(world: World, at: int, steps: int) -> World:
@@ -268,6 +266,12 @@ ANSWERS = [
     Scenario("AbMonitorCategoryDrift", "none does", drifted(lasting(DAY, 0.1), lasting(DAY, 0.09)), HOUR),
     Scenario("AbMonitorCategoryDrift", "over the next day", drifted(f"{lasting(DAY, 0.5)} {lasting(DAY, 0.1)}", f"{lasting(DAY, 0.5)} {lasting(DAY, 0.05)}"), DAY + 2 * HOUR),
     Scenario("AbMonitorCategoryDrift", "experiment ended", drifted(lasting(2 * DAY, 0.5), lasting(2 * DAY, 0.3), OVER), 30 * HOUR),
+    Scenario("AbMonitorItemDrift", "both distances say so", drifted(lasting(DAY, 0.5), lasting(DAY, 0.3), of="item_drift"), HOUR, [VARIANT]),
+    Scenario("AbMonitorItemDrift", "one of them does", drifted(lasting(DAY, 0.19), lasting(DAY, 0.3), of="item_drift"), HOUR),
+    Scenario("AbMonitorItemDrift", "only the categories' do", drifted(lasting(DAY, 0.5), lasting(DAY, 0.3)) | drifted(lasting(DAY, 0.1), lasting(DAY, 0.09), of="item_drift"), HOUR),
+    Scenario("AbMonitorItemDrift", "over the next day", drifted(f"{lasting(DAY, 0.5)} {lasting(DAY, 0.1)}", f"{lasting(DAY, 0.5)} {lasting(DAY, 0.05)}", of="item_drift"), DAY + 2 * HOUR),
+    Scenario("AbMonitorItemDrift", "experiment ended", drifted(lasting(2 * DAY, 0.5), lasting(2 * DAY, 0.3), OVER, of="item_drift"), 30 * HOUR),
+    Scenario("AbMonitorItemDrift", "a gap in scrapes", unscraped(drifted(lasting(DAY, 0.1), lasting(DAY, 0.09), of="item_drift"), 3 * HOUR, HOUR), 4 * HOUR + 3),
     Scenario("AbMonitorSlowAnswers", "a tenth takes seconds", latencies(45, 5), 4 * HOUR, [VARIANT]),
     Scenario("AbMonitorSlowAnswers", "one of a hundred", latencies(49.5, 0.5), 4 * HOUR),
     Scenario("AbMonitorSlowAnswers", "too few responses", latencies(4, 1), 4 * HOUR),

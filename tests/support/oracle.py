@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from monitor.config import ExperimentSettings
 from monitor.events import Feedback, Response
@@ -100,13 +101,14 @@ def _identity(event: Response | Feedback) -> object:
     if isinstance(event, Feedback):
         return event
     return (
-        event.response_id, event.timestamp_ms, event.variant, event.user_id, event.latency_ms, event.category,
+        event.response_id, event.timestamp_ms, event.variant, event.user_id, event.items, event.latency_ms,
+        event.category,
     )  # fmt: skip
 
 
-def _standing(experiment: ExperimentSettings, event: Response) -> tuple[int, int, int]:
+def _standing(experiment: ExperimentSettings, event: Response) -> tuple[int, int, int, int]:
     """Return what decides between two responses of one id, as far as streams let them differ: the smaller stands."""
-    return event.timestamp_ms, latency_ms(event), category(experiment, event)
+    return event.timestamp_ms, len(event.items), latency_ms(event), category(experiment, event)
 
 
 def latency_ms(event: Response) -> int:
@@ -120,6 +122,16 @@ def category(experiment: ExperimentSettings, event: Response) -> int:
     if event.category is None:
         return -1
     return names.index(event.category) if event.category in names else len(names)
+
+
+def cells(hash_key: bytes, responses: Iterable[Response]) -> list[int]:
+    """Return how often items of each of 64 cells were shown: the low six bits of an item's keyed BLAKE2b."""
+    found = [0] * 64
+    for each in responses:
+        for item in each.items:
+            digest = blake2b(item.encode(), digest_size=8, key=hash_key, person=b"item").digest()
+            found[int.from_bytes(digest) % 64] += 1
+    return found
 
 
 def _judged(experiment: ExperimentSettings, response: Response, reactions: set[Feedback]) -> Judged:

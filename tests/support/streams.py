@@ -36,7 +36,7 @@ EXPERIMENT = ExperimentSettings(
     ),
     grades={"rating": "score", "helpful": 4.0, "watched": ((0.1, 1.0), (0.5, 2.0), (0.9, 4.0))},
     categories=("fractions", "geometry"),
-    drift=DriftSettings(reference=1),
+    drift=DriftSettings(reference=1, items_reference=1),
     items=ItemSettings(30, most=20),
     decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
 )
@@ -129,7 +129,12 @@ def streams(draw: st.DrawFn, largest: int = 25) -> list[Response | Feedback]:
         if draw(st.integers(0, 7)) == 0:
             # The same id once more with something else in it: one of both stands, in whatever order they come.
             category = draw(st.sampled_from([None, "fractions", "history"]))
-            events.append(structs.replace(response, latency_ms=draw(st.sampled_from([None, 120])), category=category))
+            again = structs.replace(response, latency_ms=draw(st.sampled_from([None, 120])), category=category)
+            kept = draw(st.integers(0, len(response.items)))
+            ranks = None if response.ranks is None else response.ranks[:kept]
+            # The beginning of a list stands, whatever the hashes of its items are.
+            again = structs.replace(again, items=response.items[:kept], ranks=ranks)
+            events.append(again)
     return events
 
 

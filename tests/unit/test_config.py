@@ -113,6 +113,25 @@ class TestEnvironment:
         with pytest.raises(ConfigError, match=r"drift\.reference: .*got 'algebra', expected one of .*fractions, other"):
             _load(tmp_path, text)
 
+    def test_items_are_compared_with_a_file_or_days_of_their_own(self, tmp_path: Path) -> None:
+        """Any item, whole numbers only; without a word of them the days of the categories, or seven."""
+        reference = tmp_path / "shown.json"
+        reference.write_text('{"video-1": 3, "video-2": 0}')
+        counted = tmp_path / "categories.json"
+        counted.write_text('{"other": 1}')
+        for given, expected, days in (
+            (f"{{ items_reference = '{reference}' }}", {"video-1": 3, "video-2": 0}, 7),
+            ("{ reference = 3 }", 3, 3),
+            ("{ reference = 3, items_reference = 9 }", 9, 9),
+            (f"{{ reference = '{counted}' }}", 7, 7),
+            (f"{{ reference = '{counted}', items_reference = '{reference}' }}", {"video-1": 3, "video-2": 0}, 0),
+        ):
+            drift = _load(tmp_path, _with(f"drift = {given}")).experiments[0].drift
+            assert (drift.items_reference, drift.days) == (expected, days)
+        reference.write_text('{"video-1": 2.5}')
+        with pytest.raises(ConfigError, match=r"items_reference: .*video-1: got 2.5"):
+            _load(tmp_path, _with(f"drift = {{ items_reference = '{reference}' }}"))
+
     def test_a_numeric_looking_password_stays_text(self, tmp_path: Path) -> None:
         """Secrets are never parsed."""
         assert _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD="0123").store.password == "0123"
@@ -213,11 +232,14 @@ FAULTS = [
         "experiments.ranker.items.catalogue",
         "ids, one per",
     ),
-    (_with("drift = 7"), "experiments.ranker.drift", "a table with alpha and reference"),
-    (_with("drift = { days = 7 }"), "experiments.ranker.drift", "a table with alpha and reference"),
+    (_with("drift = 7"), "experiments.ranker.drift", "a table with alpha, items_reference, reference"),
+    (_with("drift = { days = 7 }"), "experiments.ranker.drift", "a table with alpha, items_reference, reference"),
     (_with("drift = { reference = 0 }"), "experiments.ranker.drift.reference", "an integer from 1 to 90"),
     (_with("drift = { reference = '/nowhere' }"), "experiments.ranker.drift.reference", "a file that can be read"),
     (_with("drift = { reference = '/dev/null' }"), "experiments.ranker.drift.reference", "one JSON object"),
+    (_with("drift = { items_reference = 91 }"), "experiments.ranker.drift.items_reference", "an integer from 1 to 90"),
+    (_with("drift = { items_reference = '/nowhere' }"), "experiments.ranker.drift.items_reference", "a file that can"),
+    (_with("drift = { items_reference = '/dev/null' }"), "experiments.ranker.drift.items_reference", "item → times"),
     (_with("drift = { alpha = 1 }"), "experiments.ranker.drift.alpha", "a number from 0.001 to 0.25"),
     (_with("categories = ['other']"), "experiments.ranker.categories", "stand for the rest"),
     (_with("feedback_window = '1 day'"), "experiments.ranker.feedback_window", "a duration"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import doctest
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import chi2, entropy
 
@@ -185,10 +187,15 @@ class TestDay:
     def test_the_first_days_are_the_reference_and_never_judged(self) -> None:
         """Today is not over, the reference does not differ from itself."""
         days = {3: {"a": 50, "b": 50}, 4: {"a": 50, "b": 50}, 5: {"a": 5, "b": 95}, 6: {"a": 1}}
-        assert [
-            day_drift(days, today, 2, responses_per_student=1.0, alpha=0.01) is not None for today in range(3, 9)
-        ] == [False, False, False, True, True, False]
-        found = day_drift(days, 6, 2, responses_per_student=1.0, alpha=0.01)
+        assert [day_drift(days, today, 2, alike=1.0, alpha=0.01) is not None for today in range(3, 9)] == [
+            False,
+            False,
+            False,
+            True,
+            True,
+            False,
+        ]
+        found = day_drift(days, 6, 2, alike=1.0, alpha=0.01)
         assert found is not None
         assert (found.day, found.reference) == (5, {"a": 100, "b": 100})
         assert found.drift.js is not None
@@ -196,7 +203,7 @@ class TestDay:
 
     def test_counts_may_be_given(self) -> None:
         """From another year, say; then every day is judged."""
-        found = day_drift({3: {"a": 50}}, 4, {"a": 5, "b": 5}, responses_per_student=1.0, alpha=0.01)
+        found = day_drift({3: {"a": 50}}, 4, {"a": 5, "b": 5}, alike=1.0, alpha=0.01)
         assert found is not None
         assert found.drift == drift({"a": 50}, {"a": 5, "b": 5}, alpha=0.01)
 
@@ -209,14 +216,76 @@ class TestDay:
                 dict(zip("abcd", (10 * chance.multinomial(40, [0.25] * 4)).tolist(), strict=True)) for _ in range(2)
             )
             for per_student in alarms:
-                found = day_drift({1: reference, 2: day}, 3, 1, responses_per_student=per_student, alpha=0.05)
+                found = day_drift({1: reference, 2: day}, 3, 1, alike=per_student, alpha=0.05)
                 assert found is not None
                 assert found.drift.psi is not None
                 alarms[per_student] += found.drift.psi.exceeded
         assert alarms[10.0] <= 8
         assert alarms[1.0] >= 30
 
-    def test_fewer_than_one_response_per_student_is_refused(self) -> None:
+    @pytest.mark.parametrize("wrong", [{"alike": 0.5}, {"alike": 1.0, "together": 0}])
+    def test_fewer_than_one_observation_that_is_alike_is_refused(self, wrong: dict[str, Any]) -> None:
         """It would make observations out of nothing."""
         with pytest.raises(ValueError, match="expected at least 1"):
-            day_drift({}, 3, 1, responses_per_student=0.5, alpha=0.05)
+            day_drift({1: {"a": 1}, 2: {"a": 1}}, 3, 1, alpha=0.05, **wrong)
+
+
+def _lists(chance: np.random.Generator, answers: int, lists: NDArray[np.int64], shares: list[float]) -> dict[str, int]:
+    """Return how often the items of each cell were shown by so many answers; `lists` are lists × their cells."""
+    shown = chance.multinomial(answers, shares) @ lists
+    return {f"cell {number:02}": int(count) for number, count in enumerate(shown)}
+
+
+class TestLists:
+    """Observations that come in groups of several cells."""
+
+    def test_false_alarms_stay_rare_where_lists_are_always_the_same(self) -> None:
+        """Twelve lists of five: divided by five and dealt out cell by cell nothing would alarm, undivided most days."""
+        chance = np.random.default_rng(2)
+        lists: NDArray[np.int64] = np.repeat(np.eye(12), 5, axis=1).astype(np.int64)
+        alarms = {(5.0, 5): 0, (5.0, 1): 0, (1.0, 1): 0}
+        for _ in range(200):
+            pair = [_lists(chance, answers, lists, [1 / 12] * 12) for answers in (100, 300)]
+            for (alike, together), count in alarms.items():
+                found = drift(pair[0], pair[1], alpha=0.1, draws=99, alike=alike, together=together)
+                assert found.psi is not None
+                alarms[alike, together] = count + found.psi.exceeded
+        # 20 expected; 200 coins with 0.1 stay within 7 and 34 in 99.9 % of all cases.
+        assert 7 <= alarms[5.0, 5] <= 34
+        assert alarms[5.0, 1] <= 2
+        assert alarms[1.0, 1] >= 40
+
+    def test_nor_where_they_are_all_different(self) -> None:
+        """The items of independent lists vary less than that."""
+        chance = np.random.default_rng(3)
+        passed = 0
+        for _ in range(200):
+            lists = np.stack([np.bincount(chance.integers(0, 64, 5), minlength=64) for _ in range(400)])
+            pair = lists[:100].sum(axis=0), lists[100:].sum(axis=0)
+            sides = [{f"cell {number:02}": int(count) for number, count in enumerate(side)} for side in pair]
+            found = drift(sides[0], sides[1], alpha=0.1, draws=99, alike=5.0, together=5)
+            assert found.js is not None
+            passed += found.js.exceeded
+        assert passed <= 34
+
+    def test_the_distances_are_those_of_all_observations(self) -> None:
+        """What is divided is how much they are worth, not what they say."""
+        one, other = {"a": 70, "b": 30}, {"a": 40, "b": 60}
+        found = drift(one, other, alike=10.0)
+        assert found.js is not None
+        assert found.js.value == js_distance(one, other)
+        assert (found.observations, found.reference) == (10, 10)
+
+    def test_an_item_counted_with_others_is_no_further_away(self) -> None:
+        """The data processing inequality, of the Jensen-Shannon distance and of PSI of many observations."""
+        chance = np.random.default_rng(4)
+        for _ in range(20):
+            fine = [chance.multinomial(10**6, chance.dirichlet(np.ones(256))) for _ in range(2)]
+            for measure in (js_distance, psi):
+                found = []
+                for cells in (256, 64):
+                    sides = [side.reshape(cells, -1).sum(axis=1).tolist() for side in fine]
+                    one, other = ({f"{at:03}": int(n) for at, n in enumerate(side)} for side in sides)
+                    found.append(measure(one, other))
+                assert None not in found
+                assert found[1] <= found[0]  # type: ignore[operator]

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.drift import day_drift
 from monitor.export.presentation import rows
+from monitor.identity import Identities
+from monitor.items.stored import Coverage
 from monitor.summary import TrafficSummary, VariantSummary
-from monitor.traffic import LATENCY_BOUNDS_MS, TRAFFIC_WIDTH, Flow, Traffic
+from monitor.traffic import FIRST_CELL, ITEM_CELLS, LATENCY_BOUNDS_MS, TRAFFIC_WIDTH, Flow, Traffic, cell_of, day_width
 from tests.unit.test_export import CONTROL, NOTHING, SUMMARY, _exposed
 
 HOUR = 3_600_000
@@ -18,7 +21,7 @@ def _flow(*latencies: tuple[int, bool]) -> Flow:
     """Return the flow of one variant's responses: (latency in ms, whether it was empty)."""
     traffic = Traffic(0)
     for latency_ms, empty in latencies:
-        traffic.add(1, 0, 5 * HOUR, empty, latency_ms, -1)
+        traffic.add(1, 0, 5 * HOUR, b"" if empty else bytes(8), latency_ms, -1)
     return Flow.of([*traffic.everything()[0]])
 
 
@@ -40,18 +43,31 @@ class TestSums:
         """A revision gives back exactly what was added."""
         traffic = Traffic(2)
         for sign in (1, -1):
-            traffic.add(sign, 3, 25 * HOUR, empty=True, latency_ms=700, category=1)
+            traffic.add(sign, 3, 25 * HOUR, bytes(range(24)), latency_ms=700, category=1)
         assert [*map(list, traffic.hours.values())] == [[0] * TRAFFIC_WIDTH]
-        assert [*map(list, traffic.days.values())] == [[0] * 4]
+        assert [*map(list, traffic.days.values())] == [[0] * day_width(2)]
 
     def test_categories_are_counted_only_where_they_are_declared(self) -> None:
         """Declared ones, others, none; by the UTC day."""
         none, some = Traffic(0), Traffic(2)
         for category in (0, 1, 2, -1, -1):
-            none.add(1, 0, 25 * HOUR, empty=False, latency_ms=1, category=category)
-            some.add(1, 0, 25 * HOUR, empty=False, latency_ms=1, category=category)
-        assert none.days == {}
-        assert {cell: [*record] for cell, record in some.days.items()} == {1: [1, 1, 1, 2]}
+            none.add(1, 0, 25 * HOUR, b"", latency_ms=1, category=category)
+            some.add(1, 0, 25 * HOUR, b"", latency_ms=1, category=category)
+        nothing = [0] * (ITEM_CELLS + 1)
+        assert {cell: [*record] for cell, record in none.days.items()} == {1: [5, *nothing]}
+        assert {cell: [*record] for cell, record in some.days.items()} == {1: [5, *nothing, 1, 1, 1, 2]}
+
+    def test_items_are_counted_in_the_cells_of_their_hashes(self) -> None:
+        """The whole list, each item by the low bits of its hash's last byte; and how long lists are, squared."""
+        traffic = Traffic(0)
+        for cells in ((3, 63, 3 + ITEM_CELLS), (63,), ()):
+            traffic.add(1, 0, 25 * HOUR, b"".join(bytes((255,)) * 7 + bytes((cell,)) for cell in cells), 1, -1)
+        (record,) = traffic.days.values()
+        assert (record[0], record[1]) == (3, 3**2 + 1)
+        shown = {cell: record[FIRST_CELL + cell] for cell in range(ITEM_CELLS) if record[FIRST_CELL + cell]}
+        assert shown == {3: 2, 63: 2}
+        hashes = b"".join(map(Identities(b"key").item, ("a", "b", "c")))
+        assert [cell_of(hashes, place) for place in range(3)] == [hashes[at] % ITEM_CELLS for at in (7, 15, 23)]
 
 
 class TestFlow:
@@ -122,3 +138,37 @@ class TestOutputs:
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": _with(_flow((80_000, False)))})
         found = {row.label: row for row in rows(experiment, 0)}
         assert found["latency p50"].values == ("> 60\u202fs",)
+
+    def test_what_is_recommended_is_told_everywhere(self) -> None:
+        """Distances and thresholds, different items and their share: JSON, metrics, table."""
+        found = day_drift({0: {"a": 90, "b": 10}, 1: {"a": 10, "b": 90}}, 2, 1, alpha=0.05, alike=2.0)
+        assert found is not None
+        control = replace(CONTROL, recommended=found, coverage=Coverage(5 * HOUR, 1200, 0.6))
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": control})
+        told = experiment.to_json()["variants"]["control"]
+        assert told["coverage"] == {"since": "1970-01-01T05:00:00.000Z", "items": 1200, "share": 0.6}
+        recommended = told["recommended"]
+        assert {name: recommended[name] for name in ("day", "shown", "reference", "items_per_student")} == {
+            "day": "1970-01-02", "shown": 100, "reference": 100, "items_per_student": 2.0
+        }  # fmt: skip
+        assert recommended["drift"]["js"]["exceeded"]
+        assert "categories" not in told
+        summary = replace(SUMMARY, experiments={"e": experiment})
+        lines = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in _exposed(summary)}
+        arm = 'experiment="ranker-v2"'
+        assert found.drift.psi is not None
+        assert found.drift.js is not None
+        for measure, distance in (("psi", found.drift.psi), ("js", found.drift.js)):
+            labels = f'{{{arm},measure="{measure}",variant="control"}}'
+            assert lines[f"abmonitor_item_drift_distance{labels}"] == distance.value
+            assert lines[f"abmonitor_item_drift_threshold{labels}"] == distance.threshold
+        assert lines[f'abmonitor_shown_items{{{arm},variant="control"}}'] == 1200
+        assert lines[f'abmonitor_catalogue_coverage{{{arm},variant="control"}}'] == 0.6
+        assert not [line for line in _exposed(summary, least=121) if "item_drift" in line]
+        shown = {row.label: row for row in rows(experiment, 0)}
+        assert (shown["item drift"].values, shown["item drift"].details) == (
+            (f"{found.drift.js.value:.3f}",),
+            ("changed",),
+        )
+        assert shown["different items"].details == ("60.0\u202f% of all",)
+        assert "category drift" not in shown
