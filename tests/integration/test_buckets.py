@@ -22,12 +22,12 @@ def _fresh(bench: Bench) -> Reader:
 
 
 @settings(max_examples=10, suppress_health_check=_SLOW)
-@given(data=st.data(), shards=st.sampled_from([1, 3]))
+@given(data=st.data(), shards=st.sampled_from([1, 3]), retention_h=st.sampled_from([24, 100, 720]))
 def test_a_reader_with_a_past_says_what_a_new_one_says(
-    data: st.DataObject, shards: int, redis_server: RedisServer
+    data: st.DataObject, shards: int, retention_h: int, redis_server: RedisServer
 ) -> None:
-    """Whatever was read before, of whichever time."""
-    bench = Bench(redis_server, shards=shards)
+    """Whatever was read before, of whichever time: to the last digit, also after old chunks have changed or gone."""
+    bench = Bench(redis_server, replace(EXPERIMENT, retention_ms=retention_h * HOUR), shards)
     writer, offset = bench.writer(), 0
     writer.state(["t:0"])
     for batch in data.draw(arrivals(data.draw(streams()))):
