@@ -50,7 +50,7 @@ PAIR_WIDTH = 11
 PART_WIDTH = 10
 """[units with n_q, y (2), y² (2), units, y' (2), y'² (2)]: the primary metric's means of the students of a part."""
 
-_REACH_HALF_LIVES = 80
+REACH_HALF_LIVES = 80
 """Chunks read back from the newest: what lies further has a weight under 2⁻⁸⁰ of it."""
 
 
@@ -303,7 +303,7 @@ def chunks_in_reach(
     if decay.cutoff_ms is not None:
         return past[bisect_right(past, (as_of_ms - decay.cutoff_ms) / span_ms - 1) :]
     newest = past[-1] if anchor is None else past[max(bisect_right(past, anchor) - 1, 0)]
-    return past[bisect_left(past, newest - _REACH_HALF_LIVES) :]
+    return past[bisect_left(past, newest - REACH_HALF_LIVES) :]
 
 
 def responses_of(record: Ints, layout: Layout) -> Iterator[tuple[int, float, float]]:

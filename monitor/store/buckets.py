@@ -7,9 +7,10 @@ same numbers come again (see `Reader.summary`).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import islice
 from typing import Final, TypeAlias
@@ -26,8 +27,8 @@ from monitor.aggregates import (
     chunks_in_reach,
     decayed,
 )
-from monitor.config import DecaySpec
 from monitor.series import Series, digests, together
+from monitor.store.chunks import Index, Name, Place, Stamp, read_indexes
 from monitor.store.connection import unavailable
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
@@ -37,31 +38,6 @@ _BUCKETS: Final = np.arange(BUCKETS_PER_CHUNK)
 _NO_NUMBERS: Final = np.zeros(0, dtype=np.int64)
 _AT_ONCE: Final = 128
 """Chunks that are read and summed at the same time: 3 MB with six metrics."""
-
-Stamp: TypeAlias = tuple[bytes | None, ...]
-"""In which commit of each shard a chunk was last changed."""
-Name: TypeAlias = tuple[int, int, str]
-"""Number of the experiment, variant, decay."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The time buckets of one variant and decay."""
-
-    number: int
-    variant: int
-    decay: DecaySpec
-    layout: Layout
-    seen: Sequence[bool]
-    """Which metrics have had a value at any time."""
-    index: Sequence[Mapping[bytes, bytes]]
-    """By shard: chunk → number of the commit that last changed it."""
-
-    @property
-    def name(self) -> Name:
-        """What its chunks are stored and remembered under."""
-        return self.number, self.variant, self.decay.name
-
 
 Wanted: TypeAlias = tuple[Place, Sequence[int]]
 """A place, and chunks of it, rising."""
@@ -93,12 +69,11 @@ class Memory:
     """What the last reading found while the servers were those of `runs`.
 
     It is bounded by what a reading needs: for each variant and decay the 81 newest chunks, or as many more as a metric
-    has not been observed in, of 0.6 kB each with six metrics; and the numbers of those that are stored.
+    has not been observed in, of 0.6 kB each with six metrics.
     """
 
     runs: tuple[str, ...]
     windows: dict[Name, Window] = field(default_factory=dict)
-    stored: dict[Name, tuple[list[KeysView[bytes]], list[int]]] = field(default_factory=dict)
 
 
 class Buckets:
@@ -108,32 +83,44 @@ class Buckets:
         self._store = store
         self._memory = memory
         self._as_of_ms = as_of_ms
+        self._indexes: dict[Name, Index] = {}
 
-    def means(self, places: Sequence[tuple[Place, int]]) -> list[list[DecayedMean]]:
-        """Return the decayed means of every metric at each place; `int` is the oldest chunk that retention keeps."""
-        wanted = [
-            (place, chunks_in_reach(self._stored(place), self._as_of_ms, place.decay, oldest))
-            for place, oldest in places
-        ]
+    def means(self, places: Sequence[Place]) -> list[list[DecayedMean]]:
+        """Return the decayed means of every metric at each place."""
+        self._indexes |= read_indexes(self._store, places, self._as_of_ms)
+        reach = {place.name: self._reach(place) for place in places}
+        short = [place for place in places if not self._covered(place, max(reach[place.name], default=-math.inf))]
+        self._complete(short)
+        reach |= {place.name: self._reach(place) for place in short}
+        wanted = [(place, reach[place.name]) for place in places]
         found = {
             **self._exponential([each for each in wanted if each[0].decay.half_life_ms is not None]),
             **self._reciprocal([each for each in wanted if each[0].decay.half_life_ms is None]),
         }
-        return [found[place.name] for place, _ in places]
+        return [found[place.name] for place in places]
 
-    def _stored(self, place: Place) -> Sequence[int]:
-        """Return all chunks that there are, rising."""
-        keys = [shard.keys() for shard in place.index]
-        known, stored = self._memory.stored.get(place.name, (None, ()))
-        if known != keys:
-            stored = sorted({int(name) for names in keys for name in names})
-            self._memory.stored[place.name] = keys, stored
-        return stored
+    def _reach(self, place: Place) -> Sequence[int]:
+        """Return the known chunks that are in reach of the newest."""
+        return chunks_in_reach(list(self._indexes[place.name].stamps), self._as_of_ms, place.decay, place.oldest)
+
+    def _covered(self, place: Place, anchor: float) -> bool:
+        return self._indexes[place.name].covers(anchor)
+
+    def _complete(self, places: Sequence[Place]) -> None:
+        """Make known all chunks of places."""
+        if places:
+            self._indexes |= read_indexes(self._store, places, self._as_of_ms, whole=True)
 
     def _exponential(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
         """Read what is in reach, then what is needed of what lies further back."""
-        windows = self._windows(wanted)
-        while older := [(place, more) for place, _ in wanted if (more := self._older(place, windows[place.name]))]:
+        windows, places = self._windows(wanted), [place for place, _ in wanted]
+        while True:
+            anchors = {place.name: _anchor(place, windows[place.name]) for place in places}
+            self._complete([place for place in places if not self._covered(place, anchors[place.name])])
+            older = [(place, self._older(place, windows[place.name], anchors[place.name])) for place in places]
+            older = [(place, chunks) for place, chunks in older if chunks]
+            if not older:
+                break
             for name, window in self._windows(older).items():
                 windows[name] = windows[name].after(window)
         self._memory.windows.update(windows)
@@ -147,20 +134,15 @@ class Buckets:
             found |= dict(zip(names, _means(moments, count), strict=True))
         return found
 
-    def _older(self, place: Place, window: Window) -> Sequence[int]:
-        """Return what lies before a window and is needed, as a metric's newest observation lies far behind others."""
-        chunks, count = window.chunks, place.layout.metrics
-        _, stored = self._memory.stored[place.name]
-        if not chunks or chunks[0] == stored[0] or not any(place.seen):
+    def _older(self, place: Place, window: Window, anchor: float) -> Sequence[int]:
+        """Return the chunks before a window that are needed, as a metric's newest observation lies at the anchor."""
+        stored = list(self._indexes[place.name].stamps)
+        before = bisect_left(stored, window.chunks[0]) if anchor < math.inf else 0
+        if not before:
             return []
-        observed = window.sums[:, 0, :count] > 0
-        known = observed.any(axis=0)
-        if (np.array(place.seen) & ~known).any():
-            anchor = stored[bisect_left(stored, chunks[0]) - 1]
-        else:
-            anchor = chunks[len(chunks) - 1 - int(observed[::-1, known].argmax(axis=0).max())]
-        more = chunks_in_reach(stored, self._as_of_ms, place.decay, stored[0], anchor)
-        return more[: max(len(more) - len(chunks), 0)]
+        newest = stored[before - 1] if anchor == -math.inf else int(anchor)
+        more = chunks_in_reach(stored, self._as_of_ms, place.decay, stored[0], newest)
+        return more[: bisect_left(more, window.chunks[0])]
 
     def _windows(self, wanted: Sequence[Wanted]) -> dict[Name, Window]:
         """Return what chunks of exponential decays amount to, reading those that are not known as they are now."""
@@ -186,8 +168,8 @@ class Buckets:
 
     def _remembered(self, place: Place, chunks: Sequence[int]) -> Window:
         """Return a window with what is known of the chunks as they are now; of the others nothing, from ∞ on."""
-        names = [b"%d" % chunk for chunk in chunks]
-        stamps = list(zip(*[map(shard.get, names) for shard in place.index], strict=True))
+        index = self._indexes[place.name].stamps
+        stamps = [index[chunk] for chunk in chunks]
         known = self._memory.windows.get(place.name)
         if known is None or not known.chunks:
             shape = len(chunks), 5, 2 * place.layout.metrics
@@ -227,6 +209,20 @@ class Buckets:
                         found = decode_record(name, stored)
                         table.reshape(-1)[: len(found)] += found
             yield from tables
+
+
+def _anchor(place: Place, window: Window) -> float:
+    """Return the chunk of the newest observation of the metric that was observed longest ago.
+
+    −∞ if that lies before the window; ∞ if there is nothing, or no metric was ever observed.
+    """
+    seen = np.array(place.seen)
+    if not window.chunks or not seen.any():
+        return math.inf
+    observed = window.sums[:, 0, : place.layout.metrics][:, seen] > 0
+    if not observed.any(axis=0).all():
+        return -math.inf
+    return window.chunks[-1 - int(observed[::-1].argmax(axis=0).max())]
 
 
 def _series(place: Place, chunks: Sequence[int], tables: Sequence[Ints]) -> Series:

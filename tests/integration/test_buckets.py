@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.events import Response
+from monitor.events import Feedback, Response
 from monitor.store import Advance, Position, Reader
 from tests.integration.test_exactness import _SLOW, Bench, by_kind
 from tests.servers.redis import RedisServer, redis_binary
+from tests.support.oracle import decayed_mean, judge
 from tests.support.streams import EXPERIMENT, START, arrivals, streams
 
 HOUR = 3_600_000
@@ -51,6 +53,43 @@ def test_what_has_not_changed_is_not_read_again(redis_server: RedisServer) -> No
 
     first = sent()
     assert sent() < first / 5
+
+
+def test_readings_of_the_past_do_not_drive_out_what_is_remembered_of_now(redis_server: RedisServer) -> None:
+    """Nothing is read again by a reading of now, whatever times were asked for in between."""
+    bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
+    bench.feed([[_response(number, START + number * HOUR) for number in range(300)]])
+    client = redis_server.client()
+
+    def sent(as_of_ms: int | None) -> int:
+        before = client.info("stats")["total_net_output_bytes"]
+        bench.reader.summary(as_of_ms)
+        return int(client.info("stats")["total_net_output_bytes"] - before)
+
+    first, now = sent(None), sent(None)
+    assert now < first / 5
+    assert sent(START + 100 * HOUR) > 5 * now
+    assert sent(None) < 1.5 * now
+
+
+def test_what_was_observed_long_ago_is_found(redis_server: RedisServer) -> None:
+    """Ratings lie hundreds of half-lives behind the newest response, and older chunks are not asked for at first."""
+    bench = Bench(redis_server)
+    events: list[Response | Feedback] = [_response(number, START + number * HOUR // 2) for number in range(800)]
+    events += [
+        Feedback(f"f-{number}", f"r-{number}", START + number * HOUR // 2, "rating", "s-1", "v-1", float(number % 5))
+        for number in range(3, 40)
+    ]
+    bench.feed([events])
+    summary = bench.reader.summary()
+    judged = [each for each in judge(EXPERIMENT, events) if each.rated]
+    for metric in EXPERIMENT.metrics:
+        values = [(each.response.timestamp_ms, each.metrics[metric.name]) for each in judged]
+        defined = [(at_ms, value) for at_ms, value in values if value is not None]
+        expected = decayed_mean(defined, summary.as_of_ms, HOUR)
+        found = summary.experiments["ranker"].variants["control"].metrics[metric.name].decayed["1h"]
+        assert expected is not None
+        assert (found.mean, found.effective_count) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_server_that_lost_commits_is_read_anew() -> None:
