@@ -114,15 +114,14 @@ class Buckets:
     def _exponential(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
         """Read what is in reach, then what is needed of what lies further back."""
         windows, places = self._windows(wanted), [place for place, _ in wanted]
-        while True:
-            anchors = {place.name: _anchor(place, windows[place.name]) for place in places}
+        while places:
+            anchors = {place.name: self._anchor(place, windows[place.name]) for place in places}
             self._complete([place for place in places if not self._covered(place, anchors[place.name])])
-            older = [(place, self._older(place, windows[place.name], anchors[place.name])) for place in places]
-            older = [(place, chunks) for place, chunks in older if chunks]
-            if not older:
-                break
+            further = [(place, self._older(place, windows[place.name], anchors[place.name])) for place in places]
+            older = [(place, chunks) for place, chunks in further if chunks]
             for name, window in self._windows(older).items():
                 windows[name] = windows[name].after(window)
+            places = [place for place, _ in older]
         self._memory.windows.update(windows)
         alike = defaultdict[int, list[Name]](list)
         for place, _ in wanted:
@@ -133,6 +132,21 @@ class Buckets:
             moments = together([window.sums for window in own], [window.chunks for window in own])
             found |= dict(zip(names, _means(moments, count), strict=True))
         return found
+
+    def _anchor(self, place: Place, window: Window) -> float:
+        """Return the chunk of the newest observation of the metric that was observed longest ago.
+
+        −∞ if that lies before the window; ∞ if nothing does that is stored, or no metric was ever observed.
+        """
+        seen, index = np.array(place.seen), self._indexes[place.name]
+        if not window.chunks or not seen.any():
+            return math.inf
+        if index.first is None and window.chunks[0] <= next(iter(index.stamps), math.inf):
+            return math.inf
+        observed = window.sums[:, 0, : place.layout.metrics][:, seen] > 0
+        if not observed.any(axis=0).all():
+            return -math.inf
+        return window.chunks[-1 - int(observed[::-1].argmax(axis=0).max())]
 
     def _older(self, place: Place, window: Window, anchor: float) -> Sequence[int]:
         """Return the chunks before a window that are needed, as a metric's newest observation lies at the anchor."""
@@ -209,20 +223,6 @@ class Buckets:
                         found = decode_record(name, stored)
                         table.reshape(-1)[: len(found)] += found
             yield from tables
-
-
-def _anchor(place: Place, window: Window) -> float:
-    """Return the chunk of the newest observation of the metric that was observed longest ago.
-
-    −∞ if that lies before the window; ∞ if there is nothing, or no metric was ever observed.
-    """
-    seen = np.array(place.seen)
-    if not window.chunks or not seen.any():
-        return math.inf
-    observed = window.sums[:, 0, : place.layout.metrics][:, seen] > 0
-    if not observed.any(axis=0).all():
-        return -math.inf
-    return window.chunks[-1 - int(observed[::-1].argmax(axis=0).max())]
 
 
 def _series(place: Place, chunks: Sequence[int], tables: Sequence[Ints]) -> Series:
