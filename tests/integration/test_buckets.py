@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,24 @@ def test_readings_of_the_past_do_not_drive_out_what_is_remembered_of_now(redis_s
     assert now < first / 5
     assert sent(START + 100 * HOUR) > 5 * now
     assert sent(None) < 1.5 * now
+
+
+def test_many_may_read_at_once_while_events_are_applied(redis_server: RedisServer) -> None:
+    """What they remember together is not mixed up: afterwards all say what a new reader says."""
+    bench = Bench(redis_server, replace(EXPERIMENT, retention_ms=100 * HOUR))
+    writer = bench.writer()
+    writer.state(["t:0"])
+    with ThreadPoolExecutor(6) as readers:
+        for number in range(30):
+            batch = [_response(number * 10 + place, START + (number + place) * 5 * HOUR) for place in range(10)]
+            step = Advance("t:0", number * 10 or None, Position(number * 10 + 10))
+            reading = [readers.submit(bench.reader.summary, as_of_ms) for as_of_ms in (None, None, START + 50 * HOUR)]
+            assert writer.apply(batch, [], bench.late, [step])[0] == "applied"
+            for each in reading:
+                each.result()
+        for as_of_ms in (None, START + 50 * HOUR):
+            for found in readers.map(bench.reader.summary, [as_of_ms] * 6):
+                assert found == _fresh(bench).summary(as_of_ms)
 
 
 def test_what_was_observed_long_ago_is_found(redis_server: RedisServer) -> None:
