@@ -50,7 +50,7 @@ PAIR_WIDTH = 11
 PART_WIDTH = 10
 """[units with n_q, y (2), y² (2), units, y' (2), y'² (2)]: the primary metric's means of the students of a part."""
 
-_REACH_HALF_LIVES = 80
+REACH_HALF_LIVES = 80
 """Chunks read back from the newest: what lies further has a weight under 2⁻⁸⁰ of it."""
 
 
@@ -218,32 +218,39 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Decayed sums of one series: Σw, Σw², Σw·x, Σw²·x, Σw²·x² (exponential weights: relative to the newest)."""
+    """Decayed sums of any number of series: Σw, Σw², Σw·x, Σw²·x, Σw²·x². NaN is what is undefined.
 
-    weight: float
-    squared_weight: float
-    total: float
-    squared_weight_total: float
-    squared_weight_square: float
+    Exponential weights are relative to some time, which cancels in all that follows.
+    """
 
-    @property
-    def mean(self) -> float | None:
-        """Σw·x / Σw; None without weight."""
-        return self.total / self.weight if self.weight > 0 else None
+    weight: Floats
+    squared_weight: Floats
+    total: Floats
+    squared_weight_total: Floats
+    squared_weight_square: Floats
 
     @property
-    def effective_count(self) -> float:
-        """(Σw)² / Σw² (Kish 1965); 0 without weight."""
-        return self.weight**2 / self.squared_weight if self.squared_weight > 0 else 0.0
+    def mean(self) -> Floats:
+        """Σw·x / Σw; undefined without weight."""
+        return _ratio(self.total, self.weight)
 
     @property
-    def standard_error(self) -> float | None:
-        """√(Σw²(x − mean)²) / Σw; None with fewer than two effective observations."""
+    def effective_count(self) -> Floats:
+        """(Σw)² / Σw² (Kish 1965); undefined without weight."""
+        return _ratio(self.weight**2, self.squared_weight)
+
+    @property
+    def standard_error(self) -> Floats:
+        """√(Σw²(x − mean)²) / Σw; undefined with fewer than two effective observations."""
         mean = self.mean
-        if mean is None or self.effective_count < 2:  # noqa: PLR2004  one observation has no spread
-            return None
         spread = self.squared_weight_square - 2 * mean * self.squared_weight_total + mean**2 * self.squared_weight
-        return math.sqrt(max(spread, 0.0)) / self.weight
+        # One observation has no spread.
+        enough = self.effective_count >= 2  # noqa: PLR2004
+        return np.where(enough, _ratio(np.sqrt(np.maximum(spread, 0.0)), self.weight), np.nan)
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
 
 
 def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
@@ -255,13 +262,13 @@ def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
     >>> day = 86_400_000.0
     >>> week = Groups.single(np.array([0.0, day, 2 * day]), np.array([0.9, 0.7, 1.0]))
     >>> sums = decayed(week, int(402 * day), DecaySpec("1d", half_life_ms=86_400_000))
-    >>> round(sums.mean, 12), round(sums.effective_count, 12)
+    >>> round(float(sums.mean), 12), round(float(sums.effective_count), 12)
     (0.9, 2.333333333333)
     """
     means_ms = groups.mean_times_ms()
     live = (means_ms - groups.doubt_ms <= as_of_ms) & (groups.counts > 0)
     if not live.any():
-        return Moments(0.0, 0.0, 0.0, 0.0, 0.0)
+        return Moments(*[np.zeros(()) for _ in range(5)])
     times_ms = groups.times_ms[live]
     if decay.half_life_ms is not None:
         weight = np.exp2((times_ms - means_ms[live].max()) / decay.half_life_ms)
@@ -273,11 +280,11 @@ def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
     counts, totals, squares = groups.counts[live], groups.totals[live], groups.squares[live]
     count_moments, total_moments = slope * groups.count_moments[live], slope * groups.total_moments[live]
     return Moments(
-        weight=float(weight @ (counts + count_moments)),
-        squared_weight=float(squared @ (counts + 2 * count_moments)),
-        total=float(weight @ (totals + total_moments)),
-        squared_weight_total=float(squared @ (totals + 2 * total_moments)),
-        squared_weight_square=float(squared @ squares),
+        weight=np.asarray(weight @ (counts + count_moments)),
+        squared_weight=np.asarray(squared @ (counts + 2 * count_moments)),
+        total=np.asarray(weight @ (totals + total_moments)),
+        squared_weight_total=np.asarray(squared @ (totals + 2 * total_moments)),
+        squared_weight_square=np.asarray(squared @ squares),
     )
 
 
@@ -296,7 +303,7 @@ def chunks_in_reach(
     if decay.cutoff_ms is not None:
         return past[bisect_right(past, (as_of_ms - decay.cutoff_ms) / span_ms - 1) :]
     newest = past[-1] if anchor is None else past[max(bisect_right(past, anchor) - 1, 0)]
-    return past[bisect_left(past, newest - _REACH_HALF_LIVES) :]
+    return past[bisect_left(past, newest - REACH_HALF_LIVES) :]
 
 
 def responses_of(record: Ints, layout: Layout) -> Iterator[tuple[int, float, float]]:

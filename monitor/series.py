@@ -1,10 +1,11 @@
-"""Time buckets read back: series of one variant and decay, and what stretches of them amount to together."""
+"""Time buckets read back: series of one variant and decay, and what chunks of them amount to together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -21,43 +22,76 @@ from monitor.aggregates import (
 from monitor.ranking import SCALE_BITS
 
 _UNIT = float(2**-SCALE_BITS)
+_MIDDLES: Final = (np.arange(BUCKETS_PER_CHUNK) + 0.5) / BUCKETS_PER_CHUNK
+"""Of a chunk's buckets, in chunks from its beginning."""
+_WEIGHTS: Final = np.exp2(_MIDDLES - 1)
+"""Of a chunk's buckets under exponential decay, relative to the chunk's end: a chunk is as long as the half-life."""
+_NOTHING_LEFT: Final = 2000
+"""Half-lives after which a weight is 0 in float64."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """Exponentially decayed sums of a stretch of time; 2·m columns: metrics over rated, then over all responses.
+def digests(
+    records: Ints, chunks: Sequence[int], half_life_ms: int, layout: Layout, as_of_ms: float
+) -> tuple[Floats, Floats]:
+    """Return what each chunk amounts to at `as_of_ms` under exponential decay, relative to its own end.
 
-    They are relative to each column's newest observation, so stretches can be put together (`together`), and one that
-    has not changed need not be read again.
+    Records are n × buckets × response_width, sums n × 5 × 2·m: Σw, Σw·x, Σw², Σw²·x, Σw²·x² of the metrics over rated,
+    then over all responses. With them comes the time from which on nothing in a chunk lies in the future, so that its
+    sums are the same at every later time; −∞ for an empty one.
     """
+    columns = np.ascontiguousarray(np.moveaxis(records, 2, 0))
+    head, parts = columns[:4], columns[4:].reshape(layout.metrics, 8, *records.shape[:2]).swapaxes(0, 1)
+    offset_ms, slope = half_life_ms / (BUCKETS_PER_CHUNK << OFFSET_BITS), math.log(2) / half_life_ms
+    totals = join_limbs(parts[2], parts[3]) * _UNIT
+    total_moments = slope * _moments(totals, join_limbs(parts[4], parts[5]) * _UNIT, offset_ms)
+    squares = join_limbs(parts[6], parts[7]) / layout.square_scale()[:, None, None]
+    early_ms = (np.array(chunks)[:, None] + _MIDDLES) * half_life_ms - offset_ms / 2
+    found, from_ms = [], np.full(len(chunks), -np.inf)
+    for numbers in (head[2:, None] - parts[:2], head[:2, None]):
+        counts, offsets = numbers.astype(np.float64)
+        moments = _moments(counts, offsets, offset_ms)
+        known_ms = np.where(counts > 0, early_ms + moments / np.maximum(counts, 1), -np.inf)
+        from_ms = np.maximum(from_ms, known_ms.max(axis=(0, 2)))
+        weight = np.where((counts > 0) & (known_ms <= as_of_ms), _WEIGHTS, 0.0)
+        squared, moments = weight * weight, slope * moments
+        sums = [
+            weight * (counts + moments),
+            weight * (totals + total_moments),
+            squared * (counts + 2 * moments),
+            squared * (totals + 2 * total_moments),
+            squared * squares,
+        ]
+        found.append([np.broadcast_to(each.sum(axis=2), (layout.metrics, len(chunks))) for each in sums])
+    return np.moveaxis(np.concatenate(found, axis=1), 2, 0), from_ms
 
-    newest_ms: Floats
-    """−∞ without an observation."""
-    sums: Floats
-    """5 × 2·m: Σw, Σw·x, Σw², Σw²·x, Σw²·x²."""
-    from_ms: float
-    """From here on nothing in it lies in the future: it is the same at every later time."""
 
-    @classmethod
-    def empty(cls, metrics: int) -> Digest:
-        """Return the digest of nothing."""
-        return cls(np.full(2 * metrics, -np.inf), np.zeros((5, 2 * metrics)), -np.inf)
+def together(sums: Sequence[Floats], chunks: Sequence[Sequence[int]]) -> Moments:
+    """Return the moments of each stretch of chunks (rows) and column, of `digests` with as many columns.
+
+    They are relative to the end of the newest chunk with an observation. Chunks are apart by whole half-lives, so
+    nothing is rounded but the sum.
+    """
+    lengths = [len(stretch) for stretch in chunks]
+    filled = [at for at, length in enumerate(lengths) if length]
+    found = np.zeros((len(sums), *np.shape(sums[0])[1:]))
+    if filled:
+        rows = np.concatenate(sums)
+        places = np.concatenate(chunks)[:, None]
+        starts = np.cumsum([0, *[lengths[at] for at in filled[:-1]]])
+        newest = np.maximum.reduceat(np.where(rows[:, 0] > 0, places, 0), starts, axis=0)
+        behind = np.clip(np.repeat(newest, [lengths[at] for at in filled], axis=0) - places, 0, _NOTHING_LEFT)
+        factor = np.ldexp(1.0, -behind.astype(np.int32))[:, None]
+        rows[:, :2] *= factor
+        rows[:, 2:] *= factor * factor
+        found[filled] = np.add.reduceat(rows, starts, axis=0)
+    weight, total, squared_weight, squared_weight_total, squared_weight_square = np.moveaxis(found, 1, 0)
+    return Moments(weight, squared_weight, total, squared_weight_total, squared_weight_square)
 
 
-def together(digests: Sequence[Digest], half_life_ms: int) -> tuple[Floats, list[Moments]]:
-    """Return the newest observation's time (−∞ without one) and the moments of each column over all stretches."""
-    newest_ms = np.stack([digest.newest_ms for digest in digests])
-    last_ms = newest_ms.max(axis=0)
-    reference_ms = np.where(np.isfinite(last_ms), last_ms, 0.0)
-    # Nothing of a stretch without an observation is left: 2 to the power of −∞.
-    factor = np.exp2((newest_ms - reference_ms) / half_life_ms)
-    squared = factor * factor
-    scaled = np.stack([factor, factor, squared, squared, squared], axis=1)
-    sums = (np.stack([digest.sums for digest in digests]) * scaled).sum(axis=0)
-    return last_ms, [
-        Moments(weight, squared_weight, total, squared_weight_total, squared_weight_square)
-        for weight, total, squared_weight, squared_weight_total, squared_weight_square in sums.T.tolist()
-    ]
+def _moments(counts: Floats, offsets: Floats, offset_ms: float) -> Floats:
+    """Return Σ(t − middle) in ms from Σ1 and Σ offset; an offset stands for the middle of its unit."""
+    half = (1 << OFFSET_BITS) / 2 - 0.5
+    return (offsets - half * counts) * offset_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +106,6 @@ class Series:
     squares: Floats
     """Scale of each metric's squares."""
 
-    def _moments(self, counts: Floats, offsets: Floats) -> Floats:
-        """Return Σ(t − middle) in ms from Σ1 and Σ offset; an offset stands for the middle of its unit."""
-        half = (1 << OFFSET_BITS) / 2 - 0.5
-        return (offsets - half * counts) * self.offset_ms
-
     def _groups(self, metric: int, counts: Floats, offsets: Floats) -> Groups:
         at = 4 + 8 * metric
         records = self.records
@@ -86,9 +115,9 @@ class Series:
         return Groups(
             self.middle_ms,
             counts,
-            self._moments(counts, offsets),
+            _moments(counts, offsets, self.offset_ms),
             totals,
-            self._moments(totals, moments),
+            _moments(totals, moments, self.offset_ms),
             squares,
             doubt_ms=self.offset_ms / 2,
         )
@@ -102,36 +131,6 @@ class Series:
     def everything(self, metric: int) -> Groups:
         """Return one metric over all responses, those without a value counting 0."""
         return self._groups(metric, self.records[:, 0].astype(np.float64), self.records[:, 1].astype(np.float64))
-
-    def digest(self, half_life_ms: int, as_of_ms: float) -> Digest:
-        """Return what the series amounts to at `as_of_ms` under exponential decay, for every metric at once."""
-        count = len(self.squares)
-        parts = self.records[:, 4:].reshape(len(self.records), count, 8)
-        everything = np.repeat(self.records[:, :2, None], count, axis=2)
-        rated = self.records[:, 2:4, None] - np.moveaxis(parts[:, :, :2], 1, 2)
-        counts, offsets = np.moveaxis(np.concatenate([rated, everything], axis=2).astype(np.float64), 1, 0)
-        totals = np.tile(join_limbs(parts[:, :, 2], parts[:, :, 3]) * _UNIT, 2)
-        moments = np.tile(join_limbs(parts[:, :, 4], parts[:, :, 5]) * _UNIT, 2)
-        squares = np.tile(join_limbs(parts[:, :, 6], parts[:, :, 7]) / self.squares, 2)
-        count_moments, total_moments = self._moments(counts, offsets), self._moments(totals, moments)
-        times_ms = self.middle_ms[:, None]
-        means_ms = times_ms + count_moments / np.maximum(counts, 1.0)
-        known_ms = np.where(counts > 0, means_ms - self.offset_ms / 2, -np.inf)
-        live = (counts > 0) & (known_ms <= as_of_ms)
-        newest_ms = np.where(live, means_ms, -np.inf).max(axis=0, initial=-np.inf)
-        reference_ms = np.where(np.isfinite(newest_ms), newest_ms, self.middle_ms.max(initial=0.0))
-        weight = np.where(live, np.exp2((times_ms - reference_ms) / half_life_ms), 0.0)
-        squared, slope = weight * weight, math.log(2) / half_life_ms
-        sums = np.stack(
-            [
-                (weight * (counts + slope * count_moments)).sum(axis=0),
-                (weight * (totals + slope * total_moments)).sum(axis=0),
-                (squared * (counts + 2 * slope * count_moments)).sum(axis=0),
-                (squared * (totals + 2 * slope * total_moments)).sum(axis=0),
-                (squared * squares).sum(axis=0),
-            ]
-        )
-        return Digest(newest_ms, sums, float(known_ms.max(initial=-np.inf)))
 
     @classmethod
     def read(cls, records: Ints, numbers: Ints, span_ms: int, layout: Layout) -> Series:

@@ -161,6 +161,7 @@ class _View:
         self.at_ms = at_ms
         self.layout = Layout.of(experiment)
         self.names = [metric.name for metric in experiment.metrics]
+        self.watched = experiment.watched
         self.stretches = stretches(experiment)
         self.largest = [bound / SCALE for bound in Scorer.of(experiment).bounds()]
         shared = {name for stretch in self.stretches for name, share in stretch.shares.items() if share}
@@ -242,8 +243,8 @@ class _View:
     def _units(self, record: Ints, metric: str, population: Population) -> UnitSums:
         if metric == RATED_SHARE:
             return closed_rated_shares(record)
-        if metric in self.experiment.watched:
-            return closed_watched(record, self.layout, self.experiment.watched.index(metric))
+        if metric in self.watched:
+            return closed_watched(record, self.layout, self.watched.index(metric))
         return closed_units(record, self.layout, self.names.index(metric), population)
 
     def arms(self, treatment: str, metric: str, population: Population) -> Arms:

@@ -177,10 +177,6 @@ class ExperimentsCollector(Collector):
         self._summary = summary
         self._least = min_display_students
 
-    def describe(self) -> list[Metric]:
-        """Return nothing, so that registration does not read the store."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Yield the families."""
         try:

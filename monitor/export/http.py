@@ -26,6 +26,7 @@ from monitor.config import DisplaySettings, HttpSettings
 from monitor.config.values import instant_ms
 from monitor.errors import DependencyUnavailable, UsageError
 from monitor.export.collectors import ExperimentsCollector
+from monitor.export.exposition import exposed
 from monitor.export.page import Page
 from monitor.summary import Summary
 
@@ -157,8 +158,7 @@ class HttpServer:
         self._process = process_registry
         self._readiness = readiness
         self._page = Page(clock, display)
-        self._experiments = CollectorRegistry()
-        self._experiments.register(ExperimentsCollector(lambda: summary(None), display.min_display_students))
+        self._experiments = ExperimentsCollector(lambda: summary(None), display.min_display_students)
         self._server = _Server(
             (settings.host, settings.port),
             self._answer,
@@ -236,9 +236,7 @@ class HttpServer:
 
     def _route(self, path: str, environ: Environ) -> tuple[HTTPStatus, str, bytes]:
         if path in ("/metrics", "/metrics/experiments"):
-            registry = self._process if path == "/metrics" else self._experiments
-            encode, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
-            return HTTPStatus.OK, kind, encode(registry)
+            return HTTPStatus.OK, *self._scrape(path, environ.get("HTTP_ACCEPT", ""))
         if path == "/-/healthy":
             return HTTPStatus.OK, "text/plain; charset=utf-8", b"healthy\n"
         if path == "/-/ready":
@@ -255,6 +253,13 @@ class HttpServer:
             name = unquote_to_bytes(path.removeprefix("/api/experiments/").encode("latin-1")).decode("utf-8", "replace")
             return self._of_items(name, environ) or _experiment(self._summary(_as_of(environ)), name)
         raise _Answer(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(PATHS)}")
+
+    def _scrape(self, path: str, accept: str) -> tuple[str, bytes]:
+        """Return the content type and the text of the process's metrics or of the experiments'."""
+        if path == "/metrics/experiments":
+            return exposed(self._experiments, accept)
+        encode, kind = choose_encoder(accept)
+        return kind, encode(self._process)
 
     def _of_items(self, name: str, environ: Environ) -> tuple[HTTPStatus, str, bytes] | None:
         """Answer for an experiment's items or what to look at first; None for any other path."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from monitor.inference.estimates import Effect, Estimand, Estimate, effect_of
 from monitor.inference.sequences import NormalMixture, anytime_p, mde_information, root
@@ -87,6 +88,7 @@ def split_alpha(alpha: float, treatments: int) -> float:
     return alpha / treatments
 
 
+@lru_cache(maxsize=256)
 def resolving_information(mde: float, alpha: float) -> float:
     """Return the information at which the half width has come down to the `mde`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from monitor.aggregates import PAIR_WIDTH, Floats, Ints, Layout, join_limbs
+from monitor.aggregates import LIMB_BITS, PAIR_WIDTH, Ints, Layout
 from monitor.attribution import DAY_MS
 from monitor.inference.cuped import PairedSums
 from monitor.inference.estimates import RatioSums, UnitSums
@@ -14,6 +14,8 @@ Population: TypeAlias = Literal["rated", "all"]
 """Means over rated responses, or over all of them with unrated ones counting 0."""
 
 _SCALE = float(1 << SCALE_BITS)
+_LIMB = float(1 << LIMB_BITS)
+_LIMB_MASK = (1 << LIMB_BITS) - 1
 
 
 def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:
@@ -28,7 +30,7 @@ def closed_units(record: Ints, layout: Layout, metric: int, population: Populati
         units, first = int(record[at]), at + 1
     else:
         units, first = int(record[1]), at + 5
-    return _unit_sums(units, record[first : first + 4], float(layout.square_scale()[metric]))
+    return _unit_sums(units, record[first : first + 4], 2.0 ** layout.squares[metric])
 
 
 def closed_rated_shares(record: Ints) -> UnitSums:
@@ -45,7 +47,7 @@ def closed_watched(record: Ints, layout: Layout, place: int) -> UnitSums:
 def closed_part(record: Ints, layout: Layout, part: int, population: Population) -> UnitSums:
     """Return the sums over the students of a part (`Layout.part_place`) of the primary metric."""
     at = layout.part_place(part) + (0 if population == "rated" else 5)
-    return _unit_sums(int(record[at]), record[at + 1 : at + 5], float(layout.square_scale()[layout.primary]))
+    return _unit_sums(int(record[at]), record[at + 1 : at + 5], 2.0 ** layout.squares[layout.primary])
 
 
 def closed_pairs(record: Ints, layout: Layout, population: Population) -> PairedSums:
@@ -60,7 +62,7 @@ def closed_pairs(record: Ints, layout: Layout, population: Population) -> Paired
 
 def pair_scale(layout: Layout) -> float:
     """Return 2^bits of the squares of pairs."""
-    return float(layout.square_scale()[layout.primary])
+    return 2.0 ** layout.squares[layout.primary]
 
 
 def live_sums(record: Ints, layout: Layout, metric: int, population: Population) -> RatioSums:
@@ -68,7 +70,7 @@ def live_sums(record: Ints, layout: Layout, metric: int, population: Population)
     at = 13 + 12 * metric
     pairs = _pairs(record[at + 2 : at + 12])
     total, products = pairs[0] / _SCALE, pairs[2 if population == "rated" else 4] / _SCALE
-    squares = pairs[1] / float(layout.square_scale()[metric])
+    squares = pairs[1] / 2.0 ** layout.squares[metric]
     if population == "rated":
         return RatioSums(int(record[at]), total, float(record[at + 1]), squares, products, pairs[3])
     return RatioSums(int(record[3]), total, float(record[4]), squares, products, float(_pairs(record[7:9])[0]))
@@ -92,5 +94,7 @@ def _unit_sums(units: int, limbs: Ints, square_scale: float) -> UnitSums:
 
 
 def _pairs(limbs: Ints) -> list[float]:
-    joined: Floats = join_limbs(limbs[0::2], limbs[1::2])
-    return [float(each) for each in joined]
+    """Return the sums that pairs of limbs stand for, as `join_limbs` does: of so few, numpy's calls would cost more."""
+    summed = limbs.tolist()
+    pairs = zip(summed[0::2], summed[1::2], strict=True)
+    return [float(high + (low >> LIMB_BITS)) * _LIMB + float(low & _LIMB_MASK) for low, high in pairs]

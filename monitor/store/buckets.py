@@ -7,15 +7,19 @@ same numbers come again (see `Reader.summary`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, field
+from itertools import islice
+from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
+    Floats,
     Ints,
     Layout,
     Moments,
@@ -23,8 +27,8 @@ from monitor.aggregates import (
     chunks_in_reach,
     decayed,
 )
-from monitor.config import DecaySpec
-from monitor.series import Digest, Series, together
+from monitor.series import Series, digests, together
+from monitor.store.chunks import Index, Name, Place, Stamp, read_indexes
 from monitor.store.connection import unavailable
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
@@ -32,176 +36,214 @@ from monitor.summary import DecayedMean
 
 _BUCKETS: Final = np.arange(BUCKETS_PER_CHUNK)
 _NO_NUMBERS: Final = np.zeros(0, dtype=np.int64)
-_MOST_REMEMBERED: Final = 20_000
-"""Chunks, about a kilobyte each with six metrics."""
+_AT_ONCE: Final = 128
+"""Chunks that are read and summed at the same time: 3 MB with six metrics."""
+
+Wanted: TypeAlias = tuple[Place, Sequence[int]]
+"""A place, and chunks of it, rising."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The time buckets of one variant and decay."""
+class Window:
+    """Chunks of one place, rising, and what each amounts to."""
 
-    number: int
-    variant: int
-    decay: DecaySpec
-    layout: Layout
-    seen: Sequence[bool]
-    """Which metrics have had a value at any time."""
-    stamps: Sequence[Mapping[bytes, bytes]]
-    """By shard: chunk → number of the commit that last changed it."""
+    chunks: Sequence[int]
+    stamps: Sequence[Stamp]
+    from_ms: Floats
+    """As of when, or later, it amounts to that; ∞ where it was so in one reading only."""
+    sums: Floats
+    """See `digests`."""
 
-    def stamp(self, chunk: int) -> tuple[bytes | None, ...]:
-        """Return what tells whether a chunk has changed."""
-        name = b"%d" % chunk
-        return tuple([shard.get(name) for shard in self.stamps])
-
-    def stored(self) -> list[int]:
-        """Return all chunks that there are, rising."""
-        return sorted({int(name) for shard in self.stamps for name in shard})
+    def after(self, older: Window) -> Window:
+        """Return both windows as one."""
+        return Window(
+            [*older.chunks, *self.chunks],
+            [*older.stamps, *self.stamps],
+            np.concatenate([older.from_ms, self.from_ms]),
+            np.concatenate([older.sums, self.sums]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What chunks amounted to while the servers were those of `runs`."""
+    """What the last reading found while the servers were those of `runs`.
+
+    It is bounded by what a reading needs: for each variant and decay the 81 newest chunks, or as many more as a metric
+    has not been observed in, of 0.6 kB each with six metrics.
+    """
 
     runs: tuple[str, ...]
-    chunks: dict[tuple[int, int, str, int], tuple[tuple[bytes | None, ...], Digest]] = field(default_factory=dict)
+    windows: dict[Name, Window] = field(default_factory=dict)
 
 
 class Buckets:
-    """Reads the time buckets of a store as of one time."""
+    """Reads the time buckets of a store as of one time; several threads may do so with one memory."""
 
     def __init__(self, store: Shards, memory: Memory, as_of_ms: int) -> None:
         self._store = store
         self._memory = memory
         self._as_of_ms = as_of_ms
-        self._now: dict[tuple[int, int, str, int], Digest] = {}
+        self._indexes: dict[Name, Index] = {}
 
-    def means(self, places: Sequence[tuple[Place, int]]) -> list[list[DecayedMean]]:
-        """Return the decayed means of every metric at each place; `int` is the oldest chunk that retention keeps."""
-        stored = [place.stored() for place, _ in places]
-        wanted = [
-            (place, chunks_in_reach(chunks, self._as_of_ms, place.decay, oldest))
-            for (place, oldest), chunks in zip(places, stored, strict=True)
-        ]
-        self._learn(wanted)
-        found = []
-        for (place, chunks), all_chunks in zip(wanted, stored, strict=True):
-            if place.decay.half_life_ms is None:
-                found.append(self._reciprocal(place, chunks))
-            else:
-                found.append(self._exponential(place, place.decay.half_life_ms, chunks, all_chunks))
+    def means(self, places: Sequence[Place]) -> list[list[DecayedMean]]:
+        """Return the decayed means of every metric at each place."""
+        self._indexes |= read_indexes(self._store, places, self._as_of_ms)
+        reach = {place.name: self._reach(place) for place in places}
+        short = [place for place in places if not self._covered(place, max(reach[place.name], default=-math.inf))]
+        self._complete(short)
+        reach |= {place.name: self._reach(place) for place in short}
+        wanted = [(place, reach[place.name]) for place in places]
+        found = {
+            **self._exponential([each for each in wanted if each[0].decay.half_life_ms is not None]),
+            **self._reciprocal([each for each in wanted if each[0].decay.half_life_ms is None]),
+        }
+        return [found[place.name] for place in places]
+
+    def _reach(self, place: Place) -> Sequence[int]:
+        """Return the known chunks that are in reach of the newest."""
+        return chunks_in_reach(list(self._indexes[place.name].stamps), self._as_of_ms, place.decay, place.oldest)
+
+    def _covered(self, place: Place, anchor: float) -> bool:
+        return self._indexes[place.name].covers(anchor)
+
+    def _complete(self, places: Sequence[Place]) -> None:
+        """Make known all chunks of places."""
+        if places:
+            self._indexes |= read_indexes(self._store, places, self._as_of_ms, whole=True)
+
+    def _exponential(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
+        """Read what is in reach, then what is needed of what lies further back."""
+        windows, places = self._windows(wanted), [place for place, _ in wanted]
+        while places:
+            anchors = {place.name: self._anchor(place, windows[place.name]) for place in places}
+            self._complete([place for place in places if not self._covered(place, anchors[place.name])])
+            further = [(place, self._older(place, windows[place.name], anchors[place.name])) for place in places]
+            older = [(place, chunks) for place, chunks in further if chunks]
+            for name, window in self._windows(older).items():
+                windows[name] = windows[name].after(window)
+            places = [place for place, _ in older]
+        self._memory.windows.update(windows)
+        alike = defaultdict[int, list[Name]](list)
+        for place, _ in wanted:
+            alike[place.layout.metrics].append(place.name)
+        found: dict[Name, list[DecayedMean]] = {}
+        for count, names in alike.items():
+            own = [windows[name] for name in names]
+            moments = together([window.sums for window in own], [window.chunks for window in own])
+            found |= dict(zip(names, _means(moments, count), strict=True))
         return found
 
-    def _learn(self, wanted: Iterable[tuple[Place, Sequence[int]]]) -> None:
-        """Read chunks of exponential decays that are not known as they are now, of all places at once."""
-        known = self._memory.chunks
-        missing = []
-        for place, chunks in wanted:
-            if place.decay.half_life_ms is not None:
-                new = [chunk for chunk in chunks if self._remembered(place, chunk) is None]
-                missing.append((place, new))
-        if len(known) > _MOST_REMEMBERED:
-            known.clear()
-        for (place, chunks), table in zip(missing, self._tables(missing), strict=True):
-            for at, chunk in enumerate(chunks):
-                own = table[at * BUCKETS_PER_CHUNK : (at + 1) * BUCKETS_PER_CHUNK]
-                assert place.decay.half_life_ms is not None
-                digest = _series(place, [chunk], own).digest(place.decay.half_life_ms, self._as_of_ms)
-                self._now[_name(place, chunk)] = digest
-                if digest.from_ms <= self._as_of_ms:
-                    known[_name(place, chunk)] = place.stamp(chunk), digest
+    def _anchor(self, place: Place, window: Window) -> float:
+        """Return the chunk of the newest observation of the metric that was observed longest ago.
 
-    def _remembered(self, place: Place, chunk: int) -> Digest | None:
-        """Return what a chunk amounts to, if that is known."""
-        name = _name(place, chunk)
-        if name in self._now:
-            return self._now[name]
-        stamp, digest = self._memory.chunks.get(name, (None, None))
-        if digest is None or stamp != place.stamp(chunk) or digest.from_ms > self._as_of_ms:
-            return None
-        self._now[name] = digest
-        return digest
+        −∞ if that lies before the window; ∞ if nothing does that is stored, or no metric was ever observed.
+        """
+        seen, index = np.array(place.seen), self._indexes[place.name]
+        if not window.chunks or not seen.any():
+            return math.inf
+        if index.first is None and window.chunks[0] <= next(iter(index.stamps), math.inf):
+            return math.inf
+        observed = window.sums[:, 0, : place.layout.metrics][:, seen] > 0
+        if not observed.any(axis=0).all():
+            return -math.inf
+        return window.chunks[-1 - int(observed[::-1].argmax(axis=0).max())]
 
-    def _exponential(
-        self, place: Place, half_life_ms: int, chunks: Sequence[int], stored: Sequence[int]
-    ) -> list[DecayedMean]:
-        """Read further back where a metric's newest observation lies far behind the newest response."""
-        count, seen = place.layout.metrics, np.array(place.seen)
-        newest_ms, moments = self._together(place, half_life_ms, chunks)
-        while seen.any() and chunks and chunks[0] > stored[0]:
-            rated_ms = newest_ms[:count]
-            known = np.isfinite(rated_ms)
-            anchor = stored[stored.index(chunks[0]) - 1]
-            if not (seen & ~known).any():
-                anchor = int(rated_ms[known].min()) // half_life_ms
-            more = chunks_in_reach(stored, self._as_of_ms, place.decay, stored[0], anchor)
-            if len(more) <= len(chunks):
-                break
-            chunks = more
-            self._learn([(place, chunks)])
-            newest_ms, moments = self._together(place, half_life_ms, chunks)
-        return [_mean(moments[metric], moments[count + metric]) for metric in range(count)]
+    def _older(self, place: Place, window: Window, anchor: float) -> Sequence[int]:
+        """Return the chunks before a window that are needed, as a metric's newest observation lies at the anchor."""
+        stored = list(self._indexes[place.name].stamps)
+        before = bisect_left(stored, window.chunks[0]) if anchor < math.inf else 0
+        if not before:
+            return []
+        newest = stored[before - 1] if anchor == -math.inf else int(anchor)
+        more = chunks_in_reach(stored, self._as_of_ms, place.decay, stored[0], newest)
+        return more[: bisect_left(more, window.chunks[0])]
 
-    def _together(
-        self, place: Place, half_life_ms: int, chunks: Sequence[int]
-    ) -> tuple[NDArray[np.float64], list[Moments]]:
-        digests = [self._now[_name(place, chunk)] for chunk in chunks]
-        return together(digests or [Digest.empty(place.layout.metrics)], half_life_ms)
+    def _windows(self, wanted: Sequence[Wanted]) -> dict[Name, Window]:
+        """Return what chunks of exponential decays amount to, reading those that are not known as they are now."""
+        windows = {place.name: self._remembered(place, chunks) for place, chunks in wanted}
+        lacking = [
+            (place, windows[place.name], at)
+            for place, _ in wanted
+            for at in np.flatnonzero(windows[place.name].from_ms > self._as_of_ms).tolist()
+        ]
+        tables = self._tables([(place, window.chunks[at]) for place, window, at in lacking])
+        for start in range(0, len(lacking), _AT_ONCE):
+            some = lacking[start : start + _AT_ONCE]
+            alike = defaultdict[tuple[Layout, int], list[tuple[Window, int, Ints]]](list)
+            for (place, window, at), table in zip(some, islice(tables, len(some)), strict=True):
+                alike[place.layout, bucket_span_ms(place.decay)].append((window, at, table))
+            for (layout, half_life_ms), own in alike.items():
+                records, chunks = np.stack([table for _, _, table in own]), [window.chunks[at] for window, at, _ in own]
+                sums, from_ms = digests(records, chunks, half_life_ms, layout, self._as_of_ms)
+                from_ms[from_ms > self._as_of_ms] = np.inf
+                for (window, at, _), each, since_ms in zip(own, sums, from_ms, strict=True):
+                    window.sums[at], window.from_ms[at] = each, since_ms
+        return windows
 
-    def _reciprocal(self, place: Place, chunks: Sequence[int]) -> list[DecayedMean]:
+    def _remembered(self, place: Place, chunks: Sequence[int]) -> Window:
+        """Return a window with what is known of the chunks as they are now; of the others nothing, from ∞ on."""
+        index = self._indexes[place.name].stamps
+        stamps = [index[chunk] for chunk in chunks]
+        known = self._memory.windows.get(place.name)
+        if known is None or not known.chunks:
+            shape = len(chunks), 5, 2 * place.layout.metrics
+            return Window(chunks, stamps, np.full(len(chunks), np.inf), np.zeros(shape))
+        places = np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
+        same = [
+            known.chunks[at] == chunk and known.stamps[at] == stamp
+            for at, chunk, stamp in zip(places.tolist(), chunks, stamps, strict=True)
+        ]
+        # What is copied of others is not used: it is read and replaced.
+        return Window(chunks, stamps, np.where(same, known.from_ms[places], np.inf), known.sums[places])
+
+    def _reciprocal(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
         """Weights are no products: all chunks are read and weighted each time."""
-        (table,) = self._tables([(place, chunks)])
-        series = _series(place, chunks, table)
-        return [
-            _mean(
-                decayed(series.rated(metric), self._as_of_ms, place.decay),
-                decayed(series.everything(metric), self._as_of_ms, place.decay),
-            )
-            for metric in range(place.layout.metrics)
-        ]
+        tables = self._tables([(place, chunk) for place, chunks in wanted for chunk in chunks])
+        found = {}
+        for place, chunks in wanted:
+            series = _series(place, chunks, list(islice(tables, len(chunks))))
+            metrics = range(place.layout.metrics)
+            groups = [*map(series.rated, metrics), *map(series.everything, metrics)]
+            columns = [astuple(decayed(each, self._as_of_ms, place.decay)) for each in groups]
+            (found[place.name],) = _means(Moments(*np.array(columns).T[:, None]), len(metrics))
+        return found
 
-    def _tables(self, wanted: Sequence[tuple[Place, Sequence[int]]]) -> list[Ints]:
-        """Return the records of the chunks' buckets, summed over the shards; each is read in one transaction."""
-        tables = [
-            np.zeros((len(chunks) * BUCKETS_PER_CHUNK, place.layout.response_width), dtype=np.int64)
-            for place, chunks in wanted
-        ]
-        if not any(len(table) for table in tables):
-            return tables
-        with unavailable(self._store.settings):
-            for shard in self._store:
-                pipeline = shard.client.pipeline(transaction=True)
-                for place, chunks in wanted:
-                    if chunks:
-                        # The method of this name is not for clusters, as it does not know that all are in one slot.
-                        names = [shard.keys.chunk(*_name(place, chunk)) for chunk in chunks]
-                        pipeline.execute_command("MGET", *names)
-                replies = iter(pipeline.execute())
-                for (place, chunks), table in zip(wanted, tables, strict=True):
-                    for at, stored in enumerate(next(replies) if chunks else ()):
-                        part = table[at * BUCKETS_PER_CHUNK : (at + 1) * BUCKETS_PER_CHUNK].reshape(-1)
-                        found = decode_record(shard.keys.chunk(*_name(place, chunks[at])), stored)
-                        part[: len(found)] += found
-        return tables
+    def _tables(self, wanted: Sequence[tuple[Place, int]]) -> Iterator[Ints]:
+        """Yield the records of chunks' buckets, summed over the shards; `_AT_ONCE` are read in one transaction each."""
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            tables = [np.zeros((BUCKETS_PER_CHUNK, each.layout.response_width), dtype=np.int64) for each, _ in some]
+            with unavailable(self._store.settings):
+                for shard in self._store:
+                    names = [shard.keys.chunk(*place.name, chunk) for place, chunk in some]
+                    pipeline = shard.client.pipeline(transaction=True)
+                    # The method of this name is not for clusters, as it does not know that all are in one slot.
+                    pipeline.execute_command("MGET", *names)
+                    for name, table, stored in zip(names, tables, pipeline.execute()[0], strict=True):
+                        found = decode_record(name, stored)
+                        table.reshape(-1)[: len(found)] += found
+            yield from tables
 
 
-def _name(place: Place, chunk: int) -> tuple[int, int, str, int]:
-    return place.number, place.variant, place.decay.name, chunk
-
-
-def _series(place: Place, chunks: Sequence[int], table: Ints) -> Series:
+def _series(place: Place, chunks: Sequence[int], tables: Sequence[Ints]) -> Series:
     """Return the buckets that are not empty."""
     numbers = np.concatenate([_NO_NUMBERS, *[_BUCKETS + chunk * BUCKETS_PER_CHUNK for chunk in chunks]])
+    table = np.concatenate([np.zeros((0, place.layout.response_width), dtype=np.int64), *tables])
     filled = table[:, 0] > 0
     return Series.read(table[filled], numbers[filled], bucket_span_ms(place.decay), place.layout)
 
 
-def _mean(rated: Moments, everything: Moments) -> DecayedMean:
-    """Return one metric's decayed mean over rated and over all responses."""
-    return DecayedMean(
-        mean=rated.mean,
-        effective_count=rated.effective_count if rated.weight else None,
-        mean_over_all=everything.mean,
-        effective_count_over_all=everything.effective_count if everything.weight else None,
-        standard_error=rated.standard_error,
-    )
+def _means(moments: Moments, metrics: int) -> list[list[DecayedMean]]:
+    """Return the decayed means of each row of moments: of the metrics over rated, then over all responses."""
+    statistics = np.array([moments.mean, moments.effective_count, moments.standard_error])
+    found = statistics.astype(object)
+    found[np.isnan(statistics)] = None
+    return [
+        [
+            DecayedMean(mean, effective_count, mean_over_all, effective_count_over_all, standard_error)
+            for (mean, effective_count, standard_error), (mean_over_all, effective_count_over_all, _) in zip(
+                columns[:metrics], columns[metrics:], strict=True
+            )
+        ]
+        for columns in np.moveaxis(found, 0, 2).tolist()
+    ]

@@ -109,7 +109,7 @@ class CoverageReader:
         _, variant, piece = place
         names = (shard.keys.items(self._number, variant, piece, bucket) for bucket in range(self._layout.buckets))
         items = {name[:-1] for name, _ in fields(shard, names) if name[-1:] == SHOWN} - {OTHERS}
-        return _Slice(stamp, np.frombuffer(b"".join(items), dtype=np.uint64))
+        return _Slice(stamp, np.fromiter(map(int.from_bytes, items), np.uint64, len(items)))
 
 
 def _together(slices: _Slices, variant: int) -> _Items:

@@ -22,7 +22,8 @@ from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
 from monitor.inference import design_effect, live_rated_shares, live_sums
 from monitor.items.stored import Coverage
-from monitor.store.buckets import Buckets, Memory, Place
+from monitor.store.buckets import Buckets, Memory
+from monitor.store.chunks import Place
 from monitor.store.connection import unavailable
 from monitor.store.coverage import CoverageReader
 from monitor.store.days import DayReader, Drifts, Used
@@ -53,8 +54,6 @@ class _Arm:
     responses: Ints
     units: Ints
     kinds: Counter[str]
-    stamps: Mapping[str, list[Mapping[bytes, bytes]]]
-    """Decay → by shard, which chunks there are and in which commits they were last changed."""
     cohorts: dict[int, Ints] = field(default_factory=dict)
     """UTC day → record over the students first exposed there."""
     latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
@@ -95,7 +94,8 @@ class Reader:
             for each in settings.experiments
             if each.items is not None
         }
-        self._memory: Memory | None = None
+        self._memories: dict[bool, Memory] = {}
+        """Of readings of now, and of readings of the past, which would drive out what those need."""
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:
@@ -127,7 +127,7 @@ class Reader:
         All-time numbers are those of now, whatever `as_of_ms` says. Verdicts are of the store's newest event, of
         whichever experiment, or of `as_of_ms` if that is earlier: no window is over before its time has been read.
         """
-        memory = self._memory or Memory(self._runs())
+        memory = self._memories.get(as_of_ms is None) or Memory(self._runs())
         while True:
             arms, log = self._arms()
             newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
@@ -139,7 +139,7 @@ class Reader:
                 break
             # A server that was started again may have lost commits: what came of them must not be believed.
             memory = Memory(runs)
-        self._memory = memory
+        self._memories[as_of_ms is None] = memory
         until_ms = log.newest_ms + 1
         if as_of_ms is not None and as_of_ms < log.newest_ms:
             # The hour that the time cuts through holds what came after it as well.
@@ -197,7 +197,6 @@ class Reader:
                 np.zeros(self._layouts[experiment.name].response_width, dtype=np.int64),
                 np.zeros(self._layouts[experiment.name].unit_width, dtype=np.int64),
                 Counter(),
-                {decay.name: [] for decay in experiment.decay},
             )
             for experiment, number, variant, name in places
         ]
@@ -220,8 +219,6 @@ class Reader:
             pipeline.get(keys.units(arm.number, arm.variant))
             pipeline.hgetall(keys.kinds(arm.number, arm.variant))
             pipeline.hkeys(keys.cohorts(arm.number, arm.variant))
-            for decay in arm.experiment.decay:
-                pipeline.hgetall(keys.chunks(arm.number, arm.variant, decay.name))
         replies = iter(pipeline.execute())
         latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
@@ -239,8 +236,6 @@ class Reader:
             arm.kinds.update({kind.decode(): int(count) for kind, count in next(replies).items()})
             for day in map(int, next(replies)):
                 arm.cohorts.setdefault(day, np.zeros(self._layouts[arm.experiment.name].cohort_width, dtype=np.int64))
-            for decay in arm.experiment.decay:
-                arm.stamps[decay.name].append(next(replies))
             for what, at_ms in arm.latest.items():
                 arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
 
@@ -315,11 +310,10 @@ class Reader:
             seen = [bool(arm.responses[2] - undefined) for undefined in arm.responses[4::8]]
             for decay in arm.experiment.decay:
                 oldest = oldest_chunk(newest[arm.number], arm.experiment.retention_ms, bucket_span_ms(decay))
-                places.append((Place(arm.number, arm.variant, decay, layout, seen, arm.stamps[decay.name]), oldest))
+                place = Place(arm.number, arm.variant, decay, layout, seen, arm.last_response_ms, oldest)
+                places.append(place)
         means = Buckets(self.store, memory, as_of_ms).means(places)
-        return {
-            (place.number, place.variant, place.decay.name): own for (place, _), own in zip(places, means, strict=True)
-        }
+        return {place.name: own for place, own in zip(places, means, strict=True)}
 
     def _variant(self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]]) -> VariantSummary:
         responses, rated = int(arm.responses[0]), int(arm.responses[2])

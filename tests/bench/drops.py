@@ -79,13 +79,14 @@ def exported(
 ) -> Iterator[tuple[str, list[float | None]]]:
     """Yield the name of each series and its values, a minute apart."""
     half_life_ms = decay.half_life_ms or 0
-    values: list[tuple[float | None, float | None, float | None]] = []
+    values: list[list[float | None]] = []
     for minute in range(minutes):
         now_ms = scenario.start_ms + minute * _MINUTE_MS
         seen = rows[: np.searchsorted(rows[:, 0], now_ms, side="right")]
         seen = seen[seen[:, 1] > now_ms - _REACH * half_life_ms]
         moments = decayed(Groups.single(seen[:, 1], seen[:, 2]), now_ms, decay)
-        values.append((moments.mean, moments.standard_error, moments.effective_count))
+        statistics = moments.mean, moments.standard_error, moments.effective_count
+        values.append([None if np.isnan(each) else float(each) for each in statistics])
     for name, column in zip(("mean", "standard_error", "effective_count"), zip(*values, strict=True), strict=True):
         yield f"abmonitor_metric_{name}", list(column)
 

@@ -39,6 +39,11 @@ _ROWS: Final = 1_000_000
 _STUDENTS: Final = 200_000
 _SCRAPES: Final = 15
 _POLLS: Final = 60
+_HEADERS: Final = {
+    "Accept": "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;"
+    "version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+}
+"""Of Prometheus 3."""
 _EXPERIMENT: Final = """
 [[experiments]]
 name = "experiment-{number}"
@@ -93,7 +98,8 @@ def _timed(action: Callable[[], object]) -> float:
 
 
 def _get(url: str) -> None:
-    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310  our own server
+    request = urllib.request.Request(url, headers=_HEADERS)  # noqa: S310  our own server
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
         body = answer.read()
     if body.count(b"abmonitor_metric_mean{") != _EXPERIMENTS * 3 * 6 * 4:
         raise SystemExit("wrong: a scrape without all means")

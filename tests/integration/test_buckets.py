@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.events import Response
+from monitor.events import Feedback, Response
 from monitor.store import Advance, Position, Reader
 from tests.integration.test_exactness import _SLOW, Bench, by_kind
 from tests.servers.redis import RedisServer, redis_binary
+from tests.support.oracle import decayed_mean, judge
 from tests.support.streams import EXPERIMENT, START, arrivals, streams
 
 HOUR = 3_600_000
@@ -22,12 +25,12 @@ def _fresh(bench: Bench) -> Reader:
 
 
 @settings(max_examples=10, suppress_health_check=_SLOW)
-@given(data=st.data(), shards=st.sampled_from([1, 3]))
+@given(data=st.data(), shards=st.sampled_from([1, 3]), retention_h=st.sampled_from([24, 100, 720]))
 def test_a_reader_with_a_past_says_what_a_new_one_says(
-    data: st.DataObject, shards: int, redis_server: RedisServer
+    data: st.DataObject, shards: int, retention_h: int, redis_server: RedisServer
 ) -> None:
-    """Whatever was read before, of whichever time."""
-    bench = Bench(redis_server, shards=shards)
+    """Whatever was read before, of whichever time: to the last digit, also after old chunks have changed or gone."""
+    bench = Bench(redis_server, replace(EXPERIMENT, retention_ms=retention_h * HOUR), shards)
     writer, offset = bench.writer(), 0
     writer.state(["t:0"])
     for batch in data.draw(arrivals(data.draw(streams()))):
@@ -51,6 +54,61 @@ def test_what_has_not_changed_is_not_read_again(redis_server: RedisServer) -> No
 
     first = sent()
     assert sent() < first / 5
+
+
+def test_readings_of_the_past_do_not_drive_out_what_is_remembered_of_now(redis_server: RedisServer) -> None:
+    """Nothing is read again by a reading of now, whatever times were asked for in between."""
+    bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
+    bench.feed([[_response(number, START + number * HOUR) for number in range(300)]])
+    client = redis_server.client()
+
+    def sent(as_of_ms: int | None) -> int:
+        before = client.info("stats")["total_net_output_bytes"]
+        bench.reader.summary(as_of_ms)
+        return int(client.info("stats")["total_net_output_bytes"] - before)
+
+    first, now = sent(None), sent(None)
+    assert now < first / 5
+    assert sent(START + 100 * HOUR) > 5 * now
+    assert sent(None) < 1.5 * now
+
+
+def test_many_may_read_at_once_while_events_are_applied(redis_server: RedisServer) -> None:
+    """What they remember together is not mixed up: afterwards all say what a new reader says."""
+    bench = Bench(redis_server, replace(EXPERIMENT, retention_ms=100 * HOUR))
+    writer = bench.writer()
+    writer.state(["t:0"])
+    with ThreadPoolExecutor(6) as readers:
+        for number in range(30):
+            batch = [_response(number * 10 + place, START + (number + place) * 5 * HOUR) for place in range(10)]
+            step = Advance("t:0", number * 10 or None, Position(number * 10 + 10))
+            reading = [readers.submit(bench.reader.summary, as_of_ms) for as_of_ms in (None, None, START + 50 * HOUR)]
+            assert writer.apply(batch, [], bench.late, [step])[0] == "applied"
+            for each in reading:
+                each.result()
+        for as_of_ms in (None, START + 50 * HOUR):
+            for found in readers.map(bench.reader.summary, [as_of_ms] * 6):
+                assert found == _fresh(bench).summary(as_of_ms)
+
+
+def test_what_was_observed_long_ago_is_found(redis_server: RedisServer) -> None:
+    """Ratings lie hundreds of half-lives behind the newest response, and older chunks are not asked for at first."""
+    bench = Bench(redis_server)
+    events: list[Response | Feedback] = [_response(number, START + number * HOUR // 2) for number in range(800)]
+    events += [
+        Feedback(f"f-{number}", f"r-{number}", START + number * HOUR // 2, "rating", "s-1", "v-1", float(number % 5))
+        for number in range(3, 40)
+    ]
+    bench.feed([events])
+    summary = bench.reader.summary()
+    judged = [each for each in judge(EXPERIMENT, events) if each.rated]
+    for metric in EXPERIMENT.metrics:
+        values = [(each.response.timestamp_ms, each.metrics[metric.name]) for each in judged]
+        defined = [(at_ms, value) for at_ms, value in values if value is not None]
+        expected = decayed_mean(defined, summary.as_of_ms, HOUR)
+        found = summary.experiments["ranker"].variants["control"].metrics[metric.name].decayed["1h"]
+        assert expected is not None
+        assert (found.mean, found.effective_count) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_server_that_lost_commits_is_read_anew() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
 from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
 from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
+from monitor.export.exposition import exposed
 from monitor.export.http import _experiment
 from monitor.export.page import Page
 from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
@@ -59,9 +59,8 @@ SUMMARY = Summary(
 
 
 def _exposed(summary: Summary, least: int = 1) -> list[str]:
-    registry = CollectorRegistry()
-    registry.register(ExperimentsCollector(lambda: summary, least))
-    return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    _, body = exposed(ExperimentsCollector(lambda: summary, least), "")
+    return [line for line in body.decode().splitlines() if not line.startswith("#")]
 
 
 class TestJson:
@@ -128,10 +127,8 @@ class TestCollector:
         def gone() -> Summary:
             raise StoreUnavailable("no store")
 
-        registry = CollectorRegistry()
-        registry.register(ExperimentsCollector(gone, 1))
-        lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
-        assert lines == ["abmonitor_store_up 0.0"]
+        _, body = exposed(ExperimentsCollector(gone, 1), "")
+        assert [line for line in body.decode().splitlines() if line[0] != "#"] == ["abmonitor_store_up 0.0"]
 
 
 def _judged(at_days: float = 14.0) -> Summary:
