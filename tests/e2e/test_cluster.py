@@ -20,7 +20,7 @@ from tests.faults.catalogue import Ground
 from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
-from tests.support.command import ab_monitor
+from tests.support.command import HASHED, ab_monitor
 from tests.support.dump import dump
 
 _EVENTS = list(generate(Scenario(responses=2_000, students=150, days=2, seed=3)))
@@ -67,7 +67,7 @@ def test_every_command_with_the_least_rights(cluster: RedisCluster, redis_server
         with server.client() as client:
             for grant in grants:
                 client.execute_command(*f"{grant} {more[1]} +eval".replace("PASSWORD", _PASSWORD).split())
-    environ = {"ABMONITOR_STORE_USERNAME": "ab-monitor", "ABMONITOR_STORE_PASSWORD": _PASSWORD}
+    environ = {"ABMONITOR_STORE_USERNAME": "ab-monitor", "ABMONITOR_STORE_PASSWORD": _PASSWORD, **HASHED}
     config, lines = _config(tmp_path, cluster.url), _events(tmp_path)
     replayed = ab_monitor("replay", "--config", config, lines, environ=environ)
     assert replayed.returncode == 0, replayed.stderr
@@ -78,8 +78,9 @@ def test_every_command_with_the_least_rights(cluster: RedisCluster, redis_server
     plain = tmp_path / "plain"
     plain.mkdir()
     alone = _config(plain, redis_server.url)
-    assert ab_monitor("replay", "--config", alone, lines).returncode == 0
-    assert json.loads(status.stdout) == json.loads(ab_monitor("status", "--config", alone, "--json").stdout)
+    assert ab_monitor("replay", "--config", alone, lines, environ=HASHED).returncode == 0
+    read_alone = ab_monitor("status", "--config", alone, "--json", environ=HASHED)
+    assert json.loads(status.stdout) == json.loads(read_alone.stdout)
     store, one = live_store(StoreSettings(url=cluster.url)), live_store(StoreSettings(url=redis_server.url))
     assert len(store) == 3
     assert warnings(store) == []
@@ -128,10 +129,10 @@ def test_a_rebuild_changes_the_number_of_shards(kafka: KafkaBroker, tmp_path: Pa
                 arena.finish()
             text = arena.config.read_text()
             arena.config.write_text(text.replace("[store]", "[store]\nshards = 5"))
-            refused = ab_monitor("status", "--config", arena.config)
+            refused = ab_monitor("status", "--config", arena.config, environ=HASHED)
             assert refused.returncode == 5
             assert "store.shards: got 5, but the store has 3. `ab-monitor rebuild`" in refused.stderr
-            rebuilt = ab_monitor("rebuild", "--config", arena.config)
+            rebuilt = ab_monitor("rebuild", "--config", arena.config, environ=HASHED)
             assert rebuilt.returncode == 0, rebuilt.stderr
             arena.store = live_store(StoreSettings(url=arena.cluster.url))
             assert (len(arena.store), arena.store.generation) == (5, 1)

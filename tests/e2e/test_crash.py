@@ -15,12 +15,11 @@ from monitor.ingest.simulator import Scenario, default_config, generate
 from monitor.store import RedisStore
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
-from tests.support.command import ab_monitor, eventually, service
+from tests.support.command import HASHED, ab_monitor, eventually, service
 from tests.support.dump import dump
 
 KILLS = 10
 PARTITIONS = 4
-HASHED = {"ABMONITOR_STORE_USER_HASH_KEY": "a key for both stores, so that items have the same names"}
 
 
 def _config(directory: Path, scenario: Scenario, bootstrap: str, store: str, name: str) -> Path:

@@ -15,13 +15,15 @@ from tests.faults.arena import Arena, Expectations
 from tests.faults.catalogue import Ground
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
-from tests.support.command import ab_monitor
+from tests.support.command import HASHED, ab_monitor
 from tests.support.dump import dump
 
 
 @pytest.fixture
-def arena(tmp_path: Path, kafka: KafkaBroker) -> Iterator[Arena]:
-    """Yield a place with half of its stream applied."""
+def arena(tmp_path: Path, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
+    """Yield a place with half of its stream applied; all commands have its key of hashes."""
+    for name, value in HASHED.items():
+        monkeypatch.setenv(name, value)
     with RedisServer(redis_binary()) as calm:
         ground = Ground(tmp_path, kafka, Expectations(tmp_path, calm))
         with ground.arena() as made:

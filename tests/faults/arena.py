@@ -24,7 +24,7 @@ from monitor.store import Shards, live_store
 from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
-from tests.support.command import ab_monitor, eventually, get, service
+from tests.support.command import HASHED, ab_monitor, eventually, get, service
 from tests.support.dump import Dump, dump
 
 SCENARIO = Scenario(responses=8_000, students=700, days=2, seed=5)
@@ -107,14 +107,14 @@ class Expectations:
             )
             lines = self._directory / "calm.jsonl"
             lines.write_bytes(b"\n".join(event.payload for event in events) + b"\n")
-            done = ab_monitor("replay", "--config", config, lines)
+            done = ab_monitor("replay", "--config", config, lines, environ=HASHED)
             assert done.returncode == 0, done.stderr
             self._known[key] = dump(Shards(StoreSettings(url=self._server.url)))
         return self._known[key]
 
 
-_SPANS_MS = {b"v": HOUR_MS, b"g": DAY_MS, b"1h": HOUR_MS, b"24h": DAY_MS}
-"""Of hours of traffic, days of categories, and chunks of the simulator's decays."""
+_SPANS_MS = {b"g": HOUR_MS, b"v": DAY_MS, b"1h": HOUR_MS, b"24h": DAY_MS}
+"""Of hours of traffic, days of items and categories, and chunks of the simulator's decays."""
 
 
 def _kept(found: Dump) -> Dump:
@@ -260,7 +260,7 @@ class Arena:
         """Run a worker while the block runs."""
         self._workers += 1
         log = self.directory / f"worker-{self._workers}.log"
-        with service(config or self.config, log) as process:
+        with service(config or self.config, log, environ=HASHED) as process:
             yield Worker(process, log)
 
     def applied(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.faults.arena import Arena, Result
 from tests.faults.catalogue import Ground, fault
-from tests.support.command import ab_monitor
+from tests.support.command import HASHED, ab_monitor
 
 _RESPONSE = {
     "response_id": "r-hostile",
@@ -151,7 +151,7 @@ def retried(ground: Ground) -> Result:
             arena.write(few, per_second=5_000)
             arena.finish()
         arena.config.write_text(config)
-        listed = ab_monitor("dead-letters", "--config", arena.config, "list", "--json")
+        listed = ab_monitor("dead-letters", "--config", arena.config, "list", "--json", environ=HASHED)
         assert listed.returncode == 0, listed.stderr
         assert sum(each["count"] for each in json.loads(listed.stdout)["reasons"]) == refused
         with arena.worker():
@@ -159,7 +159,7 @@ def retried(ground: Ground) -> Result:
             arena.finish()
             _forge(arena)
             began = time.monotonic()
-            done = ab_monitor("dead-letters", "--config", arena.config, "retry")
+            done = ab_monitor("dead-letters", "--config", arena.config, "retry", environ=HASHED)
             assert done.returncode == 0, done.stderr
             assert f"{refused} sent back" in done.stdout
             assert "2 still refused: foreign 1, partition is gone 1" in done.stdout

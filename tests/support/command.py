@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+HASHED = {"ABMONITOR_STORE_USER_HASH_KEY": "a key for all stores, so that items have the same names and cells"}
+"""For stores that are compared: each makes a key of its own otherwise."""
+
 _DEADLINE_S = 60.0
 
 
