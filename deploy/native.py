@@ -20,9 +20,11 @@ ROOT = Path(__file__).parents[1]
 MODULES = [
     "attribution.py",
     "events/decoder.py",
+    "events/event.py",
     "identity.py",
     "ingest/batch.py",
     "ingest/cache.py",
+    "ingest/decoding.py",
     "ingest/differences.py",
     "ingest/engine.py",
     "ingest/experiment.py",

@@ -17,6 +17,7 @@ from monitor.identity import ITEM_BYTES, TAG_BYTES, Identities
 from monitor.ranking import Scorer
 
 DAY_MS: Final = 86_400_000
+_HALF: Final = 0.5
 MAX_REACTIONS: Final = 1000
 """Reactions kept per response, the newest by event time: which those are does not depend on the order of arrival."""
 
@@ -131,8 +132,13 @@ def review_of(row: Row) -> float | None:
 
 
 def latency_of(event: Response) -> int:
-    """Return a response's latency as it stands in its row: in whole ms, `UNKNOWN` if it does not say."""
-    return UNKNOWN if event.latency_ms is None else round(event.latency_ms)
+    """Return a response's latency as it stands in its row: in whole ms, half to even, `UNKNOWN` if it does not say."""
+    latency_ms = event.latency_ms
+    if latency_ms is None:
+        return UNKNOWN
+    whole = int(latency_ms)
+    rest = latency_ms - whole
+    return whole + 1 if rest > _HALF or (rest == _HALF and whole & 1) else whole
 
 
 def merge_reaction(row: Row, reaction: Reaction) -> Outcome:

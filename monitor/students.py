@@ -8,12 +8,11 @@ module is about: it is compiled (deploy/native.py), and walks them as a C progra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, final
 
 from librt.strings import BytesWriter
 from librt.vecs import append, vec
-from mypy_extensions import i64
+from mypy_extensions import i64, u8
 
 from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
 
@@ -70,7 +69,7 @@ class Student:
         if moved:
             self._keep_before(timestamp_ms // DAY_MS + kept_days)
 
-    def add(self, timestamp_ms: i64, variant: i64, category: i64, difference: Sequence[int], kept_days: i64) -> None:
+    def add(self, timestamp_ms: i64, variant: i64, category: i64, difference: tuple[int, ...], kept_days: i64) -> None:
         """Add a response's difference to the student's sums, and to its day's if that is one of those kept apart.
 
         Whatever the difference is of was shown: see `expose`. What was `BEFORE` the experiment is no exposure.
@@ -118,7 +117,7 @@ class Student:
             at += step
         return sums
 
-    def _accumulate(self, variant: i64, day: i64, difference: Sequence[int]) -> None:
+    def _accumulate(self, variant: i64, day: i64, difference: tuple[int, ...]) -> None:
         blocks, width = self._blocks, self._width
         at = self._find(variant, day)
         if at == len(blocks) or blocks[at] != variant or blocks[at + 1] != day:
@@ -186,7 +185,7 @@ class Student:
     def encode(self) -> bytes:
         """Return the bytes of the student's row: see `decode`."""
         writer = BytesWriter()
-        writer.write(self.version.to_bytes(_VERSION_BYTES))
+        writer.write(self.version.to_bytes(_VERSION_BYTES, "big"))
         _write(writer, self.first_ms)
         _write(writer, (self.first_category - UNKNOWN) << _CATEGORY_SHIFT | self.first_variant)
         first_day: i64 = self.first_ms // DAY_MS
@@ -247,9 +246,9 @@ def _zeros(width: i64) -> vec[i64]:
 def _write(writer: BytesWriter, number: i64) -> None:
     left = number << 1 if number >= 0 else ~(number << 1)
     while left >= _MORE or left < 0:
-        writer.append(left & _MORE - 1 | _MORE)
+        writer.append(u8(left & _MORE - 1 | _MORE))
         left = left >> _GROUP & _LEFT
-    writer.append(left)
+    writer.append(u8(left))
 
 
 @final

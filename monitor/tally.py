@@ -69,7 +69,7 @@ class Tally:
         self.cohorts: dict[int, Record] = {}
         """Cell of a variant and a day → record."""
 
-    def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: Sequence[int]) -> None:  # noqa: FBT001
+    def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
         """Add a response's metrics, -1 where they are undefined, or take them away."""
         self._add_metrics(record_in(self.responses, variant, self._response_width), sign, 0, rated, values)
         for place, span_ms in enumerate(self._spans_ms):
@@ -78,7 +78,7 @@ class Tally:
             record = record_in(self.buckets[place], cell, self._response_width)
             self._add_metrics(record, sign, fine & ((1 << OFFSET_BITS) - 1), rated, values)
 
-    def _add_metrics(self, record: Record, sign: i64, offset: i64, rated: bool, values: Sequence[int]) -> None:  # noqa: FBT001
+    def _add_metrics(self, record: Record, sign: i64, offset: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
         record[0] += sign
         record[1] += sign * offset
         if not rated:
@@ -102,7 +102,7 @@ class Tally:
                 _add_limbs(record, at + 6, sign, _rounded(scaled * scaled * self._squares[metric]))
             metric += 1
 
-    def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: Sequence[int]) -> None:
+    def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: tuple[int, ...]) -> None:
         """Add a response that names no student: a unit of its own, or take it away."""
         unit = vec[i64](sums)
         record_in(self.units, variant, self._unit_width)[2] += sign

@@ -23,7 +23,7 @@ VERSION_BYTES = 4
 
 def encode_row(row: Row) -> bytes:
     """Return the bytes of a row; the arm comes first, where the sweep looks for it."""
-    return row.version.to_bytes(VERSION_BYTES) + _encode(
+    return row.version.to_bytes(VERSION_BYTES, "big") + _encode(
         (row.arm, row.timestamp_ms, row.student, row.items, row.ranks, row.latency_ms, row.category, row.reactions)
     )
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
@@ -40,7 +39,7 @@ from monitor.tally import record_in
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.dump import dump
-from tests.support.streams import EXPERIMENT, HOUR, START, settings_with
+from tests.support.streams import EXPERIMENT, HOUR, START, changed, settings_with
 
 
 def _response(number: int, at_ms: int) -> Response:
@@ -49,7 +48,7 @@ def _response(number: int, at_ms: int) -> Response:
 
 def _of_next(event: Response) -> Response:
     """Return the same response of the other experiment."""
-    return structs.replace(event, experiment="next")
+    return changed(event, experiment="next")
 
 
 def _rating(number: int, at_ms: int, score: float = 4.0) -> Feedback:
