@@ -33,6 +33,7 @@ MODULES = [
     "ingest/students.py",
     "ingest/unpacking.py",
     "store/keys.py",
+    "store/packing.py",
     "store/records.py",
     "store/rows.py",
     "students.py",
