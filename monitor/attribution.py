@@ -8,7 +8,7 @@ so is everything that is summed from it. Nothing here knows the time of day.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Final, Literal, TypeAlias, final
 
 from monitor.config import FEEDBACK, LATENCY, ExperimentSettings, GradeRule
@@ -272,7 +272,7 @@ class Rules:
                 judged[key] = max(best, grade), max(last, timestamp_ms)
         return judged
 
-    def _grades(self, current: Sequence[Reaction]) -> dict[bytes, float]:
+    def _grades(self, current: list[Reaction]) -> dict[bytes, float]:
         grades: dict[bytes, float] = {}
         for _, _, _, item, kind, score in current:
             grade_of = self._graders.get(kind)
@@ -282,7 +282,7 @@ class Rules:
                     grades[item] = grade
         return grades
 
-    def _current(self, row: Row) -> Sequence[Reaction]:
+    def _current(self, row: Row) -> list[Reaction]:
         """Return the register of each (student, item, kind): the latest reaction that counts."""
         opens = row.timestamp_ms
         closes = opens + self._window_ms
@@ -307,7 +307,7 @@ class Rules:
         largest = self._scales.get(kind)
         return largest is None or (score <= largest and (self._scored is None or score in self._scored))
 
-    def _metrics(self, row: Row, grades: Mapping[bytes, float]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    def _metrics(self, row: Row, grades: dict[bytes, float]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return values and sums of the graded items at their ranks; None if no item of the list has a grade."""
         judged = []
         for item, grade in grades.items():

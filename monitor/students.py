@@ -94,6 +94,19 @@ class Student:
             at += step
         return found
 
+    def only_variant(self) -> i64:
+        """Return the one variant with responses during the experiment, -1 if there are none or more."""
+        only: i64 = -1
+        blocks, step = self._blocks, self._width + _HEAD
+        at: i64 = 0
+        while at < len(blocks) and blocks[at + 1] == _TOTAL:
+            if blocks[at] != BEFORE:
+                if only >= 0:
+                    return -1
+                only = blocks[at]
+            at += step
+        return only
+
     def totals(self, variant: i64) -> vec[i64]:
         """Return the sums over all responses of a variant."""
         return self._summed(variant, _TOTAL, 0)
@@ -105,7 +118,9 @@ class Student:
 
     def _summed(self, variant: i64, first_day: i64, end_day: i64) -> vec[i64]:
         width = self._width
-        sums = _zeros(width)
+        sums = vec[i64](capacity=width)
+        for _ in range(width):
+            sums = append(sums, 0)
         blocks, step = self._blocks, width + _HEAD
         at: i64 = 0
         while at < len(blocks):
@@ -234,13 +249,6 @@ class Student:
                 place += 1
         student._blocks = blocks
         return student
-
-
-def _zeros(width: i64) -> vec[i64]:
-    made = vec[i64](capacity=width)
-    for _ in range(width):
-        made = append(made, 0)
-    return made
 
 
 def _write(writer: BytesWriter, number: i64) -> None:

@@ -117,14 +117,16 @@ class Tally:
         day: i64 = student.first_ms // DAY_MS
         cell = student.first_variant << CELL_BITS | day
         record_in(self.cohorts, cell, self._cohort_width)[0] += sign
-        variants = student.variants()
-        for variant in variants:
+        variant = student.only_variant()
+        if variant < 0:
+            variants = student.variants()
+            for shown in variants:
+                record_in(self.units, shown, self._unit_width)[0] += sign
+            if len(variants) > 1:
+                # A crossover is left out of the comparison.
+                record_in(self.units, student.first_variant, self._unit_width)[1] += sign
+        else:
             record_in(self.units, variant, self._unit_width)[0] += sign
-        if len(variants) > 1:
-            # A crossover is left out of the comparison.
-            record_in(self.units, student.first_variant, self._unit_width)[1] += sign
-        elif len(variants) == 1:
-            variant = variants[0]
             totals, window = student.totals(variant), student.days(variant, 0, self._exposure_days)
             cohort = self._add_unit(sign, variant, day, student.first_category, totals, window)
             if self._novelty:

@@ -117,16 +117,16 @@ class Responses:
                 view[key] = decode_row(stored)
                 self._rows.put(key, view[key])
 
-    def _touch(self, batch: Batch, key: bytes) -> Row:
-        """Return the row, noting what it contributed before this batch: nothing, if its response was not known."""
-        touched = batch.rows.get(key)
-        if touched is not None:
-            return touched[0]
-        row = batch.view.get(key)
-        if row is None:
-            row = Row()
-            self._rows.put(key, row)
-            batch.view[key] = row
+    def _new(self, batch: Batch, key: bytes, row: Row) -> None:
+        """Take in a row that nobody knows yet."""
+        self._rows.put(key, row)
+        batch.view[key] = row
+        batch.rows[key] = row, None
+
+    def _touch(self, batch: Batch, key: bytes, row: Row) -> bool:
+        """Note what a row contributed before this batch; False if that was done."""
+        if key in batch.rows:
+            return False
         before = None
         if row.arm != PENDING:
             value = row.value
@@ -134,22 +134,44 @@ class Responses:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
             before = Before(row, value, self._items_of(row.arm) if self._items else None)
         batch.rows[key] = row, before
-        return row
+        return True
 
     def _apply_response(self, batch: Batch, arm: int, key: bytes, event: Response) -> None:
         identities = self._identities
         timestamp_ms = event.timestamp_ms
         student = identities.student(event.user_id) if event.user_id is not None else b""
         hashes = identities.list_of(event.items)
-        known = batch.view.get(key)
-        if known is not None and known.arm != PENDING and known.arm >> 8 not in self._by_number:
+        category = self._by_number[arm >> 8].category_of(event.category)
+        row = batch.view.get(key)
+        if row is None:
+            row = Row(timestamp_ms, arm, student, hashes, event.ranks, latency_of(event), category)
+            self._new(batch, key, row)
+            _count(batch.responses, "applied")
+            if self._items:
+                self._name(batch, row, event, hashes)
+        elif row.arm != PENDING and row.arm >> 8 not in self._by_number:
             _count(batch.responses, "skipped")
             return
-        first = key not in batch.rows
-        row = self._touch(batch, key)
+        else:
+            self._merge_response(batch, arm, key, row, event, student, hashes, category)
+        if arm & 255 != BEFORE:
+            batch.newest(2 * arm + _RESPONSE, timestamp_ms)
+
+    def _merge_response(
+        self,
+        batch: Batch,
+        arm: int,
+        key: bytes,
+        row: Row,
+        event: Response,
+        student: bytes,
+        items: bytes,
+        category: int,
+    ) -> None:
+        timestamp_ms = event.timestamp_ms
+        first = self._touch(batch, key, row)
         replaced = row.arm, row.timestamp_ms, row.student, row.category
-        category = self._by_number[arm >> 8].category_of(event.category)
-        outcome = merge_response(row, timestamp_ms, arm, student, hashes, event.ranks, latency_of(event), category)
+        outcome = merge_response(row, timestamp_ms, arm, student, items, event.ranks, latency_of(event), category)
         _count(batch.responses, outcome)
         if outcome == "duplicate":
             if first:
@@ -160,10 +182,7 @@ class Responses:
             if outcome == "revised":
                 self._expose(batch, *replaced)
             if self._items:
-                self._name(batch, row, event, hashes)
-        if arm & 255 != BEFORE:
-            batch.newest(2 * arm + _RESPONSE, timestamp_ms)
-            batch.newest(2 * arm + _EVENT, timestamp_ms)
+                self._name(batch, row, event, items)
 
     def _name(self, batch: Batch, row: Row, event: Response, hashes: bytes) -> None:
         """Note the ids of a response's items, those that have not been written yet."""
@@ -194,8 +213,12 @@ class Responses:
         if is_late:
             _count(batch.feedback, "late")
             return
-        first = key not in batch.rows
-        row = self._touch(batch, key)
+        first = True
+        if row is None:
+            row = Row()
+            self._new(batch, key, row)
+        else:
+            first = self._touch(batch, key, row)
         outcome = merge_reaction(row, reaction_of(event, self._identities))
         _count(batch.feedback, outcome)
         if outcome == "duplicate" and first:
@@ -225,8 +248,8 @@ class Responses:
                 self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
                 self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
                 batch.note(arm >> 8, timestamp_ms, key)
-            if arm & 255 != BEFORE:
-                batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
+            if arm & 255 != BEFORE and after.last_reaction_ms:
+                batch.newest(2 * arm + _EVENT, after.last_reaction_ms)
 
     @staticmethod
     def _settle_items(batch: Batch, row: Row, before: Before | None, items: ItemCounts | None) -> None:
@@ -328,6 +351,8 @@ class Responses:
             batch.stamps.add((index, era))
         for index, at in batch.stamps:
             commit.stamps += (index, at)
+        for place, newest_ms in list(batch.latest.items()):
+            batch.newest(place | _EVENT, newest_ms)
         for place, newest_ms in batch.latest.items():
             arm = place >> 1
             commit.latest += (b"%d:%d:%b" % (arm >> 8, arm & 255, b"e" if place & 1 else b"r"), newest_ms)
