@@ -53,7 +53,7 @@ class Row:
         ranks: tuple[int, ...] | None = None,
         latency_ms: int = UNKNOWN,
         category: int = UNKNOWN,
-        reactions: list[Reaction] | None = None,
+        reactions: tuple[Reaction, ...] = (),
         version: int = 0,
     ) -> None:
         """Begin with what is stored."""
@@ -68,7 +68,7 @@ class Row:
         """How long the bot took, in whole ms; `UNKNOWN` if the response does not say."""
         self.category = category
         """Place among the experiment's declared categories, sorted; their number for any other, `UNKNOWN` for none."""
-        self.reactions: list[Reaction] = [] if reactions is None else reactions
+        self.reactions = reactions
         """Sorted, distinct."""
         self.version = version
         """Times the store has written it; 0 if never."""
@@ -145,7 +145,7 @@ def merge_reaction(row: Row, reaction: Reaction) -> Outcome:
     """Put a reaction into its row's set."""
     reactions = row.reactions
     if not reactions:
-        reactions.append(reaction)
+        row.reactions = (reaction,)
         return "applied"
     at = bisect_left(reactions, reaction)
     if at < len(reactions) and reactions[at] == reaction:
@@ -158,9 +158,7 @@ def merge_reaction(row: Row, reaction: Reaction) -> Outcome:
         if other[2:5] == register:
             outcome = "revised"
             break
-    reactions.insert(at, reaction)
-    if len(reactions) > MAX_REACTIONS:
-        del reactions[0]
+    row.reactions = (*reactions[:at], reaction, *reactions[at:])[-MAX_REACTIONS:]
     return outcome
 
 

@@ -22,7 +22,6 @@ _LONGEST_KIND: Final = 64
 LATEST_MS: Final = 253_402_300_799_999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_TIME: Final = 40
-_ESCAPE: Final = ord("\\")
 
 Wire = TypeVar("Wire", WireResponse, WireFeedback)
 
@@ -156,7 +155,7 @@ class Decoder:
             wire = _response_from(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._response(self._slowly(payload, WireResponse), now_ms)
-        return self._response(wire, now_ms, escaped=_ESCAPE in payload)
+        return self._response(wire, now_ms)
 
     def feedback(self, payload: bytes | None, now_ms: int) -> Feedback:
         """Return the feedback in a message; raises `Refusal`."""
@@ -165,7 +164,7 @@ class Decoder:
             wire = _feedback_from(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._feedback(self._slowly(payload, WireFeedback), now_ms)
-        return self._feedback(wire, now_ms, escaped=_ESCAPE in payload)
+        return self._feedback(wire, now_ms)
 
     def event(self, payload: bytes | None, now_ms: int) -> Response | Feedback:
         """Return whichever kind of event is in a message: feedback has a feedback_id; raises `Refusal`."""
@@ -200,18 +199,11 @@ class Decoder:
             raise Refusal("timestamp_in_future", f"timestamp: {ahead_s:.0f} s ahead of this machine's clock")
         return at_ms
 
-    def _id(self, name: str, value: str | None, escaped: bool) -> None:  # noqa: FBT001
-        # Half a surrogate pair, the only text that UTF-8 cannot write, comes as an escape.
-        if value is not None and (len(value) > self._max_id or (escaped and not value.isascii())):
-            if len(value) > self._max_id:
-                raise Refusal("invalid_id", f"{name}: {len(value)} characters, expected at most {self._max_id}")
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise Refusal("invalid_id", f"{name}: expected text that UTF-8 can write") from None
+    def _id(self, name: str, value: str | None) -> None:
+        if value is not None and len(value) > self._max_id:
+            raise Refusal("invalid_id", f"{name}: {len(value)} characters, expected at most {self._max_id}")
 
-    def _response(self, wire: WireResponse, now_ms: int, *, escaped: bool = True) -> Response:
-        """Return the response; ids need a closer look only where something in the payload is `escaped`."""
+    def _response(self, wire: WireResponse, now_ms: int) -> Response:
         items = wire.items
         count = len(items)
         if count > self._max_items:
@@ -228,11 +220,11 @@ class Decoder:
         if ranks is not None and len(set(ranks)) != count:
             raise Refusal("repeated_position", "items: expected each position once")
         response_id, user_id, query_id, latency_ms = wire.response_id, wire.user_id, wire.query_id, wire.latency_ms
-        self._id("response_id", response_id, escaped)
-        self._id("user_id", user_id, escaped)
-        self._id("query_id", query_id, escaped)
+        self._id("response_id", response_id)
+        self._id("user_id", user_id)
+        self._id("query_id", query_id)
         for item_id in ids:
-            self._id("item_id", item_id, escaped)
+            self._id("item_id", item_id)
         if latency_ms is not None and not 0 <= latency_ms <= LONGEST_LATENCY_MS:
             raise Refusal("invalid_latency", f"latency_ms: expected 0 to {LONGEST_LATENCY_MS}")
         at_ms = self._time(wire.timestamp, now_ms)
@@ -241,8 +233,7 @@ class Decoder:
             latency_ms,
         )  # fmt: skip
 
-    def _feedback(self, wire: WireFeedback, now_ms: int, *, escaped: bool = True) -> Feedback:
-        """Return the feedback; see `_response`."""
+    def _feedback(self, wire: WireFeedback, now_ms: int) -> Feedback:
         kind, score = wire.kind, wire.score
         if len(kind) > _LONGEST_KIND or kind[0] == "+" or not kind.isprintable():
             raise Refusal("invalid_kind", f"kind: expected 1 to {_LONGEST_KIND} printable characters, the first not +")
@@ -252,8 +243,8 @@ class Decoder:
         if scale is not None and score > scale:
             raise Refusal("score_out_of_scale", f"score: expected 0 to {scale:g} for this kind")
         feedback_id, response_id, user_id, item_id = wire.feedback_id, wire.response_id, wire.user_id, wire.item_id
-        self._id("feedback_id", feedback_id, escaped)
-        self._id("response_id", response_id, escaped)
-        self._id("user_id", user_id, escaped)
-        self._id("item_id", item_id, escaped)
+        self._id("feedback_id", feedback_id)
+        self._id("response_id", response_id)
+        self._id("user_id", user_id)
+        self._id("item_id", item_id)
         return Feedback(feedback_id, response_id, self._time(wire.timestamp, now_ms), kind, user_id, item_id, score)

@@ -18,7 +18,7 @@ REASONS: Final[Mapping[str, str]] = {
     "invalid_envelope": "the CloudEvents envelope has no usable data",
     "missing_field": "a required field is absent",
     "wrong_type": "a field has another JSON type than its definition",
-    "invalid_id": "an id is empty, longer than limits.max_id_length, or not text",
+    "invalid_id": "an id is empty or longer than limits.max_id_length",
     "invalid_timestamp": "the timestamp cannot be read, is before 1970 or after 9999",
     "timestamp_without_offset": "the timestamp does not say which offset from UTC it has",
     "timestamp_in_future": "the timestamp is further ahead than limits.max_clock_skew",

@@ -15,7 +15,9 @@ from monitor.students import Student
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(
-    tuple[int, int, bytes, bytes, tuple[int, ...] | None, int, int, list[tuple[int, str, bytes, bytes, str, float]]]
+    tuple[
+        int, int, bytes, bytes, tuple[int, ...] | None, int, int, tuple[tuple[int, str, bytes, bytes, str, float], ...]
+    ]
 ).decode
 
 VERSION_BYTES = 4
