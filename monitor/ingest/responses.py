@@ -69,7 +69,10 @@ class Responses:
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
         accepted = self._accept(responses, late_ms, batch)
-        self._load_rows(batch, [key for _, key, _ in accepted] + [key for key, _ in feedback])
+        wanted = {key for _, key, _ in accepted}
+        for key, _ in feedback:
+            wanted.add(key)
+        self._load_rows(batch, wanted)
         for arm, key, event in accepted:
             self._apply_response(batch, arm, key, event)
         for key, reaction_event in feedback:
@@ -101,11 +104,11 @@ class Responses:
             _count(batch.responses, "late", too_late)
         return accepted
 
-    def _load_rows(self, batch: Batch, wanted: Sequence[bytes]) -> None:
+    def _load_rows(self, batch: Batch, wanted: set[bytes]) -> None:
         """Fill the batch's view from the cache and, for the rest, from the store."""
         view = batch.view
         missing = []
-        for key in set(wanted):
+        for key in wanted:
             row = self._rows.get(key)
             if row is None:
                 missing.append(key)

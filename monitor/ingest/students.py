@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import final
 
 from monitor.attribution import BEFORE
@@ -34,24 +34,24 @@ class Students:
         """Drop every cached row: the store is what counts."""
         self._students.clear()
 
-    def apply(self, shown: Sequence[Shown], tallies: dict[int, Tally], commit: Commit) -> None:
+    def apply(self, shown: list[Shown], tallies: dict[int, Tally], commit: Commit) -> None:
         """Append to the commit what becomes of the students' rows, and to the tallies what that changes in turn.
 
         The order of `shown` does not matter. When rows cannot be read (`StoreUnavailable`), the cache knows half of
         it: see `forget`.
         """
         prefixes = self._prefixes
-        touched: dict[bytes, list[Shown]] = {}
-        for each in shown:
-            key = prefixes[each[0]] + each[1]
-            known = touched.get(key)
-            if known is None:
-                touched[key] = [each]
+        touched: dict[bytes, list[int]] = {}
+        for at, (number, name, _, _, _, _) in enumerate(shown):
+            key = prefixes[number] + name
+            places = touched.get(key)
+            if places is None:
+                touched[key] = [at]
             else:
-                known.append(each)
-        students = self._load(touched)
-        for key, responses in touched.items():
-            number = responses[0][0]
+                places.append(at)
+        students = self._load(shown, touched)
+        for key, places in touched.items():
+            number = shown[places[0]][0]
             experiment = self._experiments[number]
             kept_days = experiment.kept_days
             tally = tallies.get(number)
@@ -59,7 +59,8 @@ class Students:
                 tally = tallies[number] = experiment.tally()
             student = students[key]
             tally.add_student(-1, student)
-            for _, _, timestamp_ms, variant, category, difference in responses:
+            for at in places:
+                _, _, timestamp_ms, variant, category, difference = shown[at]
                 segment = experiment.segment_of(category)
                 if difference:
                     student.add(timestamp_ms, variant, segment, difference, kept_days)
@@ -71,7 +72,7 @@ class Students:
             commit.rows += (key, student.encode())
         self._students.age()
 
-    def _load(self, touched: dict[bytes, list[Shown]]) -> dict[bytes, Student]:
+    def _load(self, shown: list[Shown], touched: dict[bytes, list[int]]) -> dict[bytes, Student]:
         """Return the students, from the cache and, for the rest, from the store; new ones where there is no row."""
         cached = self._students
         students: dict[bytes, Student] = {}
@@ -83,7 +84,7 @@ class Students:
             else:
                 students[key] = student
         for key, stored in zip(missing, self._store.rows(missing), strict=True):
-            width = self._experiments[touched[key][0][0]].sums_width
+            width = self._experiments[shown[touched[key][0]][0]].sums_width
             student = Student(NEVER, BEFORE, width) if stored is None else decode_student(stored, width)
             students[key] = student
             cached.put(key, student)
