@@ -8,7 +8,7 @@ so is everything that is summed from it. Nothing here knows the time of day.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Final, Literal, TypeAlias, final
 
 from monitor.config import FEEDBACK, LATENCY, ExperimentSettings, GradeRule
@@ -17,6 +17,7 @@ from monitor.identity import ITEM_BYTES, TAG_BYTES, Identities
 from monitor.ranking import Scorer
 
 DAY_MS: Final = 86_400_000
+_HALF: Final = 0.5
 MAX_REACTIONS: Final = 1000
 """Reactions kept per response, the newest by event time: which those are does not depend on the order of arrival."""
 
@@ -52,7 +53,7 @@ class Row:
         ranks: tuple[int, ...] | None = None,
         latency_ms: int = UNKNOWN,
         category: int = UNKNOWN,
-        reactions: list[Reaction] | None = None,
+        reactions: tuple[Reaction, ...] = (),
         version: int = 0,
     ) -> None:
         """Begin with what is stored."""
@@ -67,7 +68,7 @@ class Row:
         """How long the bot took, in whole ms; `UNKNOWN` if the response does not say."""
         self.category = category
         """Place among the experiment's declared categories, sorted; their number for any other, `UNKNOWN` for none."""
-        self.reactions: list[Reaction] = [] if reactions is None else reactions
+        self.reactions = reactions
         """Sorted, distinct."""
         self.version = version
         """Times the store has written it; 0 if never."""
@@ -131,15 +132,20 @@ def review_of(row: Row) -> float | None:
 
 
 def latency_of(event: Response) -> int:
-    """Return a response's latency as it stands in its row: in whole ms, `UNKNOWN` if it does not say."""
-    return UNKNOWN if event.latency_ms is None else round(event.latency_ms)
+    """Return a response's latency as it stands in its row: in whole ms, half to even, `UNKNOWN` if it does not say."""
+    latency_ms = event.latency_ms
+    if latency_ms is None:
+        return UNKNOWN
+    whole = int(latency_ms)
+    rest = latency_ms - whole
+    return whole + 1 if rest > _HALF or (rest == _HALF and whole & 1) else whole
 
 
 def merge_reaction(row: Row, reaction: Reaction) -> Outcome:
     """Put a reaction into its row's set."""
     reactions = row.reactions
     if not reactions:
-        reactions.append(reaction)
+        row.reactions = (reaction,)
         return "applied"
     at = bisect_left(reactions, reaction)
     if at < len(reactions) and reactions[at] == reaction:
@@ -152,9 +158,7 @@ def merge_reaction(row: Row, reaction: Reaction) -> Outcome:
         if other[2:5] == register:
             outcome = "revised"
             break
-    reactions.insert(at, reaction)
-    if len(reactions) > MAX_REACTIONS:
-        del reactions[0]
+    row.reactions = (*reactions[:at], reaction, *reactions[at:])[-MAX_REACTIONS:]
     return outcome
 
 
@@ -266,7 +270,7 @@ class Rules:
                 judged[key] = max(best, grade), max(last, timestamp_ms)
         return judged
 
-    def _grades(self, current: Sequence[Reaction]) -> dict[bytes, float]:
+    def _grades(self, current: list[Reaction]) -> dict[bytes, float]:
         grades: dict[bytes, float] = {}
         for _, _, _, item, kind, score in current:
             grade_of = self._graders.get(kind)
@@ -276,7 +280,7 @@ class Rules:
                     grades[item] = grade
         return grades
 
-    def _current(self, row: Row) -> Sequence[Reaction]:
+    def _current(self, row: Row) -> list[Reaction]:
         """Return the register of each (student, item, kind): the latest reaction that counts."""
         opens = row.timestamp_ms
         closes = opens + self._window_ms
@@ -301,7 +305,7 @@ class Rules:
         largest = self._scales.get(kind)
         return largest is None or (score <= largest and (self._scored is None or score in self._scored))
 
-    def _metrics(self, row: Row, grades: Mapping[bytes, float]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    def _metrics(self, row: Row, grades: dict[bytes, float]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return values and sums of the graded items at their ranks; None if no item of the list has a grade."""
         judged = []
         for item, grade in grades.items():

@@ -8,7 +8,6 @@ module is about: it is compiled (deploy/native.py), and walks them as a C progra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, final
 
 from librt.strings import BytesWriter
@@ -67,7 +66,7 @@ class Student:
         if moved:
             self._keep_before(timestamp_ms // DAY_MS + kept_days)
 
-    def add(self, timestamp_ms: i64, variant: i64, category: i64, difference: Sequence[int], kept_days: i64) -> None:
+    def add(self, timestamp_ms: i64, variant: i64, category: i64, difference: tuple[int, ...], kept_days: i64) -> None:
         """Add a response's difference to the student's sums, and to its day's if that is one of those kept apart.
 
         Whatever the difference is of was shown: see `expose`. What was `BEFORE` the experiment is no exposure.
@@ -92,6 +91,19 @@ class Student:
             at += step
         return found
 
+    def only_variant(self) -> i64:
+        """Return the one variant with responses during the experiment, -1 if there are none or more."""
+        only: i64 = -1
+        blocks, step = self._blocks, self._width + _HEAD
+        at: i64 = 0
+        while at < len(blocks) and blocks[at + 1] == _TOTAL:
+            if blocks[at] != BEFORE:
+                if only >= 0:
+                    return -1
+                only = blocks[at]
+            at += step
+        return only
+
     def totals(self, variant: i64) -> vec[i64]:
         """Return the sums over all responses of a variant."""
         return self._summed(variant, _TOTAL, 0)
@@ -103,7 +115,9 @@ class Student:
 
     def _summed(self, variant: i64, first_day: i64, end_day: i64) -> vec[i64]:
         width = self._width
-        sums = _zeros(width)
+        sums = vec[i64](capacity=width)
+        for _ in range(width):
+            sums = append(sums, 0)
         blocks, step = self._blocks, width + _HEAD
         at: i64 = 0
         while at < len(blocks):
@@ -115,7 +129,7 @@ class Student:
             at += step
         return sums
 
-    def _accumulate(self, variant: i64, day: i64, difference: Sequence[int]) -> None:
+    def _accumulate(self, variant: i64, day: i64, difference: tuple[int, ...]) -> None:
         blocks, width = self._blocks, self._width
         at = self._find(variant, day)
         if at == len(blocks) or blocks[at] != variant or blocks[at + 1] != day:
@@ -183,7 +197,7 @@ class Student:
     def encode(self) -> bytes:
         """Return the bytes of the student's row: see `decode`."""
         writer = BytesWriter()
-        writer.write(self.version.to_bytes(_VERSION_BYTES))
+        writer.write(self.version.to_bytes(_VERSION_BYTES, "big"))
         write_signed(writer, self.first_ms)
         write_signed(writer, (self.first_category - UNKNOWN) << _CATEGORY_SHIFT | self.first_variant)
         first_day: i64 = self.first_ms // DAY_MS
@@ -232,10 +246,3 @@ class Student:
                 place += 1
         student._blocks = blocks
         return student
-
-
-def _zeros(width: i64) -> vec[i64]:
-    made = vec[i64](capacity=width)
-    for _ in range(width):
-        made = append(made, 0)
-    return made

@@ -69,7 +69,7 @@ class Tally:
         self.cohorts: dict[int, Record] = {}
         """Cell of a variant and a day → record."""
 
-    def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: Sequence[int]) -> None:  # noqa: FBT001
+    def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
         """Add a response's metrics, -1 where they are undefined, or take them away."""
         self._add_metrics(record_in(self.responses, variant, self._response_width), sign, 0, rated, values)
         for place, span_ms in enumerate(self._spans_ms):
@@ -78,7 +78,7 @@ class Tally:
             record = record_in(self.buckets[place], cell, self._response_width)
             self._add_metrics(record, sign, fine & ((1 << OFFSET_BITS) - 1), rated, values)
 
-    def _add_metrics(self, record: Record, sign: i64, offset: i64, rated: bool, values: Sequence[int]) -> None:  # noqa: FBT001
+    def _add_metrics(self, record: Record, sign: i64, offset: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
         record[0] += sign
         record[1] += sign * offset
         if not rated:
@@ -102,11 +102,13 @@ class Tally:
                 _add_limbs(record, at + 6, sign, _rounded(scaled * scaled * self._squares[metric]))
             metric += 1
 
-    def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: Sequence[int]) -> None:
+    def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: tuple[int, ...]) -> None:
         """Add a response that names no student: a unit of its own, or take it away."""
         unit = vec[i64](sums)
-        record_in(self.units, variant, self._unit_width)[2] += sign
-        cohort = self._add_unit(sign, variant, timestamp_ms // DAY_MS, category, unit, unit)
+        units = record_in(self.units, variant, self._unit_width)
+        units[2] += sign
+        cohort = record_in(self.cohorts, variant << CELL_BITS | timestamp_ms // DAY_MS, self._cohort_width)
+        self._add_unit(units, cohort, sign, category, unit, unit)
         if self._novelty:
             self._add_part(cohort, sign, self._segments, unit)
 
@@ -115,34 +117,40 @@ class Tally:
         if student.first_ms == NEVER:
             return
         day: i64 = student.first_ms // DAY_MS
-        cell = student.first_variant << CELL_BITS | day
-        record_in(self.cohorts, cell, self._cohort_width)[0] += sign
-        variants = student.variants()
-        for variant in variants:
-            record_in(self.units, variant, self._unit_width)[0] += sign
-        if len(variants) > 1:
-            # A crossover is left out of the comparison.
-            record_in(self.units, student.first_variant, self._unit_width)[1] += sign
-        elif len(variants) == 1:
-            variant = variants[0]
+        cohort = record_in(self.cohorts, student.first_variant << CELL_BITS | day, self._cohort_width)
+        cohort[0] += sign
+        variant = student.only_variant()
+        if variant < 0:
+            variants = student.variants()
+            for shown in variants:
+                record_in(self.units, shown, self._unit_width)[0] += sign
+            if len(variants) > 1:
+                # A crossover is left out of the comparison.
+                record_in(self.units, student.first_variant, self._unit_width)[1] += sign
+        else:
+            units = record_in(self.units, variant, self._unit_width)
+            units[0] += sign
+            if variant != student.first_variant:
+                # The response that the student was first shown does not stand.
+                cohort = record_in(self.cohorts, variant << CELL_BITS | day, self._cohort_width)
             totals, window = student.totals(variant), student.days(variant, 0, self._exposure_days)
-            cohort = self._add_unit(sign, variant, day, student.first_category, totals, window)
+            self._add_unit(units, cohort, sign, student.first_category, totals, window)
             if self._novelty:
                 self._add_ages(cohort, sign, student, variant, totals)
             if self._before:
                 self._add_pairs(cohort, sign, window, student.totals(BEFORE))
 
-    def _add_unit(self, sign: i64, variant: i64, day: i64, category: i64, totals: Record, window: Record) -> Record:
-        """Add a unit, and return its cohort's record."""
-        self._add_totals(record_in(self.units, variant, self._unit_width), sign, totals)
-        record = record_in(self.cohorts, variant << CELL_BITS | day, self._cohort_width)
+    def _add_unit(
+        self, units: Record, cohort: Record, sign: i64, category: i64, totals: Record, window: Record
+    ) -> None:
+        """Add a unit to its variant's record and to its cohort's."""
+        self._add_totals(units, sign, totals)
         if window[0] != 0:
-            self._add_window(record, sign, window)
+            self._add_window(cohort, sign, window)
             if self._watched:
-                self._add_watched(record, sign, window)
+                self._add_watched(cohort, sign, window)
             if self._segments:
-                self._add_part(record, sign, category - UNKNOWN, window)
-        return record
+                self._add_part(cohort, sign, category - UNKNOWN, window)
 
     def _add_ages(self, record: Record, sign: i64, student: Student, variant: i64, totals: Record) -> None:
         """Add the student to each range of days since first exposure with responses."""

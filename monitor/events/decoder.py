@@ -15,14 +15,8 @@ import msgspec
 
 from monitor.config import Settings
 from monitor.errors import Refusal
-from monitor.events.records import (
-    LARGEST_POSITION,
-    LONGEST_LATENCY_MS,
-    Feedback,
-    Response,
-    WireFeedback,
-    WireResponse,
-)
+from monitor.events.event import Feedback, Response
+from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS, WireFeedback, WireResponse
 
 _LONGEST_KIND: Final = 64
 LATEST_MS: Final = 253_402_300_799_999
@@ -206,50 +200,38 @@ class Decoder:
         return at_ms
 
     def _id(self, name: str, value: str | None) -> None:
-        if value is not None and (len(value) > self._max_id or not value.isprintable()):
-            if len(value) > self._max_id:
-                raise Refusal("invalid_id", f"{name}: {len(value)} characters, expected at most {self._max_id}")
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise Refusal("invalid_id", f"{name}: expected text that UTF-8 can write") from None
+        if value is not None and len(value) > self._max_id:
+            raise Refusal("invalid_id", f"{name}: {len(value)} characters, expected at most {self._max_id}")
 
     def _response(self, wire: WireResponse, now_ms: int) -> Response:
-        count = len(wire.items)
+        items = wire.items
+        count = len(items)
         if count > self._max_items:
             raise Refusal("list_too_long", f"items: {count}, expected at most {self._max_items}")
         ids: list[str] = []
-        positions: list[int] = []
         in_order = True
-        for item in wire.items:
+        for item in items:
             ids.append(item.item_id)
             position: int = item.position
-            positions.append(position)
             in_order = in_order and position == len(ids)
         if len(set(ids)) != count:
             raise Refusal("repeated_item", "items: expected each item_id once")
-        if not in_order and len(set(positions)) != count:
+        ranks = None if in_order else tuple([item.position for item in items])
+        if ranks is not None and len(set(ranks)) != count:
             raise Refusal("repeated_position", "items: expected each position once")
-        self._id("response_id", wire.response_id)
-        self._id("user_id", wire.user_id)
-        self._id("query_id", wire.query_id)
+        response_id, user_id, query_id, latency_ms = wire.response_id, wire.user_id, wire.query_id, wire.latency_ms
+        self._id("response_id", response_id)
+        self._id("user_id", user_id)
+        self._id("query_id", query_id)
         for item_id in ids:
             self._id("item_id", item_id)
-        latency_ms = wire.latency_ms
         if latency_ms is not None and not 0 <= latency_ms <= LONGEST_LATENCY_MS:
             raise Refusal("invalid_latency", f"latency_ms: expected 0 to {LONGEST_LATENCY_MS}")
+        at_ms = self._time(wire.timestamp, now_ms)
         return Response(
-            wire.response_id,
-            self._time(wire.timestamp, now_ms),
-            wire.experiment,
-            wire.variant,
-            tuple(ids),
-            None if in_order else tuple(positions),
-            wire.user_id,
-            wire.query_id,
-            wire.category,
+            response_id, at_ms, wire.experiment, wire.variant, tuple(ids), ranks, user_id, query_id, wire.category,
             latency_ms,
-        )
+        )  # fmt: skip
 
     def _feedback(self, wire: WireFeedback, now_ms: int) -> Feedback:
         kind, score = wire.kind, wire.score
@@ -260,16 +242,9 @@ class Decoder:
         scale = self._scales.get(kind)
         if scale is not None and score > scale:
             raise Refusal("score_out_of_scale", f"score: expected 0 to {scale:g} for this kind")
-        self._id("feedback_id", wire.feedback_id)
-        self._id("response_id", wire.response_id)
-        self._id("user_id", wire.user_id)
-        self._id("item_id", wire.item_id)
-        return Feedback(
-            wire.feedback_id,
-            wire.response_id,
-            self._time(wire.timestamp, now_ms),
-            kind,
-            wire.user_id,
-            wire.item_id,
-            score,
-        )
+        feedback_id, response_id, user_id, item_id = wire.feedback_id, wire.response_id, wire.user_id, wire.item_id
+        self._id("feedback_id", feedback_id)
+        self._id("response_id", response_id)
+        self._id("user_id", user_id)
+        self._id("item_id", item_id)
+        return Feedback(feedback_id, response_id, self._time(wire.timestamp, now_ms), kind, user_id, item_id, score)

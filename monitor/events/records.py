@@ -1,4 +1,4 @@
-"""The records of events: those that everybody works with, and those of the wire.
+"""The records of the wire, and the reasons for refusing one.
 
 Not compiled (deploy/native.py): msgspec reads their annotations.
 """
@@ -18,7 +18,7 @@ REASONS: Final[Mapping[str, str]] = {
     "invalid_envelope": "the CloudEvents envelope has no usable data",
     "missing_field": "a required field is absent",
     "wrong_type": "a field has another JSON type than its definition",
-    "invalid_id": "an id is empty, longer than limits.max_id_length, or not text",
+    "invalid_id": "an id is empty or longer than limits.max_id_length",
     "invalid_timestamp": "the timestamp cannot be read, is before 1970 or after 9999",
     "timestamp_without_offset": "the timestamp does not say which offset from UTC it has",
     "timestamp_in_future": "the timestamp is further ahead than limits.max_clock_skew",
@@ -43,35 +43,6 @@ class WireItem(msgspec.Struct, gc=False):
 
     item_id: Text
     position: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_POSITION)]
-
-
-class Response(msgspec.Struct, frozen=True, gc=False):
-    """One answer of the bot, a ranked list of videos; `timestamp_ms` is its event time."""
-
-    response_id: str
-    timestamp_ms: int
-    experiment: str
-    variant: str
-    items: tuple[str, ...]
-    """Ids of the videos, as the list has them."""
-    ranks: tuple[int, ...] | None = None
-    """Their positions; None where they are 1, 2, 3 …"""
-    user_id: str | None = None
-    query_id: str | None = None
-    category: str | None = None
-    latency_ms: float | None = None
-
-
-class Feedback(msgspec.Struct, frozen=True, gc=False):
-    """One reaction of a student to a response (`item_id` None: to the whole answer)."""
-
-    feedback_id: str
-    response_id: str
-    timestamp_ms: int
-    kind: str
-    user_id: str | None = None
-    item_id: str | None = None
-    score: float = 1.0
 
 
 class WireResponse(msgspec.Struct, gc=False):

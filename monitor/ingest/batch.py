@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from monitor.attribution import Row, Value
+from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
 from monitor.ingest.students import Shown
-from monitor.tally import Tally
+from monitor.tally import CELL_BITS, Tally
 from monitor.traffic import Traffic
 
 _NOTHING: Final[Counts] = {}
@@ -64,6 +65,9 @@ class Batch:
     traffic: dict[int, Traffic] = field(default_factory=dict)
     """Both by experiment number."""
     kinds: dict[tuple[int, str], int] = field(default_factory=dict)
+    """(arm, kind) → reactions."""
+    answered: dict[tuple[int, str], int] = field(default_factory=dict)
+    """(arm, kind) → responses with at least one."""
     counts: Counts = field(default_factory=dict)
     """What changes of the counts of items."""
     stamps: set[tuple[bytes, int]] = field(default_factory=set)
@@ -72,7 +76,8 @@ class Batch:
     """(key, item) → its id, the index that names the key, its place there."""
     latest: dict[int, int] = field(default_factory=dict)
     """2 · arm, + 1 for any event instead of responses → newest time."""
-    notes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    notes: dict[int, list[bytes]] = field(default_factory=dict)
+    """Cell of an experiment's number (`PENDING` for none) and an hour → new rows."""
     responses: dict[str, int] = field(default_factory=dict)
     """Outcome → responses."""
     feedback: dict[str, int] = field(default_factory=dict)
@@ -87,3 +92,12 @@ class Batch:
         """Note an event's time."""
         if timestamp_ms > self.latest.get(place, 0):
             self.latest[place] = timestamp_ms
+
+    def note(self, number: int, timestamp_ms: int, key: bytes) -> None:
+        """Note a row for the sweep, under its experiment's number or `PENDING`."""
+        cell = number << CELL_BITS | timestamp_ms // HOUR_MS
+        noted = self.notes.get(cell)
+        if noted is None:
+            self.notes[cell] = [key]
+        else:
+            noted.append(key)

@@ -22,9 +22,10 @@ class Cache(Generic[Entry]):
         """Return the entry and keep it for another generation."""
         entry = self._young.get(key)
         if entry is None:
-            entry = self._old.pop(key, None)
+            entry = self._old.get(key)
             if entry is not None:
                 self._young[key] = entry
+                del self._old[key]
         return entry
 
     def put(self, key: bytes, entry: Entry) -> None:

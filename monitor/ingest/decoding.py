@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from monitor.config import LimitSettings
@@ -25,31 +25,30 @@ class Decoded:
 def decode(slices: Sequence[Slice], decoder: Decoder, now_ms: int) -> Decoded:
     """Return what the records are."""
     decoded = Decoded()
-    decoders: dict[str, Callable[[bytes | None, int], Response | Feedback]] = {
-        "response": decoder.response,
-        "feedback": decoder.feedback,
-        "event": decoder.event,
-    }
+    responses, feedback = decoded.responses, decoded.feedback
     for each in slices:
-        read = decoders[each.kind]
-        events: list[Response | Feedback] = []
-        for offset, payload in zip(each.offsets, each.payloads, strict=True):
+        kind, payloads = each.kind, each.payloads
+        newest_ms = -1
+        for at, payload in enumerate(payloads):
             try:
-                events.append(read(payload, now_ms))
-            except Refusal as refusal:
-                decoded.refused.append(Refused(each.partition, offset, payload, refusal.reason, refusal.detail))
-        if events:
-            decoded.newest_ms[each.partition] = max([event.timestamp_ms for event in events])
-        if each.kind == "response":
-            decoded.responses += events  # type: ignore[arg-type]  # the decoder made responses
-        elif each.kind == "feedback":
-            decoded.feedback += events  # type: ignore[arg-type]  # the decoder made feedback
-        else:
-            for event in events:
-                if isinstance(event, Response):
-                    decoded.responses.append(event)
+                if kind == "response":
+                    event: Response | Feedback = decoder.response(payload, now_ms)
+                elif kind == "feedback":
+                    event = decoder.feedback(payload, now_ms)
                 else:
-                    decoded.feedback.append(event)
+                    event = decoder.event(payload, now_ms)
+            except Refusal as refusal:
+                decoded.refused.append(
+                    Refused(each.partition, each.offsets[at], payload, refusal.reason, refusal.detail)
+                )
+                continue
+            newest_ms = max(newest_ms, event.timestamp_ms)
+            if isinstance(event, Response):
+                responses.append(event)
+            else:
+                feedback.append(event)
+        if newest_ms >= 0:
+            decoded.newest_ms[each.partition] = newest_ms
     return decoded
 
 

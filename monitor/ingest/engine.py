@@ -69,10 +69,9 @@ class Engine:
 
 def keyed(identities: Identities, responses: Sequence[Response], feedback: Sequence[Feedback]) -> Keyed:
     """Return the events with the stored ids of their responses."""
-    stored_id = identities.response
     return (
-        [(stored_id(event.response_id), event) for event in responses],
-        [(stored_id(event.response_id), event) for event in feedback],
+        [(identities.response(event.response_id), event) for event in responses],
+        [(identities.response(event.response_id), event) for event in feedback],
     )
 
 

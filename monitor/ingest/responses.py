@@ -15,14 +15,15 @@ from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.items import ItemCounts
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import VERSION_BYTES, decode_row, encode_row
-from monitor.tally import Tally
+from monitor.tally import CELL_BITS, Tally
 
-Keyed = tuple[Sequence[tuple[bytes, Response]], Sequence[tuple[bytes, Feedback]]]
+Keyed = tuple[list[tuple[bytes, Response]], list[tuple[bytes, Feedback]]]
 """Responses and feedback, each with the stored id of its response."""
 
 
 _RESPONSE: Final = 0
 _EVENT: Final = 1
+_PLACE: Final = (1 << CELL_BITS) - 1
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
 
@@ -42,6 +43,7 @@ class Responses:
         self._by_number = {experiment.number: experiment for experiment in experiments}
         self._identities = identities
         self._store = store
+        self._prefix = store.keys.row(b"")
         self._rows: Cache[Row] = Cache(cached)
         self._items = {
             experiment.number: items
@@ -64,12 +66,17 @@ class Responses:
         """
         batch = Batch()
         responses, feedback = events
-        accepted = self._accept(responses, late, batch)
-        self._load_rows(batch, [key for _, key, _ in accepted] + [key for key, _ in feedback])
+        late_ms = {number: late[str(number)] for number in self._by_number}
+        late_ms[PENDING] = late[PENDING_CLASS]
+        accepted = self._accept(responses, late_ms, batch)
+        wanted = {key for _, key, _ in accepted}
+        for key, _ in feedback:
+            wanted.add(key)
+        self._load_rows(batch, wanted)
         for arm, key, event in accepted:
             self._apply_response(batch, arm, key, event)
         for key, reaction_event in feedback:
-            self._apply_feedback(batch, key, reaction_event, late)
+            self._apply_feedback(batch, key, reaction_event, late_ms)
         self._settle_rows(batch)
         self._write_rows(batch, commit)
         self._write_rest(batch, commit)
@@ -77,7 +84,7 @@ class Responses:
         return batch
 
     def _accept(
-        self, responses: Sequence[tuple[bytes, Response]], late: Mapping[str, int], batch: Batch
+        self, responses: list[tuple[bytes, Response]], late_ms: dict[int, int], batch: Batch
     ) -> list[tuple[int, bytes, Response]]:
         """Return the responses that belong to a declared experiment and variant and are not late."""
         accepted = []
@@ -87,7 +94,7 @@ class Responses:
             arm = PENDING if experiment is None else experiment.arm_of(event.variant, event.timestamp_ms)
             if experiment is None or arm == PENDING:
                 skipped += 1
-            elif event.timestamp_ms < late[str(experiment.number)]:
+            elif event.timestamp_ms < late_ms[experiment.number]:
                 too_late += 1
             else:
                 accepted.append((arm, key, event))
@@ -97,32 +104,32 @@ class Responses:
             _count(batch.responses, "late", too_late)
         return accepted
 
-    def _load_rows(self, batch: Batch, wanted: Sequence[bytes]) -> None:
+    def _load_rows(self, batch: Batch, wanted: set[bytes]) -> None:
         """Fill the batch's view from the cache and, for the rest, from the store."""
         view = batch.view
         missing = []
-        for key in set(wanted):
+        for key in wanted:
             row = self._rows.get(key)
             if row is None:
                 missing.append(key)
             else:
                 view[key] = row
-        name = self._store.keys.row
-        for key, stored in zip(missing, self._store.rows([name(key) for key in missing]), strict=True):
+        prefix = self._prefix
+        for key, stored in zip(missing, self._store.rows([prefix + key for key in missing]), strict=True):
             if stored is not None:
                 view[key] = decode_row(stored)
                 self._rows.put(key, view[key])
 
-    def _touch(self, batch: Batch, key: bytes) -> Row:
-        """Return the row, noting what it contributed before this batch: nothing, if its response was not known."""
-        touched = batch.rows.get(key)
-        if touched is not None:
-            return touched[0]
-        row = batch.view.get(key)
-        if row is None:
-            row = Row()
-            self._rows.put(key, row)
-            batch.view[key] = row
+    def _new(self, batch: Batch, key: bytes, row: Row) -> None:
+        """Take in a row that nobody knows yet."""
+        self._rows.put(key, row)
+        batch.view[key] = row
+        batch.rows[key] = row, None
+
+    def _touch(self, batch: Batch, key: bytes, row: Row) -> bool:
+        """Note what a row contributed before this batch; False if that was done."""
+        if key in batch.rows:
+            return False
         before = None
         if row.arm != PENDING:
             value = row.value
@@ -130,22 +137,44 @@ class Responses:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
             before = Before(row, value, self._items_of(row.arm) if self._items else None)
         batch.rows[key] = row, before
-        return row
+        return True
 
     def _apply_response(self, batch: Batch, arm: int, key: bytes, event: Response) -> None:
         identities = self._identities
         timestamp_ms = event.timestamp_ms
         student = identities.student(event.user_id) if event.user_id is not None else b""
         hashes = identities.list_of(event.items)
-        known = batch.view.get(key)
-        if known is not None and known.arm != PENDING and known.arm >> 8 not in self._by_number:
+        category = self._by_number[arm >> 8].category_of(event.category)
+        row = batch.view.get(key)
+        if row is None:
+            row = Row(timestamp_ms, arm, student, hashes, event.ranks, latency_of(event), category)
+            self._new(batch, key, row)
+            _count(batch.responses, "applied")
+            if self._items:
+                self._name(batch, row, event, hashes)
+        elif row.arm != PENDING and row.arm >> 8 not in self._by_number:
             _count(batch.responses, "skipped")
             return
-        first = key not in batch.rows
-        row = self._touch(batch, key)
+        else:
+            self._merge_response(batch, arm, key, row, event, student, hashes, category)
+        if arm & 255 != BEFORE:
+            batch.newest(2 * arm + _RESPONSE, timestamp_ms)
+
+    def _merge_response(
+        self,
+        batch: Batch,
+        arm: int,
+        key: bytes,
+        row: Row,
+        event: Response,
+        student: bytes,
+        items: bytes,
+        category: int,
+    ) -> None:
+        timestamp_ms = event.timestamp_ms
+        first = self._touch(batch, key, row)
         replaced = row.arm, row.timestamp_ms, row.student, row.category
-        category = self._by_number[arm >> 8].category_of(event.category)
-        outcome = merge_response(row, timestamp_ms, arm, student, hashes, event.ranks, latency_of(event), category)
+        outcome = merge_response(row, timestamp_ms, arm, student, items, event.ranks, latency_of(event), category)
         _count(batch.responses, outcome)
         if outcome == "duplicate":
             if first:
@@ -156,10 +185,7 @@ class Responses:
             if outcome == "revised":
                 self._expose(batch, *replaced)
             if self._items:
-                self._name(batch, row, event, hashes)
-        if arm & 255 != BEFORE:
-            batch.newest(2 * arm + _RESPONSE, timestamp_ms)
-            batch.newest(2 * arm + _EVENT, timestamp_ms)
+                self._name(batch, row, event, items)
 
     def _name(self, batch: Batch, row: Row, event: Response, hashes: bytes) -> None:
         """Note the ids of a response's items, those that have not been written yet."""
@@ -178,20 +204,24 @@ class Responses:
         if student and arm & 255 != BEFORE:
             batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, ()))
 
-    def _apply_feedback(self, batch: Batch, key: bytes, event: Feedback, late: Mapping[str, int]) -> None:
+    def _apply_feedback(self, batch: Batch, key: bytes, event: Feedback, late_ms: dict[int, int]) -> None:
         row = batch.view.get(key)
         if row is None or row.arm == PENDING:
-            is_late = event.timestamp_ms < late[PENDING_CLASS]
+            is_late = event.timestamp_ms < late_ms[PENDING]
         elif (number := row.arm >> 8) in self._by_number:
-            is_late = row.timestamp_ms < late[str(number)]
+            is_late = row.timestamp_ms < late_ms[number]
         else:
             _count(batch.feedback, "skipped")
             return
         if is_late:
             _count(batch.feedback, "late")
             return
-        first = key not in batch.rows
-        row = self._touch(batch, key)
+        first = True
+        if row is None:
+            row = Row()
+            self._new(batch, key, row)
+        else:
+            first = self._touch(batch, key, row)
         outcome = merge_reaction(row, reaction_of(event, self._identities))
         _count(batch.feedback, outcome)
         if outcome == "duplicate" and first:
@@ -199,13 +229,12 @@ class Responses:
 
     def _settle_rows(self, batch: Batch) -> None:
         """Turn the touched rows' old and new contributions into differences, and note new rows for the sweep."""
-        notes = batch.notes
         for key, (row, before) in batch.rows.items():
             arm, timestamp_ms = row.arm, row.timestamp_ms
             if arm == PENDING:
                 newest_ms = row.reactions[-1][0]
                 if row.version == 0 or newest_ms // HOUR_MS > timestamp_ms // HOUR_MS:
-                    notes.setdefault((PENDING_CLASS, newest_ms // HOUR_MS), []).append(key)
+                    batch.note(PENDING, newest_ms, key)
                 row.timestamp_ms = newest_ms
                 continue
             if self._items:
@@ -221,9 +250,9 @@ class Responses:
                     self._pass(batch, -1, was.arm, was.timestamp_ms, was.items, was.latency_ms, was.category)
                 self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
                 self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
-                notes.setdefault((str(arm >> 8), timestamp_ms // HOUR_MS), []).append(key)
-            if arm & 255 != BEFORE:
-                batch.newest(2 * arm + _EVENT, max(timestamp_ms, after.last_reaction_ms))
+                batch.note(arm >> 8, timestamp_ms, key)
+            if arm & 255 != BEFORE and after.last_reaction_ms:
+                batch.newest(2 * arm + _EVENT, after.last_reaction_ms)
 
     @staticmethod
     def _settle_items(batch: Batch, row: Row, before: Before | None, items: ItemCounts | None) -> None:
@@ -297,25 +326,26 @@ class Responses:
 
     @staticmethod
     def _count_kinds(batch: Batch, sign: int, arm: int, value: Value) -> None:
-        kinds = batch.kinds
+        kinds, answered = batch.kinds, batch.answered
         for kind, reactions in value.kinds:
-            kinds[arm, kind] = kinds.get((arm, kind), 0) + sign * reactions
-            kinds[arm, "+" + kind] = kinds.get((arm, "+" + kind), 0) + sign
+            place = arm, kind
+            kinds[place] = kinds.get(place, 0) + sign * reactions
+            answered[place] = answered.get(place, 0) + sign
 
     def _write_rows(self, batch: Batch, commit: Commit) -> None:
-        name = self._store.keys.row
+        prefix, rows, versions = self._prefix, commit.rows, commit.versions
         for key, (row, _) in batch.rows.items():
-            commit.versions += row.version.to_bytes(VERSION_BYTES)
+            versions += row.version.to_bytes(VERSION_BYTES, "big")
             row.version += 1
-            commit.rows += (name(key), encode_row(row))
+            rows.append(prefix + key)
+            rows.append(encode_row(row))
 
     def _write_rest(self, batch: Batch, commit: Commit) -> None:
         keys = self._store.keys
         for number, traffic in batch.traffic.items():
             write_traffic(commit, keys, number, traffic)
-        for (arm, kind), change in batch.kinds.items():
-            if change:
-                commit.counts += (keys.kinds(arm >> 8, arm & 255), kind.encode(), change)
+        self._write_kinds(commit, batch.kinds, b"")
+        self._write_kinds(commit, batch.answered, b"+")
         for (key, counted), change in batch.counts.items():
             if change:
                 commit.counts += (key, counted, change)
@@ -324,9 +354,18 @@ class Responses:
             batch.stamps.add((index, era))
         for index, at in batch.stamps:
             commit.stamps += (index, at)
+        for place, newest_ms in list(batch.latest.items()):
+            batch.newest(place | _EVENT, newest_ms)
         for place, newest_ms in batch.latest.items():
             arm = place >> 1
             commit.latest += (b"%d:%d:%b" % (arm >> 8, arm & 255, b"e" if place & 1 else b"r"), newest_ms)
-        for (experiment, hour), noted in batch.notes.items():
+        for cell, noted in batch.notes.items():
+            number, hour = cell >> CELL_BITS, cell & _PLACE
+            experiment = PENDING_CLASS if number == PENDING else str(number)
             blob = b"".join([bytes((len(key),)) + key for key in noted])
             commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), blob, len(noted))
+
+    def _write_kinds(self, commit: Commit, kinds: Mapping[tuple[int, str], int], mark: bytes) -> None:
+        for (arm, kind), change in kinds.items():
+            if change:
+                commit.counts += (self._store.keys.kinds(arm >> 8, arm & 255), mark + kind.encode(), change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import final
 
 from monitor.attribution import BEFORE
@@ -13,7 +13,7 @@ from monitor.store.rows import VERSION_BYTES, decode_student
 from monitor.students import NEVER, Student
 from monitor.tally import Tally
 
-Shown = tuple[int, bytes, int, int, int, Sequence[int]]
+Shown = tuple[int, bytes, int, int, int, tuple[int, ...]]
 """(experiment number, student, ms, variant, category, difference of the student's sums): a response that was shown.
 
 Without a difference it does not stand (another one under its id does), but has been seen.
@@ -34,57 +34,58 @@ class Students:
         """Drop every cached row: the store is what counts."""
         self._students.clear()
 
-    def apply(self, shown: Sequence[Shown], tallies: dict[int, Tally], commit: Commit) -> None:
+    def apply(self, shown: list[Shown], tallies: dict[int, Tally], commit: Commit) -> None:
         """Append to the commit what becomes of the students' rows, and to the tallies what that changes in turn.
 
         The order of `shown` does not matter. When rows cannot be read (`StoreUnavailable`), the cache knows half of
         it: see `forget`.
         """
-        prefixes, cached = self._prefixes, self._students
-        keys = [prefixes[each[0]] + each[1] for each in shown]
-        self._load(shown, keys)
-        touched: dict[bytes, int] = {}
-        for at, (number, _, timestamp_ms, variant, category, difference) in enumerate(shown):
-            key = keys[at]
-            experiment = self._experiments[number]
-            segment = experiment.segment_of(category)
-            student = cached.get(key)
-            if key not in touched:
-                touched[key] = number
-                tally = tallies.get(number)
-                if tally is None:
-                    tally = tallies[number] = experiment.tally()
-                if student is None:
-                    if variant == BEFORE:
-                        student = Student(NEVER, BEFORE, experiment.sums_width)
-                    else:
-                        student = Student(timestamp_ms, variant, experiment.sums_width, 0, segment)
-                    cached.put(key, student)
-                else:
-                    tally.add_student(-1, student)
-            assert student is not None
-            if difference:
-                student.add(timestamp_ms, variant, segment, difference, experiment.kept_days)
+        prefixes = self._prefixes
+        touched: dict[bytes, list[int]] = {}
+        for at, (number, name, _, _, _, _) in enumerate(shown):
+            key = prefixes[number] + name
+            places = touched.get(key)
+            if places is None:
+                touched[key] = [at]
             else:
-                student.expose(timestamp_ms, variant, segment, experiment.kept_days)
-        for key, number in touched.items():
-            student = cached.get(key)
-            assert student is not None
-            tallies[number].add_student(1, student)
-            commit.versions += student.version.to_bytes(VERSION_BYTES)
+                places.append(at)
+        students = self._load(shown, touched)
+        for key, places in touched.items():
+            number = shown[places[0]][0]
+            experiment = self._experiments[number]
+            kept_days = experiment.kept_days
+            tally = tallies.get(number)
+            if tally is None:
+                tally = tallies[number] = experiment.tally()
+            student = students[key]
+            tally.add_student(-1, student)
+            for at in places:
+                _, _, timestamp_ms, variant, category, difference = shown[at]
+                segment = experiment.segment_of(category)
+                if difference:
+                    student.add(timestamp_ms, variant, segment, difference, kept_days)
+                else:
+                    student.expose(timestamp_ms, variant, segment, kept_days)
+            tally.add_student(1, student)
+            commit.versions += student.version.to_bytes(VERSION_BYTES, "big")
             student.version += 1
             commit.rows += (key, student.encode())
-        cached.age()
+        self._students.age()
 
-    def _load(self, shown: Sequence[Shown], keys: Sequence[bytes]) -> None:
-        """Read the rows that are not remembered."""
-        missing: dict[bytes, int] = {}
-        for at, key in enumerate(keys):
-            if self._students.get(key) is None:
-                missing[key] = shown[at][0]
-        wanted = list(missing)
-        for at, stored in enumerate(self._store.rows(wanted)):
-            if stored is not None:
-                key = wanted[at]
-                width = self._experiments[missing[key]].sums_width
-                self._students.put(key, decode_student(stored, width))
+    def _load(self, shown: list[Shown], touched: dict[bytes, list[int]]) -> dict[bytes, Student]:
+        """Return the students, from the cache and, for the rest, from the store; new ones where there is no row."""
+        cached = self._students
+        students: dict[bytes, Student] = {}
+        missing = []
+        for key in touched:
+            student = cached.get(key)
+            if student is None:
+                missing.append(key)
+            else:
+                students[key] = student
+        for key, stored in zip(missing, self._store.rows(missing), strict=True):
+            width = self._experiments[shown[touched[key][0]][0]].sums_width
+            student = Student(NEVER, BEFORE, width) if stored is None else decode_student(stored, width)
+            students[key] = student
+            cached.put(key, student)
+        return students

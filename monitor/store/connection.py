@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
+from monitor.store.packing import Packer
 from monitor.store.tls import refusal
 
 _TIMEOUT_S: Final = 10.0
@@ -50,7 +51,7 @@ def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
                 # A transaction looks for another master only after so many errors of its own.
                 options["reinitialize_steps"] = 1
                 return redis.RedisCluster.from_url(url, **options)
-        return redis.Redis.from_url(url, **options)
+        return redis.Redis.from_url(url, **options, command_packer=Packer())
     except ValueError as error:
         raise UsageError(f"store.url: {error}") from error
 

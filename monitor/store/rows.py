@@ -192,13 +192,13 @@ def _row(stored: bytes) -> Row:
         raise ValueError(f"{count} items and {many} reactions in {reader.left()} bytes")
     items = reader.take(count * ITEM_BYTES)
     ranks = tuple([int(reader.unsigned()) for _ in range(count)]) if flags & _RANKS else None
-    reactions = _reactions(reader, many, timestamp_ms, student[:TAG_BYTES], items) if many else []
+    reactions = _reactions(reader, many, timestamp_ms, student[:TAG_BYTES], items) if many else ()
     if reader.left():
         raise ValueError(f"{reader.left()} bytes too many")
     return Row(timestamp_ms, arm, student, items, ranks, latency_ms, category, reactions, version)
 
 
-def _reactions(reader: Reader, many: i64, before_ms: i64, own: bytes, items: bytes) -> list[Reaction]:
+def _reactions(reader: Reader, many: i64, before_ms: i64, own: bytes, items: bytes) -> tuple[Reaction, ...]:
     found: list[Reaction] = []
     at_ms = before_ms
     for number in range(many):
@@ -214,7 +214,7 @@ def _reactions(reader: Reader, many: i64, before_ms: i64, own: bytes, items: byt
         if not 0 <= score < math.inf:
             raise ValueError(f"a score of {score}")
         found.append((at_ms, name, tag, item, kind, score))
-    return found
+    return tuple(found)
 
 
 def _tag(reader: Reader, whose: i64, own: bytes) -> bytes:

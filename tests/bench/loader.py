@@ -64,7 +64,7 @@ class Loader:
         if number % 5 < 2:
             rank = number % ITEMS
             item, score = own.item(shown[rank]), float(number * 7 % 5)
-            row.reactions.append((at_ms + 60_000, f"{name}-0", b"", item, "rating", score))
+            row.reactions = ((at_ms + 60_000, f"{name}-0", b"", item, "rating", score),)
         return own.response(name), row
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:

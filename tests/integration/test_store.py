@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from monitor.attribution import BEFORE, PENDING, Row
 from monitor.config import StoreSettings
@@ -42,7 +41,7 @@ from monitor.tally import record_in
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.dump import dump
-from tests.support.streams import EXPERIMENT, HOUR, START, settings_with
+from tests.support.streams import EXPERIMENT, HOUR, START, changed, settings_with
 
 
 def _response(number: int, at_ms: int) -> Response:
@@ -51,7 +50,7 @@ def _response(number: int, at_ms: int) -> Response:
 
 def _of_next(event: Response) -> Response:
     """Return the same response of the other experiment."""
-    return structs.replace(event, experiment="next")
+    return changed(event, experiment="next")
 
 
 def _rating(number: int, at_ms: int, score: float = 4.0) -> Feedback:
@@ -533,8 +532,8 @@ class TestForgottenRows:
             b"before": Row(START, 1 << 8 | BEFORE, version=1),
             b"beyond": Row(START, 257 << 8 | BEFORE, version=1),
             b"largest": Row(START, (1 << 23) - 1 << 8, version=1),
-            b"pending": Row(START + 1, PENDING, reactions=[(START + 1, "f", b"", b"", "rating", 1.0)], version=1),
-            b"fresh": Row(START + HOUR, PENDING, reactions=[(START, "f", b"", b"", "rating", 1.0)], version=1),
+            b"pending": Row(START + 1, PENDING, reactions=((START + 1, "f", b"", b"", "rating", 1.0),), version=1),
+            b"fresh": Row(START + HOUR, PENDING, reactions=((START, "f", b"", b"", "rating", 1.0),), version=1),
         }
         noted = b"".join(bytes([len(key)]) + key for key in [*rows, b"gone"])
         owned: dict[str, set[bytes]] = {

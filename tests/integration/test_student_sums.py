@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from msgspec import structs
 
 from monitor.aggregates import AGES
 from monitor.config import Population
@@ -21,7 +20,7 @@ from monitor.verdicts import Judgement
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer
 from tests.support.oracle import DAY, Judged, judge
-from tests.support.streams import EXPERIMENT, HOUR, RICH, START
+from tests.support.streams import EXPERIMENT, HOUR, RICH, START, changed
 
 Events = list[Response | Feedback]
 PLAIN = replace(EXPERIMENT, categories=())
@@ -245,7 +244,7 @@ def _mixed(events: Events) -> Events:
     """Return the events with every other response from before the experiment moved to the other variant."""
     starts_ms = PAIRED.starts_at_ms or 0
     return [
-        structs.replace(event, variant="control" if number % 2 else "treatment")
+        changed(event, variant="control" if number % 2 else "treatment")
         if isinstance(event, Response) and event.timestamp_ms < starts_ms
         else event
         for number, event in enumerate(events)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
-from msgspec import structs
 
 from monitor.config import (
     DecaySpec,
@@ -62,6 +62,16 @@ SETTINGS = Settings((EXPERIMENT,))
 def settings_with(experiment: ExperimentSettings) -> Settings:
     """Return the settings for another experiment."""
     return replace(SETTINGS, experiments=(experiment,))
+
+
+def fields_of(event: Response | Feedback) -> dict[str, Any]:
+    """Return an event's fields by name."""
+    return {name: getattr(event, name) for name in dir(event) if not name.startswith("_")}
+
+
+def changed(response: Response, **fields: Any) -> Response:
+    """Return the response with other fields."""
+    return Response(**{**fields_of(response), **fields})
 
 
 @st.composite
@@ -129,11 +139,16 @@ def streams(draw: st.DrawFn, largest: int = 25) -> list[Response | Feedback]:
         if draw(st.integers(0, 7)) == 0:
             # The same id once more with something else in it: one of both stands, in whatever order they come.
             category = draw(st.sampled_from([None, "fractions", "history"]))
-            again = structs.replace(response, latency_ms=draw(st.sampled_from([None, 120])), category=category)
             kept = draw(st.integers(0, len(response.items)))
             ranks = None if response.ranks is None else response.ranks[:kept]
             # The beginning of a list stands, whatever the hashes of its items are.
-            again = structs.replace(again, items=response.items[:kept], ranks=ranks)
+            again = changed(
+                response,
+                latency_ms=draw(st.sampled_from([None, 120])),
+                category=category,
+                items=response.items[:kept],
+                ranks=ranks,
+            )
             events.append(again)
     return events
 

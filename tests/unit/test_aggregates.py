@@ -85,7 +85,7 @@ class TestDecayed:
         times = np.array([START + at for at, _ in events])
         values = np.rint(np.array([value for _, value in events]) * 2**30).astype(np.int64)
         for at_ms, value in zip(times.tolist(), values.tolist(), strict=True):
-            tally.add_response(1, 0, at_ms, rated=True, values=[value])
+            tally.add_response(1, 0, at_ms, rated=True, values=(value,))
         numbers = np.array(sorted(tally.buckets[0]))
         records = np.array([list(tally.buckets[0][number]) for number in numbers.tolist()])
         found = decayed(Series.read(records, numbers, decay.half_life_ms, layout).rated(0), int(times.max()), decay)
@@ -101,7 +101,7 @@ class TestBuckets:
         """64 buckets, counted from the epoch."""
         tally = Tally(Layout(1, (30,)), [HOUR])
         for at_ms in (0, HOUR - 1, HOUR):
-            tally.add_response(1, 0, at_ms, rated=False, values=[0])
+            tally.add_response(1, 0, at_ms, rated=False, values=(0,))
         found = {number: list(record)[:2] for number, record in tally.buckets[0].items()}
         assert found == {0: [1, 0], BUCKETS_PER_CHUNK - 1: [1, 1023], BUCKETS_PER_CHUNK: [1, 0]}
 
@@ -128,7 +128,7 @@ class TestLimbs:
     def test_differences_return_to_zero(self) -> None:
         """What is taken away is exactly what was added."""
         layout = Layout.of(EXPERIMENT)
-        values = [3, -1, 2**30, 5, 2**31, 7]
+        values = (3, -1, 2**30, 5, 2**31, 7)
         tally = Tally(layout, [HOUR])
         tally.add_response(1, 0, START, rated=True, values=values)
         assert tally.responses[0][4 + 8] == 1  # the second metric is undefined

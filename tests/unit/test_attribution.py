@@ -14,5 +14,5 @@ def test_what_is_said_after_the_start_says_nothing_of_before() -> None:
     item = b"12345678"
     for arm, after_ms, rated in ((BEFORE, HOUR - 1, True), (BEFORE, HOUR, False), (0, HOUR, True)):
         row = Row(START - HOUR, arm, b"student", item)
-        row.reactions.append((row.timestamp_ms + after_ms, "f", b"", item, "rating", 4.0))
+        row.reactions = ((row.timestamp_ms + after_ms, "f", b"", item, "rating", 4.0),)
         assert rules.evaluate(row).rated == rated

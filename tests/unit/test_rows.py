@@ -61,7 +61,7 @@ def _rows(draw: st.DrawFn) -> Row:
         draw(st.one_of(st.none(), ranks)) if len(items) < 10 else None,
         draw(st.one_of(st.just(UNKNOWN), st.integers(0, LONGEST_LATENCY_MS))),
         draw(st.one_of(st.just(UNKNOWN), st.integers(0, 100_000))),
-        sorted(draw(st.lists(reactions, max_size=9, unique=True))),
+        tuple(sorted(draw(st.lists(reactions, max_size=9, unique=True)))),
         draw(st.integers(0, (1 << 31) - 1)),
     )
 
@@ -78,7 +78,7 @@ def _reaction(number: int = 0, item: bytes = ITEMS[:ITEM_BYTES], kind: str = "ra
 
 
 def _row(*reactions: Reaction) -> Row:
-    return Row(AT_MS, 256, STUDENT, ITEMS, None, 412, 3, list(reactions), 1)
+    return Row(AT_MS, 256, STUDENT, ITEMS, None, 412, 3, reactions, 1)
 
 
 @given(_rows())
@@ -114,7 +114,7 @@ def test_equal_scores_are_equal_bytes() -> None:
     [
         _row(),
         _row(_reaction(), _reaction(1, b"", "a kind of its own", 0.25)),
-        Row(AT_MS, PENDING, reactions=[_reaction(number) for number in range(-9, 1)]),
+        Row(AT_MS, PENDING, reactions=tuple(_reaction(number) for number in range(-9, 1))),
         Row(
             AT_MS,
             257,
@@ -123,7 +123,7 @@ def test_equal_scores_are_equal_bytes() -> None:
             (1, 2, 3, 5, 900),
             UNKNOWN,
             UNKNOWN,
-            [(AT_MS - 1, "é", b"t" * 6, b"i" * 6, "é", 0.5)],
+            ((AT_MS - 1, "é", b"t" * 6, b"i" * 6, "é", 0.5),),
         ),
     ],
 )
@@ -183,10 +183,10 @@ def test_what_is_wrong_is_said(place: int, byte: int, why: str) -> None:
 
 def test_times_and_numbers_that_no_row_has_are_damage() -> None:
     """A reaction before 1970, and more of them than are kept."""
-    stored = encode_row(Row(0, PENDING, reactions=[(0, "f-1", b"", b"", "rating", 1.0)]))
+    stored = encode_row(Row(0, PENDING, reactions=((0, "f-1", b"", b"", "rating", 1.0),)))
     with pytest.raises(StoreOwned, match="a reaction at no possible time"):
         decode_row(stored[:16] + b"\1" + stored[17:])
-    many = encode_row(Row(0, PENDING, reactions=[(0, "", b"", b"", "rating", 1.0)] * (MAX_REACTIONS + 1)))
+    many = encode_row(Row(0, PENDING, reactions=((0, "", b"", b"", "rating", 1.0),) * (MAX_REACTIONS + 1)))
     with pytest.raises(StoreOwned, match="0 items and 1001 reactions"):
         decode_row(many)
 
@@ -203,7 +203,9 @@ def test_a_number_of_items_whose_bytes_do_not_fit_64_bits_is_damage() -> None:
 
 def test_a_reaction_by_the_student_of_a_response_without_one_is_damage() -> None:
     """The response itself is the unit there: nobody's tag is its own."""
-    stored = bytearray(encode_row(Row(AT_MS, 256, b"", ITEMS, reactions=[(AT_MS, "f", b"", ITEMS[:6], "rating", 1.0)])))
+    stored = bytearray(
+        encode_row(Row(AT_MS, 256, b"", ITEMS, reactions=((AT_MS, "f", b"", ITEMS[:6], "rating", 1.0),)))
+    )
     stored[16 + len(ITEMS) + 1] |= 1
     with pytest.raises(StoreOwned, match="a reaction by nobody"):
         decode_row(bytes(stored))

@@ -56,7 +56,7 @@ def test_what_is_no_student_is_refused(stored: bytes) -> None:
 def test_a_student_whom_many_share_fits_and_leaves_nothing_behind(points: int) -> None:
     """A guest's id, say; each difference is a whole number that float64 holds, as the commit script wants it."""
     tally = Tally(Layout(1, (30,)), [])
-    sums = [3 * 10**6, 3 * 10**6, points << 30, 0]
+    sums = (3 * 10**6, 3 * 10**6, points << 30, 0)
     tally.add_anonymous(1, 0, 0, -1, sums)
     assert all(0 <= each < 2**53 for record in (*tally.units.values(), *tally.cohorts.values()) for each in record)
     tally.add_anonymous(-1, 0, 0, -1, sums)
