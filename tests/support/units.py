@@ -13,7 +13,7 @@ def unit_terms(layout: Layout, sums: Ints) -> Ints:
     terms = np.zeros((len(sums), layout.unit_width), dtype=np.int64)
     for term, row in zip(terms, sums.tolist(), strict=True):
         tally = Tally(layout, [])
-        tally.add_anonymous(1, 0, 0, -1, row)
+        tally.add_anonymous(1, 0, 0, -1, tuple(row))
         term[:] = list(tally.units[0])
         term[2] = 0
     return terms
@@ -27,7 +27,7 @@ def cohort_terms(layout: Layout, sums: Ints, category: int = -1) -> Ints:
     terms = np.zeros((len(sums), layout.cohort_width), dtype=np.int64)
     for term, row in zip(terms, sums.tolist(), strict=True):
         tally = Tally(layout, [])
-        tally.add_anonymous(1, 0, 0, category, row)
+        tally.add_anonymous(1, 0, 0, category, tuple(row))
         for record in tally.cohorts.values():
             term[:] = list(record)
     return terms

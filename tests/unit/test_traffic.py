@@ -8,7 +8,7 @@ import pytest
 
 from monitor.drift import day_drift
 from monitor.export.presentation import rows
-from monitor.identity import Identities
+from monitor.identity import ITEM_BYTES, Identities
 from monitor.items.stored import Coverage
 from monitor.summary import TrafficSummary, VariantSummary
 from monitor.traffic import FIRST_CELL, ITEM_CELLS, LATENCY_BOUNDS_MS, TRAFFIC_WIDTH, Flow, Traffic, cell_of, day_width
@@ -61,13 +61,13 @@ class TestSums:
         """The whole list, each item by the low bits of its hash's last byte; and how long lists are, squared."""
         traffic = Traffic(0)
         for cells in ((3, 63, 3 + ITEM_CELLS), (63,), ()):
-            traffic.add(1, 0, 25 * HOUR, b"".join(bytes((255,)) * 7 + bytes((cell,)) for cell in cells), 1, -1)
+            traffic.add(1, 0, 25 * HOUR, b"".join(bytes((255,)) * (ITEM_BYTES - 1) + bytes((cell,)) for cell in cells), 1, -1)
         (record,) = traffic.days.values()
         assert (record[0], record[1]) == (3, 3**2 + 1)
         shown = {cell: record[FIRST_CELL + cell] for cell in range(ITEM_CELLS) if record[FIRST_CELL + cell]}
         assert shown == {3: 2, 63: 2}
         hashes = b"".join(map(Identities(b"key").item, ("a", "b", "c")))
-        assert [cell_of(hashes, place) for place in range(3)] == [hashes[at] % ITEM_CELLS for at in (7, 15, 23)]
+        assert [cell_of(hashes, place) for place in range(3)] == [hashes[at] % ITEM_CELLS for at in (5, 11, 17)]
 
 
 class TestFlow:
