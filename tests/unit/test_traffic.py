@@ -61,7 +61,8 @@ class TestSums:
         """The whole list, each item by the low bits of its hash's last byte; and how long lists are, squared."""
         traffic = Traffic(0)
         for cells in ((3, 63, 3 + ITEM_CELLS), (63,), ()):
-            traffic.add(1, 0, 25 * HOUR, b"".join(bytes((255,)) * (ITEM_BYTES - 1) + bytes((cell,)) for cell in cells), 1, -1)
+            hashes = b"".join(bytes((255,)) * (ITEM_BYTES - 1) + bytes((cell,)) for cell in cells)
+            traffic.add(1, 0, 25 * HOUR, hashes, 1, -1)
         (record,) = traffic.days.values()
         assert (record[0], record[1]) == (3, 3**2 + 1)
         shown = {cell: record[FIRST_CELL + cell] for cell in range(ITEM_CELLS) if record[FIRST_CELL + cell]}
