@@ -5,9 +5,9 @@ change is stored as the difference: minus what the old state contributed, plus w
 term is split into two integers (`limbs`: value = high·2²⁴ + low), so that no sum of them can overflow 64 bits within
 10¹¹ entities. Three kinds of record exist, each a vector of 64-bit integers:
 
-- `ResponseLayout`: sums over responses, one record for all time and one for each time bucket of each decay;
-- `UnitLayout`: sums over students (or over responses that name no student), for the live estimand;
-- `CohortLayout`: sums over the students first shown a response on one UTC day, for the closed-unit estimand.
+- of `Layout.response_width`: sums over responses, one record for all time and one for each time bucket of each decay;
+- of `Layout.unit_width`: sums over students (or over responses that name no student), for the live estimand;
+- of `Layout.cohort_width`: sums over the students first shown a response on one UTC day, for the closed-unit estimand.
 """
 
 from __future__ import annotations

@@ -94,7 +94,10 @@ class Distance:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Both distances of two sets of counts; None where one of them holds nothing."""
+    """Both distances of two sets of counts; None where one holds nothing, or there is no chance to compare with.
+
+    That is so where all but less than one independent observation is in one group of cells.
+    """
 
     observations: int
     reference: int
@@ -158,12 +161,15 @@ def drift(
     if above < 1:
         raise ValueError(f"draws is {draws!r}, expected at least {math.ceil(1 / alpha) - 1} for alpha {alpha:g}")
     table = _table(counts, reference) / alike
+    # At least two groups, or there is nothing to deal.
+    together = max(1, min(together, table.shape[1] // 2))
     dealt = np.array([_whole(side) for side in np.add.reduceat(table, np.arange(0, table.shape[1], together), axis=1)])
     n, m = (int(total) for total in dealt.sum(axis=1))
     found: list[Distance | None] = [None, None]
     if n + m >= _MOST:
         raise ValueError(f"{n} and {m} observations, expected fewer than 10⁹ together")
-    if n and m:
+    filled = int(np.count_nonzero(dealt.sum(axis=0)))
+    if n and m and filled >= min(2, table.shape[1]):
         null = _null(dealt.sum(axis=0), n, draws, seed)
         values = _psi(table[:1], table[1:], _PSEUDO / together), _js(table[:1], table[1:])
         for at, (value, drawn) in enumerate(zip(map(float, (each[0] for each in values)), null, strict=True)):

@@ -37,7 +37,7 @@ def write_unsigned(writer: BytesWriter, number: i64) -> None:
 
 @final
 class Reader:
-    """Reads a row from a place on; everything raises ValueError where the row ends too early."""
+    """Reads bytes from a place on; everything raises ValueError where they end too early."""
 
     __slots__ = ("_at", "_stored")
 
@@ -60,7 +60,7 @@ class Reader:
     def byte(self) -> i64:
         """Return the next byte."""
         if self._at >= len(self._stored):
-            raise ValueError("the row ends early, expected a byte")
+            raise ValueError("no bytes are left, expected one")
         found: i64 = self._stored[self._at]
         self._at += 1
         return found
@@ -81,7 +81,7 @@ class Reader:
         byte: i64 = _MORE
         while byte >= _MORE:
             if self._at >= len(self._stored) or shift >= bits:
-                raise ValueError("the row ends within a number")
+                raise ValueError("the bytes end within a number")
             byte = self._stored[self._at]
             self._at += 1
             number |= (byte & _MORE - 1) << shift

@@ -54,6 +54,11 @@ def _days_or_counts(key: str, value: object, what: str) -> int | Mapping[str, in
         raise ConfigError(key, path, expected) from error
     if not isinstance(found, dict) or not any(found.values()):
         raise ConfigError(key, path, expected)
+    for name in found:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{key}: {path}", ascii(name), "a name of whole characters") from error
     return MappingProxyType(
         {name: integer(f"{key}: {path}: {name}", count, 0, _MOST_OBSERVATIONS) for name, count in found.items()}
     )

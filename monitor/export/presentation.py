@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from monitor.drift import DayDrift
+from monitor.drift import DayDrift, Distance
 from monitor.inference import State, Verdict
 from monitor.items.stored import Coverage
 from monitor.summary import ExperimentSummary, VariantSummary
@@ -145,12 +145,18 @@ def _coverage_row(found: list[Coverage | None]) -> list[Row]:
 
 def _drift_row(label: str, drifts: list[DayDrift | None]) -> list[Row]:
     """Return how far the last whole day is from its reference, where that is known."""
-    found = [None if each is None else each.drift.js for each in drifts]
-    if not any(found):
+    found = [(each.drift.js, each.drift.psi) if each is not None else (None, None) for each in drifts]
+    if not any(js for js, _ in found):
         return []
-    values = tuple(ABSENT if each is None else f"{each.value:.3f}" for each in found)
-    details = tuple("" if each is None else "changed" if each.exceeded else f"< {each.threshold:.3f}" for each in found)
-    return [Row(label, values, details, "traffic")]
+    values = tuple(ABSENT if js is None else f"{js.value:.3f}" for js, _ in found)
+    return [Row(label, values, tuple(_change(*each) for each in found), "traffic")]
+
+
+def _change(js: Distance | None, psi: Distance | None) -> str:
+    """Return whether a distribution has changed: both distances have to be too far for that, as for the alert."""
+    if js is None or psi is None:
+        return ""
+    return "changed" if js.exceeded and psi.exceeded else f"chance < {js.threshold:.3f}"
 
 
 def _seconds(value: float | None) -> str:

@@ -86,6 +86,8 @@ class KafkaPythonMember:
             raise explained(settings, options, error) from error
         if kafka.__version__ == _KNOWN:
             self._consumer._fetcher.PartitionRecords = _Unpacked  # noqa: SLF001
+        else:
+            log.info("%s unpacks records itself, which takes longer than with %s", client_version(), _KNOWN)
         self._rebalances = _Rebalances(self._consumer)
         self._consumer.subscribe(topics=[settings.responses_topic, settings.feedback_topic], listener=self._rebalances)
 
@@ -210,6 +212,16 @@ class _Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python
 
     next_fetch_offset: int
 
+    def take(self, n: int | None = None) -> list[Record]:
+        """Return the next records; if they are damaged, all that is left of the fetch is fetched again."""
+        try:
+            found: list[Record] = super().take(n)
+        except Exception:
+            # The client would ask an iterator that has ended for ever.
+            self.drain()
+            raise
+        return found
+
     def _unpack_records(self, tp: TopicPartition, records: Any, *deserializers: object) -> Iterator[Record]:
         """Yield the records of committed transactions, and of those that are in none."""
         del deserializers
@@ -224,6 +236,8 @@ class _Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python
                     next_offset = self.next_fetch_offset = record.offset + 1
                     yield Record(record.offset, record.key, record.value)
                 continue
+            # Says which partitions the next fetch begins with.
+            self.bytes_read += batch.size_in_bytes
             self.leader_epoch = batch.leader_epoch
             next_offset = batch.next_offset
             if self._is_left_out(batch):
@@ -240,7 +254,8 @@ class _Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python
         """Return whether the batch marks the end of a transaction, or is of one that was aborted."""
         if batch.has_producer_id():
             self._consume_aborted_transactions_up_to(batch.last_offset)
-            if self._contains_abort_marker(batch):
+            # Compaction leaves the last batch of a producer without records.
+            if batch.records_count and self._contains_abort_marker(batch):
                 self.aborted_producer_ids.discard(batch.producer_id)
             elif self._is_batch_aborted(batch):
                 return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,6 +22,8 @@ from monitor.traffic import HOUR_MS
 
 MOST_BUCKETS: Final = 1 << 16
 """Buckets of all slices of all variants up to which coverage is read."""
+
+_OLDEST_S: Final = 3600.0
 
 _Items = NDArray[np.uint64]
 """Hashes, each once."""
@@ -43,12 +46,14 @@ class _Memory:
 
     runs: tuple[str, ...]
     hour: int = -1
+    read_at: float = 0.0
+    """By the process's own clock: what came after the newest event of then is told as well, be there none since."""
     found: Mapping[tuple[int, int], Coverage] = field(default_factory=dict)
     slices: _Slices = field(default_factory=dict)
 
 
 class CoverageReader:
-    """Reads the coverage of one experiment once in an hour of event time, and of its slices those that have changed."""
+    """Reads one experiment's coverage once in an hour, of event time or its own: slices that have changed since."""
 
     def __init__(self, store: Shards, settings: ExperimentSettings, number: int) -> None:
         self._store = store
@@ -69,12 +74,13 @@ class CoverageReader:
         memory = self._memory
         if memory is None or memory.runs != runs:
             memory = _Memory(runs)
-        if memory.hour != hour:
+        now = time.monotonic()
+        if memory.hour != hour or now - memory.read_at > _OLDEST_S:
             slices = self._shown(variants, newest_ms, memory.slices)
             found = {
                 (self._number, variant): self._coverage(_together(slices, variant), newest_ms) for variant in variants
             }
-            memory = self._memory = _Memory(runs, hour, found, slices)
+            memory = self._memory = _Memory(runs, hour, now, found, slices)
         return memory.found
 
     def _coverage(self, items: _Items, newest_ms: int) -> Coverage:

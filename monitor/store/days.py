@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log2
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,8 +21,8 @@ from monitor.store.shards import Shards
 from monitor.traffic import FIRST_CATEGORY, FIRST_CELL, ITEM_CELLS, cell_of, day_width
 
 _CELLS: Final = tuple(f"cell {number:02}" for number in range(ITEM_CELLS))
-_STEPS: Final = 8
-"""A divisor is rounded up to such a part of one: a response more does not make another threshold of an old day."""
+_STEPS: Final = 4
+"""A divisor is rounded up, in so many steps to each doubling: a response more makes no other threshold of a day."""
 
 Place = tuple[int, int]
 """(experiment number, variant)."""
@@ -98,16 +98,16 @@ class DayReader:
         found: Mapping[Place, Days] = {place: {} for place in wanted}
         named = self._named(list(wanted), last)
         while any(named.values()):
-            records = self._records(
-                {
-                    place: [day for day in days if day < days[0] + wanted[place] or day == last]
-                    for place, days in named.items()
-                    if days
-                }
-            )
+            asked = {
+                place: [day for day in days if day < days[0] + wanted[place] or day == last]
+                for place, days in named.items()
+                if days
+            }
+            records = self._records({place: days for place, days in asked.items() if days})
             found = {**found, **records}
             # The index still names a day that a revision has emptied: then another one is the first.
-            named = {place: named[place][1:] for place, days in records.items() if named[place][0] not in days}
+            emptied = [place for place, days in records.items() if wanted[place] and asked[place][0] not in days]
+            named = {place: named[place][1:] for place in emptied}
         return found
 
     def _named(self, places: Sequence[Place], last: int) -> dict[Place, list[int]]:
@@ -155,4 +155,4 @@ def _items_per_answer(days: Days, today: int, reference: int | Counts) -> float:
 
 
 def _rounded(divisor: float) -> float:
-    return ceil(_STEPS * divisor) / _STEPS
+    return float(2.0 ** (ceil(_STEPS * log2(divisor)) / _STEPS))

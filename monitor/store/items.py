@@ -113,7 +113,8 @@ class ItemReader:
         return StoredItems(
             since_ms=None if newest_ms is None else self._layout.oldest(newest_ms) * self._layout.days * DAY_MS,
             by_variant={variant: {names[item]: sums for item, sums in own.items()} for variant, own in counts.items()},
-            catalogue=(counted.catalogue if counted is not None else None) or frozenset(),
+            # Of a catalogue of which only a part is counted nobody knows how much was shown.
+            catalogue=(counted.catalogue if counted is not None and counted.one_in == 1 else None) or frozenset(),
             grades=grades,
         )
 

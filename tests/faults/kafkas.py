@@ -21,7 +21,7 @@ from tests.faults.arena import Arena, Result, Worker
 from tests.faults.catalogue import Ground, fault
 from tests.servers.kafka import KafkaBroker
 from tests.servers.proxy import Proxy
-from tests.support.command import eventually
+from tests.support.command import HASHED, eventually
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def topics_missing(ground: Ground) -> Result:
 def stalled(ground: Ground) -> Result:
     with ground.arena() as arena, pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(kafka, "_STALLED_S", 3.0)
-        settings = load_settings(arena.config, {})
+        settings = load_settings(arena.config, HASHED)
         opening = stack.enter_context(opened(settings, wall_clock))
         source = kafka.KafkaSource(settings.kafka)
         stack.callback(source.close)

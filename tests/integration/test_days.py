@@ -136,6 +136,26 @@ class TestReference:
         assert sum(found.reference.values()) == 100
         assert found.alike >= 3
 
+    def test_with_files_for_both_a_day_without_responses_has_no_drift(self, redis_server: RedisServer) -> None:
+        """A variant that was idle yesterday, while the other was not; only that day is read."""
+        experiment = replace(
+            EXPERIMENT,
+            items=None,
+            drift=DriftSettings({"fractions": 30, "other": 10}, {"video-0-0": 3, "video-0-1": 2}),
+        )
+        days = {"control": (0, 1), "treatment": (0, 1, 2)}
+        events = [
+            event
+            for variant, active in days.items()
+            for day in active
+            for event in _day(np.random.default_rng(day), day, variant, _lists(0, 2))
+        ]
+        found = _summary(_fed(redis_server, [*events, *_end(3)], experiment))
+        assert {name: each.recommended is not None for name, each in found.items()} == {
+            "control": False,
+            "treatment": True,
+        }
+
     def test_days_without_any_item_are_compared_with_nothing(self, redis_server: RedisServer) -> None:
         """A variant that finds nothing has no distribution; its empty answers are told elsewhere."""
         empty = [Response(f"r-{day}", START + day * DAY, "ranker", "control", (), user_id="s") for day in range(6)]

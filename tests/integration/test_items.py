@@ -76,6 +76,16 @@ def test_variants_are_told_before_their_first_response(redis_server: RedisServer
     assert told == {"variants": {"control": nothing, "treatment": nothing}, "worst": [], "unrated": 0}
 
 
+@pytest.mark.parametrize(("one_in", "coverage"), [(1, 0.0), (2, None)])
+def test_a_sample_of_a_catalogue_has_no_coverage(
+    redis_server: RedisServer, one_in: int, coverage: float | None
+) -> None:
+    """Nobody counted the others."""
+    items = ItemSettings(30, catalogue=frozenset({"video-1"}), one_in=one_in)
+    told: Any = _reader(Bench(redis_server, replace(EXPERIMENT, items=items))).items(GRADES).to_json(5)
+    assert told["variants"]["control"]["coverage"] == coverage
+
+
 @settings(max_examples=25, suppress_health_check=_SLOW)
 @given(events=streams(), shards=st.sampled_from([1, 3]), known=st.sampled_from([None, "video-1 video-2"]))
 def test_counts_are_what_a_recomputation_says(

@@ -158,6 +158,17 @@ class TestThreshold:
         monkeypatch.setattr(module, "_CELLS_AT_ONCE", 100)
         assert drift({"a": 9, "b": 4}, {"a": 3, "b": 7, "c": 1}) == whole
 
+    def test_where_all_is_in_one_cell_there_is_no_chance_to_compare_with(self) -> None:
+        """One stray observation among thousands that are alike is no drift; nor is it where lists fill all cells."""
+        for counts, reference, alike, together in (
+            ({"a": 10_000, "b": 1}, {"a": 70_000}, 20.0, 1),
+            ({f"v{n}": 1_000 for n in range(5)} | {"z": 1}, {f"v{n}": 7_000 for n in range(5)}, 100.0, 5),
+            ({f"v{n}": 1_000 for n in range(4)} | {"v4": 999}, {f"v{n}": 7_000 for n in range(5)}, 100.0, 5),
+            ({f"v{n}": 1_000 for n in range(9)} | {"v9": 999}, {f"v{n}": 7_000 for n in range(10)}, 100.0, 64),
+        ):
+            found = drift(counts, reference, alike=alike, together=together)
+            assert not any(each is not None and each.exceeded for each in (found.psi, found.js)), found
+
     def test_nothing_to_compare(self) -> None:
         """An empty side has no distance, a single cell none but 0."""
         found = drift({}, {"a": 1})
