@@ -48,7 +48,7 @@ def test_order_does_not_matter_and_bytes_say_it_all(
 @pytest.mark.parametrize("stored", [b"", b"\0\0\0\1", b"\0\0\0\1\x80", b"\0\0\0\1\0\0\0\0\x7e" + b"\0" * 9])
 def test_what_is_no_student_is_refused(stored: bytes) -> None:
     """A row that was cut or is something else."""
-    with pytest.raises(ValueError, match=r"ends within a number|expected at most 4"):
+    with pytest.raises(ValueError, match=r"end within a number|expected at most 4"):
         Student.decode(stored, WIDTH)
 
 
