@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 
 from deploy.alerting.generate import GROUPS
 from deploy.alerting.operations import LATE, REFUSED_LONG, REFUSED_SHORT
-from deploy.alerting.product import BELOW_PAST, ERRORS_BELOW_PAST, MEAN, PAST
+from deploy.alerting.product import BELOW_PAST, ERRORS_BELOW_CONTROL, ERRORS_BELOW_PAST, PAST
 from deploy.alerting.rules import Addresses, Alert, Group, Recording
 from deploy.alerting.traffic import PAST_SHARE
 from grafana.generate import boards
@@ -137,7 +137,7 @@ def scraped_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheu
         closed = 'abmonitor_days_to_resolve and on (variant) abmonitor_effect_lower{estimand="closed"}'
         until(lambda: series(prometheus, closed))
         # What ended more than an hour ago is not watched, and the demo began a week ago.
-        until(lambda: series(prometheus, MEAN))
+        until(lambda: series(prometheus, ERRORS_BELOW_CONTROL))
         yield prometheus
 
 
