@@ -79,27 +79,40 @@ def panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> list[JSON]:
     ]
 
 
+def _distance(
+    name: str, series: str, what: str, means: str, arms: Arms, overrides: Callable[..., Sequence[JSON]]
+) -> JSON:
+    """Return the panel of how far something is from its reference."""
+    return graph(
+        f"{name}: distance from the reference",
+        f"Jensen-Shannon distance between {what} and those of the reference (by default the experiment's first seven"
+        " days), and dashed what chance alone exceeds about once in as many days as alpha says. The alert asks the"
+        f" population stability index as well. Above its dashed line {means} A step at midnight is a new day.",
+        [
+            *arms(_drift(f"{series}_distance")),
+            *arms(_drift(f"{series}_threshold"), "threshold", legend="{{variant}}, threshold"),
+        ],
+        unit="short",
+        decimals=3,
+        minimum=0,
+        size=(12, 8),
+        overrides=(*overrides("A", "threshold"), dashed("threshold"), dashed("threshold, control")),
+    )
+
+
 def category_panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> list[JSON]:
     """Return the panels of what the answers are about; they are empty where no categories are declared."""
     responses = f"max by (variant, category) (abmonitor_category_responses{_SELECTOR})"
     total = f"sum by (variant) ({responses})"
     return [
-        graph(
-            "Categories: distance from the reference",
-            "Jensen-Shannon distance between the categories of the last whole UTC day and those of the reference (by"
-            " default the experiment's first seven days), and dashed what chance alone exceeds about once in as many"
-            " days as alpha says. Above its dashed line what the variant is asked, or what it takes questions for, has"
-            " changed: see “category-drift” in the runbook. A step at midnight is a new day. Empty where no categories"
-            " are declared.",
-            [
-                *arms(_drift("drift_distance")),
-                *arms(_drift("drift_threshold"), "threshold", legend="{{variant}}, threshold"),
-            ],
-            unit="short",
-            decimals=3,
-            minimum=0,
-            size=(12, 8),
-            overrides=(*overrides("A", "threshold"), dashed("threshold"), dashed("threshold, control")),
+        _distance(
+            "Categories",
+            "drift",
+            "the categories of the last whole UTC day",
+            "what the variant is asked, or what it takes questions for, has changed: see “category-drift” in the"
+            " runbook. Empty where no categories are declared.",
+            arms,
+            overrides,
         ),
         graph(
             "Categories of the last whole day",
@@ -119,21 +132,13 @@ def category_panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> lis
 def item_panels(arms: Arms, overrides: Callable[..., Sequence[JSON]]) -> list[JSON]:
     """Return the panels of what is recommended; the last two are empty where `items` are not counted."""
     return [
-        graph(
-            "Recommended items: distance from the reference",
-            "Jensen-Shannon distance between the items shown on the last whole UTC day and those of the reference (by"
-            " default the experiment's first seven days), counted in 64 groups of items, and dashed what chance alone"
-            " exceeds about once in as many days as alpha says. Above its dashed line a variant recommends something"
-            " else than it did: see “item-drift” in the runbook. A step at midnight is a new day.",
-            [
-                *arms(_drift("item_drift_distance")),
-                *arms(_drift("item_drift_threshold"), "threshold", legend="{{variant}}, threshold"),
-            ],
-            unit="short",
-            decimals=3,
-            minimum=0,
-            size=(12, 8),
-            overrides=(*overrides("A", "threshold"), dashed("threshold"), dashed("threshold, control")),
+        _distance(
+            "Recommended items",
+            "item_drift",
+            "the items shown on the last whole UTC day, counted in 64 groups,",
+            "a variant recommends something else than it did: see “item-drift” in the runbook.",
+            arms,
+            overrides,
         ),
         graph(
             "Different items shown",

@@ -43,9 +43,14 @@ def _of_control(series: str) -> str:
     """
 
 
-def _drifted(series: str) -> str:
-    """Return the variants of which both distances pass their thresholds: they err on different sides in rare cells."""
-    return f"""
+def _drift_alert(name: str, concern: str, series: str, *, summary: str, description: str) -> Alert:
+    """Return an alert on variants of which both distances pass their thresholds: they err differently in rare cells."""
+    return Alert(
+        name=name,
+        concern=concern,
+        severity="warning",
+        team="product",
+        expr=f"""
         min by (experiment, variant) (
           max by (experiment, variant, measure) (abmonitor_{series}_distance)
           > bool
@@ -53,7 +58,15 @@ def _drifted(series: str) -> str:
         ) == 1
         and on (experiment)
         (time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)
-    """
+    """,
+        pending="10m",
+        keep="1h",
+        summary=summary,
+        description=description,
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
+        shown="7d",
+    )
 
 
 RECORDINGS: Final = (
@@ -141,36 +154,22 @@ ALERTS: Final = (
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
-    Alert(
-        name="AbMonitorCategoryDrift",
-        concern="category-drift",
-        severity="warning",
-        team="product",
-        expr=_drifted("drift"),
-        pending="10m",
-        keep="1h",
+    _drift_alert(
+        "AbMonitorCategoryDrift",
+        "category-drift",
+        "drift",
         summary="What {{ $labels.variant }} ({{ $labels.experiment }}) answers about has changed",
         description="The categories of the last whole day are further from those of the reference than chance explains,"
         " by both distances. Either students ask something else, or the variant takes their questions for something"
         " else.",
-        board=boards.EXPERIMENT,
-        variables=("experiment",),
-        shown="7d",
     ),
-    Alert(
-        name="AbMonitorItemDrift",
-        concern="item-drift",
-        severity="warning",
-        team="product",
-        expr=_drifted("item_drift"),
-        pending="10m",
-        keep="1h",
+    _drift_alert(
+        "AbMonitorItemDrift",
+        "item-drift",
+        "item_drift",
         summary="What {{ $labels.variant }} ({{ $labels.experiment }}) recommends has changed",
         description="The items shown on the last whole day are further from those of the reference than chance"
         " explains, by both distances. Either students ask something else, or the variant finds something else for"
         " them.",
-        board=boards.EXPERIMENT,
-        variables=("experiment",),
-        shown="7d",
     ),
 )

@@ -228,7 +228,7 @@ class _Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python
         try:
             found: list[Record] = super().take(n)
         except Exception:
-            # The client would ask an iterator that has ended for ever.
+            # Whatever it was has ended the iterator, and the client would ask that for more without end.
             self.drain()
             raise
         return found

@@ -72,7 +72,7 @@ class Responses:
         wanted = {key for _, key, _ in accepted}
         for key, _ in feedback:
             wanted.add(key)
-        self._load_rows(batch, wanted)
+        self._load_rows(batch, wanted, late_ms)
         for arm, key, event in accepted:
             self._apply_response(batch, arm, key, event)
         for key, reaction_event in feedback:
@@ -104,13 +104,16 @@ class Responses:
             _count(batch.responses, "late", too_late)
         return accepted
 
-    def _load_rows(self, batch: Batch, wanted: set[bytes]) -> None:
-        """Fill the batch's view from the cache and, for the rest, from the store."""
+    def _load_rows(self, batch: Batch, wanted: set[bytes], late_ms: dict[int, int]) -> None:
+        """Fill the batch's view from the cache and, for the rest, from the store.
+
+        A row that can change no more may have been swept: the store knows, for all workers alike.
+        """
         view = batch.view
         missing = []
         for key in wanted:
             row = self._rows.get(key)
-            if row is None:
+            if row is None or (row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0)):
                 missing.append(key)
             else:
                 view[key] = row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +103,20 @@ class TestCost:
         assert fed.look() == (6, 4)
         fed.feed(_shown(7, begin + 30 * DAY, "g"))
         assert fed.look() == (3, 2)
+
+    def test_what_came_last_is_told_an_hour_later_though_nothing_comes_after_it(
+        self, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By the clock of the process that is asked: event time stands still then."""
+        fed, now = Fed(redis_server, monkeypatch, ItemSettings(30, most=20)), [1e6]
+        monkeypatch.setattr("monitor.store.coverage.time", SimpleNamespace(monotonic=lambda: now[0]))
+        fed.feed(_shown(1, START, "a"))
+        assert fed.look() == (1, 2)
+        fed.feed(_shown(2, START + 1, "b"))
+        now[0] += 3599
+        assert fed.look() == (1, 0)
+        now[0] += 2
+        assert fed.look() == (2, 2)
 
     def test_what_a_restarted_server_has_lost_is_not_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its commits have the same numbers again, with other items in them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -152,7 +153,8 @@ def test_the_summary_is_what_a_straightforward_recomputation_says(
                     measured.decayed[decay.name].mean,
                     measured.decayed[decay.name].effective_count,
                 )
-        _check_traffic(bench, name, found, [each.response for each in own], summary.as_of_ms)
+        others = {each.response.user_id for each in judged if each.response.variant != name} - {None}
+        _check_traffic(bench, name, found, [each.response for each in own], others, summary.as_of_ms)
     _check_units(bench, judged)
 
 
@@ -161,9 +163,13 @@ def _check_traffic(
     variant: str,
     summary: VariantSummary,
     own: Sequence[Response],
+    others: set[str | None],
     as_of_ms: int,
 ) -> None:
-    """Compare counts, latencies, items and categories with those of the oracle's responses."""
+    """Compare counts, latencies, items and categories with those of the oracle's responses.
+
+    Students who were shown another variant as well are among the `others`.
+    """
     found = summary.traffic
     assert found is not None
     for flow, responses in (
@@ -187,10 +193,13 @@ def _check_traffic(
         assert record[1] == sum(len(each.items) ** 2 for each in that_day)
         assert record[FIRST_CELL:FIRST_CATEGORY].tolist() == cells(bench.opened.hash_key, that_day)
         assert record[FIRST_CATEGORY:].tolist() == [places.count(place) for place in (0, 1, 2, -1)]
-    _check_day(bench, summary, own, as_of_ms // DAY - 1)
+    each_students = Counter(each.user_id or each.response_id for each in own if each.user_id not in others)
+    total = sum(each_students.values())
+    alike = sum(count**2 for count in each_students.values()) / total if total else 1.0
+    _check_day(bench, summary, own, alike, as_of_ms // DAY - 1)
 
 
-def _check_day(bench: Bench, found: VariantSummary, own: Sequence[Response], day: int) -> None:
+def _check_day(bench: Bench, found: VariantSummary, own: Sequence[Response], alike: float, day: int) -> None:
     """Compare what is said of the last whole day against the first one with the oracle's responses."""
     names = [*sorted(EXPERIMENT.categories), "other", "none"]
     first = min((each.timestamp_ms // DAY for each in own), default=day)
@@ -203,6 +212,7 @@ def _check_day(bench: Bench, found: VariantSummary, own: Sequence[Response], day
         places = [category(EXPERIMENT, each) for each in responses]
         expected = [places.count(place) for place in (0, 1, 2, -1)]
         assert [counts.get(name, 0) for name in names] == expected
+    _check_divisor(found.categories.alike, alike)
     shown, before = (cells(bench.opened.hash_key, responses) for responses in (of_day, of_first))
     if not any(shown) or not any(before):
         assert found.recommended is None
@@ -210,9 +220,14 @@ def _check_day(bench: Bench, found: VariantSummary, own: Sequence[Response], day
     assert found.recommended is not None
     assert (list(found.recommended.counts.values()), list(found.recommended.reference.values())) == (shown, before)
     lengths = [len(each.items) for each in (*of_day, *of_first)]
-    alike = found.categories.alike * sum(length**2 for length in lengths) / sum(lengths)
-    # Both are rounded up, in four steps to a doubling.
-    assert alike / 1.1893 < found.recommended.alike < alike * 1.1893
+    _check_divisor(found.recommended.alike, alike * sum(length**2 for length in lengths) / sum(lengths))
+
+
+def _check_divisor(found: float, exact: float) -> None:
+    """Compare a divisor, which is rounded up, in four steps to a doubling."""
+    steps = 4 * math.log2(found)
+    assert steps == pytest.approx(round(steps), abs=1e-9)
+    assert exact * (1 - 1e-9) <= found < exact * 2**0.25 * (1 + 1e-9)
 
 
 def _kinds(judged: Sequence[Judged]) -> dict[str, int]:

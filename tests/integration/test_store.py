@@ -356,6 +356,28 @@ class TestSweep:
         assert outcomes["feedback", "late"] == 1
         assert not again.rows
 
+    @pytest.mark.parametrize("memory", ["keeps it", "has lost it"])
+    def test_an_id_that_is_used_again_is_a_new_response_whoever_remembers_the_old_one(
+        self, store_server: RedisServer, memory: str
+    ) -> None:
+        """Also at the worker that has swept its row and still has it in memory."""
+        bench = Bench(store_server)
+        engine, store = bench.worker()
+        progress = Progress({"1": EXPERIMENT.horizon_ms})
+        later = START + EXPERIMENT.horizon_ms + 2 * HOUR
+        for offset, event in enumerate([_response(1, START), _response(2, later), _response(1, later)]):
+            progress.load(store.state() if offset == 0 else bench.store.state())
+            progress.see_ends({"t:0": 9})
+            if offset == 2:
+                Sweeper(store, [engine._experiments[1]]).sweep(progress)
+                assert [key[-3:] for key in store.client.scan_iter(store.keys.row(b"*"))] == [b"r-2"]
+                if memory == "has lost it":
+                    engine.forget()
+            commit, outcomes = engine.apply([event], [], progress.late_before())
+            commit.advances = [Advance("t:0", offset or None, Position(offset + 1, event.timestamp_ms))]
+            assert outcomes == {("response", "applied"): 1}
+            assert store.commit(commit) == "applied"
+
     def test_a_worker_that_has_not_seen_the_sweep_is_refused(self, store_server: RedisServer) -> None:
         """Its idea of what is late is out of date."""
         bench = Bench(store_server)

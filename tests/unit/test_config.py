@@ -131,6 +131,9 @@ class TestEnvironment:
         reference.write_text('{"video-1": 2.5}')
         with pytest.raises(ConfigError, match=r"items_reference: .*video-1: got 2.5"):
             _load(tmp_path, _with(f"drift = {{ items_reference = '{reference}' }}"))
+        reference.write_text('{"half \\ud800": 3}')
+        with pytest.raises(ConfigError, match=r"items_reference: .*half .*expected a name of whole characters"):
+            _load(tmp_path, _with(f"drift = {{ items_reference = '{reference}' }}"))
 
     def test_a_numeric_looking_password_stays_text(self, tmp_path: Path) -> None:
         """Secrets are never parsed."""

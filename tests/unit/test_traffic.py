@@ -171,5 +171,9 @@ class TestOutputs:
             (f"{found.drift.js.value:.3f}",),
             ("changed",),
         )
+        calm = replace(found.drift, psi=replace(found.drift.psi, exceeded=False))
+        half = replace(experiment.variants["control"], recommended=replace(found, drift=calm))
+        told = {row.label: row for row in rows(replace(experiment, variants={"control": half}), 0)}
+        assert told["item drift"].details == (f"chance < {found.drift.js.threshold:.3f}",)
         assert shown["different items"].details == ("60.0\u202f% of all",)
         assert "category drift" not in shown
