@@ -21,6 +21,7 @@ MODULES = [
     "attribution.py",
     "events/decoder.py",
     "events/event.py",
+    "events/instant.py",
     "identity.py",
     "ingest/batch.py",
     "ingest/cache.py",

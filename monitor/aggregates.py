@@ -16,7 +16,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,14 @@ from monitor.ranking import SCALE_BITS, Scorer
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-LIMB_BITS = 24
+LIMB_BITS: Final = 24
 _LIMB_MASK = (1 << LIMB_BITS) - 1
 _UNIT = float(2**-SCALE_BITS)
 
-BUCKETS_PER_CHUNK = 64
+BUCKETS_PER_CHUNK: Final = 64
 """Time buckets of one half-life, stored as one value."""
 
-OFFSET_BITS = 10
+OFFSET_BITS: Final = 10
 """Where in its bucket an event lies is known to 1/1024 of the bucket. A bucket keeps Σ offset and Σ x·offset besides
 counts and sums, so weights are taken to first order around its middle: each is right to (ln 2/128)²/2 = 0.0015 %."""
 
@@ -44,10 +44,10 @@ LATENCY_SQUARE_BITS = 14
 AGES = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
 """(first day, name) of the ranges of days since a student's first exposure: an effect that fades was novelty."""
 
-PAIR_WIDTH = 11
+PAIR_WIDTH: Final = 11
 """[units with both, Σy (2), Σy² (2), Σx (2), Σx² (2), Σx·y (2)]: x is the student's mean from before the experiment."""
 
-PART_WIDTH = 10
+PART_WIDTH: Final = 10
 """[units with n_q, y (2), y² (2), units, y' (2), y'² (2)]: the primary metric's means of the students of a part."""
 
 REACH_HALF_LIVES = 80

@@ -11,6 +11,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias, final
 
+from mypy_extensions import i64
+
 from monitor.config import FEEDBACK, LATENCY, ExperimentSettings, GradeRule
 from monitor.events import Feedback, Response
 from monitor.identity import ITEM_BYTES, TAG_BYTES, Identities
@@ -41,7 +43,8 @@ class Row:
     """
 
     __slots__ = (
-        "arm", "category", "items", "latency_ms", "ranks", "reactions", "student", "timestamp_ms", "value", "version",
+        "arm", "category", "items", "latency_ms", "name", "ranks", "reactions", "student", "timestamp_ms", "touched",
+        "value", "version",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +76,11 @@ class Row:
         self.version = version
         """Times the store has written it; 0 if never."""
         self.value: Value | None = None
-        """What it contributed when it was last evaluated; not stored."""
+        """What it contributed when it was last evaluated."""
+        self.name = b""
+        """The stored id of its response."""
+        self.touched = False
+        """Whether the batch that is being applied changes it. None of these three is stored."""
 
 
 @final
@@ -199,8 +206,8 @@ class Rules:
     """One experiment's definitions, compiled: which reactions count, what they grade, what the grades amount to."""
 
     __slots__ = (
-        "_graders", "_kinds", "_latency", "_memo", "_scales", "_scored", "_scorer", "_starts_ms", "_window_ms",
-        "metrics", "unrated",
+        "_graders", "_kinds", "_latency", "_memo", "_only", "_scales", "_scored", "_scorer", "_starts_ms",
+        "_window_ms", "metrics", "unrated",
     )  # fmt: skip
 
     _MEMO_LIMIT = 100_000
@@ -213,6 +220,8 @@ class Rules:
         self._scales = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
         self._scored = None if isinstance(experiment.gain, str) else frozenset(experiment.gain)
         self._memo: dict[tuple[tuple[int, ...], tuple[float, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._only: dict[tuple[str, float, int], Value] = {}
+        """(kind, score, rank or 0 for what is not in the list) → what a row with no other reaction contributes."""
         self.metrics = len(experiment.metrics)
         nothing = (0,) * self.metrics
         self.unrated = Value(False, nothing, (1, 0, *nothing, *nothing), (), 0)  # noqa: FBT003
@@ -238,7 +247,29 @@ class Rules:
     def _evaluate(self, row: Row) -> Value:
         if not row.reactions or row.arm == PENDING:
             return self.unrated
-        current = self._current(row)
+        if len(row.reactions) == 1:
+            return self._with_only(row, row.reactions[0])
+        return self._with(row, self._current(row))
+
+    def _with_only(self, row: Row, reaction: Reaction) -> Value:
+        """Return what the row contributes by its only reaction."""
+        timestamp_ms, _, _, item, kind, score = reaction
+        if not row.timestamp_ms <= timestamp_ms <= self._closes(row):
+            return self.unrated
+        index = place_of(item, row.items) if item else -1
+        rank = 0 if index < 0 else row.ranks[index] if row.ranks is not None else index + 1
+        place = kind, score, int(rank)
+        known = self._only.get(place)
+        if known is None:
+            if len(self._only) >= self._MEMO_LIMIT:
+                self._only.clear()
+            known = self._only[place] = self._with(row, self._current(row))
+        if known is self.unrated:
+            return known
+        return Value(known.rated, known.values, known.sums, known.kinds, timestamp_ms)
+
+    def _with(self, row: Row, current: list[Reaction]) -> Value:
+        """Return what the row contributes by its current reactions."""
         if not current:
             return self.unrated
         kinds: dict[str, int] = {}
@@ -282,11 +313,7 @@ class Rules:
 
     def _current(self, row: Row) -> list[Reaction]:
         """Return the register of each (student, item, kind): the latest reaction that counts."""
-        opens = row.timestamp_ms
-        closes = opens + self._window_ms
-        if row.arm & 255 == BEFORE:
-            # What is said later may be what a variant has changed.
-            closes = min(closes, self._starts_ms - 1)
+        opens, closes = row.timestamp_ms, self._closes(row)
         counting = []
         for reaction in row.reactions:
             timestamp_ms, _, _, _, kind, score = reaction
@@ -301,6 +328,12 @@ class Rules:
             registers[b"" if student == own else student, item, kind] = reaction
         return list(registers.values())
 
+    def _closes(self, row: Row) -> int:
+        """Return the last time at which a reaction counts."""
+        closes = row.timestamp_ms + self._window_ms
+        # What is said after the experiment has begun may be what a variant has changed.
+        return min(closes, self._starts_ms - 1) if row.arm & 255 == BEFORE else closes
+
     def _is_on_scale(self, kind: str, score: float) -> bool:
         largest = self._scales.get(kind)
         return largest is None or (score <= largest and (self._scored is None or score in self._scored))
@@ -309,9 +342,9 @@ class Rules:
         """Return values and sums of the graded items at their ranks; None if no item of the list has a grade."""
         judged = []
         for item, grade in grades.items():
-            index = index_of(item, row.items)
-            if index is not None:
-                judged.append((row.ranks[index] if row.ranks else index + 1, grade))
+            index = place_of(item, row.items)
+            if index >= 0:
+                judged.append((row.ranks[index] if row.ranks is not None else int(index) + 1, grade))
         if not judged:
             return None
         judged.sort()
@@ -327,9 +360,12 @@ class Rules:
         return known
 
 
-def index_of(item: bytes, items: bytes) -> int | None:
-    """Return the place of an item in a list, by their hashes; None if it is not in there."""
-    at = items.find(item)
-    while at > 0 and at % ITEM_BYTES:
-        at = items.find(item, at + 1)
-    return None if at < 0 else at // ITEM_BYTES
+def place_of(item: bytes, items: bytes) -> i64:
+    """Return the place of an item in a list, by their hashes; -1 if it is not in there."""
+    first, end = item[0], i64(len(items))
+    at: i64 = 0
+    while at < end:
+        if items[at] == first and items[at : at + ITEM_BYTES] == item:
+            return at // ITEM_BYTES
+        at += ITEM_BYTES
+    return -1

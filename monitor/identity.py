@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Final, final
 
-RESPONSE_BYTES = 16
-STUDENT_BYTES = 10
-ITEM_BYTES = 6
-TAG_BYTES = 6
+RESPONSE_BYTES: Final = 16
+STUDENT_BYTES: Final = 10
+ITEM_BYTES: Final = 6
+TAG_BYTES: Final = 6
 """Leading bytes of a student's hash that tell the students of one response apart."""
 
-_RAW_LIMIT = 15
-_CACHE_LIMIT = 200_000
+_RAW_LIMIT: Final = 15
+_CACHE_LIMIT: Final = 200_000
 
 
+@final
 class Identities:
     """Maps ids to their stored form under `key` (1 to 64 bytes); remembers recent students and items."""
 

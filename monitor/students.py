@@ -31,7 +31,7 @@ _CATEGORY_SHIFT: Final = 8
 class Student:
     """One student of one experiment as the store keeps it."""
 
-    __slots__ = ("_blocks", "_width", "first_category", "first_ms", "first_variant", "version")
+    __slots__ = ("_blocks", "_width", "first_category", "first_ms", "first_variant", "name", "touched", "version")
 
     first_ms: i64
     first_variant: i64
@@ -49,6 +49,10 @@ class Student:
         self.first_variant = first_variant
         self.first_category = first_category
         self.version = version
+        self.name = b""
+        """The student's hash."""
+        self.touched = False
+        """Whether the batch that is being applied changes it. Neither is stored."""
         self._width: i64 = width
         self._blocks: vec[i64] = vec[i64]()
         """Totals by variant, then the days that are kept apart and have responses, by variant and day."""
@@ -218,9 +222,8 @@ class Student:
             at += step
         return writer.getvalue()
 
-    @classmethod
-    def decode(cls, stored: bytes, width: int) -> Student:
-        """Return the student that `encode` wrote; raises ValueError for anything else.
+    def read(self, stored: bytes) -> None:
+        """Become what `encode` wrote; raises ValueError for anything else.
 
         Four bytes of version, then signed varints (`monitor.varints`): when first shown a response; its category + 1
         above eight bits of its variant; of each block variant, day after the first + 1 (0: all days), how many of its
@@ -228,10 +231,11 @@ class Student:
         """
         reader = Reader(stored, _VERSION_BYTES)
         first_ms, shown = reader.signed(), reader.signed()
-        variant: i64 = shown & (1 << _CATEGORY_SHIFT) - 1
-        version = int.from_bytes(stored[:_VERSION_BYTES])
-        student = Student(first_ms, variant, width, version, (shown >> _CATEGORY_SHIFT) + UNKNOWN)
-        first_day = student.first_ms // DAY_MS
+        self.first_ms = first_ms
+        self.first_variant = shown & (1 << _CATEGORY_SHIFT) - 1
+        self.first_category = (shown >> _CATEGORY_SHIFT) + UNKNOWN
+        self.version = int.from_bytes(stored[:_VERSION_BYTES])
+        width, first_day = self._width, first_ms // DAY_MS
         blocks = vec[i64]()
         while reader.left():
             blocks = append(blocks, reader.signed())
@@ -244,5 +248,4 @@ class Student:
             while place < width:
                 blocks = append(blocks, reader.signed() if place < held else 0)
                 place += 1
-        student._blocks = blocks
-        return student
+        self._blocks = blocks

@@ -20,6 +20,7 @@ from monitor.students import NEVER, Student
 
 CELL_BITS: Final = 48
 """A bucket, an hour or a day in the low bits of a cell's number, the variant above."""
+_REMEMBERED: Final = 16
 _LOW: Final = (1 << LIMB_BITS) - 1
 _HIGH: Final = 2.0**-LIMB_BITS
 _CARRY: Final = 2.0**LIMB_BITS
@@ -35,13 +36,47 @@ Record: TypeAlias = "vec[i64]"
 
 
 @final
+class Finder:
+    """Finds records of one width by their cells, those that were used last without a look into the dictionary."""
+
+    __slots__ = ("_cells", "_last", "_records", "_width")
+
+    def __init__(self, records: dict[int, Record], width: i64) -> None:
+        self._records = records
+        self._width: i64 = width
+        self._cells: list[int] = [-1] * _REMEMBERED
+        self._last: list[Record] = [vec[i64]()] * _REMEMBERED
+
+    def at(self, cell: i64) -> Record:
+        """Return the record of a cell, one of zeros if there is none yet."""
+        place = cell & 3 | (cell >> CELL_BITS & 3) << 2
+        if i64(self._cells[place]) == cell:
+            return self._last[place]
+        known = self._records.get(cell)
+        if known is None:
+            known = zeros(self._width)
+            self._records[cell] = known
+        self._cells[place] = cell
+        self._last[place] = known
+        return known
+
+
+def zeros(width: i64) -> Record:
+    """Return a record of nothing."""
+    record = vec[i64](capacity=width)
+    for _ in range(width):
+        record = append(record, 0)
+    return record
+
+
+@final
 class Tally:
     """The sums of one experiment."""
 
     __slots__ = (
-        "_before", "_cohort_width", "_exposure_days", "_first_pair", "_first_part", "_metrics", "_novelty",
-        "_primary", "_response_width", "_segments", "_spans_ms", "_squares", "_unit_width", "_watched", "buckets",
-        "cohorts", "responses", "units",
+        "_before", "_buckets", "_cohort_width", "_cohorts", "_exposure_days", "_first_pair", "_first_part", "_metrics",
+        "_novelty", "_primary", "_response_width", "_responses", "_segments", "_spans_ms", "_squares", "_unit_width",
+        "_units", "_watched", "buckets", "cohorts", "responses", "units",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, spans_ms: Sequence[int]) -> None:
@@ -68,14 +103,17 @@ class Tally:
         """Variant → record over students."""
         self.cohorts: dict[int, Record] = {}
         """Cell of a variant and a day → record."""
+        self._responses = Finder(self.responses, self._response_width)
+        self._buckets = [Finder(each, self._response_width) for each in self.buckets]
+        self._units = Finder(self.units, self._unit_width)
+        self._cohorts = Finder(self.cohorts, self._cohort_width)
 
     def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
         """Add a response's metrics, -1 where they are undefined, or take them away."""
-        self._add_metrics(record_in(self.responses, variant, self._response_width), sign, 0, rated, values)
+        self._add_metrics(self._responses.at(variant), sign, 0, rated, values)
         for place, span_ms in enumerate(self._spans_ms):
             fine: i64 = timestamp_ms * (BUCKETS_PER_CHUNK << OFFSET_BITS) // i64(span_ms)
-            cell = variant << CELL_BITS | fine >> OFFSET_BITS
-            record = record_in(self.buckets[place], cell, self._response_width)
+            record = self._buckets[place].at(variant << CELL_BITS | fine >> OFFSET_BITS)
             self._add_metrics(record, sign, fine & ((1 << OFFSET_BITS) - 1), rated, values)
 
     def _add_metrics(self, record: Record, sign: i64, offset: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
@@ -105,9 +143,9 @@ class Tally:
     def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: tuple[int, ...]) -> None:
         """Add a response that names no student: a unit of its own, or take it away."""
         unit = vec[i64](sums)
-        units = record_in(self.units, variant, self._unit_width)
+        units = self._units.at(variant)
         units[2] += sign
-        cohort = record_in(self.cohorts, variant << CELL_BITS | timestamp_ms // DAY_MS, self._cohort_width)
+        cohort = self._cohorts.at(variant << CELL_BITS | timestamp_ms // DAY_MS)
         self._add_unit(units, cohort, sign, category, unit, unit)
         if self._novelty:
             self._add_part(cohort, sign, self._segments, unit)
@@ -117,22 +155,22 @@ class Tally:
         if student.first_ms == NEVER:
             return
         day: i64 = student.first_ms // DAY_MS
-        cohort = record_in(self.cohorts, student.first_variant << CELL_BITS | day, self._cohort_width)
+        cohort = self._cohorts.at(student.first_variant << CELL_BITS | day)
         cohort[0] += sign
         variant = student.only_variant()
         if variant < 0:
             variants = student.variants()
             for shown in variants:
-                record_in(self.units, shown, self._unit_width)[0] += sign
+                self._units.at(shown)[0] += sign
             if len(variants) > 1:
                 # A crossover is left out of the comparison.
-                record_in(self.units, student.first_variant, self._unit_width)[1] += sign
+                self._units.at(student.first_variant)[1] += sign
         else:
-            units = record_in(self.units, variant, self._unit_width)
+            units = self._units.at(variant)
             units[0] += sign
             if variant != student.first_variant:
                 # The response that the student was first shown does not stand.
-                cohort = record_in(self.cohorts, variant << CELL_BITS | day, self._cohort_width)
+                cohort = self._cohorts.at(variant << CELL_BITS | day)
             totals, window = student.totals(variant), student.days(variant, 0, self._exposure_days)
             self._add_unit(units, cohort, sign, student.first_category, totals, window)
             if self._novelty:
@@ -278,17 +316,6 @@ def _add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) -
     scaled = whole * _UNIT
     _add_limbs(record, at, sign, whole)
     _add_limbs(record, at + 2, sign, _rounded(scaled * scaled * squares))
-
-
-def record_in(records: dict[int, Record], cell: i64, width: i64) -> Record:
-    """Return the record of a cell, one of zeros if there is none yet."""
-    known = records.get(cell)
-    if known is None:
-        known = vec[i64](capacity=width)
-        for _ in range(width):
-            known = append(known, 0)
-        records[cell] = known
-    return known
 
 
 def _rounded(number: float) -> float:

@@ -12,22 +12,23 @@ bytes, and what is counted is exact.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from librt.vecs import vec
 from mypy_extensions import i64
 
 from monitor.attribution import DAY_MS
 from monitor.identity import ITEM_BYTES
-from monitor.tally import CELL_BITS, Record, record_in
+from monitor.tally import CELL_BITS, Finder, Record, zeros
 
 HOUR_MS: Final = 3_600_000
 LATENCY_BOUNDS_MS: Final = (
     50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 7500, 10_000, 15_000, 20_000, 30_000, 60_000,
 )  # fmt: skip
 """Upper bounds of the buckets, inclusive; there is one more above the last."""
+_BOUNDS: Final = vec[i64](LATENCY_BOUNDS_MS)
 _FIRST_BUCKET: Final = 3
 TRAFFIC_WIDTH: Final = _FIRST_BUCKET + len(LATENCY_BOUNDS_MS) + 1
 """[responses, empty ones, Σ latency in ms, responses by latency …]; who gives no latency is in no bucket."""
@@ -43,16 +44,17 @@ FIRST_CATEGORY: Final = FIRST_CELL + ITEM_CELLS
 class Traffic:
     """The sums of one experiment; `categories` is the number of those declared, 0 for none to be counted."""
 
-    __slots__ = ("_categories", "_day_width", "days", "hours")
+    __slots__ = ("_categories", "_days", "_hours", "days", "hours")
 
     def __init__(self, categories: int) -> None:
         """Begin with nothing."""
         self._categories: i64 = categories
-        self._day_width: i64 = day_width(categories)
         self.hours: dict[int, Record] = {}
         """Cell of a variant and an hour since 1970 → record of `TRAFFIC_WIDTH`."""
         self.days: dict[int, Record] = {}
         """Cell of a variant and a UTC day → record; its last places are the declared categories, others, none."""
+        self._hours = Finder(self.hours, TRAFFIC_WIDTH)
+        self._days = Finder(self.days, day_width(categories))
 
     def add(
         self,
@@ -64,14 +66,14 @@ class Traffic:
         category: i64,
     ) -> None:
         """Add a response with the hashes of its items, or take it away; an unknown latency or category is below 0."""
-        record = record_in(self.hours, variant << CELL_BITS | timestamp_ms // HOUR_MS, TRAFFIC_WIDTH)
+        record = self._hours.at(variant << CELL_BITS | timestamp_ms // HOUR_MS)
         record[0] += sign
         if not items:
             record[1] += sign
         if latency_ms >= 0:
             record[2] += sign * latency_ms
-            record[_FIRST_BUCKET + i64(bisect_left(LATENCY_BOUNDS_MS, latency_ms))] += sign
-        day = record_in(self.days, variant << CELL_BITS | timestamp_ms // DAY_MS, self._day_width)
+            record[_FIRST_BUCKET + _bucket_of(latency_ms)] += sign
+        day = self._days.at(variant << CELL_BITS | timestamp_ms // DAY_MS)
         day[0] += sign
         shown = i64(len(items)) // ITEM_BYTES
         day[1] += sign * shown * shown
@@ -86,12 +88,28 @@ class Traffic:
         """Return the sums over all hours, by variant."""
         found: dict[int, Record] = {}
         for cell, record in self.hours.items():
-            total = record_in(found, cell >> CELL_BITS, TRAFFIC_WIDTH)
+            variant = cell >> CELL_BITS
+            total = found.get(variant)
+            if total is None:
+                total = found[variant] = zeros(TRAFFIC_WIDTH)
             at: i64 = 0
             while at < TRAFFIC_WIDTH:
                 total[at] += record[at]
                 at += 1
         return found
+
+
+def _bucket_of(latency_ms: i64) -> i64:
+    """Return the latency's bucket, from 0 on."""
+    low: i64 = 0
+    high: i64 = len(_BOUNDS)
+    while low < high:
+        middle = (low + high) >> 1
+        if _BOUNDS[middle] < latency_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def day_width(categories: int) -> int:

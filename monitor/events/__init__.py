@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from monitor.events.decoder import LATEST_MS, Decoder, instant_ms
+from monitor.events.decoder import Decoder
 from monitor.events.event import Feedback, Response
+from monitor.events.instant import LATEST_MS, instant_ms
 from monitor.events.records import REASONS
 
 __all__ = ["LATEST_MS", "REASONS", "Decoder", "Feedback", "Response", "instant_ms"]

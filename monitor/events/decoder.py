@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, final
 
 import msgspec
@@ -16,41 +15,17 @@ import msgspec
 from monitor.config import Settings
 from monitor.errors import Refusal
 from monitor.events.event import Feedback, Response
+from monitor.events.instant import instant_ms
 from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS, WireFeedback, WireResponse
 
 _LONGEST_KIND: Final = 64
-LATEST_MS: Final = 253_402_300_799_999
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST_TIME: Final = 40
+_FEW: Final = 8
 
 Wire = TypeVar("Wire", WireResponse, WireFeedback)
 
 _response_from: Final = msgspec.json.Decoder(WireResponse).decode
 _feedback_from: Final = msgspec.json.Decoder(WireFeedback).decode
 _anything_from: Final = msgspec.json.Decoder().decode
-
-
-def instant_ms(timestamp: str | int) -> int:
-    """Return an event's time in milliseconds since the epoch, cut to the millisecond; raises `Refusal`."""
-    if isinstance(timestamp, int):
-        instant = timestamp
-    else:
-        try:
-            moment = datetime.fromisoformat(timestamp if len(timestamp) <= _LONGEST_TIME else "")
-        except ValueError:
-            raise Refusal(
-                "invalid_timestamp", "timestamp: expected ISO 8601 with an offset, or integer milliseconds"
-            ) from None
-        if moment.tzinfo is None:
-            raise Refusal("timestamp_without_offset", "timestamp: expected an offset, such as Z or +02:00")
-        try:
-            since = moment - _EPOCH
-        except OverflowError:
-            raise Refusal("invalid_timestamp", "timestamp: expected a time from 1970 to 9999") from None
-        instant = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-    if not 0 <= instant <= LATEST_MS:
-        raise Refusal("invalid_timestamp", "timestamp: expected a time from 1970 to 9999")
-    return instant
 
 
 def _unwrapped(payload: bytes) -> dict[str, Any]:
@@ -127,6 +102,19 @@ def _check_items(items: object) -> None:
             raise Refusal("wrong_type", f"{where}.position: expected an integer")
         if not 1 <= position <= LARGEST_POSITION:
             raise Refusal("invalid_position", f"{where}.position: expected 1 to {LARGEST_POSITION}")
+
+
+def _repeats(ids: list[str]) -> bool:
+    """Return whether one of the ids stands there twice."""
+    count = len(ids)
+    if count > _FEW:
+        return len(set(ids)) != count
+    for at in range(1, count):
+        one = ids[at]
+        for before in range(at):
+            if ids[before] == one:
+                return True
+    return False
 
 
 @final
@@ -214,7 +202,7 @@ class Decoder:
             ids.append(item.item_id)
             position: int = item.position
             in_order = in_order and position == len(ids)
-        if len(set(ids)) != count:
+        if _repeats(ids):
             raise Refusal("repeated_item", "items: expected each item_id once")
         ranks = None if in_order else tuple([item.position for item in items])
         if ranks is not None and len(set(ranks)) != count:

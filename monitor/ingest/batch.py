@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
 from monitor.attribution import Row, Value
+from monitor.events import Feedback, Response
+from monitor.identity import Identities
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
 from monitor.ingest.students import Shown
 from monitor.tally import CELL_BITS, Tally
 from monitor.traffic import Traffic
 
+EVENT: Final = 1
+"""Besides twice the arm, in the place of the newest event of any kind instead of the newest response."""
 _NOTHING: Final[Counts] = {}
 _NOWHERE: Final[list[tuple[bytes, int]]] = []
+
+
+@final
+class Keyed:
+    """Events, each list beside one of the stored ids of their responses."""
+
+    __slots__ = ("answered", "feedback", "names", "responses")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.names: list[bytes] = []
+        """Of the responses."""
+        self.responses: list[Response] = []
+        self.answered: list[bytes] = []
+        """Of the responses that feedback is about."""
+        self.feedback: list[Feedback] = []
+
+    @classmethod
+    def of(cls, identities: Identities, responses: Sequence[Response], feedback: Sequence[Feedback]) -> Keyed:
+        """Return the events with the ids."""
+        events = cls()
+        events.responses = list(responses)
+        events.feedback = list(feedback)
+        events.names = [identities.response(event.response_id) for event in events.responses]
+        events.answered = [identities.response(event.response_id) for event in events.feedback]
+        return events
 
 
 @final
@@ -55,10 +86,10 @@ class Before:
 class Batch:
     """What the events of one batch change."""
 
-    view: dict[bytes, Row] = field(default_factory=dict)
-    """Every known row that the batch is about."""
-    rows: dict[bytes, tuple[Row, Before | None]] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
     """Those it touches."""
+    before: dict[bytes, Before] = field(default_factory=dict)
+    """Name of a row that it touches → what that contributed, if it had its response already."""
     shown: list[Shown] = field(default_factory=list)
     """What it means for students."""
     tallies: dict[int, Tally] = field(default_factory=dict)
@@ -75,7 +106,7 @@ class Batch:
     names: dict[tuple[bytes, bytes], tuple[str, bytes, int]] = field(default_factory=dict)
     """(key, item) → its id, the index that names the key, its place there."""
     latest: dict[int, int] = field(default_factory=dict)
-    """2 · arm, + 1 for any event instead of responses → newest time."""
+    """2 · arm, or 2 · arm + `EVENT` → newest time."""
     notes: dict[int, list[bytes]] = field(default_factory=dict)
     """Cell of an experiment's number (`PENDING` for none) and an hour → new rows."""
     responses: dict[str, int] = field(default_factory=dict)

@@ -9,14 +9,16 @@ Entry = TypeVar("Entry")
 
 @final
 class Cache(Generic[Entry]):
-    """The entries used last, in two generations of at most `limit` each."""
+    """The entries used last, in two generations; its length is that of the young one."""
 
-    __slots__ = ("_limit", "_old", "_young")
+    __slots__ = ("_old", "_young")
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._young: dict[bytes, Entry] = {}
         self._old: dict[bytes, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._young)
 
     def get(self, key: bytes) -> Entry | None:
         """Return the entry and keep it for another generation."""
@@ -33,9 +35,8 @@ class Cache(Generic[Entry]):
         self._young[key] = entry
 
     def age(self) -> None:
-        """Begin a new generation if the young one is full; between batches only."""
-        if len(self._young) > self._limit:
-            self._old, self._young = self._young, {}
+        """Begin a new generation; between batches only."""
+        self._old, self._young = self._young, {}
 
     def clear(self) -> None:
         """Forget everything."""

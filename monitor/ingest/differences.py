@@ -10,7 +10,10 @@ from librt.strings import BytesWriter, write_i64_be
 from mypy_extensions import i64
 
 from monitor.aggregates import BUCKETS_PER_CHUNK
+from monitor.attribution import PENDING
 from monitor.config import DecaySpec
+from monitor.ingest.batch import EVENT, Batch
+from monitor.ingest.experiment import PENDING_CLASS
 from monitor.store import Commit, Keys
 from monitor.tally import CELL_BITS, Record, Tally
 from monitor.traffic import Traffic
@@ -18,6 +21,9 @@ from monitor.traffic import Traffic
 _PLACE: Final = (1 << CELL_BITS) - 1
 _RUN: Final = 1000
 """Integers of a run at most: Lua takes 8 000 values at once, two for each of them."""
+_WIDE: Final = 1 << 15
+"""Marks a run with integers beyond the largest: see commit.lua."""
+_LARGEST: Final = 1 << 51
 
 
 def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec, ...], tally: Tally) -> None:
@@ -46,6 +52,38 @@ def write_traffic(commit: Commit, keys: Keys, number: int, traffic: Traffic) -> 
         variant, day = cell >> CELL_BITS, cell & _PLACE
         if _write(commit, keys.day(number, variant, day), record):
             commit.stamps += (keys.days(number, variant), day)
+
+
+def write_batch(commit: Commit, keys: Keys, batch: Batch) -> None:
+    """Append what a batch changes besides rows and tallies."""
+    for number, traffic in batch.traffic.items():
+        write_traffic(commit, keys, number, traffic)
+    _write_kinds(commit, keys, batch.kinds, b"")
+    _write_kinds(commit, keys, batch.answered, b"+")
+    for (key, counted), change in batch.counts.items():
+        if change:
+            commit.counts += (key, counted, change)
+    for (key, item), (name, index, era) in batch.names.items():
+        commit.names += (key, item, name.encode())
+        batch.stamps.add((index, era))
+    for index, at in batch.stamps:
+        commit.stamps += (index, at)
+    for place, newest_ms in list(batch.latest.items()):
+        batch.newest(place | EVENT, newest_ms)
+    for place, newest_ms in batch.latest.items():
+        arm = place >> 1
+        commit.latest += (b"%d:%d:%b" % (arm >> 8, arm & 255, b"e" if place & EVENT else b"r"), newest_ms)
+    for cell, noted in batch.notes.items():
+        number, hour = cell >> CELL_BITS, cell & _PLACE
+        experiment = PENDING_CLASS if number == PENDING else str(number)
+        blob = b"".join([bytes((len(name),)) + name for name in noted])
+        commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), blob, len(noted))
+
+
+def _write_kinds(commit: Commit, keys: Keys, kinds: Mapping[tuple[int, str], int], mark: bytes) -> None:
+    for (arm, kind), change in kinds.items():
+        if change:
+            commit.counts += (keys.kinds(arm >> 8, arm & 255), mark + kind.encode(), change)
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Mapping[int, Record]) -> None:
@@ -84,10 +122,19 @@ def _pack(writer: BytesWriter, first: i64, record: Record) -> None:
     while begin < end:
         last = min(end, begin + _RUN)
         _write_short(writer, first + begin)
-        _write_short(writer, last - begin)
+        _write_short(writer, last - begin | (_WIDE if _is_wide(record, begin, last) else 0))
         while begin < last:
             write_i64_be(writer, record[begin])
             begin += 1
+
+
+def _is_wide(record: Record, begin: i64, end: i64) -> bool:
+    """Return whether one of the integers is beyond what the script adds at once."""
+    while begin < end:
+        if not -_LARGEST <= record[begin] <= _LARGEST:
+            return True
+        begin += 1
+    return False
 
 
 def _write_short(writer: BytesWriter, number: i64) -> None:
@@ -100,7 +147,8 @@ def unpacked(packed: bytes) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     at = 0
     while at < len(packed):
-        first, count = unpack_from(">HH", packed, at)
+        first, many = unpack_from(">HH", packed, at)
+        count = many & ~_WIDE
         found += enumerate(unpack_from(f">{count}q", packed, at + 4), first)
         at += 4 + 8 * count
     return found

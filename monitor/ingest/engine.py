@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from monitor.errors import StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
+from monitor.ingest.batch import Keyed
 from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import Experiment
-from monitor.ingest.responses import Keyed, Responses
+from monitor.ingest.responses import Responses
 from monitor.ingest.students import Students
 from monitor.store import Commit, RedisStore
 from monitor.tally import Tally
@@ -58,21 +59,13 @@ class Engine:
         """
         commit = Commit()
         try:
-            batch = self._responses.apply(keyed(self._identities, responses, feedback), late, commit)
+            batch = self._responses.apply(Keyed.of(self._identities, responses, feedback), late, commit)
             self._students.apply(batch.shown, batch.tallies, commit)
         except StoreUnavailable:
             self.forget()
             raise
         write_tallies(commit, self._store, self._experiments, batch.tallies)
         return commit, batch.outcomes()
-
-
-def keyed(identities: Identities, responses: Sequence[Response], feedback: Sequence[Feedback]) -> Keyed:
-    """Return the events with the stored ids of their responses."""
-    return (
-        [(identities.response(event.response_id), event) for event in responses],
-        [(identities.response(event.response_id), event) for event in feedback],
-    )
 
 
 def write_tallies(

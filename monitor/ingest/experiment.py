@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from monitor.aggregates import Layout, bucket_span_ms
 from monitor.attribution import BEFORE, PENDING, UNKNOWN, Rules
@@ -13,10 +13,10 @@ from monitor.store.keys import Keys
 from monitor.tally import Tally
 from monitor.traffic import Traffic
 
-HOUR_MS = 3_600_000
+HOUR_MS: Final = 3_600_000
 """Rows are noted for the sweep by the hour of their event."""
 
-PENDING_CLASS = "p"
+PENDING_CLASS: Final = "p"
 """Stands for the experiment of feedback whose response is not known."""
 
 

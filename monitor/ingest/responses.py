@@ -8,22 +8,15 @@ from typing import Final, final
 from monitor.attribution import BEFORE, PENDING, Row, Value, latency_of, merge_reaction, merge_response, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
-from monitor.ingest.batch import Batch, Before
+from monitor.ingest.batch import EVENT, Batch, Before, Keyed
 from monitor.ingest.cache import Cache
-from monitor.ingest.differences import write_traffic
+from monitor.ingest.differences import write_batch
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.items import ItemCounts
 from monitor.store import Commit, RedisStore
-from monitor.store.rows import VERSION_BYTES, decode_row, encode_row
-from monitor.tally import CELL_BITS, Tally
+from monitor.store.rows import decode_row, encode_row
+from monitor.tally import Tally
 
-Keyed = tuple[list[tuple[bytes, Response]], list[tuple[bytes, Feedback]]]
-"""Responses and feedback, each with the stored id of its response."""
-
-
-_RESPONSE: Final = 0
-_EVENT: Final = 1
-_PLACE: Final = (1 << CELL_BITS) - 1
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
 
@@ -44,7 +37,8 @@ class Responses:
         self._identities = identities
         self._store = store
         self._prefix = store.keys.row(b"")
-        self._rows: Cache[Row] = Cache(cached)
+        self._limit = cached
+        self._rows: Cache[Row] = Cache()
         self._items = {
             experiment.number: items
             for experiment in experiments
@@ -65,123 +59,145 @@ class Responses:
         nothing. When rows cannot be read (`StoreUnavailable`), the cache knows half of the batch: see `forget`.
         """
         batch = Batch()
-        responses, feedback = events
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
-        accepted = self._accept(responses, late_ms, batch)
-        wanted = {key for _, key, _ in accepted}
-        for key, _ in feedback:
-            wanted.add(key)
-        self._load_rows(batch, wanted, late_ms)
-        for arm, key, event in accepted:
-            self._apply_response(batch, arm, key, event)
-        for key, reaction_event in feedback:
-            self._apply_feedback(batch, key, reaction_event, late_ms)
-        self._settle_rows(batch)
-        self._write_rows(batch, commit)
-        self._write_rest(batch, commit)
-        self._rows.age()
+        arms = self._accept(events.responses, late_ms, batch)
+        unknown: dict[bytes, Row | None] = {}
+        shown = self._recall(events.names, late_ms, unknown, arms)
+        answered = self._recall(events.answered, late_ms, unknown, None)
+        self._load(unknown)
+        for at, arm in enumerate(arms):
+            if arm != PENDING:
+                row = shown[at]
+                if row is None:
+                    row = unknown[events.names[at]]
+                if row is None:
+                    unknown[events.names[at]] = self._answer(batch, arm, events.names[at], events.responses[at])
+                else:
+                    self._answer_again(batch, arm, row, events.responses[at])
+        for at, reaction in enumerate(events.feedback):
+            row = answered[at]
+            if row is None:
+                row = unknown[events.answered[at]]
+            new = self._apply_feedback(batch, row, events.answered[at], reaction, late_ms)
+            if new is not None:
+                unknown[events.answered[at]] = new
+        self._settle_rows(batch, commit)
+        write_batch(commit, self._store.keys, batch)
+        if len(self._rows) > self._limit:
+            self._rows.age()
         return batch
 
-    def _accept(
-        self, responses: list[tuple[bytes, Response]], late_ms: dict[int, int], batch: Batch
-    ) -> list[tuple[int, bytes, Response]]:
-        """Return the responses that belong to a declared experiment and variant and are not late."""
-        accepted = []
+    def _accept(self, responses: list[Response], late_ms: dict[int, int], batch: Batch) -> list[int]:
+        """Return the responses' arms; `PENDING` for those of no declared experiment and variant, and the late ones."""
+        arms = []
         skipped = too_late = 0
-        for key, event in responses:
+        for event in responses:
             experiment = self._experiments.get(event.experiment)
             arm = PENDING if experiment is None else experiment.arm_of(event.variant, event.timestamp_ms)
             if experiment is None or arm == PENDING:
                 skipped += 1
             elif event.timestamp_ms < late_ms[experiment.number]:
                 too_late += 1
-            else:
-                accepted.append((arm, key, event))
+                arm = PENDING
+            arms.append(arm)
         if skipped:
             _count(batch.responses, "skipped", skipped)
         if too_late:
             _count(batch.responses, "late", too_late)
-        return accepted
+        return arms
 
-    def _load_rows(self, batch: Batch, wanted: set[bytes], late_ms: dict[int, int]) -> None:
-        """Fill the batch's view from the cache and, for the rest, from the store.
+    def _recall(
+        self, names: list[bytes], late_ms: dict[int, int], unknown: dict[bytes, Row | None], arms: list[int] | None
+    ) -> list[Row | None]:
+        """Return the rows that are remembered, and note the names of the others, unless their arm is `PENDING`.
 
         A row that can change no more may have been swept: the store knows, for all workers alike.
         """
-        view = batch.view
-        missing = []
-        for key in wanted:
-            row = self._rows.get(key)
-            if row is None or (row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0)):
-                missing.append(key)
-            else:
-                view[key] = row
-        prefix = self._prefix
-        for key, stored in zip(missing, self._store.rows([prefix + key for key in missing]), strict=True):
+        found: list[Row | None] = []
+        for at, name in enumerate(names):
+            row: Row | None = None
+            if arms is None or arms[at] != PENDING:
+                row = self._rows.get(name)
+                if row is not None and row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0):
+                    row = None
+                if row is None:
+                    unknown[name] = None
+            found.append(row)
+        return found
+
+    def _load(self, unknown: dict[bytes, Row | None]) -> None:
+        """Read the rows of the names from the store, where there are any."""
+        prefix, names = self._prefix, list(unknown)
+        for name, stored in zip(names, self._store.rows([prefix + name for name in names]), strict=True):
             if stored is not None:
-                view[key] = decode_row(stored)
-                self._rows.put(key, view[key])
+                row = decode_row(stored)
+                row.name = name
+                self._rows.put(name, row)
+                unknown[name] = row
 
-    def _new(self, batch: Batch, key: bytes, row: Row) -> None:
+    def _begin(self, batch: Batch, name: bytes, row: Row) -> None:
         """Take in a row that nobody knows yet."""
-        self._rows.put(key, row)
-        batch.view[key] = row
-        batch.rows[key] = row, None
+        row.name = name
+        row.touched = True
+        self._rows.put(name, row)
+        batch.rows.append(row)
 
-    def _touch(self, batch: Batch, key: bytes, row: Row) -> bool:
+    def _touch(self, batch: Batch, row: Row) -> bool:
         """Note what a row contributed before this batch; False if that was done."""
-        if key in batch.rows:
+        if row.touched:
             return False
-        before = None
+        row.touched = True
+        batch.rows.append(row)
         if row.arm != PENDING:
             value = row.value
             if value is None:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
-            before = Before(row, value, self._items_of(row.arm) if self._items else None)
-        batch.rows[key] = row, before
+            batch.before[row.name] = Before(row, value, self._items_of(row.arm) if self._items else None)
         return True
 
-    def _apply_response(self, batch: Batch, arm: int, key: bytes, event: Response) -> None:
-        identities = self._identities
-        timestamp_ms = event.timestamp_ms
-        student = identities.student(event.user_id) if event.user_id is not None else b""
-        hashes = identities.list_of(event.items)
-        category = self._by_number[arm >> 8].category_of(event.category)
-        row = batch.view.get(key)
-        if row is None:
-            row = Row(timestamp_ms, arm, student, hashes, event.ranks, latency_of(event), category)
-            self._new(batch, key, row)
-            _count(batch.responses, "applied")
-            if self._items:
-                self._name(batch, row, event, hashes)
-        elif row.arm != PENDING and row.arm >> 8 not in self._by_number:
+    @staticmethod
+    def _leave(batch: Batch, row: Row) -> None:
+        """Take back what `_touch` has just noted: nothing has changed."""
+        batch.rows.pop()
+        batch.before.pop(row.name, None)
+        row.touched = False
+
+    def _answer(self, batch: Batch, arm: int, name: bytes, event: Response) -> Row:
+        """Return the row of a response that nobody knows yet."""
+        hashes = self._identities.list_of(event.items)
+        row = Row(
+            event.timestamp_ms,
+            arm,
+            self._student_of(event),
+            hashes,
+            event.ranks,
+            latency_of(event),
+            self._by_number[arm >> 8].category_of(event.category),
+        )
+        self._begin(batch, name, row)
+        _count(batch.responses, "applied")
+        if self._items:
+            self._name(batch, row, event, hashes)
+        if arm & 255 != BEFORE:
+            batch.newest(2 * arm, event.timestamp_ms)
+        return row
+
+    def _answer_again(self, batch: Batch, arm: int, row: Row, event: Response) -> None:
+        """Put a response into a row that there is: it has been seen, or feedback to it."""
+        if row.arm != PENDING and row.arm >> 8 not in self._by_number:
             _count(batch.responses, "skipped")
             return
-        else:
-            self._merge_response(batch, arm, key, row, event, student, hashes, category)
-        if arm & 255 != BEFORE:
-            batch.newest(2 * arm + _RESPONSE, timestamp_ms)
-
-    def _merge_response(
-        self,
-        batch: Batch,
-        arm: int,
-        key: bytes,
-        row: Row,
-        event: Response,
-        student: bytes,
-        items: bytes,
-        category: int,
-    ) -> None:
         timestamp_ms = event.timestamp_ms
-        first = self._touch(batch, key, row)
+        student, items = self._student_of(event), self._identities.list_of(event.items)
+        category = self._by_number[arm >> 8].category_of(event.category)
+        first = self._touch(batch, row)
         replaced = row.arm, row.timestamp_ms, row.student, row.category
         outcome = merge_response(row, timestamp_ms, arm, student, items, event.ranks, latency_of(event), category)
         _count(batch.responses, outcome)
         if outcome == "duplicate":
             if first:
-                del batch.rows[key]
+                self._leave(batch, row)
             if (arm, timestamp_ms, student, category) != replaced:
                 self._expose(batch, arm, timestamp_ms, student, category)
         else:
@@ -189,6 +205,11 @@ class Responses:
                 self._expose(batch, *replaced)
             if self._items:
                 self._name(batch, row, event, items)
+        if arm & 255 != BEFORE:
+            batch.newest(2 * arm, timestamp_ms)
+
+    def _student_of(self, event: Response) -> bytes:
+        return b"" if event.user_id is None else self._identities.student(event.user_id)
 
     def _name(self, batch: Batch, row: Row, event: Response, hashes: bytes) -> None:
         """Note the ids of a response's items, those that have not been written yet."""
@@ -207,55 +228,67 @@ class Responses:
         if student and arm & 255 != BEFORE:
             batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, ()))
 
-    def _apply_feedback(self, batch: Batch, key: bytes, event: Feedback, late_ms: dict[int, int]) -> None:
-        row = batch.view.get(key)
+    def _apply_feedback(
+        self, batch: Batch, row: Row | None, name: bytes, event: Feedback, late_ms: dict[int, int]
+    ) -> Row | None:
+        """Put a reaction into its row; return the row if it is a new one."""
         if row is None or row.arm == PENDING:
             is_late = event.timestamp_ms < late_ms[PENDING]
         elif (number := row.arm >> 8) in self._by_number:
             is_late = row.timestamp_ms < late_ms[number]
         else:
             _count(batch.feedback, "skipped")
-            return
+            return None
         if is_late:
             _count(batch.feedback, "late")
-            return
+            return None
+        new: Row | None = None
         first = True
         if row is None:
-            row = Row()
-            self._new(batch, key, row)
+            row = new = Row()
+            self._begin(batch, name, row)
         else:
-            first = self._touch(batch, key, row)
+            first = self._touch(batch, row)
         outcome = merge_reaction(row, reaction_of(event, self._identities))
         _count(batch.feedback, outcome)
         if outcome == "duplicate" and first:
-            del batch.rows[key]
+            self._leave(batch, row)
+        return new
 
-    def _settle_rows(self, batch: Batch) -> None:
-        """Turn the touched rows' old and new contributions into differences, and note new rows for the sweep."""
-        for key, (row, before) in batch.rows.items():
-            arm, timestamp_ms = row.arm, row.timestamp_ms
-            if arm == PENDING:
+    def _settle_rows(self, batch: Batch, commit: Commit) -> None:
+        """Write the touched rows, with what they change elsewhere."""
+        prefix, rows = self._prefix, commit.rows
+        for row in batch.rows:
+            row.touched = False
+            if row.arm == PENDING:
                 newest_ms = row.reactions[-1][0]
-                if row.version == 0 or newest_ms // HOUR_MS > timestamp_ms // HOUR_MS:
-                    batch.note(PENDING, newest_ms, key)
+                if row.version == 0 or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
+                    batch.note(PENDING, newest_ms, row.name)
                 row.timestamp_ms = newest_ms
-                continue
-            if self._items:
-                self._settle_items(batch, row, before, self._items_of(arm))
-            rules = self._by_number[arm >> 8].rules
-            after = row.value = rules.evaluate(row)
-            if before is not None and before.stands(row):
-                self._recount(batch, row, before.value, after)
             else:
-                if before is not None:
-                    was = before
-                    self._count(batch, -1, was.arm, was.timestamp_ms, was.student, was.category, was.value)
-                    self._pass(batch, -1, was.arm, was.timestamp_ms, was.items, was.latency_ms, was.category)
-                self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
-                self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
-                batch.note(arm >> 8, timestamp_ms, key)
-            if arm & 255 != BEFORE and after.last_reaction_ms:
-                batch.newest(2 * arm + _EVENT, after.last_reaction_ms)
+                self._settle(batch, row, batch.before.get(row.name))
+            row.version += 1
+            rows.append(prefix + row.name)
+            rows.append(encode_row(row))
+
+    def _settle(self, batch: Batch, row: Row, before: Before | None) -> None:
+        """Turn a row's old and new contributions into differences."""
+        arm, timestamp_ms = row.arm, row.timestamp_ms
+        if self._items:
+            self._settle_items(batch, row, before, self._items_of(arm))
+        after = row.value = self._by_number[arm >> 8].rules.evaluate(row)
+        if before is not None and before.stands(row):
+            self._recount(batch, row, before.value, after)
+        else:
+            if before is not None:
+                was = before
+                self._count(batch, -1, was.arm, was.timestamp_ms, was.student, was.category, was.value)
+                self._pass(batch, -1, was.arm, was.timestamp_ms, was.items, was.latency_ms, was.category)
+            self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
+            self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
+            batch.note(arm >> 8, timestamp_ms, row.name)
+        if arm & 255 != BEFORE and after.last_reaction_ms:
+            batch.newest(2 * arm + EVENT, after.last_reaction_ms)
 
     @staticmethod
     def _settle_items(batch: Batch, row: Row, before: Before | None, items: ItemCounts | None) -> None:
@@ -334,41 +367,3 @@ class Responses:
             place = arm, kind
             kinds[place] = kinds.get(place, 0) + sign * reactions
             answered[place] = answered.get(place, 0) + sign
-
-    def _write_rows(self, batch: Batch, commit: Commit) -> None:
-        prefix, rows, versions = self._prefix, commit.rows, commit.versions
-        for key, (row, _) in batch.rows.items():
-            versions += row.version.to_bytes(VERSION_BYTES, "big")
-            row.version += 1
-            rows.append(prefix + key)
-            rows.append(encode_row(row))
-
-    def _write_rest(self, batch: Batch, commit: Commit) -> None:
-        keys = self._store.keys
-        for number, traffic in batch.traffic.items():
-            write_traffic(commit, keys, number, traffic)
-        self._write_kinds(commit, batch.kinds, b"")
-        self._write_kinds(commit, batch.answered, b"+")
-        for (key, counted), change in batch.counts.items():
-            if change:
-                commit.counts += (key, counted, change)
-        for (key, item), (name, index, era) in batch.names.items():
-            commit.names += (key, item, name.encode())
-            batch.stamps.add((index, era))
-        for index, at in batch.stamps:
-            commit.stamps += (index, at)
-        for place, newest_ms in list(batch.latest.items()):
-            batch.newest(place | _EVENT, newest_ms)
-        for place, newest_ms in batch.latest.items():
-            arm = place >> 1
-            commit.latest += (b"%d:%d:%b" % (arm >> 8, arm & 255, b"e" if place & 1 else b"r"), newest_ms)
-        for cell, noted in batch.notes.items():
-            number, hour = cell >> CELL_BITS, cell & _PLACE
-            experiment = PENDING_CLASS if number == PENDING else str(number)
-            blob = b"".join([bytes((len(key),)) + key for key in noted])
-            commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), blob, len(noted))
-
-    def _write_kinds(self, commit: Commit, kinds: Mapping[tuple[int, str], int], mark: bytes) -> None:
-        for (arm, kind), change in kinds.items():
-            if change:
-                commit.counts += (self._store.keys.kinds(arm >> 8, arm & 255), mark + kind.encode(), change)

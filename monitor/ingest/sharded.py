@@ -24,10 +24,11 @@ import msgspec
 from monitor.errors import StoreOwned
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
-from monitor.ingest.engine import CACHED, Outcomes, keyed, write_tallies
+from monitor.ingest.batch import Keyed
+from monitor.ingest.engine import CACHED, Outcomes, write_tallies
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
-from monitor.ingest.responses import Keyed, Responses
+from monitor.ingest.responses import Responses
 from monitor.ingest.source import Slice
 from monitor.ingest.students import Shown, Students
 from monitor.ingest.writer import Standing, is_at, lost_counts
@@ -227,7 +228,7 @@ class ShardedWriter:
     ) -> tuple[Status, Outcomes]:
         """See `Writer`: every shard's responses, then every shard's students."""
         outcomes: Outcomes = Counter()
-        events = self._by_shard(keyed(self._identities, responses, feedback))
+        events = self._by_shard(Keyed.of(self._identities, responses, feedback))
         lane = min(step.partition for step in advances).encode()
         arrivals: list[list[tuple[int, Sent, list[Shown]]]] = [[] for _ in self._shards]
         for source, (shard, own) in enumerate(zip(self._shards, events, strict=True)):
@@ -255,13 +256,16 @@ class ShardedWriter:
 
     def _by_shard(self, events: Keyed) -> list[Keyed]:
         count = len(self._shards)
-        responses: list[list[tuple[bytes, Response]]] = [[] for _ in range(count)]
-        feedback: list[list[tuple[bytes, Feedback]]] = [[] for _ in range(count)]
-        for response in events[0]:
-            responses[shard_of(response[0], count)].append(response)
-        for reaction in events[1]:
-            feedback[shard_of(reaction[0], count)].append(reaction)
-        return list(zip(responses, feedback, strict=True))
+        parts = [Keyed() for _ in range(count)]
+        for name, response in zip(events.names, events.responses, strict=True):
+            part = parts[shard_of(name, count)]
+            part.names.append(name)
+            part.responses.append(response)
+        for name, reaction in zip(events.answered, events.feedback, strict=True):
+            part = parts[shard_of(name, count)]
+            part.answered.append(name)
+            part.feedback.append(reaction)
+        return parts
 
     def _parcels(self, shown: Sequence[Shown]) -> dict[int, list[Shown]]:
         parcels: dict[int, list[Shown]] = {}

@@ -9,7 +9,7 @@ from monitor.attribution import BEFORE
 from monitor.ingest.cache import Cache
 from monitor.ingest.experiment import Experiment
 from monitor.store import Commit, RedisStore
-from monitor.store.rows import VERSION_BYTES, decode_student
+from monitor.store.rows import read_student
 from monitor.students import NEVER, Student
 from monitor.tally import Tally
 
@@ -28,11 +28,13 @@ class Students:
         self._experiments = dict(experiments)
         self._store = store
         self._prefixes = {number: store.keys.students(number) for number in experiments}
-        self._students: Cache[Student] = Cache(cached)
+        self._limit = cached
+        self._students: dict[int, Cache[Student]] = {number: Cache() for number in experiments}
 
     def forget(self) -> None:
         """Drop every cached row: the store is what counts."""
-        self._students.clear()
+        for students in self._students.values():
+            students.clear()
 
     def apply(self, shown: list[Shown], tallies: dict[int, Tally], commit: Commit) -> None:
         """Append to the commit what becomes of the students' rows, and to the tallies what that changes in turn.
@@ -40,52 +42,60 @@ class Students:
         The order of `shown` does not matter. When rows cannot be read (`StoreUnavailable`), the cache knows half of
         it: see `forget`.
         """
-        prefixes = self._prefixes
-        touched: dict[bytes, list[int]] = {}
-        for at, (number, name, _, _, _, _) in enumerate(shown):
-            key = prefixes[number] + name
-            places = touched.get(key)
-            if places is None:
-                touched[key] = [at]
-            else:
-                places.append(at)
-        students = self._load(shown, touched)
-        for key, places in touched.items():
-            number = shown[places[0]][0]
+        found = self._load(shown)
+        touched: list[Student] = []
+        numbers: list[int] = []
+        for at, student in enumerate(found):
+            number, _, timestamp_ms, variant, category, difference = shown[at]
             experiment = self._experiments[number]
-            kept_days = experiment.kept_days
-            tally = tallies.get(number)
-            if tally is None:
-                tally = tallies[number] = experiment.tally()
-            student = students[key]
-            tally.add_student(-1, student)
-            for at in places:
-                _, _, timestamp_ms, variant, category, difference = shown[at]
-                segment = experiment.segment_of(category)
-                if difference:
-                    student.add(timestamp_ms, variant, segment, difference, kept_days)
-                else:
-                    student.expose(timestamp_ms, variant, segment, kept_days)
-            tally.add_student(1, student)
-            commit.versions += student.version.to_bytes(VERSION_BYTES, "big")
-            student.version += 1
-            commit.rows += (key, student.encode())
-        self._students.age()
-
-    def _load(self, shown: list[Shown], touched: dict[bytes, list[int]]) -> dict[bytes, Student]:
-        """Return the students, from the cache and, for the rest, from the store; new ones where there is no row."""
-        cached = self._students
-        students: dict[bytes, Student] = {}
-        missing = []
-        for key in touched:
-            student = cached.get(key)
-            if student is None:
-                missing.append(key)
+            if not student.touched:
+                student.touched = True
+                touched.append(student)
+                numbers.append(number)
+                self._tally(tallies, number).add_student(-1, student)
+            segment = experiment.segment_of(category)
+            if difference:
+                student.add(timestamp_ms, variant, segment, difference, experiment.kept_days)
             else:
-                students[key] = student
-        for key, stored in zip(missing, self._store.rows(missing), strict=True):
-            width = self._experiments[shown[touched[key][0]][0]].sums_width
-            student = Student(NEVER, BEFORE, width) if stored is None else decode_student(stored, width)
-            students[key] = student
-            cached.put(key, student)
-        return students
+                student.expose(timestamp_ms, variant, segment, experiment.kept_days)
+        rows = commit.rows
+        for at, student in enumerate(touched):
+            number = numbers[at]
+            student.touched = False
+            tallies[number].add_student(1, student)
+            student.version += 1
+            rows.append(self._prefixes[number] + student.name)
+            rows.append(student.encode())
+        self._age()
+
+    def _tally(self, tallies: dict[int, Tally], number: int) -> Tally:
+        known = tallies.get(number)
+        if known is None:
+            known = tallies[number] = self._experiments[number].tally()
+        return known
+
+    def _load(self, shown: list[Shown]) -> list[Student]:
+        """Return the student of each, from the cache or else from the store; a new one where there is no row."""
+        found: list[Student] = []
+        missing: list[Student] = []
+        keys: list[bytes] = []
+        for number, name, _, _, _, _ in shown:
+            students = self._students[number]
+            student = students.get(name)
+            if student is None:
+                student = Student(NEVER, BEFORE, self._experiments[number].sums_width)
+                student.name = name
+                students.put(name, student)
+                missing.append(student)
+                keys.append(self._prefixes[number] + name)
+            found.append(student)
+        for student, stored in zip(missing, self._store.rows(keys), strict=True):
+            if stored is not None:
+                read_student(student, stored)
+        return found
+
+    def _age(self) -> None:
+        """Begin a new generation of all students together, if there are enough."""
+        if sum([len(students) for students in self._students.values()]) > self._limit:
+            for students in self._students.values():
+                students.age()

@@ -4,10 +4,11 @@
 --       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals, n10 hashes,
 --       and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
---       4 expected number of sweeps  5 versions of the rows (4 bytes each)  6 … ten counts n1 … n10, then
+--       4 expected number of sweeps  5 … ten counts n1 … n10, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
---   n2 × (row)
---   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many, 8 bytes each)
+--   n2 × (row)                                begins with its version, one more than that of the stored row
+--   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many (32768 more if one of them has an
+--         absolute value above 2^51), 8 bytes each)
 --   n4 × (field, difference)
 --   n5 × (field)                              fields that take the number of this commit
 --   n6 × (field of latest, ms)
@@ -21,9 +22,40 @@
 -- changed, 3 rows were swept, 4 the server was started again or replaced, 5 another generation is live, or
 -- this one is being deleted.
 
+-- A number of Lua holds 53 bits. Terms and sums up to 2^51 say that what was there is below 2^52: all are exact.
+local formats = {}
+local function add(sums, changes, begin, count)
+  local format = formats[count] or '>' .. string.rep('i8', count)
+  formats[count] = format
+  local known = {struct.unpack(format, sums)}
+  local terms = {struct.unpack(format, changes, begin)}
+  for i = 1, count do
+    local sum = known[i] + terms[i]
+    if sum > 2251799813685248 or sum < -2251799813685248 then
+      return nil
+    end
+    known[i] = sum
+  end
+  return struct.pack(format, unpack(known, 1, count))
+end
+
+local function add_halves(sums, changes, begin, count)
+  local format = '>' .. string.rep('i4I4', count)
+  local known = {struct.unpack(format, sums)}
+  local terms = {struct.unpack(format, changes, begin)}
+  for i = 2, 2 * count, 2 do
+    local high, low = known[i - 1] + terms[i - 1], known[i] + terms[i]
+    if low >= 4294967296 then
+      high, low = high + 1, low - 4294967296
+    end
+    known[i - 1], known[i] = high, low
+  end
+  return struct.pack(format, unpack(known, 1, 2 * count))
+end
+
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
-local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10 = unpack(ARGV, 6, 15)
-local first = 16
+local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10 = unpack(ARGV, 5, 14)
+local first = 15
 
 if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
   return {5, seq}
@@ -60,11 +92,10 @@ end
 
 local key = 7
 if seq ~= tonumber(ARGV[3]) then
-  local missing = '\0\0\0\0'
   for i = 0, n2 - 1 do
-    local version = redis.call('GETRANGE', KEYS[key + i], 0, 3)
-    if version == '' then version = missing end
-    if version ~= string.sub(ARGV[5], 4 * i + 1, 4 * i + 4) then
+    local stored, version = redis.call('GETRANGE', KEYS[key + i], 0, 3), 0
+    if stored ~= '' then version = struct.unpack('>I4', stored) end
+    if struct.unpack('>I4', ARGV[rows + i]) ~= version + 1 then
       return {2, seq}
     end
   end
@@ -88,33 +119,22 @@ for _ = 1, n2, 2000 do
   end
   redis.call('MSET', unpack(pairs_))
 end
-local formats = {}
 for _ = 1, n3 do
   local changes, position = ARGV[at], 1
   while position <= #changes do
-    local first, count
-    first, count, position = struct.unpack('>I2I2', changes, position)
+    local first, count, begin = struct.unpack('>I2I2', changes, position)
+    local wide = count >= 32768
+    if wide then count = count - 32768 end
     local size = 8 * count
     local sums = redis.call('GETRANGE', KEYS[key], 8 * first, 8 * first + size - 1)
     if sums == '' then
-      sums = string.sub(changes, position, position + size - 1)
+      sums = string.sub(changes, begin, begin + size - 1)
     else
-      -- A number of Lua holds 53 bits, so each integer is added in halves.
-      local format = formats[count] or '>' .. string.rep('i4I4', count)
-      formats[count] = format
-      local known = {struct.unpack(format, sums .. string.rep('\0', size - #sums))}
-      local terms = {struct.unpack(format, changes, position)}
-      for i = 2, 2 * count, 2 do
-        local high, low = known[i - 1] + terms[i - 1], known[i] + terms[i]
-        if low >= 4294967296 then
-          high, low = high + 1, low - 4294967296
-        end
-        known[i - 1], known[i] = high, low
-      end
-      sums = struct.pack(format, unpack(known, 1, 2 * count))
+      if #sums < size then sums = sums .. string.rep('\0', size - #sums) end
+      sums = not wide and add(sums, changes, begin, count) or add_halves(sums, changes, begin, count)
     end
     redis.call('SETRANGE', KEYS[key], 8 * first, sums)
-    position = position + size
+    position = begin + size
   end
   key, at = key + 1, at + 1
 end

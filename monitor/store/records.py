@@ -76,7 +76,6 @@ class Commit:
 
     advances: list[Advance] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
-    versions: bytearray = field(default_factory=bytearray)
     differences: list[bytes] = field(default_factory=list)
     counts: list[bytes | int] = field(default_factory=list)
     stamps: list[bytes | int] = field(default_factory=list)

@@ -167,7 +167,7 @@ class RedisStore:
         ]  # fmt: skip
         keys: list[Any] = [own.meta, own.offsets, own.progress, own.latest, own.hours, own.lanes]
         live = self.live if own.shard == 0 else ""
-        arguments: list[Any] = [live, self._run, self._commits, self._sweeps, bytes(commit.versions), *sizes]
+        arguments: list[Any] = [live, self._run, self._commits, self._sweeps, *sizes]
         for step in commit.advances:
             arguments += (
                 step.partition,

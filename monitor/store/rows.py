@@ -32,10 +32,10 @@ from librt.strings import BytesWriter, read_f64_be, read_i64_be, write_f64_be, w
 from mypy_extensions import i64, u8
 
 from monitor.aggregates import Ints
-from monitor.attribution import MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row, index_of
+from monitor.attribution import BEFORE, MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row, place_of
 from monitor.errors import StoreOwned
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
-from monitor.students import Student
+from monitor.students import NEVER, Student
 from monitor.varints import Reader, write_signed, write_unsigned
 
 VERSION_BYTES: Final = 4
@@ -127,19 +127,19 @@ def _write_reaction(writer: BytesWriter, reaction: Reaction, own: bytes, items: 
     _, name, tag, item, kind, score = reaction
     number = _NUMBERS.get(kind, 0)
     small: i64 = int(score) if score <= _BYTE else -1
-    place = index_of(item, items) if item else None
+    place: i64 = place_of(item, items) if item else -1
     flags: i64 = number << _KIND_PLACE
     if tag:
         flags |= _OWN_TAG if tag == own else _OTHER_TAG
     if item:
-        flags |= _UNLISTED if place is None else _LISTED
+        flags |= _UNLISTED if place < 0 else _LISTED
     if float(small) != score:
         flags |= _WIDE
     writer.append(u8(flags))
     _write_text(writer, name)
     if flags & _OTHER_TAG:
         writer.write(tag)
-    if place is not None:
+    if place >= 0:
         write_unsigned(writer, place)
     else:
         writer.write(item)
@@ -252,8 +252,15 @@ def _text(reader: Reader) -> str:
 
 def decode_student(stored: bytes, width: int) -> Student:
     """Return the student that `Student.encode` wrote, with sums vectors of `width`; raises `StoreOwned`."""
+    student = Student(NEVER, BEFORE, width)
+    read_student(student, stored)
+    return student
+
+
+def read_student(student: Student, stored: bytes) -> None:
+    """Have a student read its row; raises `StoreOwned`."""
     try:
-        return Student.decode(stored, width)
+        student.read(stored)
     except ValueError as error:
         raise _damaged("the row of a student", error) from None
 

@@ -13,7 +13,7 @@ from librt.strings import BytesWriter
 
 from monitor.attribution import MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row
 from monitor.errors import StoreOwned
-from monitor.events.decoder import LATEST_MS
+from monitor.events.instant import LATEST_MS
 from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
 from monitor.store.rows import decode_row, encode_row

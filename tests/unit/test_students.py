@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.aggregates import Layout
-from monitor.attribution import DAY_MS
-from monitor.students import Student
+from monitor.attribution import BEFORE, DAY_MS
+from monitor.students import NEVER, Student
 from monitor.tally import Tally
 
 WIDTH = 4
@@ -40,7 +40,9 @@ def test_order_does_not_matter_and_bytes_say_it_all(
 ) -> None:
     """Also where what changes a response arrives before the response itself."""
     once = _student(changes).encode()
-    assert Student.decode(once, WIDTH).encode() == once
+    again = Student(NEVER, BEFORE, WIDTH)
+    again.read(once)
+    assert again.encode() == once
     chance.shuffle(changes)
     assert _student(changes).encode() == once
 
@@ -49,7 +51,7 @@ def test_order_does_not_matter_and_bytes_say_it_all(
 def test_what_is_no_student_is_refused(stored: bytes) -> None:
     """A row that was cut or is something else."""
     with pytest.raises(ValueError, match=r"end within a number|expected at most 4"):
-        Student.decode(stored, WIDTH)
+        Student(NEVER, BEFORE, WIDTH).read(stored)
 
 
 @pytest.mark.parametrize("points", [3, 10**6, 4 * 10**8])
