@@ -108,22 +108,23 @@ class Student:
             at += step
         return only
 
-    def totals(self, variant: i64) -> vec[i64]:
-        """Return the sums over all responses of a variant."""
-        return self._summed(variant, _TOTAL, 0)
+    def totals(self, variant: i64, sums: vec[i64]) -> None:
+        """Put the sums over all responses of a variant into `sums`."""
+        self._sum(variant, _TOTAL, 0, sums)
 
-    def days(self, variant: i64, first: i64, end: i64) -> vec[i64]:
-        """Return the sums of a variant over days since first exposure, from `first` until before `end`."""
+    def days(self, variant: i64, first: i64, end: i64, sums: vec[i64]) -> None:
+        """Put the sums of a variant over days since first exposure, from `first` until before `end`, into `sums`."""
         day: i64 = self.first_ms // DAY_MS
-        return self._summed(variant, day + first, day + end)
+        self._sum(variant, day + first, day + end, sums)
 
-    def _summed(self, variant: i64, first_day: i64, end_day: i64) -> vec[i64]:
+    def _sum(self, variant: i64, first_day: i64, end_day: i64, sums: vec[i64]) -> None:
         width = self._width
-        sums = vec[i64](capacity=width)
-        for _ in range(width):
-            sums = append(sums, 0)
-        blocks, step = self._blocks, width + _HEAD
         at: i64 = 0
+        while at < width:
+            sums[at] = 0
+            at += 1
+        blocks, step = self._blocks, width + _HEAD
+        at = 0
         while at < len(blocks):
             if blocks[at] == variant and first_day <= blocks[at + 1] < end_day:
                 place: i64 = 0
@@ -131,7 +132,6 @@ class Student:
                     sums[place] += blocks[at + _HEAD + place]
                     place += 1
             at += step
-        return sums
 
     def _accumulate(self, variant: i64, day: i64, difference: tuple[int, ...]) -> None:
         blocks, width = self._blocks, self._width

@@ -75,8 +75,8 @@ class Tally:
 
     __slots__ = (
         "_before", "_buckets", "_cohort_width", "_cohorts", "_exposure_days", "_first_pair", "_first_part", "_metrics",
-        "_novelty", "_primary", "_response_width", "_responses", "_segments", "_spans_ms", "_squares", "_unit_width",
-        "_units", "_watched", "buckets", "cohorts", "responses", "units",
+        "_novelty", "_primary", "_response_width", "_responses", "_segments", "_spans_ms", "_squares", "_totals",
+        "_unit_width", "_units", "_watched", "_window", "buckets", "cohorts", "responses", "units",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, spans_ms: Sequence[int]) -> None:
@@ -103,6 +103,9 @@ class Tally:
         """Variant → record over students."""
         self.cohorts: dict[int, Record] = {}
         """Cell of a variant and a day → record."""
+        self._totals = zeros(layout.sums_width)
+        """Of the student at hand, as is the next one: made once."""
+        self._window = zeros(layout.sums_width)
         self._responses = Finder(self.responses, self._response_width)
         self._buckets = [Finder(each, self._response_width) for each in self.buckets]
         self._units = Finder(self.units, self._unit_width)
@@ -171,12 +174,15 @@ class Tally:
             if variant != student.first_variant:
                 # The response that the student was first shown does not stand.
                 cohort = self._cohorts.at(variant << CELL_BITS | day)
-            totals, window = student.totals(variant), student.days(variant, 0, self._exposure_days)
+            totals, window = self._totals, self._window
+            student.totals(variant, totals)
+            student.days(variant, 0, self._exposure_days, window)
             self._add_unit(units, cohort, sign, student.first_category, totals, window)
             if self._novelty:
                 self._add_ages(cohort, sign, student, variant, totals)
             if self._before:
-                self._add_pairs(cohort, sign, window, student.totals(BEFORE))
+                student.totals(BEFORE, totals)
+                self._add_pairs(cohort, sign, window, totals)
 
     def _add_unit(
         self, units: Record, cohort: Record, sign: i64, category: i64, totals: Record, window: Record
@@ -192,9 +198,9 @@ class Tally:
 
     def _add_ages(self, record: Record, sign: i64, student: Student, variant: i64, totals: Record) -> None:
         """Add the student to each range of days since first exposure with responses."""
-        rest = vec[i64](totals)
+        rest, sums = vec[i64](totals), vec[i64](totals)
         for age, (first, end) in enumerate(_AGE_DAYS):
-            sums = student.days(variant, first, end)
+            student.days(variant, first, end, sums)
             self._add_part(record, sign, self._segments + age, sums)
             place: i64 = 0
             while place < len(rest):

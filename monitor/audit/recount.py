@@ -35,7 +35,7 @@ from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
 from monitor.store.rows import decode_record, decode_row, decode_student
 from monitor.summary import iso
-from monitor.tally import Tally
+from monitor.tally import Tally, zeros
 from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS, Traffic
 
 _AT_ONCE: Final = 5_000
@@ -183,6 +183,7 @@ class _Pass:
     def _add_students(self, shard: RedisStore, experiment: Experiment, names: list[bytes]) -> None:
         tally = experiment.tally()
         width = experiment.layout.sums_width
+        sums = zeros(width)
         for stored in shard.rows(names):
             if stored is None:
                 continue
@@ -191,7 +192,8 @@ class _Pass:
             tally.add_student(1, student)
             for variant in student.variants():
                 known = self._totals.setdefault((experiment.number, variant), [0] * width)
-                for at, number in enumerate(student.totals(variant)):
+                student.totals(variant, sums)
+                for at, number in enumerate(sums):
                     known[at] += number
         self._add(experiment, tally, experiment.traffic())
 

@@ -351,7 +351,8 @@ class Responses:
             tally.add_response(-1, variant, at_ms, old.rated, old.values)
             tally.add_response(1, variant, at_ms, new.rated, new.values)
             if row.student:
-                difference = tuple([b - a for a, b in zip(old.sums, new.sums, strict=True)])
+                was, now = old.sums, new.sums
+                difference = tuple([now[place] - was[place] for place in range(len(now))])
                 batch.shown.append((row.arm >> 8, row.student, at_ms, variant, row.category, difference))
             else:
                 tally.add_anonymous(-1, variant, at_ms, row.category, old.sums)
