@@ -76,11 +76,11 @@ class Row:
         self.version = version
         """Times the store has written it; 0 if never."""
         self.value: Value | None = None
-        """What it contributed when it was last evaluated."""
+        """What it contributed when it was last evaluated; not stored."""
         self.name = b""
-        """The stored id of its response."""
+        """The stored id of its response; not in the row."""
         self.touched = False
-        """Whether the batch that is being applied changes it. None of these three is stored."""
+        """Whether the batch that is being applied changes it; not stored."""
 
 
 @final
@@ -211,6 +211,7 @@ class Rules:
     )  # fmt: skip
 
     _MEMO_LIMIT = 100_000
+    _ONLY_LIMIT = 10_000
 
     def __init__(self, experiment: ExperimentSettings) -> None:
         self._scorer = Scorer.of(experiment)
@@ -220,8 +221,8 @@ class Rules:
         self._scales = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
         self._scored = None if isinstance(experiment.gain, str) else frozenset(experiment.gain)
         self._memo: dict[tuple[tuple[int, ...], tuple[float, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self._only: dict[tuple[str, float, int], Value] = {}
-        """(kind, score, rank or 0 for what is not in the list) → what a row with no other reaction contributes."""
+        self._only: dict[tuple[str, int, float | None], Value] = {}
+        """(kind, rank or 0 for what is not in the list, grade) → what a row with no other reaction contributes."""
         self.metrics = len(experiment.metrics)
         nothing = (0,) * self.metrics
         self.unrated = Value(False, nothing, (1, 0, *nothing, *nothing), (), 0)  # noqa: FBT003
@@ -252,20 +253,22 @@ class Rules:
         return self._with(row, self._current(row))
 
     def _with_only(self, row: Row, reaction: Reaction) -> Value:
-        """Return what the row contributes by its only reaction."""
+        """Return what the row contributes by its only reaction: as `_with` says, which is asked once for all alike."""
         timestamp_ms, _, _, item, kind, score = reaction
-        if not row.timestamp_ms <= timestamp_ms <= self._closes(row):
+        if not row.timestamp_ms <= timestamp_ms <= self._closes(row) or not self._is_on_scale(kind, score):
             return self.unrated
         index = place_of(item, row.items) if item else -1
-        rank = 0 if index < 0 else row.ranks[index] if row.ranks is not None else index + 1
-        place = kind, score, int(rank)
+        rank, grade = 0, None
+        if index >= 0:
+            rank = row.ranks[index] if row.ranks is not None else int(index) + 1
+            grade_of = self._graders.get(kind)
+            grade = grade_of(score) if grade_of is not None else None
+        place = kind, rank, grade
         known = self._only.get(place)
         if known is None:
-            if len(self._only) >= self._MEMO_LIMIT:
+            if len(self._only) >= self._ONLY_LIMIT:
                 self._only.clear()
-            known = self._only[place] = self._with(row, self._current(row))
-        if known is self.unrated:
-            return known
+            known = self._only[place] = self._with(row, [reaction])
         return Value(known.rated, known.values, known.sums, known.kinds, timestamp_ms)
 
     def _with(self, row: Row, current: list[Reaction]) -> Value:

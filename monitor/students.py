@@ -50,9 +50,9 @@ class Student:
         self.first_category = first_category
         self.version = version
         self.name = b""
-        """The student's hash."""
+        """The student's hash; not in the row."""
         self.touched = False
-        """Whether the batch that is being applied changes it. Neither is stored."""
+        """Whether the batch that is being applied changes it; not stored."""
         self._width: i64 = width
         self._blocks: vec[i64] = vec[i64]()
         """Totals by variant, then the days that are kept apart and have responses, by variant and day."""
@@ -199,7 +199,7 @@ class Student:
                 at += step
 
     def encode(self) -> bytes:
-        """Return the bytes of the student's row: see `decode`."""
+        """Return the bytes of the student's row: see `read`."""
         writer = BytesWriter()
         writer.write(self.version.to_bytes(_VERSION_BYTES, "big"))
         write_signed(writer, self.first_ms)

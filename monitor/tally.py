@@ -21,6 +21,7 @@ from monitor.students import NEVER, Student
 CELL_BITS: Final = 48
 """A bucket, an hour or a day in the low bits of a cell's number, the variant above."""
 _REMEMBERED: Final = 16
+"""Cells: by the last two bits of the variant and of the bucket, hour or day."""
 _LOW: Final = (1 << LIMB_BITS) - 1
 _HIGH: Final = 2.0**-LIMB_BITS
 _CARRY: Final = 2.0**LIMB_BITS

@@ -1,4 +1,4 @@
-"""A bounded memory of rows."""
+"""A memory of rows; whoever owns it bounds it, by having it age."""
 
 from __future__ import annotations
 

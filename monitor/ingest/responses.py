@@ -62,26 +62,26 @@ class Responses:
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
         arms = self._accept(events.responses, late_ms, batch)
-        unknown: dict[bytes, Row | None] = {}
-        shown = self._recall(events.names, late_ms, unknown, arms)
-        answered = self._recall(events.answered, late_ms, unknown, None)
-        self._load(unknown)
+        others: dict[bytes, Row | None] = {}
+        rows_shown = self._recall(events.names, late_ms, others, arms)
+        rows_answered = self._recall(events.answered, late_ms, others, None)
+        self._load(others)
         for at, arm in enumerate(arms):
             if arm != PENDING:
-                row = shown[at]
+                row = rows_shown[at]
                 if row is None:
-                    row = unknown[events.names[at]]
+                    row = others[events.names[at]]
                 if row is None:
-                    unknown[events.names[at]] = self._answer(batch, arm, events.names[at], events.responses[at])
+                    others[events.names[at]] = self._answer(batch, arm, events.names[at], events.responses[at])
                 else:
                     self._answer_again(batch, arm, row, events.responses[at])
         for at, reaction in enumerate(events.feedback):
-            row = answered[at]
+            row = rows_answered[at]
             if row is None:
-                row = unknown[events.answered[at]]
+                row = others[events.answered[at]]
             new = self._apply_feedback(batch, row, events.answered[at], reaction, late_ms)
             if new is not None:
-                unknown[events.answered[at]] = new
+                others[events.answered[at]] = new
         self._settle_rows(batch, commit)
         write_batch(commit, self._store.keys, batch)
         if len(self._rows) > self._limit:
@@ -108,7 +108,7 @@ class Responses:
         return arms
 
     def _recall(
-        self, names: list[bytes], late_ms: dict[int, int], unknown: dict[bytes, Row | None], arms: list[int] | None
+        self, names: list[bytes], late_ms: dict[int, int], others: dict[bytes, Row | None], arms: list[int] | None
     ) -> list[Row | None]:
         """Return the rows that are remembered, and note the names of the others, unless their arm is `PENDING`.
 
@@ -122,19 +122,19 @@ class Responses:
                 if row is not None and row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0):
                     row = None
                 if row is None:
-                    unknown[name] = None
+                    others[name] = None
             found.append(row)
         return found
 
-    def _load(self, unknown: dict[bytes, Row | None]) -> None:
+    def _load(self, others: dict[bytes, Row | None]) -> None:
         """Read the rows of the names from the store, where there are any."""
-        prefix, names = self._prefix, list(unknown)
+        prefix, names = self._prefix, list(others)
         for name, stored in zip(names, self._store.rows([prefix + name for name in names]), strict=True):
             if stored is not None:
                 row = decode_row(stored)
                 row.name = name
                 self._rows.put(name, row)
-                unknown[name] = row
+                others[name] = row
 
     def _begin(self, batch: Batch, name: bytes, row: Row) -> None:
         """Take in a row that nobody knows yet."""

@@ -23,6 +23,7 @@
 -- this one is being deleted.
 
 -- A number of Lua holds 53 bits. Terms and sums up to 2^51 say that what was there is below 2^52: all are exact.
+local whole = struct.unpack('>i8', '\0\0\1\0\0\0\0\0') == 1099511627776  -- not where C's long has 32 bits
 local formats = {}
 local function add(sums, changes, begin, count)
   local format = formats[count] or '>' .. string.rep('i8', count)
@@ -92,9 +93,9 @@ end
 
 local key = 7
 if seq ~= tonumber(ARGV[3]) then
-  for i = 0, n2 - 1, 2000 do
+  for i = 0, n2 - 1, 500 do
     -- Whole rows of some at once: that is less than a command for four bytes of each.
-    local held = redis.call('MGET', unpack(KEYS, key + i, key + math.min(i + 2000, n2) - 1))
+    local held = redis.call('MGET', unpack(KEYS, key + i, key + math.min(i + 500, n2) - 1))
     for j, row in ipairs(held) do
       if struct.unpack('>I4', ARGV[rows + i + j - 1]) ~= (row and struct.unpack('>I4', row) or 0) + 1 then
         return {2, seq}
@@ -133,7 +134,7 @@ for _ = 1, n3 do
       sums = string.sub(changes, begin, begin + size - 1)
     else
       if #sums < size then sums = sums .. string.rep('\0', size - #sums) end
-      sums = not wide and add(sums, changes, begin, count) or add_halves(sums, changes, begin, count)
+      sums = whole and not wide and add(sums, changes, begin, count) or add_halves(sums, changes, begin, count)
     end
     redis.call('SETRANGE', KEYS[key], 8 * first, sums)
     position = begin + size

@@ -38,8 +38,6 @@ from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
 from monitor.students import NEVER, Student
 from monitor.varints import Reader, write_signed, write_unsigned
 
-VERSION_BYTES: Final = 4
-
 _HEAD_BYTES: Final = 16
 _ARM_BITS: Final = 32
 _TIME_BITS: Final = 48

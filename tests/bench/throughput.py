@@ -5,7 +5,7 @@ first. Readings of it follow in this process, with each client of Kafka: poll on
 itself, which the worker unpacks faster), poll, decode and validate as the worker does, and the whole worker; then the
 totals are compared with a recomputation of the stream that shares no code, because a fast wrong answer would be no
 answer. Since the machine is now faster and now slower, all of that is done three times:
-the cheapest of each reading is given, and of ratios, whose parts were read one after the other, the mean.
+the cheapest floor and worker are given, and of ratios, whose parts were read one after the other, the mean.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.writer import DirectWriter
+from monitor.service import writer_for
 from monitor.store import (
     Advance,
     Commit,
@@ -36,7 +37,7 @@ from monitor.store import (
 )
 from monitor.store.generations import drop, drop_everything, generations, live_store
 from monitor.store.keys import LIVE
-from monitor.store.rows import encode_row
+from monitor.store.rows import decode_student, encode_row
 from monitor.tally import zeros
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
@@ -147,10 +148,12 @@ class TestOutageWithinABatch:
     def test_the_batch_is_applied_whole_the_next_time(self, store_server: RedisServer, nth: int) -> None:
         """Half-changed rows in the cache would look like duplicates, and their contributions would be lost."""
         bench = Bench(store_server)
+        earlier = [_response(number, START - HOUR) for number in range(3, 9)]
         events = [_response(1, START), _response(2, START)], [_rating(1, START + 1)]
-        bench.feed([[*events[0], *events[1]]])
+        bench.feed([earlier, [*events[0], *events[1]]])
         expected = dump(bench.store)
         bench = Bench(store_server)
+        bench.feed([earlier])
         engine, store = bench.worker()
         read, reads = store.rows, 0
 
@@ -165,9 +168,61 @@ class TestOutageWithinABatch:
         with pytest.raises(StoreUnavailable):
             engine.apply(*events, {"1": 0, PENDING_CLASS: 0})
         commit, _ = engine.apply(*events, {"1": 0, PENDING_CLASS: 0})
-        commit.advances = [Advance("t:0", None, Position(3, START))]
+        commit.advances = [Advance("t:0", len(earlier), Position(len(earlier) + 3))]
         assert store.commit(commit) == "applied"
         assert dump(bench.store) == expected
+
+
+class TestVersions:
+    """Rows are compared where others have committed in between."""
+
+    @pytest.mark.parametrize("changed", [None, 0, 499, 500, 2000, 4000])
+    def test_one_changed_row_of_thousands_is_seen(self, store_server: RedisServer, changed: int | None) -> None:
+        """Wherever it is among those that are read at once; some are new."""
+        bench = Bench(store_server)
+        rows = [(bench.store.keys.row(b"%d" % number), number % 3) for number in range(4001)]
+        mine, other = (RedisStore(bench.settings.store) for _ in range(2))
+        for store in (mine, other):
+            store.state()
+        bench.store.client.mset({key: version.to_bytes(4) + b"row" for key, version in rows if version})
+        written = [part for key, version in rows for part in (key, (version + 1).to_bytes(4) + b"new")]
+        others = [] if changed is None else written[2 * changed : 2 * changed + 2]
+        assert other.commit(Commit(rows=others)) == "applied"
+        assert mine.commit(Commit(rows=written)) == ("applied" if changed is None else "changed")
+
+
+def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:
+    """One batch or several, remembered or read again."""
+    both = (EXPERIMENT, replace(EXPERIMENT, name="next"))
+    settings = replace(settings_with(EXPERIMENT), experiments=both, store=StoreSettings(url=store_server.url))
+    found = []
+    for size in (1, 3, 40):
+        store_server.client().flushall()
+        shards = Shards(settings.store)
+        opened = open_store(shards, settings)
+        experiments = [Experiment(opened.numbers[each.name], each) for each in both]
+        writer = writer_for(shards, experiments, Identities(b"key"), cached=2)
+        writer.state([])
+        late = {**{str(each.number): 0 for each in experiments}, PENDING_CLASS: 0}
+        events = [
+            Response(f"r-{at}", START + at, both[at % 5 % 2].name, "control", ("a",), None, f"student-{at % 4}")
+            for at in range(40)
+        ]
+        for at in range(0, len(events), size):
+            step = Advance("t:0", at or None, Position(at + size))
+            assert writer.apply(events[at : at + size], [], late, [step])[0] == "applied"
+        responses = {}
+        for experiment in experiments:
+            for at in range(4):
+                name = shards.first.keys.students(experiment.number) + Identities(b"key").student(f"student-{at}")
+                (stored,) = shards.first.rows([name])
+                sums = zeros(experiment.sums_width)
+                decode_student(stored or b"", experiment.sums_width).totals(0, sums)
+                responses[experiment.number, at] = sums[0]
+        found.append(responses)
+    assert found[0] == found[1] == found[2]
+    assert sum(found[0].values()) == 40
+    assert min(found[0].values()) > 0
 
 
 class TestOpening:

@@ -23,7 +23,7 @@ from monitor.aggregates import (
 )
 from monitor.config import DecaySpec
 from monitor.series import Series
-from monitor.tally import Tally
+from monitor.tally import CELL_BITS, Finder, Record, Tally
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 DAY = 86_400_000
@@ -135,3 +135,16 @@ class TestLimbs:
         tally.add_response(-1, 0, START, rated=True, values=values)
         for record in (tally.responses[0], *tally.buckets[0].values()):
             assert not any(record)
+
+
+def test_records_that_are_remembered_in_one_place_stay_apart() -> None:
+    """Variants, and buckets, whose last two bits are the same, in turns."""
+    records: dict[int, Record] = {}
+    finder = Finder(records, 2)
+    cells = [variant << CELL_BITS | bucket for variant in (0, 4, 1) for bucket in (7, 11, 3, 7)]
+    for number, cell in enumerate(cells * 3):
+        finder.at(cell)[0] += number + 1
+    expected: dict[int, int] = {}
+    for number, cell in enumerate(cells * 3):
+        expected[cell] = expected.get(cell, 0) + number + 1
+    assert {cell: list(record) for cell, record in records.items()} == {cell: [n, 0] for cell, n in expected.items()}

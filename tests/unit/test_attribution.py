@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+
+import pytest
 
 from monitor.attribution import BEFORE, Row, Rules
-from tests.support.streams import EXPERIMENT, HOUR, START
+from monitor.config import ExperimentSettings
+from tests.support.streams import EXPERIMENT, HOUR, RICH, START
 
 
 def test_what_is_said_after_the_start_says_nothing_of_before() -> None:
@@ -16,3 +20,30 @@ def test_what_is_said_after_the_start_says_nothing_of_before() -> None:
         row = Row(START - HOUR, arm, b"student", item)
         row.reactions = ((row.timestamp_ms + after_ms, "f", b"", item, "rating", 4.0),)
         assert rules.evaluate(row).rated == rated
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [EXPERIMENT, RICH, replace(EXPERIMENT, gain={0.0: 0.0, 1.0: 1.0, 2.0: 3.0, 3.0: 7.0, 4.0: 15.0})],
+    ids=["usual", "rich", "gain table"],
+)
+def test_what_is_remembered_of_one_reaction_is_what_it_amounts_to(experiment: ExperimentSettings) -> None:
+    """A row with the same reaction twice, the earlier one under another id, takes the general way."""
+    rules = Rules(experiment)
+    for arm, ranks, after_ms, tag, item, kind, score in product(
+        (0, BEFORE),
+        (None, (1, 2, 3), (2, 4, 7)),
+        (-1, 0, HOUR, 30 * 24 * HOUR),
+        (b"", b"taggy1"),
+        (b"", b"video0", b"video2", b"nowhere"[:6]),
+        ("rating", "helpful", "watched", "escalated", "reviewed"),
+        (0.0, 0.3, 0.5, 1.0, 3.0, 4.0, 4.5),
+    ):
+        row = Row(START, arm, b"student", b"video0video1video2", ranks, 300)
+        only = START + after_ms, "f", tag, item, kind, score
+        row.reactions = (only,)
+        once = rules.evaluate(row)
+        row.reactions = ((START + after_ms, "a", tag, item, kind, score), only)
+        twice = rules.evaluate(row)
+        for name in ("rated", "values", "sums", "kinds", "last_reaction_ms"):
+            assert getattr(once, name) == getattr(twice, name)

@@ -207,3 +207,17 @@ class TestRefused:
         decoder = Decoder(Settings((EXPERIMENT, other)))
         assert decoder.feedback(_feedback(kind="watched", score=99), NOW).score == 99
         assert decoder.feedback(_feedback(kind="rating", score=99), NOW).score == 99
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 40])
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_repeated_item_is_found_in_lists_of_any_length(count: int, again: int) -> None:
+    """At the end, wherever it was before."""
+    decoder = Decoder(Settings((EXPERIMENT,)))
+    names = [f"v{number}" for number in range(count)]
+    items = _items(*((name, place) for place, name in enumerate(names, 1)))
+    decoder.response(_response(items=items), NOW)
+    items[-1]["item_id"] = names[again * (count - 2)]
+    with pytest.raises(Refusal) as refused:
+        decoder.response(_response(items=items), NOW)
+    assert refused.value.reason == "repeated_item"
