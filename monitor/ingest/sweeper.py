@@ -11,7 +11,8 @@ from monitor.ingest.progress import Progress
 from monitor.items.layout import BAD_DAYS, ItemLayout
 from monitor.store import RedisStore
 
-_BATCHES_AT_ONCE = 50
+_SCRIPTS_AT_ONCE = 50
+"""Each deletes a thousand rows: more than come in a second."""
 
 
 class Sweeper:
@@ -28,7 +29,7 @@ class Sweeper:
         self._due: list[tuple[str, int]] = []
 
     def sweep(self, progress: Progress) -> None:
-        """Delete at most a few thousand rows; look for new work whenever the watermark enters another hour."""
+        """Delete some ten thousand rows at most; look for new work whenever the watermark enters another hour."""
         hour = progress.watermark_ms() // HOUR_MS
         if hour > self._hour:
             late = progress.late_before()
@@ -44,7 +45,7 @@ class Sweeper:
             # One that an outage has interrupted begins again in another hour.
             if next(deletion, None) is None:
                 del self._closing[number]
-        for _ in range(_BATCHES_AT_ONCE):
+        for _ in range(_SCRIPTS_AT_ONCE):
             if not self._due:
                 return
             experiment, noted = self._due[-1]

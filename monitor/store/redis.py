@@ -213,7 +213,7 @@ class RedisStore:
             yield experiment, int(hour)
 
     def sweep(self, experiment: str, hour: int, before_ms: int) -> int:
-        """Delete one noted batch of rows of that hour; return how many went, or -1 when the hour is done."""
+        """Delete a thousand or more of the rows noted in that hour; return how many went, or -1 when it is done."""
         keys = self.keys
         with unavailable(self.settings):
             deleted, before, after = self._run_script(

@@ -1,4 +1,4 @@
--- Deletes the rows of one batch that was noted under an hour whose rows can no longer change.
+-- Deletes rows that were noted under an hour whose rows can no longer change: of as many batches as have a thousand.
 --
 -- KEYS  1 meta  2 list of row keys  3 hours
 -- ARGV  1 field of hours  2 number of the experiment, or "p" for rows without their response  3 the row keys' prefix
@@ -19,26 +19,30 @@ if not noted then
   return {-1, before, tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')}
 end
 local after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
-local deleted, at = 0, 1
-while at <= #noted do
-  local length = string.byte(noted, at)
-  local key = ARGV[3] .. string.sub(noted, at + 1, at + length)
-  at = at + 1 + length
-  -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has not
-  -- been seen. After two bytes more come six of time, which is the newest reaction's then: if that is too young, the row
-  -- is noted once more under that reaction's hour. A response that has become another experiment's, by an earlier event
-  -- with the same id, is noted there, too.
-  local head, owner = redis.call('GETRANGE', key, 4, 15), nil
-  if #head == 12 then
-    local arm = struct.unpack('>i4', head)
-    if arm >= 0 then
-      owner = math.floor(arm / 256)
-    elseif struct.unpack('>I6', head, 7) < tonumber(ARGV[5]) then
-      owner = 'p'
+local deleted, seen = 0, 0
+while noted do
+  local at = 1
+  while at <= #noted do
+    local length = string.byte(noted, at)
+    local key = ARGV[3] .. string.sub(noted, at + 1, at + length)
+    at, seen = at + 1 + length, seen + 1
+    -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has not
+    -- been seen. After two bytes more come six of time, which is the newest reaction's then: if that is too young, the
+    -- row is noted once more under that reaction's hour. A response that has become another experiment's, by an earlier
+    -- event with the same id, is noted there, too.
+    local head, owner = redis.call('GETRANGE', key, 4, 15), nil
+    if #head == 12 then
+      local arm = struct.unpack('>i4', head)
+      if arm >= 0 then
+        owner = math.floor(arm / 256)
+      elseif struct.unpack('>I6', head, 7) < tonumber(ARGV[5]) then
+        owner = 'p'
+      end
+    end
+    if tostring(owner) == ARGV[2] then
+      deleted = deleted + redis.call('UNLINK', key)
     end
   end
-  if tostring(owner) == ARGV[2] then
-    deleted = deleted + redis.call('UNLINK', key)
-  end
+  noted = seen < 1000 and redis.call('LPOP', KEYS[2])
 end
 return {deleted, before, after}

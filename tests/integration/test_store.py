@@ -658,6 +658,18 @@ class TestForgottenRows:
             assert len(list(store.client.scan_iter(store.keys.row(b"*")))) == rows
         assert list(store.hours()) == []
 
+    def test_the_rows_of_many_small_commits_go_as_fast_as_those_of_few(self, store_server: RedisServer) -> None:
+        """A live stream has hundreds of commits a second; what comes must not outrun what goes."""
+        bench = Bench(store_server)
+        bench.feed([[_response(number, START + number)] for number in range(300)])
+        engine, store = bench.worker()
+        progress = Progress({"1": EXPERIMENT.horizon_ms})
+        progress.load(store.state())
+        progress.advanced([Advance("t:0", 300, Position(300, START + EXPERIMENT.horizon_ms + 2 * HOUR))])
+        progress.see_ends({"t:0": 300})
+        Sweeper(store, [engine._experiments[1]]).sweep(progress)
+        assert not list(store.client.scan_iter(store.keys.row(b"*")))
+
     def test_students_of_an_experiment_that_is_over_go_and_its_sums_stay(self, store_server: RedisServer) -> None:
         """Once nothing can change it, and for every worker."""
         ended = replace(EXPERIMENT, ends_at_ms=START + 5 * HOUR)
