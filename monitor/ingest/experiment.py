@@ -62,6 +62,13 @@ class Experiment:
         """Return sums of nothing."""
         return Tally(self.layout, self._spans_ms)
 
+    def tally_in(self, tallies: dict[int, Tally]) -> Tally:
+        """Return the experiment's among sums by number, which it joins with nothing if there is none."""
+        known = tallies.get(self.number)
+        if known is None:
+            known = tallies[self.number] = self.tally()
+        return known
+
     def items(self, identities: Identities, keys: Keys) -> ItemCounts | None:
         """Return what counts items, None where they are not counted."""
         if self.settings.items is None:

@@ -15,7 +15,6 @@ from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.items import ItemCounts
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import decode_row, encode_row
-from monitor.tally import Tally
 
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
@@ -307,12 +306,6 @@ class Responses:
         """Return what counts the items of an arm's responses: nothing does before the experiment."""
         return None if arm & 255 == BEFORE else self._items.get(arm >> 8)
 
-    def _tally(self, batch: Batch, number: int) -> Tally:
-        known = batch.tallies.get(number)
-        if known is None:
-            known = batch.tallies[number] = self._by_number[number].tally()
-        return known
-
     def _pass(
         self, batch: Batch, sign: int, arm: int, timestamp_ms: int, items: bytes, latency_ms: int, category: int
     ) -> None:
@@ -328,7 +321,7 @@ class Responses:
         self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, category: int, value: Value
     ) -> None:
         """Add or take away a whole response; one from before the experiment is only its student's."""
-        tally = self._tally(batch, arm >> 8)
+        tally = self._by_number[arm >> 8].tally_in(batch.tallies)
         during = arm & 255 != BEFORE
         if during:
             tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
@@ -347,7 +340,7 @@ class Responses:
             self._count(batch, 1, row.arm, at_ms, row.student, row.category, new)
             return
         if old.sums != new.sums:
-            tally = self._tally(batch, row.arm >> 8)
+            tally = self._by_number[row.arm >> 8].tally_in(batch.tallies)
             tally.add_response(-1, variant, at_ms, old.rated, old.values)
             tally.add_response(1, variant, at_ms, new.rated, new.values)
             if row.student:

@@ -52,7 +52,7 @@ class Students:
                 student.touched = True
                 touched.append(student)
                 numbers.append(number)
-                self._tally(tallies, number).add_student(-1, student)
+                experiment.tally_in(tallies).add_student(-1, student)
             segment = experiment.segment_of(category)
             if difference:
                 student.add(timestamp_ms, variant, segment, difference, experiment.kept_days)
@@ -67,12 +67,6 @@ class Students:
             rows.append(self._prefixes[number] + student.name)
             rows.append(student.encode())
         self._age()
-
-    def _tally(self, tallies: dict[int, Tally], number: int) -> Tally:
-        known = tallies.get(number)
-        if known is None:
-            known = tallies[number] = self._experiments[number].tally()
-        return known
 
     def _load(self, shown: list[Shown]) -> list[Student]:
         """Return the student of each, from the cache or else from the store; a new one where there is no row."""

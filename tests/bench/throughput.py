@@ -103,8 +103,8 @@ class _Round:
 def measure(responses: int = 300_000) -> Iterator[Figure]:
     """Yield the figures of a stream of so many responses with each client, and those of the peer on the same stream."""
     scenario = replace(w1(), responses=responses)
-    with KafkaBroker() as broker, RedisServer(redis_binary()) as spare:
-        settings = settings_for(scenario, broker, spare)
+    with KafkaBroker() as broker:
+        settings = settings_for(scenario, broker)
         events = sum(write(scenario, broker, settings).values())
         rounds: list[dict[Client, _Round]] = []
         peer_rounds: list[peers.Peer] = []
@@ -193,11 +193,10 @@ def _poll(kafka: KafkaSettings, events: int, *, decode: bool = False) -> Reading
     return reading
 
 
-def settings_for(scenario: Scenario, broker: KafkaBroker, server: RedisServer) -> Settings:
-    """Return the settings of the scenario's configuration on these servers."""
+def settings_for(scenario: Scenario, broker: KafkaBroker) -> Settings:
+    """Return the settings of the scenario's configuration on this broker."""
     settings = settings_of(scenario)
-    kafka = replace(settings.kafka, bootstrap_servers=broker.bootstrap)
-    return replace(settings, kafka=kafka, store=StoreSettings(url=server.url))
+    return replace(settings, kafka=replace(settings.kafka, bootstrap_servers=broker.bootstrap))
 
 
 def write(scenario: Scenario, broker: KafkaBroker, settings: Settings) -> Counter[str]:

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from monitor import tally
+from monitor.config import StoreSettings
 from monitor.ingest.simulator import w1
 from tests.bench.throughput import readings, settings_for, write
 from tests.servers.kafka import KafkaBroker
@@ -23,7 +24,7 @@ _READINGS: Final = 6
 def test_the_worker_costs_a_few_times_the_floor(kafka: KafkaBroker, redis_server: RedisServer) -> None:
     """CPU time of poll, decode, attribution and commit, over that of poll and decode; no clock on a wall is read."""
     scenario = replace(w1(), responses=40_000)
-    settings = settings_for(scenario, kafka, redis_server)
+    settings = replace(settings_for(scenario, kafka), store=StoreSettings(url=redis_server.url))
     own = replace(
         settings.kafka,
         responses_topic="cost.responses",

@@ -125,6 +125,25 @@ class TestSums:
             found = [int.from_bytes(stored[at : at + 8], signed=True) for at in range(0, len(stored), 8)]
             assert found + [0] * (len(expected) - len(found)) == expected
 
+    @pytest.mark.parametrize(
+        "terms",
+        [[2**51] * 4 + [1, 1, -(2**51)], [2**53 + 1, -(2**53), 1], [2**51 + 1] * 3 + [2**62, -(2**62) - 1]],
+        ids=["short terms, a long sum", "long terms, a short sum", "both"],
+    )
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_each_step_is_exact(self, store_server: RedisServer, terms: list[int], sign: int) -> None:
+        """Where what is there, what comes, or only the sum is beyond what a float64 holds."""
+        bench = Bench(store_server)
+        for at, term in enumerate(terms):
+            commit, tally = Commit(), bench.experiment.tally()
+            tally.units[0] = zeros(1)
+            tally.units[0][0] = sign * term
+            write_tally(commit, bench.store.keys, bench.number, bench.experiment.settings.decay, tally)
+            bench.store.state()
+            assert bench.store.commit(commit) == "applied"
+            stored = bench.store.client.get(bench.store.keys.units(bench.number, 0))
+            assert int.from_bytes(stored, signed=True) == sign * sum(terms[: at + 1])
+
 
 class TestOneIdTwice:
     """Two different responses under one id: the earlier one stands, and both students were shown something."""
