@@ -48,6 +48,8 @@ _KNOWN: Final = "3.0.12"
 """The version whose inner parts `_Unpacked` fits; any other unpacks records itself, at six times the cost."""
 _V2: Final = 2
 """The message format since Kafka 0.11."""
+_LEARN_S: Final = 1.0
+_LEARN_TIMES: Final = 100
 _GONE: Final = (ValueError, KeyError, AssertionError, IllegalStateError)
 """What the client raises about a partition that a rebalance has just taken away."""
 
@@ -89,7 +91,24 @@ class KafkaPythonMember:
         else:
             log.info("%s unpacks records itself, which takes longer than with %s", client_version(), _KNOWN)
         self._rebalances = _Rebalances(self._consumer)
-        self._consumer.subscribe(topics=[settings.responses_topic, settings.feedback_topic], listener=self._rebalances)
+        topics = [settings.responses_topic, settings.feedback_topic]
+        self._consumer.subscribe(topics=topics, listener=self._rebalances)
+        self._learn(topics)
+
+    def _learn(self, topics: Collection[str]) -> None:
+        """Wait a moment for the partitions of the topics, unless they are not there.
+
+        kafka-python 3.0.12 joins the group before it knows them. As the group's leader it then shares out nothing, and
+        depends on noticing so afterwards.
+        """
+        cluster = self._consumer._cluster  # noqa: SLF001
+        for attempt in range(_LEARN_TIMES):
+            if all(map(cluster.partitions_for_topic, topics)):
+                return
+            if attempt and not attempt % 10:
+                # An answer that was on its way since before the subscription has counted as the one asked for.
+                cluster.request_update()
+            time.sleep(_LEARN_S / _LEARN_TIMES)
 
     def joined(self) -> bool:
         """See `Member`."""

@@ -217,13 +217,19 @@ def write(scenario: Scenario, broker: KafkaBroker, settings: Settings) -> Counte
 def _read(name: str, kafka: KafkaSettings, events: int, use: Callable[[Sequence[Slice]], None]) -> Reading:
     source = KafkaSource(replace(kafka, group_id=f"{kafka.group_id}-{name.replace(' ', '').replace('+', '-')}"))
     seen = 0
+    reached: dict[str, Position] = {}
     cpu, wall = 0.0, 0.0
     while seen < events:
-        if source.unplaced():
-            source.place({name: Position(0) for name in source.unplaced()})
-            cpu, wall = time.process_time(), time.perf_counter()
+        if waiting := source.unplaced():
+            source.place({name: reached.get(name, Position(0)) for name in waiting})
+            if not seen:
+                cpu, wall = time.process_time(), time.perf_counter()
         slices = source.poll()
+        if not slices:
+            # As a worker does: joins anew when the group has forgotten partitions, or a consumer is stuck.
+            source.trouble()
         seen += sum(len(each.payloads) for each in slices)
+        reached |= {each.partition: Position(each.next_offset) for each in slices}
         use(slices)
     reading = Reading(name, events, time.process_time() - cpu, time.perf_counter() - wall)
     source.close()

@@ -353,6 +353,27 @@ def test_partitions_that_were_forgotten_are_shared_out_again(
         assert source.restarts >= 1
 
 
+@pytest.mark.parametrize("settings", ["kafka-python"], indirect=True)
+def test_the_group_is_joined_with_the_partitions_known(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that joins before it knows them shares out nothing, and on a busy machine may never come back to it."""
+    share = RangePartitionAssignor.assign
+    shared: list[int] = []
+
+    def noting(_: object, cluster: Any, members: Any) -> Any:
+        assignment = share(cluster, members)
+        shared.append(sum(len(each.partitions()) for each in assignment.values()))
+        return assignment
+
+    monkeypatch.setattr(RangePartitionAssignor, "assign", classmethod(noting))
+    for number in range(10):
+        with _source(replace(settings, group_id=f"{settings.group_id}-{number}")) as source:
+            _started(source)
+            source.poll()
+    assert set(shared) == {4}
+
+
 @pytest.mark.parametrize("settings", ["confluent"], indirect=True)
 def test_a_member_of_the_same_name_takes_over(settings: KafkaSettings) -> None:
     """The one before it ends, since librdkafka never reads again after that."""
