@@ -59,7 +59,6 @@ def worker_for(
 ) -> Worker:
     """Return a worker that brings the source's events into the store."""
     experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
-    gc.set_threshold(_COLLECT_AFTER)
     return Worker(
         settings=settings,
         writer=writer_for(opening.store, experiments, Identities(opening.held.hash_key)),
@@ -77,6 +76,7 @@ def writer_for(
     store: Shards, experiments: Sequence[Experiment], identities: Identities, *, cached: int = CACHED
 ) -> Writer:
     """Return what brings batches into the store."""
+    gc.set_threshold(_COLLECT_AFTER)
     if len(store) == 1:
         return DirectWriter(experiments, identities, store.first, cached=cached)
     return ShardedWriter(experiments, identities, store, cached=cached)

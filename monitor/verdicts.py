@@ -21,10 +21,12 @@ from monitor.inference import (
     Adjusted,
     Adjustment,
     Arms,
+    Cohorts,
     Comparison,
     Criteria,
     Diagnostic,
     Estimand,
+    Estimate,
     Evidence,
     Guardrail,
     Phase,
@@ -163,6 +165,7 @@ class _View:
         self.names = [metric.name for metric in experiment.metrics]
         self.watched = experiment.watched
         self.stretches = stretches(experiment)
+        self._known: dict[tuple[str, str, Population], list[UnitSums]] = {}
         self.largest = [bound / SCALE for bound in Scorer.of(experiment).bounds()]
         shared = {name for stretch in self.stretches for name, share in stretch.shares.items() if share}
         self.treatments = [name for name in experiment.variants if name in shared and name != experiment.control]
@@ -180,11 +183,15 @@ class _View:
         )
 
     @cached_property
+    def cohorts(self) -> Mapping[str, Cohorts]:
+        """By variant."""
+        return {name: Cohorts(records, self.layout.cohort_width) for name, records in self.stored.cohorts.items()}
+
+    @cached_property
     def days(self) -> list[int]:
         """The days with first exposures until now, in whichever variant, rising."""
         last = self.at_ms // DAY_MS
-        held = (item for cohorts in self.stored.cohorts.values() for item in cohorts.items())
-        return sorted({day for day, record in held if day <= last and record.any()})
+        return sorted(set[int]().union(*(own.days(last) for own in self.cohorts.values())))
 
     @cached_property
     def students(self) -> int:
@@ -206,8 +213,7 @@ class _View:
         return tuple(phase for phase in found if any(phase.students.values())) or (found[-1],)
 
     def _exposed(self, variant: str, days: Sequence[int]) -> int:
-        cohorts = self.stored.cohorts[variant]
-        return sum(int(cohorts[day][0]) for day in days if day in cohorts)
+        return int(self.cohorts[variant].total(days)[0])
 
     def sample_ratio(self) -> SampleRatio:
         """Return whether students are split as intended."""
@@ -230,15 +236,9 @@ class _View:
     @cached_property
     def closed(self) -> Mapping[str, list[Ints]]:
         """Variant → the sum of its closed cohorts' records in each stretch."""
-        return {name: [self._cohorts(name, days) for days in self.closed_days] for name in self.experiment.variants}
-
-    def _cohorts(self, variant: str, days: Sequence[int]) -> Ints:
-        total = np.zeros(self.layout.cohort_width, dtype=np.int64)
-        cohorts = self.stored.cohorts[variant]
-        for day in days:
-            if day in cohorts:
-                total += cohorts[day]
-        return total
+        return {
+            name: [self.cohorts[name].total(days) for days in self.closed_days] for name in self.experiment.variants
+        }
 
     def _units(self, record: Ints, metric: str, population: Population) -> UnitSums:
         if metric == RATED_SHARE:
@@ -249,9 +249,15 @@ class _View:
 
     def arms(self, treatment: str, metric: str, population: Population) -> Arms:
         """Return the closed-unit estimates of a metric, or of what else is watched."""
-        pairs = zip(self.closed[self.experiment.control], self.closed[treatment], strict=True)
-        strata = [(self._units(a, metric, population), self._units(b, metric, population)) for a, b in pairs]
-        return Arms(*stratified(strata))
+        pair = (self._closed_sums(name, metric, population) for name in (self.experiment.control, treatment))
+        return Arms(*stratified(list(zip(*pair, strict=True))))
+
+    def _closed_sums(self, variant: str, metric: str, population: Population) -> list[UnitSums]:
+        """Return a variant's sums in each stretch, worked out once: the control's are asked for by every treatment."""
+        what = variant, metric, population
+        if what not in self._known:
+            self._known[what] = [self._units(record, metric, population) for record in self.closed[variant]]
+        return self._known[what]
 
     @cached_property
     def adjusted(self) -> Mapping[Population, Adjusted | None]:
@@ -293,7 +299,7 @@ class _View:
                 window_ms = experiment.feedback_window_ms
                 days = [day for day in self.days if age_is_over(age, day, self.at_ms, window_ms)]
                 split = self._by_stretch(days)
-                ages.append([(self._cohorts(control, own), self._cohorts(treatment, own)) for own in split])
+                ages.append([(self.cohorts[control].total(own), self.cohorts[treatment].total(own)) for own in split])
         return Parts(
             segments=segments_of(experiment, self.layout, closed, **told),
             ages=ages_of(experiment, self.layout, ages, **told) if ages else (),
@@ -365,7 +371,7 @@ class _View:
         if stretch.end is not None:
             last = min(last, stretch.end - 1)
         first = max(last - _RATE_DAYS + 1, days[0])
-        recent = self._cohorts(variant, [day for day in days if day >= first])
+        recent = self.cohorts[variant].total([day for day in days if day >= first])
         units = self._units(recent, settings.primary, settings.decision.population).units
         return units / (last - first + 1)
 
@@ -374,12 +380,18 @@ class _View:
         closed = {self.experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
         return {name: {"closed": closed[name], "live": self._live(treatment, name)} for name in self.names}
 
+    @cached_property
+    def live(self) -> Mapping[str, list[Estimate]]:
+        """Variant → the estimates of all metrics over all responses."""
+        population, metrics = self.experiment.decision.population, range(len(self.names))
+        return {
+            name: [live_sums(record, self.layout, metric, population).estimate() for metric in metrics]
+            for name, record in self.stored.units.items()
+        }
+
     def _live(self, treatment: str, metric: str) -> Comparison:
         experiment, index = self.experiment, self.names.index(metric)
-        control, treated = (
-            live_sums(self.stored.units[name], self.layout, index, experiment.decision.population).estimate()
-            for name in (experiment.control, treatment)
-        )
+        control, treated = self.live[experiment.control][index], self.live[treatment][index]
         alpha = split_alpha(self.criteria.alpha, self.criteria.treatments)
         return compare(control, treated, alpha=alpha, mde=self._mde(metric), estimand="live")
 

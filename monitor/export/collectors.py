@@ -8,16 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from prometheus_client.core import (
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-    UnknownMetricFamily,
-)
-from prometheus_client.registry import Collector
-
 from monitor.errors import DependencyUnavailable
+from monitor.export.exposition import Families, Family
 from monitor.inference import State
 from monitor.summary import ExperimentSummary, Summary, VariantSummary
 from monitor.verdicts import Judgement
@@ -35,19 +27,13 @@ class Exported:
     help: str
 
 
-Family: TypeAlias = GaugeMetricFamily | UnknownMetricFamily
-
-Add: TypeAlias = Callable[[str, list[str], float | None], None]
+Add: TypeAlias = Callable[[str, tuple[str, ...], float | None], None]
 
 _ARM: Final = ("experiment", "variant")
 _EFFECT: Final = (*_ARM, "metric", "estimand")
 _GUARDRAIL: Final = (*_ARM, "guardrail")
 # A sum and a count may fall after a revision, so they are no counters; and promtool reserves the suffixes for summaries
 # and histograms, so they are no gauges either: unknown is what is left.
-_FAMILIES: Final[Mapping[str, type[GaugeMetricFamily | UnknownMetricFamily]]] = {
-    "gauge": GaugeMetricFamily,
-    "unknown": UnknownMetricFamily,
-}
 _EXPERIMENTS: Final = (
     Exported("abmonitor_responses", "gauge", _ARM, "Responses that count"),
     Exported("abmonitor_rated_responses", "gauge", _ARM, "Responses with at least one graded item"),
@@ -170,70 +156,73 @@ CATALOGUE: Final = (
 """Every metric of both endpoints: boards and rules may name nothing else."""
 
 
-class ExperimentsCollector(Collector):
+class ExperimentsCollector(Families):
     """Reads a summary at each scrape. A value that is undefined, or rests on too few students, is left out."""
 
     def __init__(self, summary: Callable[[], Summary], min_display_students: int) -> None:
         self._summary = summary
         self._least = min_display_students
 
-    def collect(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Family]:
         """Yield the families."""
+        up = Family("abmonitor_store_up", "gauge", "1 if the store answered", ())
         try:
             summary = self._summary()
         except DependencyUnavailable as error:
             log.warning("scrape without store reason=%s", error)
-            yield GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", value=0)
+            up.add((), 0)
+            yield up
             return
-        families: Mapping[str, Family] = {
-            each.name: _FAMILIES[each.kind](each.name, each.help, labels=each.labels)
+        up.add((), 1)
+        families = {
+            each.name.removeprefix("abmonitor_"): Family(each.name, each.kind, each.help, each.labels)
             for each in _EXPERIMENTS
-            if each.kind in _FAMILIES and each.labels
+            if each.kind in {"gauge", "unknown"} and each.labels
         }
-        latency = HistogramMetricFamily(
-            "abmonitor_response_latency_seconds", "How long the bot took, as responses say", labels=_ARM
+        latency = Family(
+            "abmonitor_response_latency_seconds", "histogram", "How long the bot took, as responses say", (*_ARM, "le")
         )
-        info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=["experiment"])
+        info = Family(
+            "abmonitor_experiment", "info", "The experiment's configuration", ("experiment", "control", "primary")
+        )
         for experiment in summary.experiments.values():
-            info.add_metric([experiment.name], {"control": experiment.control, "primary": experiment.primary})
+            info.add((experiment.name, experiment.control, experiment.primary), 1, "_info")
             self._add(families, experiment)
             _add_latencies(latency, experiment)
         yield from families.values()
         yield latency
         yield info
-        yield GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", value=1)
+        yield up
 
-    def _add(
-        self, families: Mapping[str, GaugeMetricFamily | UnknownMetricFamily], experiment: ExperimentSummary
-    ) -> None:
-        def add(name: str, labels: list[str], value: float | None) -> None:
+    def _add(self, families: Mapping[str, Family], experiment: ExperimentSummary) -> None:
+        def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
             if value is not None:
-                families[f"abmonitor_{name}"].add_metric(labels, value)
+                families[name].rows.append(("", labels, value))
 
         for name, variant in experiment.variants.items():
-            arm = [experiment.name, name]
+            arm = (experiment.name, name)
             add("responses", arm, variant.responses)
             add("rated_responses", arm, variant.rated_responses)
             add("students", arm, variant.students)
             for kind, count in variant.feedback.items():
-                add("feedback", [*arm, kind], count)
+                add("feedback", (*arm, kind), count)
             _add_traffic(add, arm, variant, enough=variant.students >= self._least)
             if variant.students >= self._least:
                 _add_metrics(add, arm, variant)
         for entry in experiment.attention or ():
-            add("attention_priority", [experiment.name, entry.name], entry.priority)
-            add("attention_bad_answers", [experiment.name, entry.name], entry.today)
+            add("attention_priority", (experiment.name, entry.name), entry.priority)
+            add("attention_bad_answers", (experiment.name, entry.name), entry.today)
         for name, share in experiment.intended_shares.items():
-            add("intended_share", [experiment.name, name], share)
+            add("intended_share", (experiment.name, name), share)
         if experiment.starts_at_ms is not None:
-            add("experiment_start_timestamp_seconds", [experiment.name], experiment.starts_at_ms / 1000)
+            add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
         if experiment.judgement is not None:
-            add("crossover_students", [experiment.name], experiment.crossovers)
+            add("crossover_students", (experiment.name,), experiment.crossovers)
             few = {name for name, variant in experiment.variants.items() if variant.students < self._least}
             _add_judgement(add, experiment, experiment.judgement, few)
 
 
-def _add_traffic(add: Add, arm: list[str], variant: VariantSummary, *, enough: bool) -> None:
+def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary, *, enough: bool) -> None:
     for what, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
         if at_ms is not None:
             add(f"variant_last_{what}_timestamp_seconds", arm, at_ms / 1000)
@@ -246,19 +235,19 @@ def _add_traffic(add: Add, arm: list[str], variant: VariantSummary, *, enough: b
         _add_days(add, arm, variant)
 
 
-def _add_days(add: Add, arm: list[str], variant: VariantSummary) -> None:
+def _add_days(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
     """Add what the last whole day was like."""
     if variant.categories is not None:
         for category, count in variant.categories.counts.items():
-            add("category_responses", [*arm, category], count)
+            add("category_responses", (*arm, category), count)
     for prefix, found in (("drift", variant.categories), ("item_drift", variant.recommended)):
         for measure, distance in () if found is None else (("psi", found.drift.psi), ("js", found.drift.js)):
             if distance is not None:
-                add(f"{prefix}_distance", [*arm, measure], distance.value)
-                add(f"{prefix}_threshold", [*arm, measure], distance.threshold)
+                add(f"{prefix}_distance", (*arm, measure), distance.value)
+                add(f"{prefix}_threshold", (*arm, measure), distance.threshold)
 
 
-def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary) -> None:
+def _add_latencies(family: Family, experiment: ExperimentSummary) -> None:
     """Add each variant's histogram over all time.
 
     A revision may lower it, which a histogram's readers take for a restart. Gauge histograms would be right, but the
@@ -269,46 +258,50 @@ def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary)
         if variant.traffic is None:
             continue
         flow = variant.traffic.everything
-        buckets = [("+Inf" if bound == math.inf else repr(bound), float(count)) for bound, count in flow.cumulative()]
-        family.add_metric([experiment.name, name], buckets, sum_value=flow.latency_ms / 1000)
+        for bound, count in flow.cumulative():
+            family.add((experiment.name, name, "+Inf" if bound == math.inf else repr(bound)), count, "_bucket")
+        family.add((experiment.name, name), count, "_count")
+        family.add((experiment.name, name), flow.latency_ms / 1000, "_sum")
 
 
 def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, few: Collection[str]) -> None:
     """Add what is said about the variants, without effects where one of both variants has too few students."""
-    add("sample_ratio_log_e", [experiment.name], judgement.sample_ratio.log_e)
+    add("sample_ratio_log_e", (experiment.name,), judgement.sample_ratio.log_e)
     for name, verdict in judgement.verdicts.items():
-        arm = [experiment.name, name]
+        arm = (experiment.name, name)
         for state in get_args(State):
-            add("verdict", [*arm, state], float(state == verdict.state))
+            add("verdict", (*arm, state), float(state == verdict.state))
         rests_on = dict.fromkeys((each.code for each in verdict.notes), 0.0)
         rests_on |= dict.fromkeys((each.code for each in verdict.reasons), 1.0)
         for code, value in rests_on.items():
-            add("verdict_reason", [*arm, code], value)
+            add("verdict_reason", (*arm, code), value)
         add("days_to_resolve", arm, verdict.days_to_resolve)
         if name in few or experiment.control in few:
             continue
         for result in verdict.guardrails:
-            labels = [*arm, result.guardrail.name]
-            add("guardrail_least_harm", labels, result.least_harm)
-            add("guardrail_most_harm", labels, result.most_harm)
-            add("guardrail_margin", labels, result.guardrail.margin)
+            guardrail = (*arm, result.guardrail.name)
+            add("guardrail_least_harm", guardrail, result.least_harm)
+            add("guardrail_most_harm", guardrail, result.most_harm)
+            add("guardrail_margin", guardrail, result.guardrail.margin)
         for metric, both in judgement.comparisons[name].items():
             for estimand, comparison in both.items():
-                labels = [*arm, metric, estimand]
+                labels = (*arm, metric, estimand)
                 add("effect", labels, comparison.difference.effect)
                 add("effect_lower", labels, comparison.lower)
                 add("effect_upper", labels, comparison.upper)
 
 
-def _add_metrics(add: Add, arm: list[str], variant: VariantSummary) -> None:
+def _add_metrics(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
     for name, metric in variant.metrics.items():
-        add("metric_sum", [*arm, name], metric.sum)
-        add("metric_count", [*arm, name], metric.count)
-        add("metric_mean", [*arm, name, "none"], metric.mean)
-        add("metric_standard_error", [*arm, name, "none"], metric.standard_error)
+        add("metric_sum", (*arm, name), metric.sum)
+        add("metric_count", (*arm, name), metric.count)
+        labels = (*arm, name, "none")
+        add("metric_mean", labels, metric.mean)
+        add("metric_standard_error", labels, metric.standard_error)
         if metric.mean is not None:
-            add("metric_effective_count", [*arm, name, "none"], metric.count)
+            add("metric_effective_count", labels, metric.count)
         for decay, decayed in metric.decayed.items():
-            add("metric_mean", [*arm, name, decay], decayed.mean)
-            add("metric_effective_count", [*arm, name, decay], decayed.effective_count)
-            add("metric_standard_error", [*arm, name, decay], decayed.standard_error)
+            labels = (*arm, name, decay)
+            add("metric_mean", labels, decayed.mean)
+            add("metric_effective_count", labels, decayed.effective_count)
+            add("metric_standard_error", labels, decayed.standard_error)

@@ -91,7 +91,7 @@ def split(told: Account, treatment: str) -> str | None:
             intended.append(Point(each.at_ms, None))
         arm = next((arm for arm in each.sample_ratio.phases[-1].arms if arm.variant == treatment), None)
         if arm is not None and arm.observed is not None:
-            observed.append(Point(each.at_ms, arm.observed, arm.lower, arm.upper))
+            observed.append(Point(each.at_ms, arm.observed, *arm.bounds()))
             intended.append(Point(each.at_ms, arm.intended))
     lines = [Line("intended", "intended", intended, band=False), Line("observed", "treatment", observed)]
     return chart(f"share of students in {treatment} over time", lines, percent=True)

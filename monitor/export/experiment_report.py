@@ -277,7 +277,7 @@ def _traffic(told: Account) -> dict[str, Any]:
         "p": f"{ratio.p:.2g}",
         "phases": [
             [
-                [arm.variant, count(arm.students), *map(share, (arm.intended, arm.observed, arm.lower, arm.upper))]
+                [arm.variant, count(arm.students), *map(share, (arm.intended, arm.observed, *arm.bounds()))]
                 for arm in phase.arms
             ]
             for phase in ratio.phases

@@ -24,6 +24,7 @@ from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
 from monitor.inference.segments import Segment, compare_segments, e_bh
 from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
 from monitor.inference.stored import (
+    Cohorts,
     Population,
     closed_pairs,
     closed_part,
@@ -43,6 +44,7 @@ __all__ = [
     "Adjusted",
     "Adjustment",
     "Arms",
+    "Cohorts",
     "Comparison",
     "Criteria",
     "Diagnostic",

@@ -35,11 +35,22 @@ class ArmShare:
 
     variant: str
     students: int
+    others: int
+    """The phase's students in the other variants."""
     intended: float
-    observed: float | None
-    lower: float
-    """Bounds of the confidence sequence of the true share, at the level of the alarm."""
-    upper: float
+    alpha: float
+
+    @property
+    def observed(self) -> float | None:
+        """The share of the phase's students; None without any."""
+        total = self.students + self.others
+        return self.students / total if total else None
+
+    def bounds(self) -> tuple[float, float]:
+        """Return those of the confidence sequence of the true share, at the level of the alarm."""
+        if self.intended == 1:
+            return 0.0, 1.0
+        return share_sequence(self.students, self.others, self.intended, self.alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +150,10 @@ def sample_ratio_test(
         counts = {variant: phase.students.get(variant, 0) for variant in shares}
         total = sum(counts.values())
         log_e = log_e_value(list(counts.values()), list(shares.values())) if total and len(shares) > 1 else 0.0
-        arms = tuple(_arm(variant, counts[variant], total, share, alpha) for variant, share in shares.items())
+        arms = tuple(
+            ArmShare(variant, counts[variant], total - counts[variant], share, alpha)
+            for variant, share in shares.items()
+        )
         ratios.append(PhaseRatio(log_e, total, arms))
         empty |= {arm.variant for arm in arms if not arm.students and (1 - arm.intended) ** total <= rest}
         stray |= {variant for variant, students in phase.students.items() if students and variant not in shares}
@@ -165,11 +179,6 @@ def _intended(phase: Phase) -> dict[str, float]:
     if abs(total - 1) > _SHARES_AGREE:
         raise ValueError(f"the sum of shares is {total!r}, expected 1")
     return {variant: share / total for variant, share in phase.shares.items() if share > 0}
-
-
-def _arm(variant: str, students: int, total: int, share: float, alpha: float) -> ArmShare:
-    lower, upper = share_sequence(students, total - students, share, alpha) if share < 1 else (0.0, 1.0)
-    return ArmShare(variant, students, share, students / total if total else None, lower, upper)
 
 
 def _log_beta(parameters: Sequence[float]) -> float:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Literal, TypeAlias
+
+import numpy as np
 
 from monitor.aggregates import LIMB_BITS, PAIR_WIDTH, Ints, Layout
 from monitor.attribution import DAY_MS
@@ -16,6 +20,25 @@ Population: TypeAlias = Literal["rated", "all"]
 _SCALE = float(1 << SCALE_BITS)
 _LIMB = float(1 << LIMB_BITS)
 _LIMB_MASK = (1 << LIMB_BITS) - 1
+
+
+class Cohorts:
+    """Records over a variant's students by UTC day of first exposure, as rows of a table: many add up in one call."""
+
+    def __init__(self, records: Mapping[int, Ints], width: int) -> None:
+        self._places = dict(zip(records, count()))
+        self._table = np.array(list(records.values()), dtype=np.int64).reshape(len(records), width)
+
+    def days(self, last: int) -> set[int]:
+        """Return the days until the last one whose record is not zero."""
+        filled = (self._table != 0).any(axis=1).tolist()
+        return {day for day, place in self._places.items() if filled[place] and day <= last}
+
+    def total(self, days: Iterable[int]) -> Ints:
+        """Return the sum of the records of some days."""
+        places = [self._places[day] for day in days if day in self._places]
+        total: Ints = self._table[np.array(places, dtype=np.intp)].sum(axis=0)
+        return total
 
 
 def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import islice
+from operator import eq
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -183,16 +184,15 @@ class Buckets:
     def _remembered(self, place: Place, chunks: Sequence[int]) -> Window:
         """Return a window with what is known of the chunks as they are now; of the others nothing, from ∞ on."""
         index = self._indexes[place.name].stamps
-        stamps = [index[chunk] for chunk in chunks]
+        stamps = list(map(index.__getitem__, chunks))
         known = self._memory.windows.get(place.name)
         if known is None or not known.chunks:
             shape = len(chunks), 5, 2 * place.layout.metrics
             return Window(chunks, stamps, np.full(len(chunks), np.inf), np.zeros(shape))
-        places = np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
-        same = [
-            known.chunks[at] == chunk and known.stamps[at] == stamp
-            for at, chunk, stamp in zip(places.tolist(), chunks, stamps, strict=True)
-        ]
+        held = dict(zip(known.chunks, known.stamps, strict=True))
+        same = list(map(eq, map(held.get, chunks), stamps))
+        alike = known.chunks == chunks
+        places = slice(None) if alike else np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
         # What is copied of others is not used: it is read and replaced.
         return Window(chunks, stamps, np.where(same, known.from_ms[places], np.inf), known.sums[places])
 

@@ -81,8 +81,10 @@ def read_indexes(store: Shards, places: Sequence[Place], as_of_ms: int, *, whole
             stored = sorted(set[int]().union(*held))
             found[place.name] = Index({chunk: tuple([each.get(chunk) for each in held]) for chunk in stored}, None)
         else:
-            stamps = zip(chunks, zip(*answers, strict=True), strict=True)
-            found[place.name] = Index({chunk: stamp for chunk, stamp in stamps if any(stamp)}, chunks.start)
+            stamps: dict[int, Stamp] = dict(zip(chunks, zip(*answers, strict=True), strict=True))
+            if any(None in answer for answer in answers):
+                stamps = {chunk: stamp for chunk, stamp in stamps.items() if any(stamp)}
+            found[place.name] = Index(stamps, chunks.start)
     return found
 
 

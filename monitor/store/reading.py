@@ -32,7 +32,7 @@ from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
 from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
-from monitor.store.rows import decode_record
+from monitor.store.rows import decode_record, decode_records
 from monitor.store.shards import Shards
 from monitor.store.traffic import hours_before, read_traffic
 from monitor.stretches import shares_at
@@ -54,8 +54,10 @@ class _Arm:
     responses: Ints
     units: Ints
     kinds: Counter[str]
+    days: set[int] = field(default_factory=set)
+    """UTC days of which there is a record over the students first exposed there."""
     cohorts: dict[int, Ints] = field(default_factory=dict)
-    """UTC day → record over the students first exposed there."""
+    """Those records by day, once they are read."""
     latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
 
     @property
@@ -234,24 +236,26 @@ class Reader:
             _add_record(arm.responses, keys.responses(arm.number, arm.variant), next(replies))
             _add_record(arm.units, keys.units(arm.number, arm.variant), next(replies))
             arm.kinds.update({kind.decode(): int(count) for kind, count in next(replies).items()})
-            for day in map(int, next(replies)):
-                arm.cohorts.setdefault(day, np.zeros(self._layouts[arm.experiment.name].cohort_width, dtype=np.int64))
+            arm.days.update(map(int, next(replies)))
             for what, at_ms in arm.latest.items():
                 arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
 
     def _read_cohorts(self, arms: Sequence[_Arm]) -> None:
         """Read the records of all cohort days, in one transaction on each shard."""
-        wanted = [arm for arm in arms if arm.cohorts]
+        wanted = [(arm, sorted(arm.days)) for arm in arms if arm.days]
+        widths = [self._layouts[arm.experiment.name].cohort_width for arm, _ in wanted]
+        tables = [np.zeros((len(days), width), dtype=np.int64) for (_, days), width in zip(wanted, widths, strict=True)]
         with unavailable(self._settings.store):
             for shard in self.store:
+                names = [[shard.keys.cohort(arm.number, arm.variant, day) for day in days] for arm, days in wanted]
                 pipeline = shard.client.pipeline(transaction=True)
-                for arm in wanted:
+                for own in names:
                     # The method of this name is not for clusters, as it does not know that all are in one slot.
-                    names = [shard.keys.cohort(arm.number, arm.variant, day) for day in arm.cohorts]
-                    pipeline.execute_command("MGET", *names)
-                for arm, stored in zip(wanted, pipeline.execute(), strict=True):
-                    for day, part in zip(arm.cohorts, stored, strict=True):
-                        _add_record(arm.cohorts[day], shard.keys.cohort(arm.number, arm.variant, day), part)
+                    pipeline.execute_command("MGET", *own)
+                for own, total, stored in zip(names, tables, pipeline.execute(), strict=True):
+                    np.add(total, decode_records(own, stored, total.shape[1]), out=total)
+        for (arm, days), table in zip(wanted, tables, strict=True):
+            arm.cohorts.update(zip(days, table, strict=True))
 
     def _traffic(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], TrafficSummary]:
         """Return every variant's traffic, over all time and in the hours before `until_ms`."""

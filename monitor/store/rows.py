@@ -25,6 +25,7 @@ or as eight of float64 if it is no whole number below 256.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -268,6 +269,15 @@ def decode_record(key: bytes, stored: bytes | None) -> Ints:
     if stored is not None and len(stored) % 8:
         raise _damaged(key.decode(), f"{len(stored)} bytes are no whole number of integers")
     return np.frombuffer(stored or b"", dtype=">i8").astype(np.int64)
+
+
+def decode_records(keys: Sequence[bytes], stored: Sequence[bytes | None], width: int) -> Ints:
+    """Return the integers of records as rows of a table, zeros for what was not written; raises `StoreOwned`."""
+    for key, record in zip(keys, stored, strict=True):
+        if record is not None and (len(record) % 8 or len(record) > 8 * width):
+            raise _damaged(key.decode(), f"{len(record)} bytes are no {width} integers or fewer")
+    whole = b"".join([(record or b"").ljust(8 * width, b"\0") for record in stored])
+    return np.frombuffer(whole, dtype=">i8").reshape(-1, width).astype(np.int64)
 
 
 def _damaged(what: str, why: object) -> StoreOwned:

@@ -38,7 +38,7 @@ _SIZES: Final = (100_000, 1_000_000)
 _LARGEST: Final = 10_000_000
 _PER_STUDENT: Final = 5
 _ACTIVE: Final = 20_000
-_RECENT: Final = 100_000
+RECENT: Final = 100_000
 _POLL: Final = 1000
 _POLLS: Final = 20
 _ROUNDS: Final = 5
@@ -115,7 +115,7 @@ def _stream(settings: Settings, size: int, polls: int = _ROUNDS * _POLLS) -> Ite
                     "items": [{"item_id": video, "position": rank} for rank, video in enumerate(shown, 1)],
                 }
             else:
-                about = size - 1 - chance.randrange(min(_RECENT, size))
+                about = size - 1 - chance.randrange(min(RECENT, size))
                 found = {
                     "feedback_id": f"f-{event}",
                     "response_id": response_name(about),

@@ -1,7 +1,7 @@
 """What a scrape of 10 experiments × 3 variants × 6 metrics × 3 decays costs after 30 days in which no bucket is empty.
 
-Measured by HTTP, as Prometheus does it. Before and after a million rows are in the store, because nothing of them may
-be read; and with somebody scraping every second while events are applied in the same process.
+Measured by HTTP, as Prometheus does it. In turns with a hundred thousand and with a million rows in the store, because
+nothing of them may be read; and with somebody scraping every second while events are applied in the same process.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -36,7 +37,6 @@ _EXPERIMENTS: Final = 10
 _DAY_MS: Final = 86_400_000
 _DAYS: Final = 30
 _ROWS: Final = 1_000_000
-_STUDENTS: Final = 200_000
 _SCRAPES: Final = 15
 _POLLS: Final = 60
 _HEADERS: Final = {
@@ -56,6 +56,27 @@ decay = ["1h", "24h", "7d"]
 
 def measure() -> Iterator[Figure]:
     """Yield milliseconds per scrape, by whom they are spent, and what they do to the events."""
+    with ExitStack() as stack:
+        few, many = (stack.enter_context(_scraped(rows)) for rows in (growth.RECENT, _ROWS))
+        yield Figure("first scrape", _timed(few.scrape), "ms")
+        many.scrape()
+        for _ in range(_SCRAPES):
+            few.take()
+            many.take()
+        yield Figure("scrape", statistics.median(few.walls), "ms", most=50)
+        yield Figure("scrape: CPU of this process", statistics.median(few.own), "ms")
+        yield Figure("scrape: CPU of redis-server", statistics.median(few.server), "ms")
+        yield Figure("scrape with a million rows in the store", statistics.median(many.walls), "ms", most=50)
+        more = statistics.median(b / a for a, b in zip(few.walls, many.walls, strict=True))
+        yield Figure("scrape with a million rows against a hundred thousand", more, "×", most=1.15)
+        alone, scraped = many.rate(scraping=False), many.rate(scraping=True)
+    yield Figure("events per second while nobody scrapes", alone, "/s")
+    yield Figure("events per second while somebody scrapes every second", scraped / alone, "× of that")
+
+
+@contextmanager
+def _scraped(rows: int) -> Iterator[_Scraped]:
+    """Yield a store with so many responses, whose endpoints are served."""
     settings = settings_from("".join(_EXPERIMENT.format(number=number) for number in range(_EXPERIMENTS)))
     with RedisServer(redis_binary(), appendonly="no") as server:
         settings = replace(settings, store=StoreSettings(url=server.url))
@@ -64,30 +85,12 @@ def measure() -> Iterator[Figure]:
             experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
             for experiment in experiments:
                 _fill(opening.store.first, experiment)
+            keys, held, client = opening.store.first.keys, opening.held.hash_key, server.client()
+            loader = Loader(client, keys, experiments[0], held, rows, rows // 5)
+            loader.load_responses()
+            loader.load_students()
             with http_for(settings, opening.reader, Telemetry(), tuple, wall_clock) as http:
-                yield from _figures(settings, opening, experiments, server.client(), f"{http.url}metrics/experiments")
-
-
-def _figures(
-    settings: Settings, opening: Opening, experiments: list[Experiment], client: Any, url: str
-) -> Iterator[Figure]:
-    live = _Live(settings, opening, experiments)
-    first_ms = _timed(lambda: _get(url))
-    few_ms, cpu_ms, server_ms = _scrapes(url, client, live)
-    yield Figure("first scrape", first_ms, "ms")
-    yield Figure("scrape", few_ms, "ms", most=50)
-    yield Figure("scrape: CPU of this process", cpu_ms, "ms")
-    yield Figure("scrape: CPU of redis-server", server_ms, "ms")
-    keys, held = opening.store.first.keys, opening.held.hash_key
-    loader = Loader(client, keys, experiments[0], held, _ROWS, _STUDENTS)
-    loader.load_responses()
-    loader.load_students()
-    many_ms, _, _ = _scrapes(url, client, live)
-    yield Figure("scrape with a million rows in the store", many_ms, "ms", most=50)
-    yield Figure("scrape with a million rows against without", many_ms / few_ms, "×", most=1.15)
-    alone, scraped = live.rate(None), live.rate(url)
-    yield Figure("events per second while nobody scrapes", alone, "/s")
-    yield Figure("events per second while somebody scrapes every second", scraped / alone, "× of that")
+                yield _Scraped(settings, opening, experiments, rows, client, f"{http.url}metrics/experiments")
 
 
 def _timed(action: Callable[[], object]) -> float:
@@ -97,26 +100,48 @@ def _timed(action: Callable[[], object]) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def _get(url: str) -> None:
-    request = urllib.request.Request(url, headers=_HEADERS)  # noqa: S310  our own server
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-        body = answer.read()
-    if body.count(b"abmonitor_metric_mean{") != _EXPERIMENTS * 3 * 6 * 4:
-        raise SystemExit("wrong: a scrape without all means")
+class _Scraped:
+    """A store with its endpoints; events of the first experiment go on coming."""
 
-
-class _Live:
-    """Events that go on coming, of the first experiment."""
-
-    def __init__(self, settings: Settings, opening: Opening, experiments: list[Experiment]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        opening: Opening,
+        experiments: list[Experiment],
+        rows: int,
+        client: Any,
+        url: str,
+    ) -> None:
         self._writer = writer_for(opening.store, experiments, Identities(opening.held.hash_key))
         self._writer.state([])
         self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_CLASS: 0}
-        self._decoded = growth.decoded(settings, _ROWS, 2 * (_SCRAPES + _POLLS))
+        self._decoded = growth.decoded(settings, rows, _SCRAPES + 2 * _POLLS)
         self._at = 0
+        self._client = client
+        self._url = url
+        self.walls: list[float] = []
+        """Milliseconds of each scrape, by the clock and by whom they were spent."""
+        self.own: list[float] = []
+        self.server: list[float] = []
 
-    def apply(self) -> None:
-        """Apply a poll."""
+    def scrape(self) -> None:
+        """Scrape once."""
+        request = urllib.request.Request(self._url, headers=_HEADERS)  # noqa: S310  our own server
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            body = answer.read()
+        if body.count(b"abmonitor_metric_mean{") != _EXPERIMENTS * 3 * 6 * 4:
+            raise SystemExit("wrong: a scrape without all means")
+
+    def take(self) -> None:
+        """Apply a poll, so that no scrape can answer with what the one before had; scrape, and note what it took."""
+        self._apply()
+        used, began = self._client.info("cpu"), time.process_time()
+        self.walls.append(_timed(self.scrape))
+        self.own.append((time.process_time() - began) * 1000)
+        now = self._client.info("cpu")
+        self.server.append(sum(now[name] - used[name] for name in ("used_cpu_user", "used_cpu_sys")) * 1000)
+
+    def _apply(self) -> None:
         decoded = next(self._decoded)
         step = Advance("bench:0", self._at or None, Position(self._at + 1000))
         status, _ = self._writer.apply(decoded.responses, decoded.feedback, self._late, [step])
@@ -126,15 +151,15 @@ class _Live:
 
     def _apply_all(self) -> None:
         for _ in range(_POLLS):
-            self.apply()
+            self._apply()
 
-    def rate(self, url: str | None) -> float:
-        """Return events per second of some polls, with somebody scraping if there is a URL."""
+    def rate(self, *, scraping: bool) -> float:
+        """Return events per second of some polls, with somebody scraping or without."""
         done = threading.Event()
 
         def scrape() -> None:
-            while url is not None and not done.is_set():
-                _get(url)
+            while scraping and not done.is_set():
+                self.scrape()
                 done.wait(1.0)
 
         thread = threading.Thread(target=scrape)
@@ -143,22 +168,6 @@ class _Live:
         done.set()
         thread.join()
         return _POLLS * 1000 / took_ms * 1000
-
-
-def _scrapes(url: str, client: Any, live: _Live) -> tuple[float, float, float]:
-    """Return the median milliseconds of a scrape, and CPU-milliseconds of this process and the server per scrape.
-
-    Events come in between, so that no scrape can answer with what the one before had.
-    """
-    walls, own, server = [], 0.0, 0.0
-    for _ in range(_SCRAPES):
-        live.apply()
-        used, began = client.info("cpu"), time.process_time()
-        walls.append(_timed(lambda: _get(url)))
-        own += time.process_time() - began
-        now = client.info("cpu")
-        server += sum(now[name] - used[name] for name in ("used_cpu_user", "used_cpu_sys"))
-    return statistics.median(walls), own / _SCRAPES * 1000, server / _SCRAPES * 1000
 
 
 def _fill(store: RedisStore, experiment: Experiment) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from monitor.export import ExperimentsCollector
-from monitor.export.exposition import exposed
+from monitor.export.exposition import Families, Family, exposed
 from monitor.summary import Summary, TrafficSummary
 from monitor.traffic import LATENCY_BOUNDS_MS, Flow
 from monitor.verdicts import judge
@@ -31,13 +30,13 @@ PROMETHEUS_2 = (
 ODD = 'a "name"\\with\n{everything}, ü'
 
 
-class _Families(Collector):
+class _Families(Families):
     """Gives what it was given."""
 
-    def __init__(self, *families: Metric) -> None:
+    def __init__(self, *families: Family) -> None:
         self._families = families
 
-    def collect(self) -> Iterable[Metric]:
+    def families(self) -> Iterable[Family]:
         return self._families
 
 
@@ -57,10 +56,13 @@ def _samples(families: Iterable[Metric]) -> list[tuple[str, list[tuple[str, str]
     )
 
 
-def _gauges() -> Iterator[Metric]:
+def _gauges() -> Iterator[Family]:
     """Yield gauges with values of every kind, and a text that is escaped."""
-    for number, value in enumerate([0, -1, 0.1, 1e-9, 1e6, 1_234_567.0, 123_456_789.5, 1e16, -1e16, float("inf")]):
-        yield GaugeMetricFamily(f"gauge_{number}", ODD, value=value)
+    numbers = (0, -1, 7, 0.1, 1e-9, 999_999.5, 1e6, -1e6, 1_234_567.0, 123_456_789.5, 1e16, -1e16)
+    for at, value in enumerate([*numbers, float("inf"), float("-inf"), float("nan")]):
+        gauge = Family(f"gauge_{at}", "gauge", ODD, ())
+        gauge.add((), value)
+        yield gauge
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def _gauges() -> Iterator[Metric]:
     ],
 )
 @pytest.mark.parametrize("collector", [ExperimentsCollector(_everything, 1), _Families(*_gauges())], ids=["all", "odd"])
-def test_every_byte_is_what_the_library_writes(collector: Collector, accept: str) -> None:
+def test_every_byte_is_what_the_library_writes(collector: Families, accept: str) -> None:
     """Whatever a request accepts."""
     encode, kind = choose_encoder(accept)
     assert exposed(collector, accept) == (kind, encode(collector))

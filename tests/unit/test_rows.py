@@ -16,7 +16,7 @@ from monitor.errors import StoreOwned
 from monitor.events.instant import LATEST_MS
 from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
-from monitor.store.rows import decode_row, encode_row
+from monitor.store.rows import decode_records, decode_row, encode_row
 from monitor.varints import write_unsigned
 
 AT_MS = 1_793_577_600_000
@@ -217,3 +217,17 @@ def test_a_score_that_no_event_can_have_is_damage(score: float) -> None:
     stored = encode_row(_row(_reaction(score=0.5)))
     with pytest.raises(StoreOwned, match="a score of"):
         decode_row(stored[:-8] + struct.pack(">d", score))
+
+
+def test_records_are_rows_of_a_table() -> None:
+    """The end of a record is not stored before it is needed, and of a day without students nothing."""
+    stored = [struct.pack(">3q", 1, -2, 1 << 40), None, struct.pack(">q", 7)]
+    assert decode_records([b"a", b"b", b"c"], stored, 3).tolist() == [[1, -2, 1 << 40], [0, 0, 0], [7, 0, 0]]
+    assert decode_records([], [], 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize("length", [3, 32])
+def test_what_is_no_record_is_refused(length: int) -> None:
+    """Half an integer, or more of them than there are."""
+    with pytest.raises(StoreOwned, match=rf"b is damaged \({length} bytes.*3 integers.*ab-monitor rebuild"):
+        decode_records([b"a", b"b"], [None, bytes(length)], 3)
