@@ -43,7 +43,7 @@ class KafkaSettings:
     group_instance_id: str | None = None
     start: str = "earliest"
     """earliest, latest or an ISO time with an offset; used only where the store holds no position."""
-    max_poll_records: int = 1000
+    max_poll_records: int = 4000
     max_drift_ms: int = 3_600_000
     """How far a partition may be ahead of the slowest in event time while there is a backlog."""
     on_lost_history: Literal["stop", "continue"] = "stop"

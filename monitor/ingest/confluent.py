@@ -16,6 +16,7 @@ from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable, UsageError
 from monitor.ingest.connection import BOOTSTRAP_MS, connection_options, refused
 from monitor.ingest.membership import (
+    FETCH_MS,
     METADATA_MS,
     POLL_MS,
     RECONNECT_MS,
@@ -108,6 +109,7 @@ def _configuration(settings: KafkaSettings) -> dict[str, Any]:
         "enable.partition.eof": True,
         "topic.metadata.refresh.interval.ms": METADATA_MS,
         "reconnect.backoff.max.ms": RECONNECT_MS,
+        "fetch.wait.max.ms": FETCH_MS,
         "fetch.message.max.bytes": _FETCHED_BYTES,
         "queued.min.messages": min(2 * settings.max_poll_records, _MOST_AHEAD),
         "queued.max.messages.kbytes": _QUEUED_KB,
@@ -207,8 +209,10 @@ class ConfluentMember:
         """See `Member`."""
         if self._resting:
             self._read()
-        # With a time to wait, the client waits until it has all that it was asked for.
+        # With a time to wait, the client waits until it has all that it was asked for: so for one, then the rest.
         self._messages = self._consumer.consume(self._most, 0) or self._consumer.consume(1, _POLL_S)
+        if len(self._messages) == 1 < self._most:
+            self._messages += self._consumer.consume(self._most - 1, 0)
         found: dict[tuple[str | None, int | None], list[Message]] = {}
         ends = {}
         for message in self._messages:

@@ -31,6 +31,7 @@ from monitor.config import KafkaSettings
 from monitor.ingest.connection import BOOTSTRAP_MS, connection_options, refused
 from monitor.ingest.membership import (
     CLOSE_MS,
+    FETCH_MS,
     METADATA_MS,
     POLL_MS,
     RECONNECT_MS,
@@ -79,6 +80,7 @@ class KafkaPythonMember:
                 partition_assignment_strategy=(RangePartitionAssignor,),
                 max_poll_records=settings.max_poll_records,
                 allow_auto_create_topics=False,
+                fetch_max_wait_ms=FETCH_MS,
                 metadata_max_age_ms=METADATA_MS,
                 reconnect_backoff_max_ms=RECONNECT_MS,
                 bootstrap_timeout_ms=BOOTSTRAP_MS,

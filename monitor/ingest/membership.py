@@ -18,6 +18,9 @@ longer time (45 s by default) would only prolong the gap after a crash."""
 METADATA_MS: Final = 15_000
 """So soon new partitions are noticed (the default is five minutes)."""
 RECONNECT_MS: Final = 2_000
+FETCH_MS: Final = 50
+"""So long the broker waits for a record (500 ms by default). Nothing else is fetched from it meanwhile: when some
+partitions have come to their end, those that have more would wait as long."""
 POLL_MS: Final = 200
 CLOSE_MS: Final = 5_000
 
