@@ -191,8 +191,7 @@ class Buckets:
             return Window(chunks, stamps, np.full(len(chunks), np.inf), np.zeros(shape))
         held = dict(zip(known.chunks, known.stamps, strict=True))
         same = list(map(eq, map(held.get, chunks), stamps))
-        alike = known.chunks == chunks
-        places = slice(None) if alike else np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
+        places = np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
         # What is copied of others is not used: it is read and replaced.
         return Window(chunks, stamps, np.where(same, known.from_ms[places], np.inf), known.sums[places])
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.events import Feedback, Response
-from monitor.store import Advance, Position, Reader
+from monitor.store import Advance, Position, Reader, buckets
 from tests.integration.test_exactness import _SLOW, Bench, by_kind
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.oracle import decayed_mean, judge
@@ -72,6 +73,25 @@ def test_readings_of_the_past_do_not_drive_out_what_is_remembered_of_now(redis_s
     assert now < first / 5
     assert sent(START + 100 * HOUR) > 5 * now
     assert sent(None) < 1.5 * now
+
+
+def test_readings_at_once_do_not_change_what_another_has_found(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same chunks, one as of a time when some of what is in them had not happened yet."""
+    bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
+    bench.feed([[_response(number, START + number * HOUR // 8) for number in range(8)]])
+    late, early = START + HOUR, START + HOUR // 2
+    found = bench.reader.summary(late)
+    add_up = buckets.together
+
+    def interrupted(*windows: Any) -> Any:
+        monkeypatch.setattr(buckets, "together", add_up)
+        bench.reader.summary(early)
+        return add_up(*windows)
+
+    monkeypatch.setattr(buckets, "together", interrupted)
+    assert bench.reader.summary(late) == found
 
 
 def test_many_may_read_at_once_while_events_are_applied(redis_server: RedisServer) -> None:
