@@ -27,7 +27,7 @@ from monitor.ingest.worker import Worker
 from monitor.ingest.writer import DirectWriter, Writer
 from monitor.store import Opened, Reader, Shards, live_store, open_store, served, view_store
 
-_COLLECT_AFTER: Final = 200_000
+COLLECT_AFTER: Final = 200_000
 """Allocations between two runs of Python's cyclic garbage collector, which walks every cached row."""
 _MOST_ENTRIES: Final = 1000
 _DIGITS: Final = 4
@@ -59,6 +59,7 @@ def worker_for(
 ) -> Worker:
     """Return a worker that brings the source's events into the store."""
     experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
+    gc.set_threshold(COLLECT_AFTER)
     return Worker(
         settings=settings,
         writer=writer_for(opening.store, experiments, Identities(opening.held.hash_key)),
@@ -76,7 +77,6 @@ def writer_for(
     store: Shards, experiments: Sequence[Experiment], identities: Identities, *, cached: int = CACHED
 ) -> Writer:
     """Return what brings batches into the store."""
-    gc.set_threshold(_COLLECT_AFTER)
     if len(store) == 1:
         return DirectWriter(experiments, identities, store.first, cached=cached)
     return ShardedWriter(experiments, identities, store, cached=cached)

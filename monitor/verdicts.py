@@ -102,8 +102,7 @@ class Judgement:
                 for treatment, metrics in self.comparisons.items()
             },
             "sample_ratio": {
-                **msgspec.to_builtins(self.sample_ratio),
-                "alarm": self.sample_ratio.alarm,
+                **self.sample_ratio.to_json(),
                 "days_left_out": [_date(day) for day in self.days_left_out],
             },
             "guardrails": {name: msgspec.to_builtins(each.guardrails) for name, each in self.verdicts.items()},

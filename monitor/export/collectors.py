@@ -197,7 +197,7 @@ class ExperimentsCollector(Families):
     def _add(self, families: Mapping[str, Family], experiment: ExperimentSummary) -> None:
         def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
             if value is not None:
-                families[name].rows.append(("", labels, value))
+                families[name].add(labels, value)
 
         for name, variant in experiment.variants.items():
             arm = (experiment.name, name)

@@ -1,7 +1,7 @@
-"""Families as text: byte for byte what `prometheus_client` writes, in an eighth of the time.
+"""Families as text: byte for byte what `prometheus_client` writes, in a fraction of the time.
 
 Names and labels are not looked at again for every sample. So it is for families whose names need no escaping, without
-units, timestamps and exemplars.
+units, timestamps and exemplars, of the kinds that `Family` names.
 
 References: Prometheus, "Exposition formats" (text, version 0.0.4). OpenMetrics 1.0.0.
 """

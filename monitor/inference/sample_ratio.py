@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from monitor.inference.checks import level, positive
 from monitor.inference.sequences import anytime_p, root
@@ -52,6 +53,12 @@ class ArmShare:
             return 0.0, 1.0
         return share_sequence(self.students, self.others, self.intended, self.alpha)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what `status --json` says of it."""
+        lower, upper = self.bounds()
+        shares = {"intended": self.intended, "observed": self.observed, "lower": lower, "upper": upper}
+        return {"variant": self.variant, "students": self.students, **shares}
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseRatio:
@@ -87,6 +94,22 @@ class SampleRatio:
     def alarm(self) -> bool:
         """Whether the split is not the intended one, in whichever way."""
         return self.mismatch or bool(self.empty or self.stray)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `status --json` says of it."""
+        return {
+            "alpha": self.alpha,
+            "log_e": self.log_e,
+            "p": self.p,
+            "mismatch": self.mismatch,
+            "empty": list(self.empty),
+            "stray": list(self.stray),
+            "phases": [
+                {"log_e": each.log_e, "students": each.students, "arms": [arm.to_json() for arm in each.arms]}
+                for each in self.phases
+            ],
+            "alarm": self.alarm,
+        }
 
 
 def log_bayes_factor(counts: Sequence[int], shares: Sequence[float], prior: Sequence[float]) -> float:

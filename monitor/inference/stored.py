@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import count
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -26,7 +25,7 @@ class Cohorts:
     """Records over a variant's students by UTC day of first exposure, as rows of a table: many add up in one call."""
 
     def __init__(self, records: Mapping[int, Ints], width: int) -> None:
-        self._places = dict(zip(records, count()))
+        self._places = {day: place for place, day in enumerate(records)}
         self._table = np.array(list(records.values()), dtype=np.int64).reshape(len(records), width)
 
     def days(self, last: int) -> set[int]:

@@ -66,8 +66,7 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON; `evidence_from` reads its `evidence` back."""
-        built: dict[str, Any] = msgspec.to_builtins(self)
-        return built
+        return {**msgspec.to_builtins(self), "sample_ratio": self.sample_ratio.to_json()}
 
 
 def evidence_from(printed: object) -> Evidence:

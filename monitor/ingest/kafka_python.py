@@ -111,6 +111,7 @@ class KafkaPythonMember:
                 # An answer that was on its way since before the subscription has counted as the one asked for.
                 cluster.request_update()
             time.sleep(_LEARN_S / _LEARN_TIMES)
+        log.info("joining the group without having heard of the partitions topics=%s", ",".join(topics))
 
     def joined(self) -> bool:
         """See `Member`."""

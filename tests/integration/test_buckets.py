@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.aggregates import Moments
 from monitor.events import Feedback, Response
-from monitor.store import Advance, Position, Reader, buckets
+from monitor.series import together
+from monitor.store import Advance, Position, Reader
 from tests.integration.test_exactness import _SLOW, Bench, by_kind
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.oracle import decayed_mean, judge
@@ -83,14 +85,15 @@ def test_readings_at_once_do_not_change_what_another_has_found(
     bench.feed([[_response(number, START + number * HOUR // 8) for number in range(8)]])
     late, early = START + HOUR, START + HOUR // 2
     found = bench.reader.summary(late)
-    add_up = buckets.together
+    place = "monitor.store.buckets.together"
 
-    def interrupted(*windows: Any) -> Any:
-        monkeypatch.setattr(buckets, "together", add_up)
+    def interrupted(*windows: Any) -> Moments:
+        monkeypatch.setattr(place, together)
         bench.reader.summary(early)
-        return add_up(*windows)
+        return together(*windows)
 
-    monkeypatch.setattr(buckets, "together", interrupted)
+    monkeypatch.setattr(place, interrupted)
+    assert bench.reader.summary(late) == found
     assert bench.reader.summary(late) == found
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
-from prometheus_client.core import Metric
+from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
@@ -83,6 +84,22 @@ def test_every_byte_is_what_the_library_writes(collector: Families, accept: str)
     """Whatever a request accepts."""
     encode, kind = choose_encoder(accept)
     assert exposed(collector, accept) == (kind, encode(collector))
+
+
+def test_histograms_and_information_are_those_of_the_library() -> None:
+    """What a histogram's and an info's samples are called, in which order, and what their labels are."""
+    found = {each.name: each for each in ExperimentsCollector(_everything, 1).collect()}
+    experiment = _everything().experiments["ranker"]
+    traffic = experiment.variants["control"].traffic
+    assert traffic is not None
+    buckets = [("+Inf" if at == math.inf else repr(at), float(n)) for at, n in traffic.everything.cumulative()]
+    latency = HistogramMetricFamily("abmonitor_response_latency_seconds", "", labels=["experiment", "variant"])
+    latency.add_metric(["ranker-v2", "control"], buckets, sum_value=traffic.everything.latency_ms / 1000)
+    assert found[latency.name].samples[: len(latency.samples)] == latency.samples
+    info = InfoMetricFamily("abmonitor_experiment", "", labels=["experiment"])
+    info.add_metric(["ranker-v2"], {"control": experiment.control, "primary": experiment.primary})
+    assert info.samples[0] in found[info.name].samples
+    assert (found[latency.name].type, found[info.name].type) == ("histogram", "info")
 
 
 def test_can_be_read_back() -> None:

@@ -240,6 +240,19 @@ class TestAllocations:
         day = datetime.fromtimestamp(after(5) / 1000, UTC).date().isoformat()
         assert judgement.to_json()["sample_ratio"]["days_left_out"] == [day]
 
+    def test_json_says_what_share_each_variant_has(self) -> None:
+        """Of each phase: how many students, which share of them, and between which bounds the true one is."""
+        judgement = judge(SENSITIVE, stored(SENSITIVE, BETTER), after(14))
+        told = judgement.to_json()["sample_ratio"]
+        ratio, (phase,) = judgement.sample_ratio, told["phases"]
+        assert (told["alpha"], told["log_e"], told["alarm"]) == (ratio.alpha, ratio.log_e, ratio.alarm)
+        assert told.keys() > {"p", "mismatch", "empty", "stray", "days_left_out"}
+        assert sum(arm["students"] for arm in phase["arms"]) == phase["students"]
+        for arm in phase["arms"]:
+            assert arm.keys() == {"variant", "students", "intended", "observed", "lower", "upper"}
+            assert arm["observed"] == arm["students"] / phase["students"]
+            assert arm["lower"] < arm["observed"] < arm["upper"]
+
     def test_two_changes_within_a_day_leave_no_phase_between_them(self) -> None:
         """There is no whole day of the first one's shares."""
         changes = tuple(AllocationSettings(after(5) + hour, SHARES) for hour in (1, 2))
