@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -54,7 +55,7 @@ class KafkaSource:
         self._moved_at: dict[str, float] = {}
         self._acknowledged: dict[str, int] = {}
         self._applied: dict[str, int] = {}
-        self._acknowledge_at = self._probe_at = self._look_at = self._polled_at = 0.0
+        self._acknowledge_at = self._probe_at = self._look_at = self._ends_at = self._polled_at = 0.0
         self._shared_at = time.monotonic()
         self._trouble: str | None = None
         self._topics = Topics(settings)
@@ -183,7 +184,13 @@ class KafkaSource:
     def idle(self) -> None:
         """See `Source`."""
         self._member.stay()
-        self._moved_at |= dict.fromkeys(self._moved_at, time.monotonic())
+        now = time.monotonic()
+        self._moved_at |= dict.fromkeys(self._moved_at, now)
+        if now >= self._ends_at:
+            # Nothing is fetched, so nothing else would say what is waiting.
+            self._ends_at = now + _PROBE_EVERY_S
+            with suppress(DependencyUnavailable):
+                self._see_ends()
 
     def ends(self) -> Mapping[str, int | None]:
         """See `Source`: of own partitions the newest high-water marks seen, of others what they were seconds ago."""
@@ -224,10 +231,14 @@ class KafkaSource:
                 log.warning("topic was created anew topic=%s", name)
                 self.rewind()
         self._described = described
-        partitions = [name for topic in described.values() for name in topic.partitions]
+        self._see_ends()
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+
+    def _see_ends(self) -> None:
+        """Learn where all known partitions end."""
+        partitions = [name for topic in self._described.values() for name in topic.partitions]
         if partitions:
             self._ends = self._topics.offsets(partitions, END)
-        self._look_at = time.monotonic() + _LOOK_EVERY_S
 
     def _watch(self) -> None:
         """Join the group anew if a partition has been nobody's, or has more and gave no record, for long."""

@@ -219,6 +219,23 @@ def test_held_partitions_wait_and_come_back_without_loss(settings: KafkaSettings
         assert payloads == [b"%d" % number for number in range(n, 8_000, 2)]
 
 
+def test_what_waits_is_seen_while_nothing_is_read(settings: KafkaSettings) -> None:
+    """The store is away, and events come: their number is the lag that people are called by."""
+    with _source(settings) as source:
+        _started(source)
+        source.poll()
+        source.idle()
+        _fill(settings, 10)
+
+        def seen() -> bool:
+            source.idle()
+            ends = source.ends()
+            return [ends[name] for name in _partitions(settings)] == [5, 5]
+
+        eventually("the ends are known", seen)
+        assert sum(len(each.offsets) for each in _read(source, 10)) == 10
+
+
 def test_the_group_learns_how_far_the_store_is(settings: KafkaSettings) -> None:
     """At the latest when the worker leaves."""
     producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers)
