@@ -1,10 +1,11 @@
 """How long an event takes from its append to the broker to its effect on /metrics/experiments, and a start.
 
 The store holds a million rows. The worker, a process of its own, first reads a backlog: that is the maximal load. Then
-live traffic at half of it goes on, from another process, while probes (responses to an experiment of their own) are
-sent and looked for; then there are only probes, one a second. A probe's time begins with what the broker stamps on it
-(LogAppendTime) and ends when a scrape that counts it has been received. That scrape is asked for as soon as the store
-has the probe, which is looked for every two milliseconds: scraping all the time would measure itself.
+live traffic at half of it goes on, from another process (with librdkafka: kafka-python's producer would take most of
+one of the cores), while probes (responses to an experiment of their own) are sent and looked for; then there are only
+probes, one a second. A probe's time begins with what the broker stamps on it (LogAppendTime) and ends when a scrape
+that counts it has been received. That scrape is asked for as soon as the store has the probe, which is looked for
+every two milliseconds: scraping all the time would measure itself.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from monitor.clock import wall_clock
@@ -46,7 +49,7 @@ _STUDENTS: Final = 200_000
 _PARTITIONS: Final = 4
 _BACKLOG: Final = Scenario(responses=120_000, students=20_000, days=0.5, seed=2026)
 _HALF_LOAD_S: Final = 45
-_AHEAD_S: Final = 12
+_SETTLING_S: Final = 4
 _TRICKLE_S: Final = 40
 _TOPICS: Final = ("chatbot.responses", "student.feedback", "ab-monitor.dead-letter")
 _PATIENCE: Final = 'allowed_lateness = "40d"\nretention = "60d"\n'
@@ -107,13 +110,12 @@ def _applied(store: RedisStore) -> int:
 
 
 def _latencies(prober: _Prober, kafka: KafkaSettings, rate: float) -> Iterator[Figure]:
-    # Event time goes on where the backlog ended.
-    shift_ms = wall_clock() - _BACKLOG.start_ms - round(_BACKLOG.days * 86_400_000)
-    prober.shift_ms = shift_ms
-    begin_ms = wall_clock() + _AHEAD_S * 1000
-    traffic = multiprocessing.get_context("spawn").Process(target=_traffic, args=(kafka, rate, begin_ms, shift_ms))
+    context = multiprocessing.get_context("spawn")
+    said, saying = context.Pipe(duplex=False)
+    traffic = context.Process(target=_traffic, args=(kafka, rate, saying))
     traffic.start()
-    time.sleep(_AHEAD_S + 4)
+    prober.shift_ms = said.recv()
+    time.sleep(_SETTLING_S)
     waits = prober.waits(time.monotonic() + _HALF_LOAD_S, 0.1, 0.25)
     alive = traffic.is_alive()
     traffic.terminate()
@@ -132,21 +134,29 @@ def _percentiles(name: str, waits: list[float], aims: tuple[float | None, float 
         yield Figure(f"{name}, p{share}", float(np.percentile(waits, share)), "ms", most=aim)
 
 
-def _traffic(kafka: KafkaSettings, rate: float, begin_ms: int, shift_ms: int) -> None:
-    """Write live traffic, and some seconds more of it than are needed."""
+def _traffic(kafka: KafkaSettings, rate: float, saying: Connection) -> None:
+    """Write live traffic, and some seconds more of it than are needed; say first how far event time is behind."""
     seconds = _HALF_LOAD_S + 15
     per_response = 1.55
     scenario = replace(
         w1(),
         responses=round(rate * seconds / per_response),
         days=seconds / 86_400,
-        start_ms=begin_ms - shift_ms,
+        # Event time goes on where the backlog ended.
+        start_ms=_BACKLOG.start_ms + round(_BACKLOG.days * 86_400_000),
         feedback_delay_s=2.0,
         seed=7,
     )
-    end_ms = scenario.start_ms + seconds * 1000
-    events = takewhile(lambda event: event.arrival_ms < end_ms, generate(scenario))
-    send_to_kafka(paced(events, clock=lambda: wall_clock() - shift_ms), kafka)
+    events = generate(scenario)
+    first = next(events)
+    shift_ms = wall_clock() - scenario.start_ms
+    saying.send(shift_ms)
+    topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all", "linger.ms": 20})
+    for event in paced(chain([first], events), clock=lambda: wall_clock() - shift_ms):
+        producer.produce(topics[event.kind], event.payload, event.key)
+        producer.poll(0)
+    producer.flush(60)
 
 
 class _Prober:
