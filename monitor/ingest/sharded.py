@@ -31,7 +31,7 @@ from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Responses
 from monitor.ingest.source import Slice
 from monitor.ingest.students import Shown, Students
-from monitor.ingest.writer import Standing, is_at, lost_counts
+from monitor.ingest.writer import Outcome, Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
 from monitor.store.keys import shard_of
 from monitor.store.shards import slowest
@@ -219,14 +219,25 @@ class ShardedWriter:
             for step in advances
         )
 
-    def apply(
+    def begin(
+        self,
+        responses: Sequence[Response],
+        feedback: Sequence[Feedback],
+        late: Mapping[str, int],
+        advances: list[Advance],
+    ) -> Outcome:
+        """See `Writer`: the outcome is known when this returns, since each step waits for the one before."""
+        known = self._apply(responses, feedback, late, advances)
+        return lambda: known
+
+    def _apply(
         self,
         responses: Sequence[Response],
         feedback: Sequence[Feedback],
         late: Mapping[str, int],
         advances: list[Advance],
     ) -> tuple[Status, Outcomes]:
-        """See `Writer`: every shard's responses, then every shard's students."""
+        """Commit every shard's responses, then every shard's students."""
         outcomes: Outcomes = Counter()
         events = self._by_shard(Keyed.of(self._identities, responses, feedback))
         lane = min(step.partition for step in advances).encode()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,7 +16,7 @@ from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.files import FileSource
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import opened, worker_for
-from monitor.store import Commit, Status
+from monitor.store import Commit, Sent, Status
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer
 from tests.support.streams import EXPERIMENT, START
@@ -39,17 +41,20 @@ def test_what_others_swept_while_a_reply_was_lost_is_known(
     with opened(bench.settings, wall_clock) as opening:
         worker = worker_for(bench.settings, opening, source, Telemetry(), topics, wall_clock)
         store = opening.store.first
-        commit = store.commit
+        start = store.start
 
-        def lost(changes: Commit) -> Status:
-            status = commit(changes)
-            if changes.rows:
+        def lost(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+            reply = start(changes)
+
+            def none() -> NoReturn:
+                reply()
                 _, other = bench.worker()
                 other.sweep(str(bench.number), START // HOUR_MS, START + 7 * HOUR_MS)
                 raise StoreUnavailable("the reply was lost")
-            return status
 
-        monkeypatch.setattr(store, "commit", lost)
+            return none if changes.rows else reply
+
+        monkeypatch.setattr(store, "start", lost)
         worker.run()
         assert worker._progress.late_before()[str(bench.number)] >= START + 7 * HOUR_MS
     source.close()
