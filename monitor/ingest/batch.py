@@ -13,6 +13,7 @@ from monitor.identity import Identities
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
 from monitor.ingest.students import Shown
+from monitor.store.keys import shard_of
 from monitor.tally import CELL_BITS, Tally
 from monitor.traffic import Traffic
 
@@ -46,6 +47,19 @@ class Keyed:
         events.names = [identities.response(event.response_id) for event in events.responses]
         events.answered = [identities.response(event.response_id) for event in events.feedback]
         return events
+
+    def by_shard(self, count: int) -> list[Keyed]:
+        """Return the events of each of so many shards."""
+        parts = [Keyed() for _ in range(count)]
+        for at, name in enumerate(self.names):
+            part = parts[shard_of(name, count)]
+            part.names.append(name)
+            part.responses.append(self.responses[at])
+        for at, name in enumerate(self.answered):
+            part = parts[shard_of(name, count)]
+            part.answered.append(name)
+            part.feedback.append(self.feedback[at])
+        return parts
 
 
 @final

@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,10 +31,9 @@ from monitor.ingest.experiment import Experiment
 from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Responses
 from monitor.ingest.source import Slice
-from monitor.ingest.students import Shown, Students
+from monitor.ingest.students import Shown, Students, parcels
 from monitor.ingest.writer import Outcome, Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
-from monitor.store.keys import shard_of
 from monitor.store.shards import slowest
 from monitor.tally import Tally
 
@@ -43,6 +43,16 @@ _unpack = msgspec.msgpack.Decoder(list[tuple[int, bytes, int, int, int, tuple[in
 
 class UnknownExperiment(StoreOwned):
     """Something in the store is about an experiment that is not configured."""
+
+
+class _Arrival(NamedTuple):
+    """An entry of an outbox, for the shard that is to apply it."""
+
+    source: int
+    sent: Sent
+    shown: Sequence[Shown]
+    said: bytes
+    """The same, packed."""
 
 
 class _Shard:
@@ -239,25 +249,27 @@ class ShardedWriter:
     ) -> tuple[Status, Outcomes]:
         """Commit every shard's responses, then every shard's students."""
         outcomes: Outcomes = Counter()
-        events = self._by_shard(Keyed.of(self._identities, responses, feedback))
+        events = Keyed.of(self._identities, responses, feedback).by_shard(len(self._shards))
         lane = min(step.partition for step in advances).encode()
-        arrivals: list[list[tuple[int, Sent, list[Shown]]]] = [[] for _ in self._shards]
+        arrivals: list[list[_Arrival]] = [[] for _ in self._shards]
         for source, (shard, own) in enumerate(zip(self._shards, events, strict=True)):
             if self._done(shard, advances):
                 continue
             commit = Commit(advances=advances)
             batch = shard.responses.apply(own, late, commit)
             write_tallies(commit, shard.store, self._experiments, batch.tallies)
-            parcels = self._parcels(batch.shown)
-            for target, shown in parcels.items():
-                commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), _pack(shown))
+            packed = [
+                (target, shown, _pack(shown)) for target, shown in parcels(batch.shown, len(self._shards)).items()
+            ]
+            for target, _, said in packed:
+                commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), said)
             status, entries = shard.store.commit_sends(commit)
             if status != "applied":
                 return status, outcomes
             shard.advanced(advances)
             outcomes += batch.outcomes()
-            for (target, shown), sent in zip(parcels.items(), entries, strict=True):
-                arrivals[target].append((source, sent, shown))
+            for (target, shown, said), sent in zip(packed, entries, strict=True):
+                arrivals[target].append(_Arrival(source, sent, shown, said))
         for target, arrived in enumerate(arrivals):
             if arrived:
                 status = self._deliver(target, lane, arrived)
@@ -265,32 +277,14 @@ class ShardedWriter:
                     return status, outcomes
         return "applied", outcomes
 
-    def _by_shard(self, events: Keyed) -> list[Keyed]:
-        count = len(self._shards)
-        parts = [Keyed() for _ in range(count)]
-        for name, response in zip(events.names, events.responses, strict=True):
-            part = parts[shard_of(name, count)]
-            part.names.append(name)
-            part.responses.append(response)
-        for name, reaction in zip(events.answered, events.feedback, strict=True):
-            part = parts[shard_of(name, count)]
-            part.answered.append(name)
-            part.feedback.append(reaction)
-        return parts
-
-    def _parcels(self, shown: Sequence[Shown]) -> dict[int, list[Shown]]:
-        parcels: dict[int, list[Shown]] = {}
-        for each in shown:
-            parcels.setdefault(shard_of(each[1], len(self._shards)), []).append(each)
-        return parcels
-
-    def _deliver(self, target: int, lane: bytes, arrived: Sequence[tuple[int, Sent, Sequence[Shown]]]) -> Status:
+    def _deliver(self, target: int, lane: bytes, arrived: Sequence[_Arrival]) -> Status:
         """Apply entries, at most one of each shard, to the students they are for."""
         shard = self._shards[target]
         receipts: list[bytes] = []
-        for source, sent, shown in arrived:
-            receipts += (shard.store.keys.journal(source, lane), applied_field(source, lane), *sent, _pack(shown))
-        return self._commit_students(shard, [each for _, _, shown in arrived for each in shown], receipts)
+        for each in arrived:
+            journal, field = shard.store.keys.journal(each.source, lane), applied_field(each.source, lane)
+            receipts += (journal, field, *each.sent, each.said)
+        return self._commit_students(shard, [one for each in arrived for one in each.shown], receipts)
 
     def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Sequence[Shown]) -> None:
         """Undo an entry; that students were shown something stays: the events will say so again."""
@@ -353,7 +347,7 @@ class ShardedWriter:
         known = [outbox[0][0].before if outbox else last, *(sent.entry for sent, _ in outbox)]
         if applied in known:
             for sent, said in outbox[known.index(applied) :]:
-                if self._deliver(target, lane, [(source, sent, _unpack(said))]) != "applied":
+                if self._deliver(target, lane, [_Arrival(source, sent, _unpack(said), said)]) != "applied":
                     return
             return
         journal = self._shards[target].store.journal(source, lane)
