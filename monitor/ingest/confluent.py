@@ -183,7 +183,9 @@ class ConfluentMember:
         """Have exactly the placed partitions read, each from its position on."""
         self._resting = False
         self._consumer.assign(self._at(self._reached))
+        # What was paused stays so when it is assigned again.
         self._consumer.pause(self._at(self._held & self._reached.keys()))
+        self._consumer.resume(self._at(self._reached.keys() - self._held))
 
     def _at(self, names: Iterable[str]) -> list[TopicPartition]:
         return [self._place(name, self._reached[name]) for name in names]

@@ -219,6 +219,35 @@ def test_held_partitions_wait_and_come_back_without_loss(settings: KafkaSettings
         assert payloads == [b"%d" % number for number in range(n, 8_000, 2)]
 
 
+def test_what_was_held_is_read_when_it_was_placed_again(settings: KafkaSettings) -> None:
+    """Nobody holds it any more since the source went back."""
+    _fill(settings, 200)
+    with _source(settings) as source:
+        positions = _started(source)
+        assert len(_read(source, 200)) > 0
+        source.hold(_partitions(settings))
+        source.rewind()
+        source.hold([])
+        source.place(positions)
+        assert sum(len(each.offsets) for each in _read(source, 200)) == 200
+
+
+def test_what_has_arrived_is_read_without_waiting(settings: KafkaSettings) -> None:
+    """While the store is at work on the batch before, a worker takes what there is."""
+    _fill(settings, 200)
+    with _source(settings) as source:
+        _started(source)
+        left = 200
+
+        def all_read() -> bool:
+            nonlocal left
+            left -= sum(len(each.offsets) for each in source.poll(wait=False))
+            return left == 0
+
+        eventually("all are read", all_read, every_s=0.01)
+        assert source.poll(wait=False) == []
+
+
 def test_what_waits_is_seen_while_nothing_is_read(settings: KafkaSettings) -> None:
     """The store is away, and events come: their number is the lag that people are called by."""
     with _source(settings) as source:

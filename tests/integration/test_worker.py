@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,14 +13,100 @@ import pytest
 from monitor.clock import wall_clock
 from monitor.errors import StoreUnavailable
 from monitor.events import instant_ms
+from monitor.ingest import files
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.files import FileSource
+from monitor.ingest.source import Slice
 from monitor.ingest.telemetry import Telemetry
-from monitor.service import opened, worker_for
-from monitor.store import Commit, Sent, Status
+from monitor.ingest.worker import Worker
+from monitor.service import Opening, opened, worker_for
+from monitor.store import Commit, RedisStore, Sent, Status
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer
 from tests.support.streams import EXPERIMENT, START
+
+
+class _Trouble:
+    """A store whose replies are lost now and then, before or after it has applied what it was sent."""
+
+    def __init__(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begin = store.start
+        self._sent = 0
+        monkeypatch.setattr(store, "start", self.start)
+
+    def start(self, changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+        if not changes.rows:
+            return self._begin(changes)
+        self._sent += 1
+        turn = self._sent % 4
+        if turn == 1:
+            raise StoreUnavailable("nothing can be sent")
+        reply = self._begin(changes) if turn != 2 else self._lost
+        return reply if turn == 0 else lambda: self._lost(reply)
+
+    @staticmethod
+    def _lost(reply: Callable[[], object] | None = None) -> NoReturn:
+        if reply is not None:
+            reply()
+        raise StoreUnavailable("the reply was lost")
+
+
+@contextmanager
+def _reading(
+    path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch, responses: int = 40
+) -> Iterator[tuple[Worker, FileSource, Opening]]:
+    """Yield a worker that is to read so many responses, three at a time."""
+    monkeypatch.setattr(files, "_BATCH_LINES", 3)
+    monkeypatch.setattr(files, "_IDLE_S", 0.0)
+    response = {"experiment": EXPERIMENT.name, "variant": "control", "items": [{"item_id": "v", "position": 1}]}
+    lines = [
+        {**response, "response_id": f"r-{n}", "timestamp": START + n, "user_id": f"s-{n % 5}"} for n in range(responses)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    source = FileSource([str(path)], instant_ms, report=print)
+    with opened(bench.settings, wall_clock) as opening:
+        topics = {"response": "file", "feedback": "file"}
+        yield worker_for(bench.settings, opening, source, Telemetry(), topics, wall_clock), source, opening
+    source.close()
+
+
+def test_nothing_is_lost_or_doubled_while_replies_get_lost(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batch has been read by then, and is applied after the one that was in doubt."""
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch) as (worker, _, opening):
+        _Trouble(opening.store.first, monkeypatch)
+        worker.run()
+        (summary,) = opening.reader.summary().experiments.values()
+    assert summary.variants["control"].responses == 40
+    assert worker.events == 40
+
+
+def test_the_next_batch_is_read_while_the_store_is_at_work(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, without waiting, between what is sent and its outcome."""
+    said: list[str] = []
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
+        store = opening.store.first
+        poll, start = source.poll, store.start
+
+        def polled(*, wait: bool = True) -> Sequence[Slice]:
+            said.append("wait" if wait else "read")
+            return poll(wait=wait)
+
+        def started(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+            reply = start(changes)
+            if not changes.rows:
+                return reply
+            said.append("sent")
+            return lambda: (said.append("known"), reply())[1]  # type: ignore[func-returns-value]
+
+        monkeypatch.setattr(source, "poll", polled)
+        monkeypatch.setattr(store, "start", started)
+        worker.run()
+    batch = ["sent", "read", "known"]
+    assert "".join(said).endswith("".join(["wait", *batch * 3]))
 
 
 def test_what_others_swept_while_a_reply_was_lost_is_known(
