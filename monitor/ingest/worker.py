@@ -1,10 +1,10 @@
 """The loop: poll, decode, apply, commit, until told to stop.
 
-While the store is at work on a batch, what has arrived of the next one is decoded; it is applied once the outcome is
-known. A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand and
-stays in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every belief
-is dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody else by
-now.
+While one shard is at work on a large batch, what has arrived of the next one is decoded; it is applied once the outcome
+is known. A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand
+and stays in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every
+belief is dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody
+else by now.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import NoReturn, TypeVar
 
 from monitor.clock import Clock
 from monitor.config import Settings
-from monitor.errors import DependencyUnavailable, HistoryLost, StoreUnavailable
+from monitor.errors import AbMonitorError, DependencyUnavailable, HistoryLost, StoreUnavailable
 from monitor.events import Decoder
 from monitor.ingest.catching_up import CatchingUp
-from monitor.ingest.decoding import Decoded, counted, decode
+from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.engine import Outcomes
 from monitor.ingest.history import Historian
 from monitor.ingest.progress import Progress
@@ -31,7 +31,7 @@ from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.writer import Outcome, Writer
-from monitor.store import Advance, Position, State
+from monitor.store import Advance, State
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -115,7 +115,7 @@ class Worker:
                 if self._source.unplaced():
                     self._finish()
                     self._place()
-                slices = self._insist(partial(self._source.poll, wait=self._sent is None))
+                slices = self._insist(self._poll)
                 decoded = decode(slices, self._decoder, self._clock())
                 if not self._finish():
                     continue
@@ -128,6 +128,15 @@ class Worker:
             self._finish()
         except Stopped:
             log.info("stopped while waiting")
+
+    def _poll(self) -> Sequence[Slice]:
+        """Return the next records; while a batch is at the store, those that are there already."""
+        try:
+            return self._source.poll(wait=self._sent is None)
+        except AbMonitorError:
+            # It may last: what was read before is brought to its end first.
+            self._finish()
+            raise
 
     def _place(self) -> None:
         """Start newly assigned partitions where the store says, once it says so for all."""
@@ -187,15 +196,20 @@ class Worker:
             log.info("partitions far ahead in event time are held back count=%d", len(ahead))
 
     def _begin(self, slices: Sequence[Slice], decoded: Decoded) -> None:
-        """Bring a batch into the store; only its last part, which is all of it as a rule, is not waited for."""
+        """Send a batch to the store; what becomes of it is only left for later if it is worth reading ahead meanwhile.
+
+        A part that follows another, and a batch that the next records would have to wait for, are not.
+        """
         parts = self._writer.parts(slices)
         for part in parts:
             if not self._finish():
                 return
             known = decoded if len(parts) == 1 else decode(part, self._decoder, self._clock())
-            advances = self._advances(part, known)
+            advances = self._progress.steps(part, known, self._settings.limits)
             self._keep_refused(known)
             self._send(part, known, advances)
+        if 2 * sum(len(each.payloads) for each in slices) < self._settings.kafka.max_poll_records:
+            self._finish()
 
     def _send(self, slices: Sequence[Slice], decoded: Decoded, advances: list[Advance]) -> None:
         """Have the writer begin with a batch; if the store is away, that is the outcome."""
@@ -254,21 +268,6 @@ class Worker:
             topic = each.partition.rpartition(":")[0]
             self._telemetry.rejected.labels(topic, each.reason).inc()
             self._telemetry.events.labels(topic, "rejected").inc()
-
-    def _advances(self, slices: Sequence[Slice], decoded: Decoded) -> list[Advance]:
-        """Return the partitions' steps; raises `InputRefused` when too much was refused."""
-        advances = []
-        for each in slices:
-            before = self._progress.position(each.partition)
-            refused = [record for record in decoded.refused if record.partition == each.partition]
-            position = Position(
-                each.next_offset,
-                max(decoded.newest_ms.get(each.partition, 0), before.newest_ms),
-                counted(before.refusals, each, refused, self._settings.limits),
-                before.origin,
-            )
-            advances.append(Advance(each.partition, each.begin, position))
-        return advances
 
     def _applied(self, batch: _Sent, outcomes: Outcomes) -> None:
         self._sent = None

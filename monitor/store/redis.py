@@ -1,6 +1,6 @@
 """The store on Redis ≥ 6.2 or Valkey ≥ 7.2: one script per batch, positions and effects in one write.
 
-`RedisStore.commit` is the only place that changes an aggregate:
+`RedisStore.start` is the only place that changes an aggregate:
 
 1. the script compares the live generation, the server's run, the number of sweeps and the offset of each partition of
    the batch with what the worker expects;
@@ -120,7 +120,7 @@ class RedisStore:
             self.client.hset(self.keys.meta, "run", self._run)
 
     def _run_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any] = ()) -> Any:
-        command = (_EVAL, script.sha, len(keys), *keys, *arguments)
+        command = _command(script, keys, arguments)
         return self._loaded(script, command, lambda: self.on_own_node(self.client.execute_command, *command))
 
     def _loaded(self, script: Any, command: Sequence[Any], reply: Callable[[], Any]) -> Any:
@@ -139,8 +139,9 @@ class RedisStore:
         if hasattr(self.client, "get_nodes"):
             said = self._run_script(script, keys, arguments)
             return lambda: said
-        command = (_EVAL, script.sha, len(keys), *keys, *arguments)
+        command = _command(script, keys, arguments)
         pool = self.client.connection_pool
+        # Given back with its reply unread, it would answer somebody else's command with it.
         connection = pool.get_connection()
         try:
             connection.send_command(*command)
@@ -327,6 +328,10 @@ class RedisStore:
                 self.client.unlink(*batch)
             if gone:
                 self.client.hdel(index, *gone)
+
+
+def _command(script: Any, keys: Sequence[bytes], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    return _EVAL, script.sha, len(keys), *keys, *arguments
 
 
 def live_number(stored: bytes | None) -> int:

@@ -114,6 +114,7 @@ def _latencies(prober: _Prober, kafka: KafkaSettings, rate: float) -> Iterator[F
     said, saying = context.Pipe(duplex=False)
     traffic = context.Process(target=_traffic, args=(kafka, rate, saying))
     traffic.start()
+    saying.close()
     prober.shift_ms = said.recv()
     time.sleep(_SETTLING_S)
     waits = prober.waits(time.monotonic() + _HALF_LOAD_S, 0.1, 0.25)
@@ -152,7 +153,14 @@ def _traffic(kafka: KafkaSettings, rate: float, saying: Connection) -> None:
     shift_ms = wall_clock() - scenario.start_ms
     saying.send(shift_ms)
     topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all", "linger.ms": 20})
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "acks": "all",
+            "linger.ms": 20,
+            "partitioner": "murmur2_random",
+        }
+    )
     for event in paced(chain([first], events), clock=lambda: wall_clock() - shift_ms):
         producer.produce(topics[event.kind], event.payload, event.key)
         producer.poll(0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from monitor.clock import wall_clock
-from monitor.errors import StoreUnavailable
+from monitor.errors import DependencyUnavailable, StoreUnavailable
 from monitor.events import instant_ms
 from monitor.ingest import files
 from monitor.ingest.experiment import HOUR_MS
@@ -51,9 +52,28 @@ class _Trouble:
         raise StoreUnavailable("the reply was lost")
 
 
+def _recorded(said: list[str], source: FileSource, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note what is read and sent, and when the outcome is known."""
+    poll, start = source.poll, store.start
+
+    def polled(*, wait: bool = True) -> Sequence[Slice]:
+        said.append("wait" if wait else "read")
+        return poll(wait=wait)
+
+    def started(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+        reply = start(changes)
+        if not changes.rows:
+            return reply
+        said.append("sent")
+        return lambda: (said.append("known"), reply())[1]  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(source, "poll", polled)
+    monkeypatch.setattr(store, "start", started)
+
+
 @contextmanager
 def _reading(
-    path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch, responses: int = 40
+    path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch, responses: int = 40, most: int = 3
 ) -> Iterator[tuple[Worker, FileSource, Opening]]:
     """Yield a worker that is to read so many responses, three at a time."""
     monkeypatch.setattr(files, "_BATCH_LINES", 3)
@@ -66,7 +86,8 @@ def _reading(
     source = FileSource([str(path)], instant_ms, report=print)
     with opened(bench.settings, wall_clock) as opening:
         topics = {"response": "file", "feedback": "file"}
-        yield worker_for(bench.settings, opening, source, Telemetry(), topics, wall_clock), source, opening
+        settings = replace(bench.settings, kafka=replace(bench.settings.kafka, max_poll_records=most))
+        yield worker_for(settings, opening, source, Telemetry(), topics, wall_clock), source, opening
     source.close()
 
 
@@ -88,25 +109,67 @@ def test_the_next_batch_is_read_while_the_store_is_at_work(
     """Once, without waiting, between what is sent and its outcome."""
     said: list[str] = []
     with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
-        store = opening.store.first
-        poll, start = source.poll, store.start
-
-        def polled(*, wait: bool = True) -> Sequence[Slice]:
-            said.append("wait" if wait else "read")
-            return poll(wait=wait)
-
-        def started(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-            reply = start(changes)
-            if not changes.rows:
-                return reply
-            said.append("sent")
-            return lambda: (said.append("known"), reply())[1]  # type: ignore[func-returns-value]
-
-        monkeypatch.setattr(source, "poll", polled)
-        monkeypatch.setattr(store, "start", started)
+        _recorded(said, source, opening.store.first, monkeypatch)
         worker.run()
     batch = ["sent", "read", "known"]
-    assert "".join(said).endswith("".join(["wait", *batch * 3]))
+    assert said[-10:] == ["wait", *batch * 3]
+
+
+def test_small_batches_are_finished_first(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What arrives while the store is at work is in the very next batch."""
+    said: list[str] = []
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9, 7) as (worker, source, opening):
+        _recorded(said, source, opening.store.first, monkeypatch)
+        worker.run()
+    assert said[-10:] == [*["wait", "sent", "known"] * 3, "wait"]
+
+
+def test_a_batch_is_finished_before_an_outage_is_waited_for(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source fails while the store is at work: all that was read before is known when that is said."""
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch) as (worker, source, opening):
+        poll = source.poll
+        known: list[int] = []
+
+        def polled(*, wait: bool = True) -> Sequence[Slice]:
+            if not wait and len(known) < 3:
+                raise DependencyUnavailable("Kafka refuses something")
+            return poll(wait=wait)
+
+        monkeypatch.setattr(source, "poll", polled)
+        monkeypatch.setattr(source, "idle", lambda: known.append(worker.events))
+        worker.run()
+        (summary,) = opening.reader.summary().experiments.values()
+    assert known == [3, 6, 9]
+    assert summary.variants["control"].responses == worker.events == 40
+
+
+def test_what_was_read_ahead_is_read_again_when_positions_have_moved(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker has applied the batch that was in doubt, and more."""
+    bench = Bench(redis_server)
+    path = tmp_path / "events.jsonl"
+    with _reading(path, bench, monkeypatch) as (worker, _, opening):
+        store = opening.store.first
+        start = store.start
+
+        def overtaken(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+            if changes.rows:
+                monkeypatch.setattr(store, "start", start)
+                with _reading(path, bench, monkeypatch) as (other, _, _):
+                    other.run()
+                    assert other.events == 40
+            return start(changes)
+
+        monkeypatch.setattr(store, "start", overtaken)
+        worker.run()
+        (summary,) = opening.reader.summary().experiments.values()
+    assert summary.variants["control"].responses == 40
+    assert worker.events == 0
 
 
 def test_what_others_swept_while_a_reply_was_lost_is_known(
