@@ -1,6 +1,6 @@
 """The loop: poll, decode, apply, commit, until told to stop.
 
-While one shard is at work on a large batch, what has arrived of the next one is decoded; it is applied once the outcome
+While one shard is at work on a batch, what has arrived of the next one is decoded; it is applied once the outcome
 is known. A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand
 and stays in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every
 belief is dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody
@@ -38,6 +38,8 @@ Result = TypeVar("Result")
 _HOUSEKEEPING_S = 1.0
 _OTHERS_S = 10.0
 _HELD_SAID_S = 60.0
+_WORTH = 16
+"""Ahead of less than such a part of a full batch nothing is read: what arrives meanwhile is in the very next one."""
 
 
 class Stopped(Exception):
@@ -198,7 +200,7 @@ class Worker:
     def _begin(self, slices: Sequence[Slice], decoded: Decoded) -> None:
         """Send a batch to the store; what becomes of it is only left for later if it is worth reading ahead meanwhile.
 
-        A part that follows another, and a batch that the next records would have to wait for, are not.
+        A part that others follow is not, nor is a small batch.
         """
         parts = self._writer.parts(slices)
         for part in parts:
@@ -208,7 +210,7 @@ class Worker:
             advances = self._progress.steps(part, known, self._settings.limits)
             self._keep_refused(known)
             self._send(part, known, advances)
-        if 2 * sum(len(each.payloads) for each in slices) < self._settings.kafka.max_poll_records:
+        if sum(len(each.payloads) for each in slices) < self._settings.kafka.max_poll_records // _WORTH:
             self._finish()
 
     def _send(self, slices: Sequence[Slice], decoded: Decoded, advances: list[Advance]) -> None:

@@ -120,7 +120,7 @@ def test_small_batches_are_finished_first(
 ) -> None:
     """What arrives while the store is at work is in the very next batch."""
     said: list[str] = []
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9, 7) as (worker, source, opening):
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9, 64) as (worker, source, opening):
         _recorded(said, source, opening.store.first, monkeypatch)
         worker.run()
     assert said[-10:] == [*["wait", "sent", "known"] * 3, "wait"]
