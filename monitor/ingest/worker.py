@@ -50,7 +50,7 @@ class Stopped(Exception):
 class _Sent:
     """A batch that the writer has begun with."""
 
-    slices: Sequence[Slice]
+    records: int
     decoded: Decoded
     advances: list[Advance]
     outcome: Outcome
@@ -209,11 +209,11 @@ class Worker:
             known = decoded if len(parts) == 1 else decode(part, self._decoder, self._clock())
             advances = self._progress.steps(part, known, self._settings.limits)
             self._keep_refused(known)
-            self._send(part, known, advances)
-        if sum(len(each.payloads) for each in slices) < self._settings.kafka.max_poll_records // _WORTH:
+            self._send(sum(len(each.payloads) for each in part), known, advances)
+        if self._sent is not None and self._sent.records < self._settings.kafka.max_poll_records // _WORTH:
             self._finish()
 
-    def _send(self, slices: Sequence[Slice], decoded: Decoded, advances: list[Advance]) -> None:
+    def _send(self, records: int, decoded: Decoded, advances: list[Advance]) -> None:
         """Have the writer begin with a batch; if the store is away, that is the outcome."""
         started = time.perf_counter()
         try:
@@ -221,7 +221,7 @@ class Worker:
             outcome = self._writer.begin(decoded.responses, decoded.feedback, late, advances)
         except StoreUnavailable as error:
             outcome = partial(_away, error)
-        self._sent = _Sent(slices, decoded, advances, outcome, time.perf_counter() - started)
+        self._sent = _Sent(records, decoded, advances, outcome, time.perf_counter() - started)
 
     def _finish(self) -> bool:
         """Wait until the batch that was sent, if any, is known to be applied; False if the source has to go back.
@@ -257,7 +257,7 @@ class Worker:
                 self._source.rewind()
                 return False
             else:
-                self._send(batch.slices, batch.decoded, batch.advances)
+                self._send(batch.records, batch.decoded, batch.advances)
         return True
 
     def _keep_refused(self, decoded: Decoded) -> None:
@@ -281,9 +281,8 @@ class Worker:
             self._telemetry.events.labels(self._topics[kind], outcome).inc(count)
         self._progress.advanced(batch.advances)
         self._progress.see_ends(self._source.ends())
-        records = sum(len(each.payloads) for each in batch.slices)
-        self.events += records
-        self._telemetry.batch_events.observe(records)
+        self.events += batch.records
+        self._telemetry.batch_events.observe(batch.records)
         now_ms = self._clock()
         for newest_ms in batch.decoded.newest_ms.values():
             self._telemetry.event_delay_seconds.observe(max(now_ms - newest_ms, 0) / 1000)

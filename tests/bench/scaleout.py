@@ -110,6 +110,7 @@ def _run(
                 "bootstrap.servers": broker.bootstrap,
                 "transactional.id": f"bench-{run}",
                 "linger.ms": 20,
+                "log_level": 0,
                 "partitioner": "murmur2_random",
                 "queue.buffering.max.messages": 2 * len(events),
             }
