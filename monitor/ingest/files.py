@@ -168,9 +168,8 @@ class FileSource:
             file.begin_again()
         self._unplaced = True
 
-    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
+    def poll(self) -> Sequence[Slice]:
         """See `Source`: the next lines in the order of their event times; blank ones are passed over."""
-        del wait
         lines: dict[str, tuple[int, list[int], list[bytes | None]]] = {}
         reached: dict[str, int] = {}
         for _ in range(_BATCH_LINES):

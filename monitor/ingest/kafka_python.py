@@ -153,11 +153,11 @@ class KafkaPythonMember:
             self._consumer.resume(*((self._held - held) & assigned - self._rebalances.unplaced))
         self._held = held
 
-    def poll(self, *, wait: bool) -> Sequence[Fetched]:
+    def poll(self) -> Sequence[Fetched]:
         """See `Member`."""
         self._make_way()
         try:
-            polled = self._consumer.poll(timeout_ms=POLL_MS if wait else 0)
+            polled = self._consumer.poll(timeout_ms=POLL_MS)
         except (NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError) as error:
             # Just assigned, or no longer there.
             raise Displaced(str(error)) from error

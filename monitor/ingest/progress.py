@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
-from monitor.config import LimitSettings
-from monitor.ingest.decoding import Decoded, counted
 from monitor.ingest.experiment import PENDING_CLASS
-from monitor.ingest.source import Slice
 from monitor.store import Advance, Position, State
 
 _UNREAD = Position(0)
@@ -37,21 +34,6 @@ class Progress:
     def position(self, partition: str) -> Position:
         """Return how far the partition was applied."""
         return self._positions[partition]
-
-    def steps(self, slices: Sequence[Slice], decoded: Decoded, limits: LimitSettings) -> list[Advance]:
-        """Return where the slices take their partitions; raises `InputRefused` when too much was refused."""
-        advances = []
-        for each in slices:
-            before = self.position(each.partition)
-            refused = [record for record in decoded.refused if record.partition == each.partition]
-            position = Position(
-                each.next_offset,
-                max(decoded.newest_ms.get(each.partition, 0), before.newest_ms),
-                counted(before.refusals, each, refused, limits),
-                before.origin,
-            )
-            advances.append(Advance(each.partition, each.begin, position))
-        return advances
 
     def advanced(self, steps: list[Advance]) -> None:
         """Note what a commit has applied."""

@@ -1,10 +1,8 @@
 """The loop: poll, decode, apply, commit, until told to stop.
 
-While one shard is at work on a batch, what has arrived of the next one is decoded; it is applied once the outcome
-is known. A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand
-and stays in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every
-belief is dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody
-else by now.
+A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand and stays
+in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every belief is
+dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody else by now.
 """
 
 from __future__ import annotations
@@ -14,48 +12,32 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from monitor.clock import Clock
 from monitor.config import Settings
-from monitor.errors import AbMonitorError, DependencyUnavailable, HistoryLost, StoreUnavailable
+from monitor.errors import DependencyUnavailable, HistoryLost, StoreUnavailable
 from monitor.events import Decoder
 from monitor.ingest.catching_up import CatchingUp
-from monitor.ingest.decoding import Decoded, decode
-from monitor.ingest.engine import Outcomes
+from monitor.ingest.decoding import Decoded, counted, decode
 from monitor.ingest.history import Historian
 from monitor.ingest.progress import Progress
 from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
-from monitor.ingest.writer import Outcome, Writer
-from monitor.store import Advance, State
+from monitor.ingest.writer import Writer
+from monitor.store import Advance, Position, State
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _HOUSEKEEPING_S = 1.0
 _OTHERS_S = 10.0
 _HELD_SAID_S = 60.0
-_WORTH = 16
-"""Ahead of less than such a part of a full batch nothing is read: what arrives meanwhile is in the very next one."""
 
 
 class Stopped(Exception):
     """The worker was told to stop while it waited."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A batch that the writer has begun with."""
-
-    records: int
-    decoded: Decoded
-    advances: list[Advance]
-    outcome: Outcome
-    seconds: float
-    """That it took to begin."""
 
 
 class Worker:
@@ -93,7 +75,6 @@ class Worker:
         self._trouble: str | None = None
         self._restarts = 0
         self._placed = self._refused = self._holding = False
-        self._sent: _Sent | None = None
         self.waiting: int | None = None
         """Events between the positions and the ends of all partitions, as last seen."""
         self.events = 0
@@ -115,30 +96,17 @@ class Worker:
         try:
             while not self._stop.is_set():
                 if self._source.unplaced():
-                    self._finish()
                     self._place()
-                slices = self._insist(self._poll)
-                decoded = decode(slices, self._decoder, self._clock())
-                if not self._finish():
-                    continue
+                slices = self._insist(self._source.poll)
                 if slices:
-                    self._begin(slices, decoded)
+                    if all(self._process(part) for part in self._writer.parts(slices)):
+                        self._align()
                 elif self._source.finished():
                     self._housekeep(force=True)
                     return
                 self._housekeep()
-            self._finish()
         except Stopped:
             log.info("stopped while waiting")
-
-    def _poll(self) -> Sequence[Slice]:
-        """Return the next records; while a batch is at the store, those that are there already."""
-        try:
-            return self._source.poll(wait=self._sent is None)
-        except AbMonitorError:
-            # It may last: what was read before is brought to its end first.
-            self._finish()
-            raise
 
     def _place(self) -> None:
         """Start newly assigned partitions where the store says, once it says so for all."""
@@ -197,67 +165,46 @@ class Worker:
             self._held_said_at = now
             log.info("partitions far ahead in event time are held back count=%d", len(ahead))
 
-    def _begin(self, slices: Sequence[Slice], decoded: Decoded) -> None:
-        """Send a batch to the store; what becomes of it is only left for later if it is worth reading ahead meanwhile.
+    def _process(self, slices: Sequence[Slice]) -> bool:
+        """Bring one batch into the store; False if the source has to go back.
 
-        A part that others follow is not, nor is a small batch.
+        1. decode; 2. make refused records safe; 3. apply to rows; 4. commit. Unless that is known to have worked, read
+        the store's state again: the batch may have been applied although the reply was lost; or it has to be applied
+        once more; or the positions have moved, and everything is read again from there.
         """
-        parts = self._writer.parts(slices)
-        for part in parts:
-            if not self._finish():
-                return
-            known = decoded if len(parts) == 1 else decode(part, self._decoder, self._clock())
-            advances = self._progress.steps(part, known, self._settings.limits)
-            self._keep_refused(known)
-            self._send(sum(len(each.payloads) for each in part), known, advances)
-        if self._sent is not None and self._sent.records < self._settings.kafka.max_poll_records // _WORTH:
-            self._finish()
-
-    def _send(self, records: int, decoded: Decoded, advances: list[Advance]) -> None:
-        """Have the writer begin with a batch; if the store is away, that is the outcome."""
-        started = time.perf_counter()
-        try:
-            late = self._progress.late_before()
-            outcome = self._writer.begin(decoded.responses, decoded.feedback, late, advances)
-        except StoreUnavailable as error:
-            outcome = partial(_away, error)
-        self._sent = _Sent(records, decoded, advances, outcome, time.perf_counter() - started)
-
-    def _finish(self) -> bool:
-        """Wait until the batch that was sent, if any, is known to be applied; False if the source has to go back.
-
-        Unless that is known to have worked, read the store's state again: the batch may have been applied although the
-        reply was lost; or it has to be applied once more; or the positions have moved, and everything is read again
-        from there.
-        """
-        while (batch := self._sent) is not None:
+        decoded = decode(slices, self._decoder, self._clock())
+        advances = self._advances(slices, decoded)
+        self._keep_refused(decoded)
+        outcomes: Counter[tuple[str, str]] = Counter()
+        while True:
             started = time.perf_counter()
-            outcomes: Outcomes = Counter()
             try:
-                status, outcomes = batch.outcome()
+                late = self._progress.late_before()
+                status, outcomes = self._writer.apply(decoded.responses, decoded.feedback, late, advances)
             except StoreUnavailable as error:
                 self._refused = True
                 self._wait(error)
                 log.info("trying again")
             else:
                 if status == "applied":
-                    self._telemetry.commit_seconds.observe(batch.seconds + time.perf_counter() - started)
-                    self._applied(batch, outcomes)
+                    self._telemetry.commit_seconds.observe(time.perf_counter() - started)
                     break
                 self._telemetry.commit_conflicts.inc()
                 log.info("commit refused reason=%s", status)
             state = self._state()
             self._progress.load(state)
-            standing = self._writer.standing(batch.advances)
+            standing = self._writer.standing(advances)
             if standing == "applied":
                 # The reply was lost.
-                self._applied(batch, outcomes)
-            elif standing == "moved":
-                self._sent = None
+                break
+            if standing == "moved":
                 self._source.rewind()
                 return False
-            else:
-                self._send(batch.records, batch.decoded, batch.advances)
+        if self._refused:
+            self._refused = False
+            log.info("resumed")
+            self._ready()
+        self._applied(slices, advances, decoded, outcomes)
         return True
 
     def _keep_refused(self, decoded: Decoded) -> None:
@@ -271,28 +218,40 @@ class Worker:
             self._telemetry.rejected.labels(topic, each.reason).inc()
             self._telemetry.events.labels(topic, "rejected").inc()
 
-    def _applied(self, batch: _Sent, outcomes: Outcomes) -> None:
-        self._sent = None
-        if self._refused:
-            self._refused = False
-            log.info("resumed")
-            self._ready()
+    def _advances(self, slices: Sequence[Slice], decoded: Decoded) -> list[Advance]:
+        """Return the partitions' steps; raises `InputRefused` when too much was refused."""
+        advances = []
+        for each in slices:
+            before = self._progress.position(each.partition)
+            refused = [record for record in decoded.refused if record.partition == each.partition]
+            position = Position(
+                each.next_offset,
+                max(decoded.newest_ms.get(each.partition, 0), before.newest_ms),
+                counted(before.refusals, each, refused, self._settings.limits),
+                before.origin,
+            )
+            advances.append(Advance(each.partition, each.begin, position))
+        return advances
+
+    def _applied(
+        self, slices: Sequence[Slice], advances: list[Advance], decoded: Decoded, outcomes: Counter[tuple[str, str]]
+    ) -> None:
         for (kind, outcome), count in outcomes.items():
             self._telemetry.events.labels(self._topics[kind], outcome).inc(count)
-        self._progress.advanced(batch.advances)
+        self._progress.advanced(advances)
         self._progress.see_ends(self._source.ends())
-        self.events += batch.records
-        self._telemetry.batch_events.observe(batch.records)
+        records = sum(len(each.payloads) for each in slices)
+        self.events += records
+        self._telemetry.batch_events.observe(records)
         now_ms = self._clock()
-        for newest_ms in batch.decoded.newest_ms.values():
+        for newest_ms in decoded.newest_ms.values():
             self._telemetry.event_delay_seconds.observe(max(now_ms - newest_ms, 0) / 1000)
-        self._source.acknowledge({step.partition: step.position.next_offset for step in batch.advances})
-        self._align()
+        self._source.acknowledge({step.partition: step.position.next_offset for step in advances})
 
     def _housekeep(self, *, force: bool = False) -> None:
         """Now and then: lag, ends, sweeping, history."""
         now = time.monotonic()
-        if (now < self._housekeeping_at and not force) or not self._finish():
+        if now < self._housekeeping_at and not force:
             return
         self._housekeeping_at = now + _HOUSEKEEPING_S
         self._look_at_source()
@@ -392,7 +351,3 @@ class Worker:
             return
         self._telemetry.paused.set(0)
         self._reasons = ()
-
-
-def _away(error: StoreUnavailable) -> NoReturn:
-    raise error

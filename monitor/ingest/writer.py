@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from monitor.events import Feedback, Response
@@ -14,8 +14,6 @@ from monitor.ingest.source import Slice
 from monitor.store import Advance, Commit, Position, RedisStore, State, Status
 
 Standing = Literal["applied", "to apply", "moved"]
-Outcome = Callable[[], tuple[Status, Outcomes]]
-"""Waits for what became of a batch; to be called once. May raise `StoreUnavailable`."""
 
 
 class Writer(Protocol):
@@ -39,17 +37,14 @@ class Writer(Protocol):
     def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
         """Return the slices as batches each of which can be applied as a whole."""
 
-    def begin(
+    def apply(
         self,
         responses: Sequence[Response],
         feedback: Sequence[Feedback],
         late: Mapping[str, int],
         advances: list[Advance],
-    ) -> Outcome:
-        """Work a batch out and send it. Nothing else is asked of the writer before the outcome is known.
-
-        Unless the batch was "applied", read the `state` and see how it is `standing`.
-        """
+    ) -> tuple[Status, Outcomes]:
+        """Apply a batch; unless it was "applied", read the `state` and see how the batch is `standing`."""
 
     def standing(self, advances: Sequence[Advance]) -> Standing:
         """Return, by the state read last, whether a batch was applied, can be applied, or is nobody's any more."""
@@ -85,18 +80,17 @@ class DirectWriter:
         """See `Writer`: as they are."""
         return [slices]
 
-    def begin(
+    def apply(
         self,
         responses: Sequence[Response],
         feedback: Sequence[Feedback],
         late: Mapping[str, int],
         advances: list[Advance],
-    ) -> Outcome:
+    ) -> tuple[Status, Outcomes]:
         """See `Writer`."""
         commit, outcomes = self._engine.apply(responses, feedback, late)
         commit.advances = advances
-        outcome = self._store.start(commit)
-        return lambda: (outcome()[0], outcomes)
+        return self._store.commit(commit), outcomes
 
     def standing(self, advances: Sequence[Advance]) -> Standing:
         """See `Writer`."""

@@ -232,22 +232,6 @@ def test_what_was_held_is_read_when_it_was_placed_again(settings: KafkaSettings)
         assert sum(len(each.offsets) for each in _read(source, 200)) == 200
 
 
-def test_what_has_arrived_is_read_without_waiting(settings: KafkaSettings) -> None:
-    """While the store is at work on the batch before, a worker takes what there is."""
-    _fill(settings, 200)
-    with _source(settings) as source:
-        _started(source)
-        left = 200
-
-        def all_read() -> bool:
-            nonlocal left
-            left -= sum(len(each.offsets) for each in source.poll(wait=False))
-            return left == 0
-
-        eventually("all are read", all_read, every_s=0.01)
-        assert source.poll(wait=False) == []
-
-
 def test_what_waits_is_seen_while_nothing_is_read(settings: KafkaSettings) -> None:
     """The store is away, and events come: their number is the lag that people are called by."""
     with _source(settings) as source:
