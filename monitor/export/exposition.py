@@ -9,10 +9,9 @@ References: Prometheus, "Exposition formats" (text, version 0.0.4). OpenMetrics 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import starmap
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -27,6 +26,8 @@ _TYPES: Final = {"unknown": "untyped", "info": "gauge"}
 _go_number: Final[Callable[[float], str]] = floatToGoString
 _PLAIN: Final = 1e6
 """Python and Go write numbers in the same way up to here."""
+_MOST_TEXTS: Final = 20_000
+"""Of the same names of labels, remembered: kinds of feedback come and go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +68,22 @@ class Families(Collector):
 
 
 class _Texts(dict[tuple[str, ...], str]):
-    """Labels as they are written, each set worked out once: several families have the same."""
+    """Values of labels → how they are written; remembered, as several families have the same and every scrape has."""
 
-    def __init__(self, names: Sequence[str], pair: Callable[[str, str], str]) -> None:
+    def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
         self._names = names
-        self._pair = pair
 
     def __missing__(self, values: tuple[str, ...]) -> str:
-        pairs = ",".join(starmap(self._pair, sorted(zip(self._names, values, strict=False))))
+        if len(self) >= _MOST_TEXTS:
+            self.clear()
+        named = sorted(zip(self._names, values, strict=False))
+        pairs = ",".join([f'{name}="{_quoted(value)}"' for name, value in named])
         self[values] = written = f"{{{pairs}}}" if pairs else ""
         return written
+
+
+_texts: Final = cache(_Texts)
 
 
 def exposed(collector: Families, accept: str) -> tuple[str, bytes]:
@@ -90,8 +96,6 @@ def exposed(collector: Families, accept: str) -> tuple[str, bytes]:
 
 def exposition(families: Iterable[Family], *, openmetrics: bool) -> bytes:
     """Return the families in one of the formats."""
-    pair = cache(lambda name, value: f'{name}="{_quoted(value)}"')
-    texts: dict[tuple[str, ...], _Texts] = {}
     lines = []
     for family in families:
         name, kind = family.name, family.kind
@@ -102,7 +106,7 @@ def exposition(families: Iterable[Family], *, openmetrics: bool) -> bytes:
             name += "_info" if kind == "info" else ""
             kind = _TYPES.get(kind, kind)
         lines.append(f"# HELP {name} {explained}\n# TYPE {name} {kind}\n")
-        labels = texts.setdefault(family.labels, _Texts(family.labels, pair))
+        labels = _texts(family.labels)
         for suffix, values, value in family.rows:
             number = repr(float(value)) if -_PLAIN < value < _PLAIN else _go_number(value)
             lines.append(f"{family.name}{suffix}{labels[values]} {number}\n")

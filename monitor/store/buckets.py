@@ -189,6 +189,8 @@ class Buckets:
         if known is None or not known.chunks:
             shape = len(chunks), 5, 2 * place.layout.metrics
             return Window(chunks, stamps, np.full(len(chunks), np.inf), np.zeros(shape))
+        if known.chunks == chunks and known.stamps == stamps:
+            return Window(chunks, stamps, known.from_ms.copy(), known.sums.copy())
         held = dict(zip(known.chunks, known.stamps, strict=True))
         same = list(map(eq, map(held.get, chunks), stamps))
         places = np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
