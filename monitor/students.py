@@ -110,20 +110,22 @@ class Student:
 
     def totals(self, variant: i64, sums: vec[i64]) -> None:
         """Put the sums over all responses of a variant into `sums`."""
-        self._sum(variant, _TOTAL, 0, sums)
+        blocks, at = self._blocks, self._find(variant, _TOTAL)
+        known = at < len(blocks) and blocks[at] == variant and blocks[at + 1] == _TOTAL
+        place: i64 = 0
+        while place < self._width:
+            sums[place] = blocks[at + _HEAD + place] if known else 0
+            place += 1
 
     def days(self, variant: i64, first: i64, end: i64, sums: vec[i64]) -> None:
         """Put the sums of a variant over days since first exposure, from `first` until before `end`, into `sums`."""
         day: i64 = self.first_ms // DAY_MS
-        self._sum(variant, day + first, day + end, sums)
-
-    def _sum(self, variant: i64, first_day: i64, end_day: i64, sums: vec[i64]) -> None:
-        width = self._width
+        first_day, end_day = day + first, day + end
+        blocks, width = self._blocks, self._width
         at: i64 = 0
         while at < width:
             sums[at] = 0
             at += 1
-        blocks, step = self._blocks, width + _HEAD
         at = 0
         while at < len(blocks):
             if blocks[at] == variant and first_day <= blocks[at + 1] < end_day:
@@ -131,7 +133,7 @@ class Student:
                 while place < width:
                     sums[place] += blocks[at + _HEAD + place]
                     place += 1
-            at += step
+            at += width + _HEAD
 
     def _accumulate(self, variant: i64, day: i64, difference: tuple[int, ...]) -> None:
         blocks, width = self._blocks, self._width

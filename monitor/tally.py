@@ -45,13 +45,13 @@ class Finder:
     def __init__(self, records: dict[int, Record], width: i64) -> None:
         self._records = records
         self._width: i64 = width
-        self._cells: list[int] = [-1] * _REMEMBERED
+        self._cells = vec[i64]([-1] * _REMEMBERED)
         self._last: list[Record] = [vec[i64]()] * _REMEMBERED
 
     def at(self, cell: i64) -> Record:
         """Return the record of a cell, one of zeros if there is none yet."""
         place = cell & 3 | (cell >> CELL_BITS & 3) << 2
-        if i64(self._cells[place]) == cell:
+        if self._cells[place] == cell:
             return self._last[place]
         known = self._records.get(cell)
         if known is None:

@@ -1,17 +1,18 @@
 """`make faults`: the whole catalogue on real parts, and its table in docs/reliability.md.
 
-Without arguments all faults run and the table is written; with words, only the faults whose names contain one of them,
-with `--valkey` the stores are Valkey servers, and with `--confluent` the workers read with librdkafka.
+The table is written when all faults have run as users have it: without arguments.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
 
+from monitor.config import Client
 from tests.faults import clusters, inputs, kafkas, stores, workers  # noqa: F401  they fill the catalogue
 from tests.faults.arena import Expectations, Result
 from tests.faults.catalogue import CATALOGUE, Fault, Ground
@@ -46,10 +47,19 @@ def _row(fault: Fault, result: Result) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run, print, and write the table if everything was run."""
-    binary = valkey_binary() if "--valkey" in arguments else redis_binary()
-    client = "confluent" if "--confluent" in arguments else "kafka-python"
-    words = [word for word in arguments if not word.startswith("--")]
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("words", nargs="*", help="only the faults whose names contain one of them (default: all)")
+    parser.add_argument("--valkey", action="store_true", help="the stores are Valkey servers")
+    parser.add_argument("--confluent", action="store_true", help="the workers read with librdkafka")
+    options = parser.parse_args(arguments)
+    binary = valkey_binary() if options.valkey else redis_binary()
+    client: Client = "confluent" if options.confluent else "kafka-python"
+    words = options.words
     chosen = [each for each in CATALOGUE if not words or any(word.lower() in each.name.lower() for word in words)]
+    if not chosen:
+        parser.error(
+            f"no fault is called {' or '.join(words)}; they are: " + "; ".join(each.name for each in CATALOGUE)
+        )
     rows = []
     bad = 0
     with tempfile.TemporaryDirectory(prefix="abm-faults-") as place, KafkaBroker() as broker:
