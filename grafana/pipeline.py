@@ -202,7 +202,7 @@ def commit_time() -> JSON:
     """Return the quantiles of the time of one write."""
     return graph(
         "Commit time",
-        "Time of one atomic write of a batch (effects and positions) to the store. Above a second (dashed) the"
+        "Time that a batch takes to be applied and written to the store, in one write. Above a second (dashed) the"
         " store or the way to it is slow: look at its CPU, its persistence and its network before you add replicas.",
         [
             target(quantile(0.5, "abmonitor_commit_seconds"), "median"),

@@ -140,7 +140,7 @@ CATALOGUE: Final = (
     Exported("abmonitor_rejected_events_total", "counter", ("topic", "reason"), "Refused events by reason"),
     Exported("abmonitor_consumer_lag_events", "gauge", ("topic", "partition"), "Events not yet applied"),
     Exported("abmonitor_consumer_lag_seconds", "gauge", ("topic", "partition"), "Age of the newest applied event"),
-    Exported("abmonitor_commit_seconds", "histogram", (), "Time of one commit to the store"),
+    Exported("abmonitor_commit_seconds", "histogram", (), "Time to apply and commit one batch"),
     Exported("abmonitor_batch_events", "histogram", (), "Events per commit"),
     Exported("abmonitor_event_delay_seconds", "histogram", (), "Time from an event's timestamp to its commit"),
     Exported("abmonitor_commit_conflicts_total", "counter", (), "Commits refused because the store had moved on"),

@@ -207,13 +207,15 @@ class ConfluentMember:
             self._consumer.resume(self._at((self._held - held) & self._reached.keys()))
         self._held = held
 
-    def poll(self) -> Sequence[Fetched]:
+    def poll(self, *, wait: bool) -> Sequence[Fetched]:
         """See `Member`."""
         if self._resting:
             self._read()
         # With a time to wait, the client waits until it has all that it was asked for: so for one, then the rest.
-        self._messages = self._consumer.consume(self._most, 0) or self._consumer.consume(1, _POLL_S)
-        if len(self._messages) == 1 < self._most:
+        self._messages = self._consumer.consume(self._most, 0)
+        if wait and not self._messages:
+            self._messages = self._consumer.consume(1, _POLL_S)
+        if wait and len(self._messages) == 1 < self._most:
             self._messages += self._consumer.consume(self._most - 1, 0)
         found: dict[tuple[str | None, int | None], list[Message]] = {}
         ends = {}

@@ -166,10 +166,13 @@ class FileSource:
         """See `Source`: the store went back, or somebody else reads the same files into it."""
         for file in self._files:
             file.begin_again()
+        # Nothing is handed out before the files are placed.
+        self._merge, self._ahead = iter(()), None
         self._unplaced = True
 
-    def poll(self) -> Sequence[Slice]:
+    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
         """See `Source`: the next lines in the order of their event times; blank ones are passed over."""
+        del wait
         lines: dict[str, tuple[int, list[int], list[bytes | None]]] = {}
         reached: dict[str, int] = {}
         for _ in range(_BATCH_LINES):

@@ -135,7 +135,7 @@ class KafkaSource:
         found = self._topics.offsets(partitions, int(datetime.fromisoformat(start).timestamp() * 1000))
         return {name: ends[name] if offset < 0 else offset for name, offset in found.items()}
 
-    def poll(self) -> Sequence[Slice]:
+    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
         """See `Source`; slices of responses come before those of feedback."""
         now = time.monotonic()
         if now - self._polled_at > _BLOCKED_S:
@@ -143,7 +143,7 @@ class KafkaSource:
             self._moved_at |= dict.fromkeys(self._moved_at, now)
         self._polled_at = now
         try:
-            batches = self._member.poll()
+            batches = self._member.poll(wait=wait)
         except Displaced as error:
             # `gaps` and `place` come next.
             log.debug("partitions to be placed reason=%s", error)

@@ -73,8 +73,8 @@ class Member(Protocol):
     def hold(self, partitions: Collection[str]) -> None:
         """Read nothing from these partitions, and from all others that are placed."""
 
-    def poll(self) -> Sequence[Fetched]:
-        """Return the next records of placed partitions, none after a short wait; raises `Displaced`."""
+    def poll(self, *, wait: bool) -> Sequence[Fetched]:
+        """Return the next records of placed partitions, none after a short wait (or at once); raises `Displaced`."""
 
     def stay(self) -> None:
         """Stay a member for a short while without reading; the next `poll` goes on where the last one ended."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from monitor.config import LimitSettings
+from monitor.ingest.decoding import Decoded, counted
 from monitor.ingest.experiment import PENDING_CLASS
+from monitor.ingest.source import Slice
 from monitor.store import Advance, Position, State
 
 _UNREAD = Position(0)
@@ -27,13 +30,24 @@ class Progress:
         self._positions = dict(state.positions)
         self._swept = state.swept_ms
 
-    def knows(self, partition: str) -> bool:
-        """Return whether the partition has a position."""
-        return partition in self._positions
-
     def position(self, partition: str) -> Position:
         """Return how far the partition was applied."""
         return self._positions[partition]
+
+    def steps(self, slices: Sequence[Slice], decoded: Decoded, limits: LimitSettings) -> list[Advance]:
+        """Return where the slices take their partitions; raises `InputRefused` when too much was refused."""
+        advances = []
+        for each in slices:
+            before = self.position(each.partition)
+            refused = [record for record in decoded.refused if record.partition == each.partition]
+            position = Position(
+                each.next_offset,
+                max(decoded.newest_ms.get(each.partition, 0), before.newest_ms),
+                counted(before.refusals, each, refused, limits),
+                before.origin,
+            )
+            advances.append(Advance(each.partition, each.begin, position))
+        return advances
 
     def advanced(self, steps: list[Advance]) -> None:
         """Note what a commit has applied."""
@@ -58,6 +72,10 @@ class Progress:
             if name in self._positions
         )
 
+    def differs(self, positions: Mapping[str, Position], partitions: Collection[str]) -> bool:
+        """Return whether the store says something else of some partitions than what is believed."""
+        return any(positions.get(name) != self._positions.get(name) for name in partitions)
+
     def swept(self, experiment: str, before_ms: int) -> None:
         """Note that this worker has swept rows."""
         self._swept = {**self._swept, experiment: max(before_ms, self._swept.get(experiment, 0))}
@@ -77,6 +95,17 @@ class Progress:
         if not ends or len(ends) < len(self._ends):
             return None
         return sum(max(end - self._positions.get(partition, _UNREAD).next_offset, 0) for partition, end in ends.items())
+
+    def lags(
+        self, own: Collection[str], ends: Mapping[str, int | None], now_ms: int
+    ) -> Iterator[tuple[str, int, float]]:
+        """Yield how many events each own partition is behind its end, where that is known, and the newest one's age."""
+        for partition, end in ends.items():
+            if end is None or partition not in own or partition not in self._positions:
+                continue
+            position = self._positions[partition]
+            behind = max(end - position.next_offset, 0)
+            yield partition, behind, max(now_ms - position.newest_ms, 0) / 1000 if behind and position.newest_ms else 0
 
     def watermark_ms(self) -> int:
         """Return the smallest newest event time of the partitions not read to their end; of all, the largest."""

@@ -32,7 +32,7 @@ from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Responses
 from monitor.ingest.source import Slice
 from monitor.ingest.students import Shown, Students, parcels
-from monitor.ingest.writer import Standing, is_at, lost_counts
+from monitor.ingest.writer import Outcome, Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
 from monitor.store.shards import slowest
 from monitor.tally import Tally
@@ -80,6 +80,8 @@ class _Shard:
 
 class ShardedWriter:
     """Writes to a store of several shards."""
+
+    overlaps = False
 
     def __init__(
         self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
@@ -229,14 +231,25 @@ class ShardedWriter:
             for step in advances
         )
 
-    def apply(
+    def begin(
+        self,
+        responses: Sequence[Response],
+        feedback: Sequence[Feedback],
+        late: Mapping[str, int],
+        advances: list[Advance],
+    ) -> Outcome:
+        """See `Writer`: the outcome is known when this returns, since each step waits for the one before."""
+        known = self._apply(responses, feedback, late, advances)
+        return lambda: known
+
+    def _apply(
         self,
         responses: Sequence[Response],
         feedback: Sequence[Feedback],
         late: Mapping[str, int],
         advances: list[Advance],
     ) -> tuple[Status, Outcomes]:
-        """See `Writer`: every shard's responses, then every shard's students."""
+        """Commit every shard's responses, then every shard's students."""
         outcomes: Outcomes = Counter()
         events = Keyed.of(self._identities, responses, feedback).by_shard(len(self._shards))
         lane = min(step.partition for step in advances).encode()

@@ -68,7 +68,7 @@ class SimulatedSource:
         """See `Source`."""
         return (_PARTITION,)
 
-    def poll(self) -> Sequence[Slice]:
+    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
         """See `Source`: the events that are due."""
         due_ms = self.now_ms()
         payloads: list[bytes | None] = []
@@ -76,7 +76,8 @@ class SimulatedSource:
             payloads.append(self._next.payload)
             self._next = next(self._events, None)
         if not payloads:
-            time.sleep(_REST_S)
+            if wait:
+                time.sleep(_REST_S)
             return []
         first = self._offset
         self._offset += len(payloads)

@@ -72,8 +72,8 @@ class Source(Protocol):
     def rewind(self) -> None:
         """Have all assigned partitions placed again."""
 
-    def poll(self) -> Sequence[Slice]:
-        """Return the next records; none after a short wait, or when nothing is left."""
+    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
+        """Return the next records; none after a short wait (or at once), or when nothing is left."""
 
     def hold(self, partitions: Collection[str]) -> None:
         """Read nothing from these partitions, and from all others again."""

@@ -48,10 +48,10 @@ class Telemetry:
             ["topic", "partition"],
             registry=registry,
         )
-        # One write of positions and effects, from the request to the reply.
+        # Attribution, the write of positions and effects, and what is left to wait for its reply after reading ahead.
         self.commit_seconds = Histogram(
             "abmonitor_commit_seconds",
-            "Time of one commit to the store",
+            "Time to apply and commit one batch",
             registry=registry,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
         )

@@ -1,8 +1,10 @@
 """The loop: poll, decode, apply, commit, until told to stop.
 
-A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand and stays
-in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every belief is
-dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody else by now.
+While one shard is at work on a batch, what has arrived of the next one is decoded; it is applied once the outcome
+is known. A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand
+and stays in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every
+belief is dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody
+else by now.
 """
 
 from __future__ import annotations
@@ -12,32 +14,48 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from monitor.clock import Clock
 from monitor.config import Settings
-from monitor.errors import DependencyUnavailable, HistoryLost, StoreUnavailable
+from monitor.errors import AbMonitorError, DependencyUnavailable, HistoryLost, StoreUnavailable
 from monitor.events import Decoder
 from monitor.ingest.catching_up import CatchingUp
-from monitor.ingest.decoding import Decoded, counted, decode
+from monitor.ingest.decoding import Decoded, decode
+from monitor.ingest.engine import Outcomes
 from monitor.ingest.history import Historian
 from monitor.ingest.progress import Progress
 from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
-from monitor.ingest.writer import Writer
-from monitor.store import Advance, Position, State
+from monitor.ingest.writer import Outcome, Writer, unsent
+from monitor.store import Advance, State
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _HOUSEKEEPING_S = 1.0
 _OTHERS_S = 10.0
 _HELD_SAID_S = 60.0
+_WORTH = 16
+"""Ahead of less than such a part of a full batch nothing is read: what arrives meanwhile is in the very next one."""
 
 
 class Stopped(Exception):
     """The worker was told to stop while it waited."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A batch that the writer has begun with."""
+
+    records: int
+    decoded: Decoded
+    advances: list[Advance]
+    outcome: Outcome
+    seconds: float
+    """That it took to begin."""
 
 
 class Worker:
@@ -75,6 +93,7 @@ class Worker:
         self._trouble: str | None = None
         self._restarts = 0
         self._placed = self._refused = self._holding = False
+        self._sent: _Sent | None = None
         self.waiting: int | None = None
         """Events between the positions and the ends of all partitions, as last seen."""
         self.events = 0
@@ -96,17 +115,30 @@ class Worker:
         try:
             while not self._stop.is_set():
                 if self._source.unplaced():
+                    self._finish()
                     self._place()
-                slices = self._insist(self._source.poll)
+                slices = self._insist(self._poll)
+                decoded = decode(slices, self._decoder, self._clock())
+                if not self._finish():
+                    continue
                 if slices:
-                    if all(self._process(part) for part in self._writer.parts(slices)):
-                        self._align()
+                    self._begin(slices, decoded)
                 elif self._source.finished():
                     self._housekeep(force=True)
                     return
                 self._housekeep()
+            self._finish()
         except Stopped:
             log.info("stopped while waiting")
+
+    def _poll(self) -> Sequence[Slice]:
+        """Return the next records; while a batch is at the store, those that are there already."""
+        try:
+            return self._source.poll(wait=self._sent is None)
+        except AbMonitorError:
+            # It may last: what was read before is brought to its end first.
+            self._finish()
+            raise
 
     def _place(self) -> None:
         """Start newly assigned partitions where the store says, once it says so for all."""
@@ -165,47 +197,73 @@ class Worker:
             self._held_said_at = now
             log.info("partitions far ahead in event time are held back count=%d", len(ahead))
 
-    def _process(self, slices: Sequence[Slice]) -> bool:
-        """Bring one batch into the store; False if the source has to go back.
+    def _begin(self, slices: Sequence[Slice], decoded: Decoded) -> None:
+        """Send a batch to the store; what becomes of it is only left for later if it is worth reading ahead meanwhile.
 
-        1. decode; 2. make refused records safe; 3. apply to rows; 4. commit. Unless that is known to have worked, read
-        the store's state again: the batch may have been applied although the reply was lost; or it has to be applied
-        once more; or the positions have moved, and everything is read again from there.
+        A part that others follow is not, nor is a small batch.
         """
-        decoded = decode(slices, self._decoder, self._clock())
-        advances = self._advances(slices, decoded)
-        self._keep_refused(decoded)
-        outcomes: Counter[tuple[str, str]] = Counter()
-        while True:
+        parts = self._writer.parts(slices)
+        for part in parts:
+            if not self._finish():
+                return
+            known = decoded if len(parts) == 1 else decode(part, self._decoder, self._clock())
+            advances = self._progress.steps(part, known, self._settings.limits)
+            self._keep_refused(known)
+            self._send(sum(len(each.payloads) for each in part), known, advances)
+        least = self._settings.kafka.max_poll_records // _WORTH
+        if self._sent is not None and not (self._writer.overlaps and self._sent.records >= least):
+            self._finish()
+
+    def _send(self, records: int, decoded: Decoded, advances: list[Advance]) -> None:
+        """Have the writer begin with a batch; if the store is away, that is the outcome."""
+        started = time.perf_counter()
+        try:
+            late = self._progress.late_before()
+            outcome = self._writer.begin(decoded.responses, decoded.feedback, late, advances)
+        except StoreUnavailable as error:
+            outcome = unsent(error)
+        self._sent = _Sent(records, decoded, advances, outcome, time.perf_counter() - started)
+
+    def _finish(self) -> bool:
+        """Wait until the batch that was sent, if any, is known to be applied; False if the source has to go back.
+
+        Unless that is known to have worked, read the store's state again: the batch may have been applied although the
+        reply was lost; or it has to be applied once more; or the positions have moved, and everything is read again
+        from there. So it is, too, if those of other partitions have moved, of which more may have been read by now.
+        """
+        strayed = False
+        while (batch := self._sent) is not None:
             started = time.perf_counter()
+            outcomes: Outcomes = Counter()
             try:
-                late = self._progress.late_before()
-                status, outcomes = self._writer.apply(decoded.responses, decoded.feedback, late, advances)
+                status, outcomes = batch.outcome()
             except StoreUnavailable as error:
                 self._refused = True
                 self._wait(error)
                 log.info("trying again")
             else:
                 if status == "applied":
-                    self._telemetry.commit_seconds.observe(time.perf_counter() - started)
+                    self._telemetry.commit_seconds.observe(batch.seconds + time.perf_counter() - started)
+                    self._applied(batch, outcomes)
                     break
                 self._telemetry.commit_conflicts.inc()
                 log.info("commit refused reason=%s", status)
             state = self._state()
+            others = set(self._source.own()) - {step.partition for step in batch.advances}
+            strayed = strayed or self._progress.differs(state.positions, others)
             self._progress.load(state)
-            standing = self._writer.standing(advances)
+            standing = self._writer.standing(batch.advances)
             if standing == "applied":
                 # The reply was lost.
-                break
-            if standing == "moved":
-                self._source.rewind()
-                return False
-        if self._refused:
-            self._refused = False
-            log.info("resumed")
-            self._ready()
-        self._applied(slices, advances, decoded, outcomes)
-        return True
+                self._applied(batch, outcomes)
+            elif standing == "moved":
+                self._sent, strayed = None, True
+                self._resumed()
+            else:
+                self._send(batch.records, batch.decoded, batch.advances)
+        if strayed:
+            self._source.rewind()
+        return not strayed
 
     def _keep_refused(self, decoded: Decoded) -> None:
         """Put refused records where they can be found again, before anything moves past them."""
@@ -218,40 +276,25 @@ class Worker:
             self._telemetry.rejected.labels(topic, each.reason).inc()
             self._telemetry.events.labels(topic, "rejected").inc()
 
-    def _advances(self, slices: Sequence[Slice], decoded: Decoded) -> list[Advance]:
-        """Return the partitions' steps; raises `InputRefused` when too much was refused."""
-        advances = []
-        for each in slices:
-            before = self._progress.position(each.partition)
-            refused = [record for record in decoded.refused if record.partition == each.partition]
-            position = Position(
-                each.next_offset,
-                max(decoded.newest_ms.get(each.partition, 0), before.newest_ms),
-                counted(before.refusals, each, refused, self._settings.limits),
-                before.origin,
-            )
-            advances.append(Advance(each.partition, each.begin, position))
-        return advances
-
-    def _applied(
-        self, slices: Sequence[Slice], advances: list[Advance], decoded: Decoded, outcomes: Counter[tuple[str, str]]
-    ) -> None:
+    def _applied(self, batch: _Sent, outcomes: Outcomes) -> None:
+        self._sent = None
+        self._resumed()
         for (kind, outcome), count in outcomes.items():
             self._telemetry.events.labels(self._topics[kind], outcome).inc(count)
-        self._progress.advanced(advances)
+        self._progress.advanced(batch.advances)
         self._progress.see_ends(self._source.ends())
-        records = sum(len(each.payloads) for each in slices)
-        self.events += records
-        self._telemetry.batch_events.observe(records)
+        self.events += batch.records
+        self._telemetry.batch_events.observe(batch.records)
         now_ms = self._clock()
-        for newest_ms in decoded.newest_ms.values():
+        for newest_ms in batch.decoded.newest_ms.values():
             self._telemetry.event_delay_seconds.observe(max(now_ms - newest_ms, 0) / 1000)
-        self._source.acknowledge({step.partition: step.position.next_offset for step in advances})
+        self._source.acknowledge({step.partition: step.position.next_offset for step in batch.advances})
+        self._align()
 
     def _housekeep(self, *, force: bool = False) -> None:
         """Now and then: lag, ends, sweeping, history."""
         now = time.monotonic()
-        if now < self._housekeeping_at and not force:
+        if (now < self._housekeeping_at and not force) or not self._finish():
             return
         self._housekeeping_at = now + _HOUSEKEEPING_S
         self._look_at_source()
@@ -282,15 +325,9 @@ class Worker:
         self._historian.note(self._progress)
 
     def _measure_lag(self, ends: Mapping[str, int | None]) -> None:
-        now_ms = self._clock()
         own = self._source.own()
-        for partition, end in ends.items():
-            if end is None or partition not in own or not self._progress.knows(partition):
-                continue
+        for partition, behind, age_s in self._progress.lags(own, ends, self._clock()):
             topic, _, number = partition.rpartition(":")
-            position = self._progress.position(partition)
-            behind = max(end - position.next_offset, 0)
-            age_s = max(now_ms - position.newest_ms, 0) / 1000 if behind and position.newest_ms else 0
             self._telemetry.show_lag(topic, number, behind, age_s)
         self._telemetry.keep_lag_of({(topic, number) for topic, _, number in (each.rpartition(":") for each in own)})
 
@@ -342,6 +379,13 @@ class Worker:
             self._measure_lag(self._source.ends())
         if self._stop.is_set():
             raise Stopped from error
+
+    def _resumed(self) -> None:
+        """Note that what the store refused is settled."""
+        if self._refused:
+            self._refused = False
+            log.info("resumed")
+            self._ready()
 
     def _ready(self) -> None:
         """Be ready, if everything that is needed answers."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal, NoReturn, Protocol
 
+from monitor.errors import StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import CACHED, Engine, Outcomes
@@ -14,10 +15,26 @@ from monitor.ingest.source import Slice
 from monitor.store import Advance, Commit, Position, RedisStore, State, Status
 
 Standing = Literal["applied", "to apply", "moved"]
+Outcome = Callable[[], tuple[Status, Outcomes]]
+"""Waits for what became of a batch; to be called once. May raise `StoreUnavailable`."""
+
+
+def unsent(error: StoreUnavailable) -> Outcome:
+    """Return the outcome of a batch that could not be sent; without a traceback, which would keep the batch."""
+    error.__traceback__ = None
+
+    def outcome() -> NoReturn:
+        raise error
+
+    return outcome
 
 
 class Writer(Protocol):
     """What the worker asks of the store. Everything may raise `StoreUnavailable`, and may be asked again then."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the store may still be at work on a batch when `begin` returns."""
 
     def state(self, own: Collection[str]) -> State:
         """Drop every belief, finish what was begun on the worker's own partitions, and return what the store holds.
@@ -37,14 +54,17 @@ class Writer(Protocol):
     def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
         """Return the slices as batches each of which can be applied as a whole."""
 
-    def apply(
+    def begin(
         self,
         responses: Sequence[Response],
         feedback: Sequence[Feedback],
         late: Mapping[str, int],
         advances: list[Advance],
-    ) -> tuple[Status, Outcomes]:
-        """Apply a batch; unless it was "applied", read the `state` and see how the batch is `standing`."""
+    ) -> Outcome:
+        """Work a batch out and send it. Nothing else is asked of the writer before the outcome is known.
+
+        Unless the batch was "applied", read the `state` and see how it is `standing`.
+        """
 
     def standing(self, advances: Sequence[Advance]) -> Standing:
         """Return, by the state read last, whether a batch was applied, can be applied, or is nobody's any more."""
@@ -59,6 +79,7 @@ class DirectWriter:
         self._engine = Engine(experiments, identities, store, cached=cached)
         self._store = store
         self._positions: Mapping[str, Position] = {}
+        self.overlaps = not store.clustered
 
     def state(self, own: Collection[str]) -> State:
         """See `Writer`: nothing stays half done."""
@@ -80,17 +101,18 @@ class DirectWriter:
         """See `Writer`: as they are."""
         return [slices]
 
-    def apply(
+    def begin(
         self,
         responses: Sequence[Response],
         feedback: Sequence[Feedback],
         late: Mapping[str, int],
         advances: list[Advance],
-    ) -> tuple[Status, Outcomes]:
+    ) -> Outcome:
         """See `Writer`."""
         commit, outcomes = self._engine.apply(responses, feedback, late)
         commit.advances = advances
-        return self._store.commit(commit), outcomes
+        outcome = self._store.start(commit)
+        return lambda: (outcome()[0], outcomes)
 
     def standing(self, advances: Sequence[Advance]) -> Standing:
         """See `Writer`."""

@@ -1,6 +1,6 @@
 """The store on Redis ≥ 6.2 or Valkey ≥ 7.2: one script per batch, positions and effects in one write.
 
-`RedisStore.commit` is the only place that changes an aggregate:
+`RedisStore.start` is the only place that changes an aggregate:
 
 1. the script compares the live generation, the server's run, the number of sweeps and the offset of each partition of
    the batch with what the worker expects;
@@ -33,6 +33,7 @@ SCHEMA: Final = 5
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
 _PAIR: Final = 2
+_EVAL: Final = "EVALSHA"
 Reply = TypeVar("Reply")
 
 _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "restarted", "switched")
@@ -49,6 +50,7 @@ class RedisStore:
         """The generation that must be live for this one to be used: itself, unless it is being built."""
         self.settings = settings
         self.client: Any = client or connect(settings)
+        self.clustered = hasattr(self.client, "get_nodes")
         scripts = files("monitor.store")
         self._commit = self.client.register_script((scripts / "commit.lua").read_text())
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
@@ -119,17 +121,47 @@ class RedisStore:
             self.client.hset(self.keys.meta, "run", self._run)
 
     def _run_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any] = ()) -> Any:
-        command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        command = _command(script, keys, arguments)
+        return self._loaded(script, command, lambda: self.on_own_node(self.client.execute_command, *command))
+
+    def _loaded(self, script: Any, command: Sequence[Any], reply: Callable[[], Any]) -> Any:
+        """Return the reply to the command that runs a script, sent once more if the server did not know the script."""
         try:
-            return self.on_own_node(self.client.execute_command, *command)
+            return reply()
         except redis.exceptions.NoScriptError:
             self.on_own_node(self.client.execute_command, "SCRIPT LOAD", script.script)
             return self.on_own_node(self.client.execute_command, *command)
 
+    def _start_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any]) -> Callable[[], Any]:
+        """Send what runs a script and return what waits for its reply, to be called once.
+
+        A cluster's client sends and waits in one: there the reply has come when this returns.
+        """
+        if self.clustered:
+            said = self._run_script(script, keys, arguments)
+            return lambda: said
+        command = _command(script, keys, arguments)
+        pool = self.client.connection_pool
+        # Given back with its reply unread, it would answer somebody else's command with it.
+        connection = pool.get_connection()
+        try:
+            connection.send_command(*command)
+        except BaseException:
+            pool.release(connection)
+            raise
+
+        def reply() -> Any:
+            try:
+                return self.client.parse_response(connection, _EVAL)
+            finally:
+                pool.release(connection)
+
+        return lambda: self._loaded(script, command, reply)
+
     def on_own_node(self, command: Callable[..., Reply], *arguments: object) -> Reply:
         """Send a command to the server that holds this shard; a cluster's client need not look at all of its keys."""
         client = self.client
-        own = {"target_nodes": client.get_node_from_key(self.keys.meta)} if hasattr(client, "get_nodes") else {}
+        own = {"target_nodes": client.get_node_from_key(self.keys.meta)} if self.clustered else {}
         return command(*arguments, **own)
 
     def check_live(self, live: bytes | None) -> None:
@@ -159,6 +191,13 @@ class RedisStore:
 
     def commit_sends(self, commit: Commit) -> tuple[Status, list[Sent]]:
         """Apply a batch as `commit` does; return also the entries that its `sends` have become."""
+        return self.start(commit)()
+
+    def start(self, commit: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+        """Send a batch and return what waits for what `commit_sends` returns; both may raise `StoreUnavailable`.
+
+        It is to be called once, and before anything else is asked of this store.
+        """
         own = self.keys
         sizes = [
             len(commit.advances), len(commit.rows) // 2, len(commit.differences) // 2, len(commit.counts) // 3,
@@ -184,7 +223,12 @@ class RedisStore:
         if own.shard == 0:
             keys.append(LIVE)
         with unavailable(self.settings):
-            status, commits, *entries = self._run_script(self._commit, keys, arguments)
+            reply = self._start_script(self._commit, keys, arguments)
+        return lambda: self._judged(reply)
+
+    def _judged(self, reply: Callable[[], Any]) -> tuple[Status, list[Sent]]:
+        with unavailable(self.settings):
+            status, commits, *entries = reply()
         # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
         # cache: the belief stays behind, and versions are compared until `state` is read again.
         if status == 0 and commits == self._commits + 1:
@@ -285,6 +329,10 @@ class RedisStore:
                 self.client.unlink(*batch)
             if gone:
                 self.client.hdel(index, *gone)
+
+
+def _command(script: Any, keys: Sequence[bytes], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    return _EVAL, script.sha, len(keys), *keys, *arguments
 
 
 def live_number(stored: bytes | None) -> int:

@@ -151,7 +151,7 @@ def _cost(
         for each in polls[first : first + _POLLS]:
             decoded = decode([each], decoder, wall_clock())
             step = Advance(_PARTITION, each.begin or None, Position(each.next_offset))
-            status, _ = writer.apply(decoded.responses, decoded.feedback, late, [step])
+            status, _ = writer.begin(decoded.responses, decoded.feedback, late, [step])()
             if status != "applied" or decoded.refused:
                 raise SystemExit(f"a batch was not applied: {status}, {decoded.refused[:1]}")
         own, now = time.thread_time() - began, client.info("cpu")

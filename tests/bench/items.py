@@ -108,7 +108,7 @@ def _cost_us(
         each = Slice(_PARTITION, "event", offset, range(offset, end), some, end)
         decoded = decode([each], decoder, wall_clock())
         step = Advance(_PARTITION, offset or None, Position(end))
-        status, _ = writer.apply(decoded.responses, decoded.feedback, late, [step])
+        status, _ = writer.begin(decoded.responses, decoded.feedback, late, [step])()
         costs.append((time.thread_time() - started) * 1e6 / len(some))
         if status != "applied" or decoded.refused:
             raise SystemExit(f"a batch was not applied: {status}, {decoded.refused[:1]}")

@@ -146,7 +146,7 @@ class _Scraped:
     def _apply(self) -> None:
         decoded = next(self._decoded)
         step = Advance("bench:0", self._at or None, Position(self._at + 1000))
-        status, _ = self._writer.apply(decoded.responses, decoded.feedback, self._late, [step])
+        status, _ = self._writer.begin(decoded.responses, decoded.feedback, self._late, [step])()
         if status != "applied":
             raise SystemExit(f"a batch was not applied: {status}")
         self._at += 1000

@@ -111,7 +111,7 @@ def measure(responses: int = 300_000) -> Iterator[Figure]:
         for number in range(_ROUNDS):
             rounds.append({aims.client: _round(scenario, settings, events, aims.client, number) for aims in _CLIENTS})
             with RedisServer(redis_binary()) as server:
-                peer_rounds.append(peers.run(settings, events, server))
+                peer_rounds.append(peers.run(settings.kafka, events, server))
             peers.check(peer_rounds[-1], settings, scenario)
         for aims in _CLIENTS:
             yield from _figures(aims, [each[aims.client] for each in rounds])
@@ -289,6 +289,7 @@ def _others_cpu_s() -> float:
 
 def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
     parts: dict[str, float] = {}
+    sending: dict[str, float] = {}
     with opened(settings, wall_clock) as opening:
         source = KafkaSource(replace(settings.kafka, group_id=f"{settings.kafka.group_id}-worker"))
         topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
@@ -301,8 +302,9 @@ def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
         with (
             _timed(parts, "poll", source, "poll"),
             _timed(parts, "decode and validate", worker_module, "decode"),
-            _timed(parts, "attribution and rows", writer, "apply"),
-            _timed(parts, "store", store, "commit"),
+            _timed(parts, "attribution and rows", writer, "begin"),
+            _timed(sending, "store", store, "start"),
+            _timed(parts, "store", store, "_judged"),
         ):
             thread = threading.Thread(target=worker.run, name="worker")
             cpu, wall = _others_cpu_s(), time.perf_counter()
@@ -313,7 +315,8 @@ def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
             worker.stop()
             thread.join()
         source.close()
-    parts["attribution and rows"] -= parts["store"]
+    parts["attribution and rows"] -= sending["store"]
+    parts["store"] += sending["store"]
     parts["client threads and the rest"] = reading.cpu_s - sum(parts.values())
     return reading
 

@@ -51,15 +51,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("words", nargs="*", help="only the faults whose names contain one of them (default: all)")
     parser.add_argument("--valkey", action="store_true", help="the stores are Valkey servers")
     parser.add_argument("--confluent", action="store_true", help="the workers read with librdkafka")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
+    found = {word: [each for each in CATALOGUE if word.lower() in each.name.lower()] for word in options.words}
+    if unknown := [word for word, faults in found.items() if not faults]:
+        known = "; ".join(each.name for each in CATALOGUE)
+        parser.error(f"no fault is called {' or '.join(unknown)}; there are: {known}")
     binary = valkey_binary() if options.valkey else redis_binary()
     client: Client = "confluent" if options.confluent else "kafka-python"
-    words = options.words
-    chosen = [each for each in CATALOGUE if not words or any(word.lower() in each.name.lower() for word in words)]
-    if not chosen:
-        parser.error(
-            f"no fault is called {' or '.join(words)}; they are: " + "; ".join(each.name for each in CATALOGUE)
-        )
+    chosen = [each for each in CATALOGUE if not found or any(each in faults for faults in found.values())]
     rows = []
     bad = 0
     with tempfile.TemporaryDirectory(prefix="abm-faults-") as place, KafkaBroker() as broker:

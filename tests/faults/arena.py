@@ -28,6 +28,7 @@ from tests.support.command import HASHED, ab_monitor, eventually, get, service
 from tests.support.dump import Dump, dump
 
 SCENARIO = Scenario(responses=8_000, students=700, days=2, seed=5)
+# Of batches as small as these the next one is read while the store is at work: most faults find some on their way.
 _CONFIG = """
 [kafka]
 bootstrap_servers = "{bootstrap}"
@@ -36,6 +37,7 @@ feedback_topic = "{name}.feedback"
 dead_letter_topic = "{name}.dead"
 group_id = "{name}"
 client = "{client}"
+max_poll_records = 32
 {kafka}
 [store]
 url = "{store}"

@@ -71,7 +71,7 @@ class Fed:
     def feed(self, *events: Response | Feedback) -> None:
         """Apply one batch."""
         step = Advance("t:0", self.offset or None, Position(self.offset + len(events)))
-        assert self.writer.apply(*by_kind(events), self.bench.late, [step])[0] == "applied"
+        assert self.writer.begin(*by_kind(events), self.bench.late, [step])()[0] == "applied"
         self.offset += len(events)
 
     def look(self) -> tuple[int, int]:

@@ -75,7 +75,7 @@ class Bench:
             writer = crew[turn]
             while True:
                 step = Advance(f"t:{turn}", offsets[turn] or None, Position(offsets[turn] + len(batch)))
-                status, _ = writer.apply(*by_kind(batch), self.late, [step])
+                status, _ = writer.begin(*by_kind(batch), self.late, [step])()
                 if status == "applied":
                     break
                 assert status == "changed"

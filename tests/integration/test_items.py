@@ -179,7 +179,7 @@ class TestReading:
         ]
         store = bench.writer()
         store.state(["t:1"])
-        status, _ = store.apply([], reviews, bench.late, [Advance("t:1", None, Position(2))])  # type: ignore[arg-type]
+        status, _ = store.begin([], reviews, bench.late, [Advance("t:1", None, Position(2))])()  # type: ignore[arg-type]
         assert status == "applied"
         told = asked_items(bench.reader, "ranker/attention", {})
         assert [each["name"] for each in told["first"]] == ["video-3"]
@@ -224,7 +224,7 @@ class TestAgeing:
         writer.state(["t:1"])
         step = [Advance("t:1", None, Position(1, later))]
         late = Response("late", later, "ranker", "control", ("video-9",))
-        assert writer.apply([late], [], bench.late, step)[0] == "applied"
+        assert writer.begin([late], [], bench.late, step)()[0] == "applied"
         _, store = bench.worker()
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())

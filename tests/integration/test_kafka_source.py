@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaError
 
 from monitor.config import KafkaSettings
 from monitor.dead_letters import dead_letters
@@ -230,6 +232,39 @@ def test_what_was_held_is_read_when_it_was_placed_again(settings: KafkaSettings)
         source.hold([])
         source.place(positions)
         assert sum(len(each.offsets) for each in _read(source, 200)) == 200
+
+
+def test_what_has_arrived_is_read_without_waiting(settings: KafkaSettings) -> None:
+    """While the store is at work on the batch before, a worker takes what there is."""
+    _fill(settings, 200)
+    with _source(settings) as source:
+        _started(source)
+        left = 200
+
+        def all_read() -> bool:
+            nonlocal left
+            left -= sum(len(each.offsets) for each in source.poll(wait=False))
+            return left == 0
+
+        eventually("all are read", all_read, every_s=0.01)
+        assert source.poll(wait=False) == []
+
+
+def test_a_poll_that_finds_nothing_leaves_nothing_behind(settings: KafkaSettings) -> None:
+    """What only Python's search for cyclic garbage frees would stay for minutes, and with it all that is being read."""
+    with _source(settings) as source:
+        _started(source)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                source.poll(wait=False)
+                source.poll()
+            left = [each for each in gc.get_objects() if isinstance(each, KafkaError)]
+        finally:
+            gc.enable()
+        # The last one may still be at hand.
+        assert len(left) <= 1
 
 
 def test_what_waits_is_seen_while_nothing_is_read(settings: KafkaSettings) -> None:

@@ -229,7 +229,7 @@ def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:
         ]
         for at in range(0, len(events), size):
             step = Advance("t:0", at or None, Position(at + size))
-            assert writer.apply(events[at : at + size], [], late, [step])[0] == "applied"
+            assert writer.begin(events[at : at + size], [], late, [step])()[0] == "applied"
         responses = {}
         for experiment in experiments:
             for at in range(4):

@@ -3,89 +3,234 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from monitor.clock import wall_clock
-from monitor.errors import StoreUnavailable
+from monitor.errors import DependencyUnavailable, StoreUnavailable
 from monitor.events import instant_ms
 from monitor.ingest import files
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.files import FileSource
+from monitor.ingest.source import Slice
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
 from monitor.service import Opening, opened, worker_for
-from monitor.store import Commit, Status
+from monitor.store import Commit, RedisStore, Sent, Status
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer
 from tests.support.streams import EXPERIMENT, START
 
 
+class _Trouble:
+    """A store whose replies are lost now and then, before or after it has applied what it was sent."""
+
+    def __init__(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begin = store.start
+        self._sent = 0
+        monkeypatch.setattr(store, "start", self.start)
+
+    def start(self, changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+        if not changes.rows:
+            return self._begin(changes)
+        self._sent += 1
+        turn = self._sent % 4
+        if turn == 1:
+            raise StoreUnavailable("nothing can be sent")
+        reply = self._begin(changes) if turn != 2 else self._lost
+        return reply if turn == 0 else lambda: self._lost(reply)
+
+    @staticmethod
+    def _lost(reply: Callable[[], object] | None = None) -> NoReturn:
+        if reply is not None:
+            reply()
+        raise StoreUnavailable("the reply was lost")
+
+
+def _recorded(said: list[str], source: FileSource, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note what is read and sent, and when the outcome is known."""
+    poll, start = source.poll, store.start
+
+    def polled(*, wait: bool = True) -> Sequence[Slice]:
+        said.append("wait" if wait else "read")
+        return poll(wait=wait)
+
+    def started(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+        reply = start(changes)
+        if not changes.rows:
+            return reply
+        said.append("sent")
+        return lambda: (said.append("known"), reply())[1]  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(source, "poll", polled)
+    monkeypatch.setattr(store, "start", started)
+
+
 @contextmanager
-def _reading(path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, Opening]]:
-    """Yield a worker that is to read forty responses, three at a time."""
+def _reading(
+    path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch, responses: int = 40, most: int = 3
+) -> Iterator[tuple[Worker, FileSource, Opening]]:
+    """Yield a worker that is to read so many responses, three at a time."""
     monkeypatch.setattr(files, "_BATCH_LINES", 3)
     monkeypatch.setattr(files, "_IDLE_S", 0.0)
     response = {"experiment": EXPERIMENT.name, "variant": "control", "items": [{"item_id": "v", "position": 1}]}
-    lines = [{**response, "response_id": f"r-{n}", "timestamp": START + n, "user_id": f"s-{n % 5}"} for n in range(40)]
+    lines = [
+        {**response, "response_id": f"r-{n}", "timestamp": START + n, "user_id": f"s-{n % 5}"} for n in range(responses)
+    ]
     path.write_text("\n".join(map(json.dumps, lines)))
     source = FileSource([str(path)], instant_ms, report=print)
     with opened(bench.settings, wall_clock) as opening:
         topics = {"response": "file", "feedback": "file"}
-        yield worker_for(bench.settings, opening, source, Telemetry(), topics, wall_clock), opening
+        settings = replace(bench.settings, kafka=replace(bench.settings.kafka, max_poll_records=most))
+        yield worker_for(settings, opening, source, Telemetry(), topics, wall_clock), source, opening
     source.close()
 
 
 def test_nothing_is_lost_or_doubled_while_replies_get_lost(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the store has applied what it was sent, or after."""
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch) as (worker, opening):
-        store, sent = opening.store.first, 0
-        commit = store.commit
-
-        def troubled(changes: Commit) -> Status:
-            nonlocal sent
-            sent += bool(changes.rows)
-            if changes.rows and sent % 3 == 1:
-                raise StoreUnavailable("nothing can be sent")
-            status = commit(changes)
-            if changes.rows and sent % 3 == 2:
-                raise StoreUnavailable("the reply was lost")
-            return status
-
-        monkeypatch.setattr(store, "commit", troubled)
+    """The next batch has been read by then, and is applied after the one that was in doubt."""
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch) as (worker, _, opening):
+        _Trouble(opening.store.first, monkeypatch)
         worker.run()
         (summary,) = opening.reader.summary().experiments.values()
+    assert summary.variants["control"].responses == 40
+    assert worker.events == 40
+
+
+def test_the_next_batch_is_read_while_the_store_is_at_work(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, without waiting, between what is sent and its outcome."""
+    said: list[str] = []
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
+        _recorded(said, source, opening.store.first, monkeypatch)
+        worker.run()
+    batch = ["sent", "read", "known"]
+    assert said[-10:] == ["wait", *batch * 3]
+
+
+def test_small_batches_are_finished_first(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What arrives while the store is at work is in the very next batch."""
+    said: list[str] = []
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9, 64) as (worker, source, opening):
+        _recorded(said, source, opening.store.first, monkeypatch)
+        worker.run()
+    assert said[-10:] == [*["wait", "sent", "known"] * 3, "wait"]
+
+
+def test_a_batch_is_finished_before_an_outage_is_waited_for(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source fails while the store is at work: all that was read before is known when that is said."""
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch) as (worker, source, opening):
+        poll = source.poll
+        known: list[int] = []
+
+        def polled(*, wait: bool = True) -> Sequence[Slice]:
+            if not wait and len(known) < 3:
+                raise DependencyUnavailable("Kafka refuses something")
+            return poll(wait=wait)
+
+        monkeypatch.setattr(source, "poll", polled)
+        monkeypatch.setattr(source, "idle", lambda: known.append(worker.events))
+        worker.run()
+        (summary,) = opening.reader.summary().experiments.values()
+    assert known == [3, 6, 9]
     assert summary.variants["control"].responses == worker.events == 40
 
 
-def test_a_batch_that_another_worker_has_applied_is_left_to_it(
+def test_what_was_read_ahead_is_read_again_when_positions_have_moved(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And all that the other one has applied after it."""
+    """Another worker has applied the batch that was in doubt, and more."""
     bench = Bench(redis_server)
     path = tmp_path / "events.jsonl"
-    with _reading(path, bench, monkeypatch) as (worker, opening):
+    with _reading(path, bench, monkeypatch) as (worker, _, opening):
         store = opening.store.first
-        commit = store.commit
+        start = store.start
 
-        def overtaken(changes: Commit) -> Status:
+        def overtaken(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
             if changes.rows:
-                monkeypatch.setattr(store, "commit", commit)
-                with _reading(path, bench, monkeypatch) as (other, _):
+                monkeypatch.setattr(store, "start", start)
+                with _reading(path, bench, monkeypatch) as (other, _, _):
                     other.run()
                     assert other.events == 40
-            return commit(changes)
+            return start(changes)
 
-        monkeypatch.setattr(store, "commit", overtaken)
+        monkeypatch.setattr(store, "start", overtaken)
         worker.run()
         (summary,) = opening.reader.summary().experiments.values()
     assert summary.variants["control"].responses == 40
     assert worker.events == 0
+
+
+def test_a_worker_is_ready_when_others_have_done_its_work(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was out of reach, and is not asked to write anything more."""
+    bench = Bench(redis_server)
+    path = tmp_path / "events.jsonl"
+    with _reading(path, bench, monkeypatch) as (worker, _, opening):
+        store = opening.store.first
+        start = store.start
+
+        def overtaken(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+            if not changes.rows:
+                return start(changes)
+            monkeypatch.setattr(store, "start", start)
+            with _reading(path, bench, monkeypatch) as (other, _, _):
+                other.run()
+            raise StoreUnavailable("nothing can be sent")
+
+        monkeypatch.setattr(store, "start", overtaken)
+        worker.run()
+    assert worker.events == 0
+    assert worker.readiness() == ()
+
+
+def test_what_was_read_ahead_of_a_partition_that_the_store_has_lost_is_read_again(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch at the store is of another partition, and is applied."""
+    bench = Bench(redis_server)
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    with _reading(first, bench, monkeypatch, 9) as (worker, _, opening):
+        lines = first.read_text().splitlines()
+        first.write_text("\n".join(lines[:3]))
+        second.write_text("\n".join(lines[3:]))
+        source = FileSource([str(first), str(second)], instant_ms, report=print)
+        monkeypatch.setattr(worker, "_source", source)
+        store = opening.store.first
+        start = store.start
+
+        def forgetful(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+            reply = start(changes)
+            if not changes.rows:
+                return reply
+            monkeypatch.setattr(store, "start", start)
+            (lost,) = set(source.own()) - {step.partition for step in changes.advances}
+
+            def none() -> NoReturn:
+                reply()
+                for table in (store.keys.offsets, store.keys.progress):
+                    store.client.hdel(table, lost)
+                raise StoreUnavailable("the reply was lost")
+
+            return none
+
+        monkeypatch.setattr(store, "start", forgetful)
+        worker.run()
+        (summary,) = opening.reader.summary().experiments.values()
+        source.close()
+    assert summary.variants["control"].responses == worker.events == 9
 
 
 def test_what_others_swept_while_a_reply_was_lost_is_known(
@@ -107,17 +252,20 @@ def test_what_others_swept_while_a_reply_was_lost_is_known(
     with opened(bench.settings, wall_clock) as opening:
         worker = worker_for(bench.settings, opening, source, Telemetry(), topics, wall_clock)
         store = opening.store.first
-        commit = store.commit
+        start = store.start
 
-        def lost(changes: Commit) -> Status:
-            status = commit(changes)
-            if changes.rows:
+        def lost(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+            reply = start(changes)
+
+            def none() -> NoReturn:
+                reply()
                 _, other = bench.worker()
                 other.sweep(str(bench.number), START // HOUR_MS, START + 7 * HOUR_MS)
                 raise StoreUnavailable("the reply was lost")
-            return status
 
-        monkeypatch.setattr(store, "commit", lost)
+            return none if changes.rows else reply
+
+        monkeypatch.setattr(store, "start", lost)
         worker.run()
         assert worker._progress.late_before()[str(bench.number)] >= START + 7 * HOUR_MS
     source.close()
