@@ -147,6 +147,7 @@ class RedisStore:
         try:
             connection.send_command(*command)
         except BaseException:
+            # Whatever it was, also an interruption: nobody else would give the connection back.
             pool.release(connection)
             raise
 
