@@ -258,14 +258,14 @@ def test_a_poll_that_finds_nothing_leaves_nothing_behind(settings: KafkaSettings
         gc.collect()
         gc.disable()
         try:
-            for _ in range(10):
+            for _ in range(50):
                 source.poll(wait=False)
                 source.poll()
             left = [each for each in gc.get_objects() if isinstance(each, (KafkaError, KafkaException))]
         finally:
             gc.enable()
-        # The last one may still be at hand.
-        assert len(left) <= 1
+        # The client's own thread may still have the last few at hand; of a hundred polls nearly all would be left.
+        assert len(left) < 10
 
 
 def test_what_waits_is_seen_while_nothing_is_read(settings: KafkaSettings) -> None:
