@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import unpack_from
-from typing import Final
+from typing import Final, final
 
-from librt.strings import BytesWriter, write_i64_be
-from mypy_extensions import i64
+from librt.strings import BytesWriter, write_i32_be, write_i64_be
+from mypy_extensions import i64, u8
 
 from monitor.aggregates import BUCKETS_PER_CHUNK
 from monitor.attribution import PENDING
@@ -21,6 +21,8 @@ from monitor.traffic import Traffic
 _PLACE: Final = (1 << CELL_BITS) - 1
 _RUN: Final = 1000
 """Integers of a run at most: Lua takes 8 000 values at once, two for each of them."""
+_GAP: Final = 16
+"""Zeros that the script adds in less time than it begins another run."""
 _WIDE: Final = 1 << 15
 """Marks a run with integers beyond the largest: see commit.lua."""
 _LARGEST: Final = 1 << 51
@@ -87,59 +89,89 @@ def _write_kinds(commit: Commit, keys: Keys, kinds: Mapping[tuple[int, str], int
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Mapping[int, Record]) -> None:
-    chunks: dict[int, BytesWriter] = {}
-    for cell, record in buckets.items():
+    chunks: dict[int, _Runs] = {}
+    for cell in sorted(buckets):
         bucket: i64 = cell & _PLACE
         chunk = cell >> CELL_BITS << CELL_BITS | bucket // BUCKETS_PER_CHUNK
-        writer = chunks.get(chunk)
-        if writer is None:
-            writer = chunks[chunk] = BytesWriter()
-        _pack(writer, bucket % BUCKETS_PER_CHUNK * len(record), record)
-    for chunk, writer in chunks.items():
-        if len(writer):
+        runs = chunks.get(chunk)
+        if runs is None:
+            runs = chunks[chunk] = _Runs()
+        record = buckets[cell]
+        runs.add(bucket % BUCKETS_PER_CHUNK * len(record), record)
+    for chunk, runs in chunks.items():
+        packed = runs.packed()
+        if packed:
             variant, place = chunk >> CELL_BITS, chunk & _PLACE
-            commit.differences += (keys.chunk(number, variant, decay, place), writer.getvalue())
+            commit.differences += (keys.chunk(number, variant, decay, place), packed)
             commit.stamps += (keys.chunks(number, variant, decay), place)
 
 
 def _write(commit: Commit, key: bytes, record: Record) -> bool:
-    writer = BytesWriter()
-    _pack(writer, 0, record)
-    if not len(writer):
+    runs = _Runs()
+    runs.add(0, record)
+    packed = runs.packed()
+    if not packed:
         return False
-    commit.differences += (key, writer.getvalue())
+    commit.differences += (key, packed)
     return True
 
 
-def _pack(writer: BytesWriter, first: i64, record: Record) -> None:
-    """Append the record, whose first integer has the index `first`, from its first change to its last."""
-    begin: i64 = 0
-    end: i64 = len(record)
-    while begin < end and record[begin] == 0:
-        begin += 1
-    while end > begin and record[end - 1] == 0:
-        end -= 1
-    while begin < end:
-        last = min(end, begin + _RUN)
-        _write_short(writer, first + begin)
-        _write_short(writer, last - begin | (_WIDE if _is_wide(record, begin, last) else 0))
-        while begin < last:
-            write_i64_be(writer, record[begin])
-            begin += 1
+@final
+class _Runs:
+    """What changes of the integers under one key, as runs of neighbours; few zeros cost less than another run."""
 
+    __slots__ = ("_first", "_head", "_many", "_wide", "_writer")
 
-def _is_wide(record: Record, begin: i64, end: i64) -> bool:
-    """Return whether one of the integers is beyond what the script adds at once."""
-    while begin < end:
-        if not -_LARGEST <= record[begin] <= _LARGEST:
-            return True
-        begin += 1
-    return False
+    def __init__(self) -> None:
+        self._writer = BytesWriter()
+        self._head: i64 = 0
+        """Where the last run begins in what is written."""
+        self._first: i64 = 0
+        self._many: i64 = 0
+        """Its integers: the index of the first, and their number so far."""
+        self._wide = False
 
+    def add(self, first: i64, record: Record) -> None:
+        """Append a record whose first integer has the index `first`; indices rise from record to record."""
+        at: i64 = 0
+        while at < len(record):
+            if record[at] != 0:
+                self._append(first + at, record[at])
+            at += 1
 
-def _write_short(writer: BytesWriter, number: i64) -> None:
-    writer.append(number >> 8)
-    writer.append(number & 255)
+    def _append(self, index: i64, number: i64) -> None:
+        writer = self._writer
+        gap = index - self._first - self._many
+        if self._many == 0 or gap > _GAP or self._many + gap >= _RUN:
+            self._close()
+            self._head = len(writer)
+            write_i32_be(writer, 0)
+            self._first = index
+            self._many = 0
+            gap = 0
+        while gap > 0:
+            write_i64_be(writer, 0)
+            self._many += 1
+            gap -= 1
+        write_i64_be(writer, number)
+        self._many += 1
+        self._wide = self._wide or not -_LARGEST <= number <= _LARGEST
+
+    def _close(self) -> None:
+        """Say at its head what the last run is."""
+        count = self._many | (_WIDE if self._wide else 0)
+        if self._many:
+            head = self._head
+            self._writer[head] = u8(self._first >> 8)
+            self._writer[head + 1] = u8(self._first & 255)
+            self._writer[head + 2] = u8(count >> 8)
+            self._writer[head + 3] = u8(count & 255)
+        self._wide = False
+
+    def packed(self) -> bytes:
+        """Return the runs as commit.lua takes them."""
+        self._close()
+        return self._writer.getvalue()
 
 
 def unpacked(packed: bytes) -> list[tuple[int, int]]:
