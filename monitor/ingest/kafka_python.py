@@ -47,10 +47,6 @@ from monitor.ingest.unpacking import Record, records_of
 log = logging.getLogger(__name__)
 _KNOWN: Final = "3.0.12"
 """The version whose inner parts `_Unpacked` and `_unbound` fit; with others unpacking costs six times as much."""
-_FETCHED_BYTES: Final = 1_048_576
-"""Of one partition at once, or one larger record: what the client fetches if it is not told."""
-_RECORD_BYTES: Final = 256
-"""A worker with a single partition of responses would get no more of them in a poll than one fetch has."""
 _V2: Final = 2
 """The message format since Kafka 0.11."""
 _LEARN_S: Final = 1.0
@@ -85,7 +81,6 @@ class KafkaPythonMember:
                 max_poll_records=settings.max_poll_records,
                 allow_auto_create_topics=False,
                 fetch_max_wait_ms=FETCH_MS,
-                max_partition_fetch_bytes=max(_FETCHED_BYTES, _RECORD_BYTES * settings.max_poll_records),
                 metadata_max_age_ms=METADATA_MS,
                 reconnect_backoff_max_ms=RECONNECT_MS,
                 bootstrap_timeout_ms=BOOTSTRAP_MS,

@@ -258,13 +258,13 @@ def test_a_poll_that_finds_nothing_leaves_nothing_behind(settings: KafkaSettings
         gc.collect()
         gc.disable()
         try:
-            for _ in range(50):
+            for _ in range(20):
                 source.poll(wait=False)
                 source.poll()
             left = [each for each in gc.get_objects() if isinstance(each, (KafkaError, KafkaException))]
         finally:
             gc.enable()
-        # The client's own thread may still have the last few at hand; of a hundred polls nearly all would be left.
+        # The client's own thread may still have the last few at hand; of forty polls nearly all would be left.
         assert len(left) < 10
 
 

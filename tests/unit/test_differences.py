@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from struct import unpack_from
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def test_runs_say_what_the_buckets_hold(changes: dict[tuple[int, int, int], int]
     write_tally(commit, Keys(), 1, (DECAY,), tally)
     found: dict[tuple[bytes, int], int] = {}
     for key, packed in zip(commit.differences[::2], commit.differences[1::2], strict=True):
+        assert packed
         for index, change in unpacked(packed):
             assert (key, index) not in found
             found[key, index] = change
@@ -52,14 +54,35 @@ def test_runs_say_what_the_buckets_hold(changes: dict[tuple[int, int, int], int]
 def test_neighbours_share_a_run() -> None:
     """A run for each bucket would cost the store more than the few zeros between them."""
     tally = Tally(SEVERAL, [HOUR])
-    for bucket in reversed(range(BUCKETS_PER_CHUNK)):
+    for bucket in reversed(range(10)):
         tally.add_response(1, 0, bucket * HOUR // BUCKETS_PER_CHUNK, rated=True, values=(1, 2, 3, 4, 5))
     commit = Commit()
     write_tally(commit, Keys(), 1, (DECAY,), tally)
     chunk = commit.differences[commit.differences.index(Keys().chunk(1, 0, "1h", 0)) + 1]
-    sizes = [len(integers) for integers, _ in _runs(chunk)]
-    assert max(sizes) <= LONGEST
-    assert len(sizes) == -(-sum(sizes) // LONGEST)
+    assert len(_runs(chunk)) == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "sizes"),
+    [
+        ([1] * 2500, [1000, 1000, 500]),
+        ([1] * 999 + [0] + [1] * 1001, [999, 1000, 1]),
+        ([0, 1, *[0] * 16, 1], [18]),
+        ([0, 1, *[0] * 17, 1], [1, 1]),
+    ],
+    ids=["full", "a zero where it is full", "near", "far"],
+)
+def test_runs_end_where_they_are_full_or_what_follows_is_far(record: list[int], sizes: list[int]) -> None:
+    """The store takes a thousand integers at once."""
+    tally = Tally(SEVERAL, [])
+    tally.units[0] = zeros(len(record))
+    for place, number in enumerate(record):
+        tally.units[0][place] = number
+    commit = Commit()
+    write_tally(commit, Keys(), 1, (), tally)
+    packed = commit.differences[1]
+    assert [len(integers) for integers, _ in _runs(packed)] == sizes
+    assert dict(unpacked(packed)).items() >= {place: number for place, number in enumerate(record) if number}.items()
 
 
 def _runs(packed: bytes) -> list[tuple[tuple[int, ...], bool]]:
