@@ -31,21 +31,22 @@ _NOTHING_LEFT: Final = 2000
 
 
 def digests(
-    records: Ints, chunks: Sequence[int], half_life_ms: int, layout: Layout, as_of_ms: float
+    records: Ints, chunks: Sequence[int], half_lives_ms: Sequence[int], layout: Layout, as_of_ms: float
 ) -> tuple[Floats, Floats]:
     """Return what each chunk amounts to at `as_of_ms` under exponential decay, relative to its own end.
 
-    Records are n × buckets × response_width, sums n × 5 × 2·m: Σw, Σw·x, Σw², Σw²·x, Σw²·x² of the metrics over rated,
-    then over all responses. With them comes the time from which on nothing in a chunk lies in the future, so that its
-    sums are the same at every later time; −∞ for an empty one.
+    Each chunk has its half-life. Records are n × buckets × response_width, sums n × 5 × 2·m: Σw, Σw·x, Σw², Σw²·x,
+    Σw²·x² of the metrics over rated, then over all responses. With them comes the time from which on nothing in a chunk
+    lies in the future, so that its sums are the same at every later time; −∞ for an empty one.
     """
     columns = np.ascontiguousarray(np.moveaxis(records, 2, 0))
     head, parts = columns[:4], columns[4:].reshape(layout.metrics, 8, *records.shape[:2]).swapaxes(0, 1)
-    offset_ms, slope = half_life_ms / (BUCKETS_PER_CHUNK << OFFSET_BITS), math.log(2) / half_life_ms
+    spans_ms = np.array(half_lives_ms, dtype=np.float64)[:, None]
+    offset_ms, slope = spans_ms / (BUCKETS_PER_CHUNK << OFFSET_BITS), math.log(2) / spans_ms
     totals = join_limbs(parts[2], parts[3]) * _UNIT
     total_moments = slope * _moments(totals, join_limbs(parts[4], parts[5]) * _UNIT, offset_ms)
     squares = join_limbs(parts[6], parts[7]) / layout.square_scale()[:, None, None]
-    early_ms = (np.array(chunks)[:, None] + _MIDDLES) * half_life_ms - offset_ms / 2
+    early_ms = (np.array(chunks)[:, None] + _MIDDLES) * spans_ms - offset_ms / 2
     found, from_ms = [], np.full(len(chunks), -np.inf)
     for numbers in (head[2:, None] - parts[:2], head[:2, None]):
         counts, offsets = numbers.astype(np.float64)
@@ -88,7 +89,7 @@ def together(sums: Sequence[Floats], chunks: Sequence[Sequence[int]]) -> Moments
     return Moments(weight, squared_weight, total, squared_weight_total, squared_weight_square)
 
 
-def _moments(counts: Floats, offsets: Floats, offset_ms: float) -> Floats:
+def _moments(counts: Floats, offsets: Floats, offset_ms: float | Floats) -> Floats:
     """Return Σ(t − middle) in ms from Σ1 and Σ offset; an offset stands for the middle of its unit."""
     half = (1 << OFFSET_BITS) / 2 - 0.5
     return (offsets - half * counts) * offset_ms

@@ -170,14 +170,16 @@ class Buckets:
         tables = self._tables([(place, window.chunks[at]) for place, window, at in lacking])
         for start in range(0, len(lacking), _AT_ONCE):
             some = lacking[start : start + _AT_ONCE]
-            alike = defaultdict[tuple[Layout, int], list[tuple[Window, int, Ints]]](list)
+            alike = defaultdict[Layout, list[tuple[Place, Window, int, Ints]]](list)
             for (place, window, at), table in zip(some, islice(tables, len(some)), strict=True):
-                alike[place.layout, bucket_span_ms(place.decay)].append((window, at, table))
-            for (layout, half_life_ms), own in alike.items():
-                records, chunks = np.stack([table for _, _, table in own]), [window.chunks[at] for window, at, _ in own]
-                sums, from_ms = digests(records, chunks, half_life_ms, layout, self._as_of_ms)
+                alike[place.layout].append((place, window, at, table))
+            for layout, own in alike.items():
+                chunks = [window.chunks[at] for _, window, at, _ in own]
+                spans_ms = [bucket_span_ms(place.decay) for place, _, _, _ in own]
+                records = np.stack([table for _, _, _, table in own])
+                sums, from_ms = digests(records, chunks, spans_ms, layout, self._as_of_ms)
                 from_ms[from_ms > self._as_of_ms] = np.inf
-                for (window, at, _), each, since_ms in zip(own, sums, from_ms, strict=True):
+                for (_, window, at, _), each, since_ms in zip(own, sums, from_ms, strict=True):
                     window.sums[at], window.from_ms[at] = each, since_ms
         return windows
 
@@ -189,8 +191,9 @@ class Buckets:
         if known is None or not known.chunks:
             shape = len(chunks), 5, 2 * place.layout.metrics
             return Window(chunks, stamps, np.full(len(chunks), np.inf), np.zeros(shape))
-        if known.chunks == chunks and known.stamps == stamps:
-            return Window(chunks, stamps, known.from_ms.copy(), known.sums.copy())
+        if known.chunks == chunks:
+            same = list(map(eq, known.stamps, stamps))
+            return Window(chunks, stamps, np.where(same, known.from_ms, np.inf), known.sums.copy())
         held = dict(zip(known.chunks, known.stamps, strict=True))
         same = list(map(eq, map(held.get, chunks), stamps))
         places = np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
