@@ -27,6 +27,7 @@ from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
+from monitor.memory import keep_memory
 from monitor.service import Opening, worker_for
 from monitor.store import Position, Reader, Shards, open_store, served
 from monitor.store.generations import (
@@ -100,6 +101,7 @@ def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppa
 
 def _opening(building: Shards, live: Shards, settings: Settings) -> Opening:
     """Return the next generation, taken up where an interrupted rebuild left it if that had the same definitions."""
+    keep_memory()
     try:
         held = open_store(building, settings)
     except StoreOwned as error:

@@ -11,6 +11,7 @@ import numpy as np
 
 from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
+    LIMB_BITS,
     OFFSET_BITS,
     Floats,
     Groups,
@@ -22,48 +23,74 @@ from monitor.aggregates import (
 from monitor.ranking import SCALE_BITS
 
 _UNIT = float(2**-SCALE_BITS)
-_MIDDLES: Final = (np.arange(BUCKETS_PER_CHUNK) + 0.5) / BUCKETS_PER_CHUNK
-"""Of a chunk's buckets, in chunks from its beginning."""
-_WEIGHTS: Final = np.exp2(_MIDDLES - 1)
+_BUCKETS: Final = np.arange(BUCKETS_PER_CHUNK)
+_WEIGHT: Final = np.exp2((_BUCKETS + 0.5) / BUCKETS_PER_CHUNK - 1)
 """Of a chunk's buckets under exponential decay, relative to the chunk's end: a chunk is as long as the half-life."""
+_WEIGHTS: Final = np.stack([_WEIGHT, _WEIGHT * _WEIGHT])
 _NOTHING_LEFT: Final = 2000
 """Half-lives after which a weight is 0 in float64."""
 
 
 def digests(
-    records: Ints, chunks: Sequence[int], half_lives_ms: Sequence[int], layout: Layout, as_of_ms: float
+    records: Ints, chunks: Sequence[int], half_lives_ms: Sequence[int], layout: Layout, as_of_ms: int
 ) -> tuple[Floats, Floats]:
     """Return what each chunk amounts to at `as_of_ms` under exponential decay, relative to its own end.
 
     Each chunk has its half-life. Records are n × buckets × response_width, sums n × 5 × 2·m: Σw, Σw·x, Σw², Σw²·x,
-    Σw²·x² of the metrics over rated, then over all responses. With them comes the time from which on nothing in a chunk
-    lies in the future, so that its sums are the same at every later time; −∞ for an empty one.
+    Σw²·x² of the metrics over rated, then over all responses. With them comes a time from which on they are the same,
+    since nothing in the chunk lies in the future: `as_of_ms` at the latest, or ∞ if something does.
     """
-    columns = np.ascontiguousarray(np.moveaxis(records, 2, 0))
-    head, parts = columns[:4], columns[4:].reshape(layout.metrics, 8, *records.shape[:2]).swapaxes(0, 1)
-    spans_ms = np.array(half_lives_ms, dtype=np.float64)[:, None]
-    offset_ms, slope = spans_ms / (BUCKETS_PER_CHUNK << OFFSET_BITS), math.log(2) / spans_ms
-    totals = join_limbs(parts[2], parts[3]) * _UNIT
-    total_moments = slope * _moments(totals, join_limbs(parts[4], parts[5]) * _UNIT, offset_ms)
-    squares = join_limbs(parts[6], parts[7]) / layout.square_scale()[:, None, None]
-    early_ms = (np.array(chunks)[:, None] + _MIDDLES) * spans_ms - offset_ms / 2
-    found, from_ms = [], np.full(len(chunks), -np.inf)
-    for numbers in (head[2:, None] - parts[:2], head[:2, None]):
-        counts, offsets = numbers.astype(np.float64)
-        moments = _moments(counts, offsets, offset_ms)
-        known_ms = np.where(counts > 0, early_ms + moments / np.maximum(counts, 1), -np.inf)
-        from_ms = np.maximum(from_ms, known_ms.max(axis=(0, 2)))
-        weight = np.where((counts > 0) & (known_ms <= as_of_ms), _WEIGHTS, 0.0)
-        squared, moments = weight * weight, slope * moments
-        sums = [
-            weight * (counts + moments),
-            weight * (totals + total_moments),
-            squared * (counts + 2 * moments),
-            squared * (totals + 2 * total_moments),
-            squared * squares,
-        ]
-        found.append([np.broadcast_to(each.sum(axis=2), (layout.metrics, len(chunks))) for each in sums])
-    return np.moveaxis(np.concatenate(found, axis=1), 2, 0), from_ms
+    columns = _columns(records, layout)
+    begins, spans_ms = np.array(chunks, dtype=np.int64), np.array(half_lives_ms, dtype=np.int64)
+    # Buckets before this one are over, in those behind it everything lies in the future.
+    reached = (as_of_ms * BUCKETS_PER_CHUNK // spans_ms - begins * BUCKETS_PER_CHUNK).clip(-1, BUCKETS_PER_CHUNK)
+    at = reached.clip(0, BUCKETS_PER_CHUNK - 1)
+    current, offset_ms = columns[..., np.arange(len(chunks)), at], _offset_ms(spans_ms)
+    counts = current[:2]
+    early_ms = (begins + (at + 0.5) / BUCKETS_PER_CHUNK) * spans_ms - offset_ms / 2
+    past = early_ms + _moments(counts, current[2:4], offset_ms) / np.maximum(counts, 1) <= as_of_ms
+    inside = (at == reached) & (counts > 0)
+    cut = (inside & ~past).any(axis=(0, 1))
+    # A bucket that the time cuts through is added by itself, so that all others are added up as they always will be.
+    weights = np.where(np.where(cut, reached, reached + 1)[:, None, None] > _BUCKETS, _WEIGHTS, 0.0)
+    sums = _weighted(np.einsum("nwb,gmnb->wgmn", weights, columns), spans_ms, layout)
+    sums += np.where(cut & inside & past, _weighted(_WEIGHTS[:, None, None, at] * current, spans_ms, layout), 0.0)
+    ahead = cut | ((columns[1, 0] > 0) & (reached[:, None] < _BUCKETS)).any(axis=1)
+    from_ms = np.where(ahead, np.inf, np.minimum((begins + 1) * spans_ms, as_of_ms))
+    return np.moveaxis(sums.reshape(5, 2 * layout.metrics, len(chunks)), 2, 0), from_ms
+
+
+def _columns(records: Ints, layout: Layout) -> Floats:
+    """Return what sums are made of, 7 × m × n × buckets, in units of offset and of fixed point.
+
+    Counts over rated and over all responses, offsets of both, totals, their moments, squares. Limbs are joined here, so
+    that where a metric is 1 its totals are the counts, and stay so in any sum.
+    """
+    numbers = np.moveaxis(records, 2, 0).astype(np.float64, order="C")
+    head, parts = numbers[:4], numbers[4:].reshape(layout.metrics, 8, *records.shape[:2]).swapaxes(0, 1)
+    columns = np.empty((7, layout.metrics, *records.shape[:2]))
+    columns[0:3:2] = head[2:, None] - parts[:2]
+    columns[1:4:2] = head[:2, None]
+    columns[4:] = parts[3::2] * float(1 << LIMB_BITS) + parts[2::2]
+    return columns
+
+
+def _weighted(columns: Floats, spans_ms: Ints, layout: Layout) -> Floats:
+    """Return the sums (5 × 2 × m × n) that columns come to which were multiplied by w, and by w² (2 × 7 × m × n)."""
+    offset_ms, slope = _offset_ms(spans_ms), math.log(2) / spans_ms
+    counts, totals = columns[:, :2], columns[:, 4:5] * _UNIT
+    count_moments = slope * _moments(counts, columns[:, 2:4], offset_ms)
+    total_moments = slope * _moments(totals, columns[:, 5:6] * _UNIT, offset_ms)
+    sums = np.empty((5, *counts.shape[1:]))
+    sums[0], sums[2] = counts[0] + count_moments[0], counts[1] + 2 * count_moments[1]
+    sums[1], sums[3] = totals[0] + total_moments[0], totals[1] + 2 * total_moments[1]
+    sums[4] = columns[1, 6] / layout.square_scale()[:, None]
+    return sums
+
+
+def _offset_ms(spans_ms: Ints) -> Floats:
+    """Return the milliseconds of one unit of offset in chunks of these lengths."""
+    return spans_ms / (BUCKETS_PER_CHUNK << OFFSET_BITS)
 
 
 def together(sums: Sequence[Floats], chunks: Sequence[Sequence[int]]) -> Moments:

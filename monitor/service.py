@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,10 +24,9 @@ from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
 from monitor.ingest.writer import DirectWriter, Writer
+from monitor.memory import keep_memory
 from monitor.store import Opened, Reader, Shards, live_store, open_store, served, view_store
 
-COLLECT_AFTER: Final = 200_000
-"""Allocations between two runs of Python's cyclic garbage collector, which walks every cached row."""
 _MOST_ENTRIES: Final = 1000
 _DIGITS: Final = 4
 
@@ -45,6 +43,7 @@ class Opening:
 @contextmanager
 def opened(settings: Settings, clock: Clock) -> Iterator[Opening]:
     """Yield the store of the settings, reachable and registered; see `open_store` for what is refused."""
+    keep_memory()
     with served(settings.store) as reached, ExitStack() as stack:
         store = live_store(reached)
         stack.callback(store.close)
@@ -59,7 +58,6 @@ def worker_for(
 ) -> Worker:
     """Return a worker that brings the source's events into the store."""
     experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
-    gc.set_threshold(COLLECT_AFTER)
     return Worker(
         settings=settings,
         writer=writer_for(opening.store, experiments, Identities(opening.held.hash_key)),

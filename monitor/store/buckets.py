@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
-from itertools import islice
 from operator import eq
 from typing import Final, TypeAlias
 
@@ -31,14 +30,14 @@ from monitor.aggregates import (
 from monitor.series import Series, digests, together
 from monitor.store.chunks import Index, Name, Place, Stamp, read_indexes
 from monitor.store.connection import unavailable
-from monitor.store.rows import decode_record
+from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean
 
 _BUCKETS: Final = np.arange(BUCKETS_PER_CHUNK)
 _NO_NUMBERS: Final = np.zeros(0, dtype=np.int64)
-_AT_ONCE: Final = 128
-"""Chunks that are read and summed at the same time: 3 MB with six metrics."""
+_AT_ONCE: Final = 64
+"""Chunks that are read and summed at the same time: 2 MB with six metrics."""
 
 Wanted: TypeAlias = tuple[Place, Sequence[int]]
 """A place, and chunks of it, rising."""
@@ -167,20 +166,13 @@ class Buckets:
             for place, _ in wanted
             for at in np.flatnonzero(windows[place.name].from_ms > self._as_of_ms).tolist()
         ]
-        tables = self._tables([(place, window.chunks[at]) for place, window, at in lacking])
-        for start in range(0, len(lacking), _AT_ONCE):
-            some = lacking[start : start + _AT_ONCE]
-            alike = defaultdict[Layout, list[tuple[Place, Window, int, Ints]]](list)
-            for (place, window, at), table in zip(some, islice(tables, len(some)), strict=True):
-                alike[place.layout].append((place, window, at, table))
-            for layout, own in alike.items():
-                chunks = [window.chunks[at] for _, window, at, _ in own]
-                spans_ms = [bucket_span_ms(place.decay) for place, _, _, _ in own]
-                records = np.stack([table for _, _, _, table in own])
-                sums, from_ms = digests(records, chunks, spans_ms, layout, self._as_of_ms)
-                from_ms[from_ms > self._as_of_ms] = np.inf
-                for (_, window, at, _), each, since_ms in zip(own, sums, from_ms, strict=True):
-                    window.sums[at], window.from_ms[at] = each, since_ms
+        for own, layout, records in self._tables([(place, window.chunks[at]) for place, window, at in lacking]):
+            some = [lacking[each] for each in own]
+            chunks = [window.chunks[at] for _, window, at in some]
+            spans_ms = [bucket_span_ms(place.decay) for place, _, _ in some]
+            sums, from_ms = digests(records, chunks, spans_ms, layout, self._as_of_ms)
+            for (_, window, at), each, since_ms in zip(some, sums, from_ms.tolist(), strict=True):
+                window.sums[at], window.from_ms[at] = each, since_ms
         return windows
 
     def _remembered(self, place: Place, chunks: Sequence[int]) -> Window:
@@ -191,9 +183,11 @@ class Buckets:
         if known is None or not known.chunks:
             shape = len(chunks), 5, 2 * place.layout.metrics
             return Window(chunks, stamps, np.full(len(chunks), np.inf), np.zeros(shape))
-        if known.chunks == chunks:
-            same = list(map(eq, known.stamps, stamps))
-            return Window(chunks, stamps, np.where(same, known.from_ms, np.inf), known.sums.copy())
+        start = bisect_left(known.chunks, chunks[0]) if chunks else 0
+        part = slice(start, start + len(chunks))
+        if known.chunks[part] == chunks:
+            same = list(map(eq, known.stamps[part], stamps))
+            return Window(chunks, stamps, np.where(same, known.from_ms[part], np.inf), known.sums[part].copy())
         held = dict(zip(known.chunks, known.stamps, strict=True))
         same = list(map(eq, map(held.get, chunks), stamps))
         places = np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
@@ -202,31 +196,45 @@ class Buckets:
 
     def _reciprocal(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
         """Weights are no products: all chunks are read and weighted each time."""
-        tables = self._tables([(place, chunk) for place, chunks in wanted for chunk in chunks])
-        found = {}
+        tables: dict[int, Ints] = {}
+        for own, _, records in self._tables([(place, chunk) for place, chunks in wanted for chunk in chunks]):
+            tables.update(zip(own, records, strict=True))
+        found, at = {}, 0
         for place, chunks in wanted:
-            series = _series(place, chunks, list(islice(tables, len(chunks))))
+            series = _series(place, chunks, [tables[at + each] for each in range(len(chunks))])
+            at += len(chunks)
             metrics = range(place.layout.metrics)
             groups = [*map(series.rated, metrics), *map(series.everything, metrics)]
             columns = [astuple(decayed(each, self._as_of_ms, place.decay)) for each in groups]
             (found[place.name],) = _means(Moments(*np.array(columns).T[:, None]), len(metrics))
         return found
 
-    def _tables(self, wanted: Sequence[tuple[Place, int]]) -> Iterator[Ints]:
-        """Yield the records of chunks' buckets, summed over the shards; `_AT_ONCE` are read in one transaction each."""
+    def _tables(self, wanted: Sequence[tuple[Place, int]]) -> Iterator[tuple[Sequence[int], Layout, Ints]]:
+        """Yield which chunks of those wanted have a layout, and the records of their buckets, summed over the shards.
+
+        `_AT_ONCE` are read in one transaction on each shard.
+        """
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            tables = [np.zeros((BUCKETS_PER_CHUNK, each.layout.response_width), dtype=np.int64) for each, _ in some]
+            replies: list[tuple[list[bytes], list[bytes | None]]] = []
             with unavailable(self._store.settings):
                 for shard in self._store:
                     names = [shard.keys.chunk(*place.name, chunk) for place, chunk in some]
                     pipeline = shard.client.pipeline(transaction=True)
                     # The method of this name is not for clusters, as it does not know that all are in one slot.
                     pipeline.execute_command("MGET", *names)
-                    for name, table, stored in zip(names, tables, pipeline.execute()[0], strict=True):
-                        found = decode_record(name, stored)
-                        table.reshape(-1)[: len(found)] += found
-            yield from tables
+                    replies.append((names, pipeline.execute()[0]))
+            alike = defaultdict[Layout, list[int]](list)
+            for at, (place, _) in enumerate(some):
+                alike[place.layout].append(at)
+            for layout, own in alike.items():
+                width = BUCKETS_PER_CHUNK * layout.response_width
+                tables = [
+                    decode_records([names[at] for at in own], [stored[at] for at in own], width)
+                    for names, stored in replies
+                ]
+                records = sum(tables[1:], tables[0]).reshape(len(own), BUCKETS_PER_CHUNK, layout.response_width)
+                yield [start + at for at in own], layout, records
 
 
 def _series(place: Place, chunks: Sequence[int], tables: Sequence[Ints]) -> Series:

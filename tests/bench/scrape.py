@@ -6,7 +6,6 @@ nothing of them may be read; and with somebody scraping every second while event
 
 from __future__ import annotations
 
-import gc
 import statistics
 import threading
 import time
@@ -25,7 +24,7 @@ from monitor.identity import Identities
 from monitor.ingest.engine import write_tallies
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.telemetry import Telemetry
-from monitor.service import COLLECT_AFTER, Opening, http_for, opened, writer_for
+from monitor.service import Opening, http_for, opened, writer_for
 from monitor.store import Advance, Commit, Position, RedisStore
 from monitor.students import Student
 from tests.bench import growth
@@ -113,7 +112,6 @@ class _Scraped:
         client: Any,
         url: str,
     ) -> None:
-        gc.set_threshold(COLLECT_AFTER)
         self._writer = writer_for(opening.store, experiments, Identities(opening.held.hash_key))
         self._writer.state([])
         self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_CLASS: 0}

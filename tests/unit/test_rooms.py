@@ -10,9 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [
-    "errors", "clock", "config", "events", "ranking", "identity", "attribution", "varints", "students", "aggregates",
-    "series", "tally", "traffic", "agreement", "items", "drift", "evaluation", "inference", "stretches", "parts",
-    "verdicts", "retracing", "summary", "history", "store", "ingest", "export", "service", "audit", "rebuild",
+    "errors", "clock", "memory", "config", "events", "ranking", "identity", "attribution", "varints", "students",
+    "aggregates", "series", "tally", "traffic", "agreement", "items", "drift", "evaluation", "inference", "stretches",
+    "parts", "verdicts", "retracing", "summary", "history", "store", "ingest", "export", "service", "audit", "rebuild",
     "dead_letters", "offline", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
