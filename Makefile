@@ -34,7 +34,7 @@ format: $(VENV)/dev.stamp ## mend what can be mended by itself
 	$(BIN)/ruff format .
 
 bench: $(VENV)/native.stamp ## what events, scrapes, starts and bytes cost, against the aims; docs/performance.md
-	@.ci/install-debian
+	@.ci/install-debian redis-server java mvn
 	@$(BIN)/python -m tests.bench $(ARGS)
 
 calibrate: $(VENV)/native.stamp ## how often verdicts are wrong where the truth is known; docs/statistics.md

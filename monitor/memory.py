@@ -11,9 +11,9 @@ _COLLECT_AFTER: Final = 200_000
 _OPTIONS: Final = (
     (-8, 1),  # M_ARENA_MAX: what one thread has freed, the others use
     (-3, 16 << 20),  # M_MMAP_THRESHOLD: smaller blocks are not mapped by themselves, nor given back at once
-    (-1, 32 << 20),  # M_TRIM_THRESHOLD: so much is kept at the end of the heap
+    (-1, 32 << 20),  # M_TRIM_THRESHOLD: so much may stay at the end of the heap
 )
-"""Of mallopt(3), in bytes."""
+"""Of mallopt(3); sizes are in bytes."""
 
 
 def keep_memory() -> None:

@@ -77,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppable) -> int:
     """Build the next generation, compare it with the live one, and switch."""
+    keep_memory()
     with served(settings.store) as reached, ExitStack() as stack:
         live = live_store(reached, as_stored=True)
         stack.callback(live.close)
@@ -101,7 +102,6 @@ def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppa
 
 def _opening(building: Shards, live: Shards, settings: Settings) -> Opening:
     """Return the next generation, taken up where an interrupted rebuild left it if that had the same definitions."""
-    keep_memory()
     try:
         held = open_store(building, settings)
     except StoreOwned as error:

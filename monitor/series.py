@@ -42,7 +42,7 @@ def digests(
     """
     columns = _columns(records, layout)
     begins, spans_ms = np.array(chunks, dtype=np.int64), np.array(half_lives_ms, dtype=np.int64)
-    # Buckets before this one are over, in those behind it everything lies in the future.
+    # Buckets before this one are over, in those after it everything lies in the future.
     reached = (as_of_ms * BUCKETS_PER_CHUNK // spans_ms - begins * BUCKETS_PER_CHUNK).clip(-1, BUCKETS_PER_CHUNK)
     at = reached.clip(0, BUCKETS_PER_CHUNK - 1)
     current, offset_ms = columns[..., np.arange(len(chunks)), at], _offset_ms(spans_ms)
@@ -51,7 +51,7 @@ def digests(
     past = early_ms + _moments(counts, current[2:4], offset_ms) / np.maximum(counts, 1) <= as_of_ms
     inside = (at == reached) & (counts > 0)
     cut = (inside & ~past).any(axis=(0, 1))
-    # A bucket that the time cuts through is added by itself, so that all others are added up as they always will be.
+    # Of a bucket that the time cuts through some columns count and others do not: it is added by itself.
     weights = np.where(np.where(cut, reached, reached + 1)[:, None, None] > _BUCKETS, _WEIGHTS, 0.0)
     sums = _weighted(np.einsum("nwb,gmnb->wgmn", weights, columns), spans_ms, layout)
     sums += np.where(cut & inside & past, _weighted(_WEIGHTS[:, None, None, at] * current, spans_ms, layout), 0.0)
@@ -76,7 +76,7 @@ def _columns(records: Ints, layout: Layout) -> Floats:
 
 
 def _weighted(columns: Floats, spans_ms: Ints, layout: Layout) -> Floats:
-    """Return the sums (5 × 2 × m × n) that columns come to which were multiplied by w, and by w² (2 × 7 × m × n)."""
+    """Return the sums (5 × 2 × m × n) of columns that were weighted with w, and with w² (2 × 7 × m × n)."""
     offset_ms, slope = _offset_ms(spans_ms), math.log(2) / spans_ms
     counts, totals = columns[:, :2], columns[:, 4:5] * _UNIT
     count_moments = slope * _moments(counts, columns[:, 2:4], offset_ms)

@@ -196,13 +196,16 @@ class Buckets:
 
     def _reciprocal(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
         """Weights are no products: all chunks are read and weighted each time."""
+        blocks = self._tables([(place, chunk) for place, chunks in wanted for chunk in chunks])
         tables: dict[int, Ints] = {}
-        for own, _, records in self._tables([(place, chunk) for place, chunks in wanted for chunk in chunks]):
-            tables.update(zip(own, records, strict=True))
         found, at = {}, 0
         for place, chunks in wanted:
-            series = _series(place, chunks, [tables[at + each] for each in range(len(chunks))])
-            at += len(chunks)
+            own = range(at, at + len(chunks))
+            while not all(each in tables for each in own):
+                read, _, records = next(blocks)
+                tables.update(zip(read, records, strict=True))
+            series = _series(place, chunks, [tables.pop(each) for each in own])
+            at = own.stop
             metrics = range(place.layout.metrics)
             groups = [*map(series.rated, metrics), *map(series.everything, metrics)]
             columns = [astuple(decayed(each, self._as_of_ms, place.decay)) for each in groups]
@@ -210,30 +213,29 @@ class Buckets:
         return found
 
     def _tables(self, wanted: Sequence[tuple[Place, int]]) -> Iterator[tuple[Sequence[int], Layout, Ints]]:
-        """Yield which chunks of those wanted have a layout, and the records of their buckets, summed over the shards.
+        """Yield, for each layout, which of the wanted chunks have it and the records of their buckets over all shards.
 
         `_AT_ONCE` are read in one transaction on each shard.
         """
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            replies: list[tuple[list[bytes], list[bytes | None]]] = []
+            alike = defaultdict[Layout, list[int]](list)
+            for at, (place, _) in enumerate(some):
+                alike[place.layout].append(at)
+            widths = {layout: BUCKETS_PER_CHUNK * layout.response_width for layout in alike}
+            tables = {layout: np.zeros((len(own), widths[layout]), dtype=np.int64) for layout, own in alike.items()}
             with unavailable(self._store.settings):
                 for shard in self._store:
                     names = [shard.keys.chunk(*place.name, chunk) for place, chunk in some]
                     pipeline = shard.client.pipeline(transaction=True)
                     # The method of this name is not for clusters, as it does not know that all are in one slot.
                     pipeline.execute_command("MGET", *names)
-                    replies.append((names, pipeline.execute()[0]))
-            alike = defaultdict[Layout, list[int]](list)
-            for at, (place, _) in enumerate(some):
-                alike[place.layout].append(at)
+                    stored = pipeline.execute()[0]
+                    for layout, own in alike.items():
+                        part = [names[at] for at in own], [stored[at] for at in own]
+                        tables[layout] += decode_records(*part, widths[layout])
             for layout, own in alike.items():
-                width = BUCKETS_PER_CHUNK * layout.response_width
-                tables = [
-                    decode_records([names[at] for at in own], [stored[at] for at in own], width)
-                    for names, stored in replies
-                ]
-                records = sum(tables[1:], tables[0]).reshape(len(own), BUCKETS_PER_CHUNK, layout.response_width)
+                records = tables[layout].reshape(-1, BUCKETS_PER_CHUNK, layout.response_width)
                 yield [start + at for at in own], layout, records
 
 

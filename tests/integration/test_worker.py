@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,6 +90,17 @@ def _reading(
         settings = replace(bench.settings, kafka=replace(bench.settings.kafka, max_poll_records=most))
         yield worker_for(settings, opening, source, Telemetry(), topics, wall_clock), source, opening
     source.close()
+
+
+def test_a_service_looks_for_cyclic_garbage_seldom(redis_server: RedisServer) -> None:
+    """Every cached row would be walked each time."""
+    before = gc.get_threshold()
+    gc.set_threshold(700)
+    try:
+        with opened(Bench(redis_server).settings, wall_clock):
+            assert gc.get_threshold()[0] > 100 * 700
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_nothing_is_lost_or_doubled_while_replies_get_lost(

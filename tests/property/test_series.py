@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,10 @@ Seen = tuple[int, bool, tuple[int, ...]]
 
 ONE = (SCALE,) * LAYOUT.metrics
 values = st.tuples(*[st.integers(-1, 3 * SCALE)] * LAYOUT.metrics)
-times = st.integers(0, CHUNKS * SPAN_MS - 1)
+BUCKET_MS = SPAN_MS // BUCKETS_PER_CHUNK
+anywhere = st.integers(0, CHUNKS * SPAN_MS - 1)
+times = anywhere | st.integers(SPAN_MS, SPAN_MS + 2 * BUCKET_MS)
+"""Some fall into the same bucket."""
 
 
 def _records(responses: list[Seen]) -> Ints:
@@ -51,11 +56,12 @@ def _one_by_one(records: Ints, as_of_ms: int) -> list[Moments]:
 
 @given(
     responses=st.lists(st.tuples(times, st.booleans(), values), min_size=1, max_size=40),
-    after_ms=st.none() | st.integers(-SPAN_MS, (CHUNKS + 1) * SPAN_MS),
+    near_ms=st.none() | st.integers(-BUCKET_MS, BUCKET_MS),
+    after_ms=st.integers(-SPAN_MS, (CHUNKS + 1) * SPAN_MS),
 )
-def test_chunks_are_the_sum_of_their_buckets(responses: list[Seen], after_ms: int | None) -> None:
-    """At any time, also within a bucket; the time of the newest response is what readings of now are of."""
-    as_of_ms = FIRST * SPAN_MS + (max(responses)[0] if after_ms is None else after_ms)
+def test_chunks_are_the_sum_of_their_buckets(responses: list[Seen], near_ms: int | None, after_ms: int) -> None:
+    """At any time, also within a bucket with a response; that of the newest one is what readings of now are of."""
+    as_of_ms = FIRST * SPAN_MS + (after_ms if near_ms is None else max(responses)[0] + near_ms)
     records = _records(responses)
     found = together([_digests(records, as_of_ms)[0]], [range(FIRST, FIRST + CHUNKS)])
     expected = _one_by_one(records, as_of_ms)
@@ -68,7 +74,7 @@ def test_chunks_are_the_sum_of_their_buckets(responses: list[Seen], after_ms: in
 def test_what_is_remembered_stays_to_the_last_digit(
     responses: list[tuple[int, bool]], after_ms: int, later_ms: int
 ) -> None:
-    """A chunk that says from when on nothing in it changes says the same at every later time, and no sooner."""
+    """A chunk that says from when on nothing in it changes says the same from then on, also when it is read alone."""
     records = _records([(at_ms, rated, ONE) for at_ms, rated in responses])
     as_of_ms = FIRST * SPAN_MS + after_ms
     sums, from_ms = _digests(records, as_of_ms)
@@ -76,8 +82,10 @@ def test_what_is_remembered_stays_to_the_last_digit(
     newest_ms = max(responses)[0]
     assert newest_ms > after_ms or settled.all()
     assert newest_ms < after_ms + SPAN_MS / BUCKETS_PER_CHUNK or not settled[newest_ms // SPAN_MS]
-    later, _ = _digests(records, as_of_ms + later_ms)
-    assert (later[settled] == sums[settled]).all()
+    for chunk in np.flatnonzero(settled):
+        for at_ms in (math.ceil(from_ms[chunk]), as_of_ms + later_ms):
+            alone, _ = digests(records[chunk : chunk + 1], [FIRST + int(chunk)], [SPAN_MS], LAYOUT, at_ms)
+            assert (alone[0] == sums[chunk]).all()
 
 
 @given(responses=st.lists(st.tuples(times, st.booleans()), min_size=1, max_size=40), after_ms=times)

@@ -34,6 +34,6 @@ print(faults())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is set is of glibc")
 def test_ten_megabytes_are_not_asked_for_again_and_again() -> None:
-    """Twenty threads take turns: of the 2 500 pages that each of them needs, hardly one is new."""
+    """Twenty threads take turns: all together get fewer new pages than one of them needs, which are 2 500."""
     found = subprocess.run([sys.executable, "-c", _FAULTS], check=True, capture_output=True, text=True)
     assert int(found.stdout) < 2_500
