@@ -17,6 +17,7 @@ from monitor.identity import Identities
 from monitor.ingest.engine import CACHED
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.history import Historian
+from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
 from monitor.ingest.sharded import ShardedWriter
 from monitor.ingest.source import Source
@@ -58,9 +59,11 @@ def worker_for(
 ) -> Worker:
     """Return a worker that brings the source's events into the store."""
     experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
+    identities = Identities(opening.held.hash_key)
     return Worker(
         settings=settings,
-        writer=writer_for(opening.store, experiments, Identities(opening.held.hash_key)),
+        intake=Intake(experiments, identities),
+        writer=writer_for(opening.store, experiments, identities),
         progress=Progress(opening.held.horizons_ms),
         sweepers=[Sweeper(shard, experiments) for shard in opening.store],
         historian=Historian(opening.reader),

@@ -31,7 +31,7 @@ _CATEGORY_SHIFT: Final = 8
 class Student:
     """One student of one experiment as the store keeps it."""
 
-    __slots__ = ("_blocks", "_width", "first_category", "first_ms", "first_variant", "name", "touched", "version")
+    __slots__ = ("_blocks", "_width", "first", "first_category", "first_ms", "first_variant", "last", "name", "version")
 
     first_ms: i64
     first_variant: i64
@@ -51,8 +51,9 @@ class Student:
         self.version = version
         self.name = b""
         """The student's hash; not in the row."""
-        self.touched = False
-        """Whether the batch that is being applied changes it; not stored."""
+        self.first: i64 = -1
+        self.last: i64 = -1
+        """The places of what the batch that is being applied says first and last about the student; not stored."""
         self._width: i64 = width
         self._blocks: vec[i64] = vec[i64]()
         """Totals by variant, then the days that are kept apart and have responses, by variant and day."""
@@ -112,9 +113,14 @@ class Student:
         """Put the sums over all responses of a variant into `sums`."""
         blocks, at = self._blocks, self._find(variant, _TOTAL)
         known = at < len(blocks) and blocks[at] == variant and blocks[at + 1] == _TOTAL
+        width = self._width
         place: i64 = 0
-        while place < self._width:
-            sums[place] = blocks[at + _HEAD + place] if known else 0
+        while place < width:
+            # Not in one expression: its value would be an object.
+            if known:
+                sums[place] = blocks[at + _HEAD + place]
+            else:
+                sums[place] = 0
             place += 1
 
     def days(self, variant: i64, first: i64, end: i64, sums: vec[i64]) -> None:
@@ -212,7 +218,10 @@ class Student:
         while at < len(blocks):
             write_signed(writer, blocks[at])
             day = blocks[at + 1]
-            write_signed(writer, 0 if day == _TOTAL else day - first_day + 1)
+            if day == _TOTAL:
+                write_signed(writer, 0)
+            else:
+                write_signed(writer, day - first_day + 1)
             end: i64 = step
             while end > _HEAD + 1 and blocks[at + end - 1] == 0:
                 end -= 1
@@ -251,3 +260,51 @@ class Student:
                 blocks = append(blocks, reader.signed() if place < held else 0)
                 place += 1
         self._blocks = blocks
+
+
+@final
+class Only:
+    """What a student of one variant counts for."""
+
+    __slots__ = ("first_category", "first_ms", "first_variant", "totals", "variant", "window")
+
+    first_ms: i64
+    first_variant: i64
+    first_category: i64
+    variant: i64
+
+    def __init__(self, width: i64) -> None:
+        self.first_ms = 0
+        self.first_variant = 0
+        self.first_category = 0
+        self.variant = 0
+        self.totals = vec[i64]([0] * width)
+        """Sums over all responses."""
+        self.window = vec[i64]([0] * width)
+        """The same over the days after the first exposure that are compared."""
+
+    def look(self, student: Student, variant: i64, days: i64) -> None:
+        """Note what there is of a student."""
+        self.first_ms = student.first_ms
+        self.first_variant = student.first_variant
+        self.first_category = student.first_category
+        self.variant = variant
+        student.totals(variant, self.totals)
+        student.days(variant, 0, days, self.window)
+
+    def begins_as(self, student: Student) -> bool:
+        """Return whether the student's first response is the one that was noted."""
+        return (
+            self.first_ms == student.first_ms
+            and self.first_variant == student.first_variant
+            and self.first_category == student.first_category
+        )
+
+    def differs_in_window(self, other: Only) -> bool:
+        """Return whether the sums over those days are not the same."""
+        place: i64 = 0
+        while place < len(self.window):
+            if self.window[place] != other.window[place]:
+                return True
+            place += 1
+        return False

@@ -8,66 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
-from librt.vecs import append, vec
+from librt.vecs import vec
 from mypy_extensions import i64
 
-from monitor.aggregates import AGES, BUCKETS_PER_CHUNK, LIMB_BITS, OFFSET_BITS, PAIR_WIDTH, PART_WIDTH, Layout
+from monitor.aggregates import AGES, BUCKETS_PER_CHUNK, OFFSET_BITS, PAIR_WIDTH, PART_WIDTH, Layout
 from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
+from monitor.cells import (
+    CELL_BITS,
+    Finder,
+    Record,
+    add_limbs,
+    add_mean,
+    add_whole,
+    replace_limbs,
+    replace_whole,
+    rounded,
+    zeros,
+)
 from monitor.ranking import SCALE_BITS
-from monitor.students import NEVER, Student
+from monitor.students import NEVER, Only, Student
 
-CELL_BITS: Final = 48
-"""A bucket, an hour or a day in the low bits of a cell's number, the variant above."""
-_REMEMBERED: Final = 16
-"""Cells: by the last two bits of the variant and of the bucket, hour or day."""
-_LOW: Final = (1 << LIMB_BITS) - 1
-_HIGH: Final = 2.0**-LIMB_BITS
-_CARRY: Final = 2.0**LIMB_BITS
 _UNIT: Final = 2.0**-SCALE_BITS
 _SCALE: Final = 2.0**SCALE_BITS
-_MOST: Final = 2.0**70
-_WHOLE: Final = 2.0**52
-"""From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
-
 _AGE_DAYS: Final = [(first, end) for (first, _), (end, _) in pairwise(AGES)]
-
-Record: TypeAlias = "vec[i64]"
-
-
-@final
-class Finder:
-    """Finds records of one width by their cells, those that were used last without a look into the dictionary."""
-
-    __slots__ = ("_cells", "_last", "_records", "_width")
-
-    def __init__(self, records: dict[int, Record], width: i64) -> None:
-        self._records = records
-        self._width: i64 = width
-        self._cells = vec[i64]([-1] * _REMEMBERED)
-        self._last: list[Record] = [vec[i64]()] * _REMEMBERED
-
-    def at(self, cell: i64) -> Record:
-        """Return the record of a cell, one of zeros if there is none yet."""
-        place = cell & 3 | (cell >> CELL_BITS & 3) << 2
-        if self._cells[place] == cell:
-            return self._last[place]
-        known = self._records.get(cell)
-        if known is None:
-            known = zeros(self._width)
-            self._records[cell] = known
-        self._cells[place] = cell
-        self._last[place] = known
-        return known
-
-
-def zeros(width: i64) -> Record:
-    """Return a record of nothing."""
-    record = vec[i64](capacity=width)
-    for _ in range(width):
-        record = append(record, 0)
-    return record
 
 
 @final
@@ -76,8 +41,9 @@ class Tally:
 
     __slots__ = (
         "_before", "_buckets", "_cohort_width", "_cohorts", "_exposure_days", "_first_pair", "_first_part", "_metrics",
-        "_novelty", "_primary", "_response_width", "_responses", "_segments", "_spans_ms", "_squares", "_totals",
-        "_unit_width", "_units", "_watched", "_window", "buckets", "cohorts", "responses", "units",
+        "_noted", "_nothing", "_novelty", "_only", "_primary", "_response_width", "_responses", "_segments",
+        "_spans_ms", "_squares", "_unit_width", "_units", "_was", "_watched", "buckets", "cohorts", "responses",
+        "units",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, spans_ms: Sequence[int]) -> None:
@@ -104,9 +70,12 @@ class Tally:
         """Variant → record over students."""
         self.cohorts: dict[int, Record] = {}
         """Cell of a variant and a day → record."""
-        self._totals = zeros(layout.sums_width)
-        """Of the student at hand, as is the next one: made once."""
-        self._window = zeros(layout.sums_width)
+        self._only = Only(layout.sums_width)
+        """The student at hand, and below the same one before it changes: made once."""
+        self._was = Only(layout.sums_width)
+        self._nothing = zeros(layout.sums_width)
+        self._noted = False
+        """Whether the student at hand has not been taken away yet: see `note`."""
         self._responses = Finder(self.responses, self._response_width)
         self._buckets = [Finder(each, self._response_width) for each in self.buckets]
         self._units = Finder(self.units, self._unit_width)
@@ -135,13 +104,10 @@ class Tally:
                 record[at] += sign
                 record[at + 1] += sign * offset
             elif value > 0:
-                record[at + 2] += sign * (value & _LOW)
-                record[at + 3] += sign * (value >> LIMB_BITS)
-                moment = value * offset
-                record[at + 4] += sign * (moment & _LOW)
-                record[at + 5] += sign * (moment >> LIMB_BITS)
+                add_whole(record, at + 2, sign, value)
+                add_whole(record, at + 4, sign, value * offset)
                 scaled = float(value) * _UNIT
-                _add_limbs(record, at + 6, sign, _rounded(scaled * scaled * self._squares[metric]))
+                add_limbs(record, at + 6, sign, rounded(scaled * scaled * self._squares[metric]))
             metric += 1
 
     def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: tuple[int, ...]) -> None:
@@ -158,44 +124,85 @@ class Tally:
         """Add a student to each variant with responses, to its cohort, and as a statistical unit, or take it away."""
         if student.first_ms == NEVER:
             return
-        day: i64 = student.first_ms // DAY_MS
-        cohort = self._cohorts.at(student.first_variant << CELL_BITS | day)
-        cohort[0] += sign
         variant = student.only_variant()
         if variant < 0:
+            self._cohorts.at(student.first_variant << CELL_BITS | student.first_ms // DAY_MS)[0] += sign
             variants = student.variants()
             for shown in variants:
                 self._units.at(shown)[0] += sign
             if len(variants) > 1:
                 # A crossover is left out of the comparison.
                 self._units.at(student.first_variant)[1] += sign
+            return
+        only = self._only
+        only.look(student, variant, self._exposure_days)
+        cohort = self._add_only(sign, only)
+        if self._novelty:
+            self._add_ages(cohort, sign, student, variant, only.totals)
+        if self._before:
+            student.totals(BEFORE, only.totals)
+            self._add_pairs(cohort, sign, only.window, only.totals)
+
+    def note(self, student: Student) -> None:
+        """Take a student away who is about to change: `replace` is next, of the same one."""
+        variant: i64 = -1
+        if student.first_ms != NEVER and not (self._novelty or self._before):
+            variant = student.only_variant()
+        self._noted = variant >= 0
+        if self._noted:
+            self._was.look(student, variant, self._exposure_days)
         else:
-            units = self._units.at(variant)
-            units[0] += sign
-            if variant != student.first_variant:
-                # The response that the student was first shown does not stand.
-                cohort = self._cohorts.at(variant << CELL_BITS | day)
-            totals, window = self._totals, self._window
-            student.totals(variant, totals)
-            student.days(variant, 0, self._exposure_days, window)
-            self._add_unit(units, cohort, sign, student.first_category, totals, window)
-            if self._novelty:
-                self._add_ages(cohort, sign, student, variant, totals)
-            if self._before:
-                student.totals(BEFORE, totals)
-                self._add_pairs(cohort, sign, window, totals)
+            self.add_student(-1, student)
+
+    def replace(self, student: Student) -> None:
+        """Add the student who was noted as it is now, and leave alone what has stayed as it was."""
+        was, now = self._was, self._only
+        if not self._noted:
+            self.add_student(1, student)
+        elif student.only_variant() != was.variant or not was.begins_as(student):
+            self._add_only(-1, was)
+            self.add_student(1, student)
+        else:
+            now.look(student, was.variant, self._exposure_days)
+            units = self._units.at(now.variant)
+            self._replace_totals(units, was.totals, now.totals)
+            if now.differs_in_window(was):
+                cohort = self._cohorts.at(now.variant << CELL_BITS | now.first_ms // DAY_MS)
+                self._add_to_cohort(cohort, -1, was.first_category, was.window)
+                self._add_to_cohort(cohort, 1, now.first_category, now.window)
+
+    def _add_only(self, sign: i64, only: Only) -> Record:
+        """Add a student of one variant, and return the record of the cohort."""
+        day = only.first_ms // DAY_MS
+        cohort = self._cohorts.at(only.first_variant << CELL_BITS | day)
+        cohort[0] += sign
+        units = self._units.at(only.variant)
+        units[0] += sign
+        if only.variant != only.first_variant:
+            # The response that the student was first shown does not stand.
+            cohort = self._cohorts.at(only.variant << CELL_BITS | day)
+        self._add_unit(units, cohort, sign, only.first_category, only.totals, only.window)
+        return cohort
 
     def _add_unit(
         self, units: Record, cohort: Record, sign: i64, category: i64, totals: Record, window: Record
     ) -> None:
         """Add a unit to its variant's record and to its cohort's."""
-        self._add_totals(units, sign, totals)
-        if window[0] != 0:
-            self._add_window(cohort, sign, window)
-            if self._watched:
-                self._add_watched(cohort, sign, window)
-            if self._segments:
-                self._add_part(cohort, sign, category - UNKNOWN, window)
+        units[3] += sign
+        if sign > 0:
+            self._replace_totals(units, self._nothing, totals)
+        else:
+            self._replace_totals(units, totals, self._nothing)
+        self._add_to_cohort(cohort, sign, category, window)
+
+    def _add_to_cohort(self, cohort: Record, sign: i64, category: i64, window: Record) -> None:
+        if window[0] == 0:
+            return
+        self._add_window(cohort, sign, window)
+        if self._watched:
+            self._add_watched(cohort, sign, window)
+        if self._segments:
+            self._add_part(cohort, sign, category - UNKNOWN, window)
 
     def _add_ages(self, record: Record, sign: i64, student: Student, variant: i64, totals: Record) -> None:
         """Add the student to each range of days since first exposure with responses."""
@@ -224,11 +231,11 @@ class Tally:
         if count <= 0 or earlier_count <= 0:
             return
         squares = self._squares[self._primary]
-        y, x = _rounded(max(total, 0.0) / float(count)), _rounded(max(earlier, 0.0) / float(earlier_count))
+        y, x = rounded(max(total, 0.0) / float(count)), rounded(max(earlier, 0.0) / float(earlier_count))
         record[at] += sign
-        _add_mean(record, at + 1, sign, y, squares)
-        _add_mean(record, at + 5, sign, x, squares)
-        _add_limbs(record, at + 9, sign, _rounded((x * _UNIT) * (y * _UNIT) * squares))
+        add_mean(record, at + 1, sign, y, squares)
+        add_mean(record, at + 5, sign, x, squares)
+        add_limbs(record, at + 9, sign, rounded((x * _UNIT) * (y * _UNIT) * squares))
 
     def _add_part(self, record: Record, sign: i64, part: i64, sums: Record) -> None:
         """Add [units with n_q, y, y², units, y', y'²] of the primary metric; see `Layout.part_place`."""
@@ -242,38 +249,44 @@ class Tally:
             record[at + 5] += sign
         if total > 0:
             squares = self._squares[metric]
-            _add_mean(record, at + 1, sign, float(total) / (float(defined) if defined > 0 else 1.0), squares)
-            _add_mean(record, at + 6, sign, float(total) / (float(count) if count > 0 else 1.0), squares)
+            add_mean(record, at + 1, sign, float(total) / (float(defined) if defined > 0 else 1.0), squares)
+            add_mean(record, at + 6, sign, float(total) / (float(count) if count > 0 else 1.0), squares)
 
-    def _add_totals(self, record: Record, sign: i64, totals: Record) -> None:
-        """Add [units, N, n, units with n, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N]."""
+    def _replace_totals(self, record: Record, was: Record, now: Record) -> None:
+        """Replace [N, n, units with n, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N] of a unit."""
         metrics = self._metrics
-        count, rated = totals[0], totals[1]
-        shown = float(count)
-        record[3] += sign
-        record[4] += sign * count
-        _add_whole(record, 7, sign, count * count)
-        if rated == 0:
+        count, rated, counted, graded = now[0], now[1], was[0], was[1]
+        record[4] += count - counted
+        replace_whole(record, 7, counted * counted, count * count)
+        if rated == 0 and graded == 0:
             return
-        record[5] += sign * rated
-        record[6] += sign
-        _add_whole(record, 9, sign, rated * rated)
-        _add_whole(record, 11, sign, rated * count)
+        record[5] += rated - graded
+        record[6] += i64(rated != 0) - i64(graded != 0)
+        replace_whole(record, 9, graded * graded, rated * rated)
+        replace_whole(record, 11, graded * counted, rated * count)
+        shown, seen = float(count), float(counted)
         metric: i64 = 0
         while metric < metrics:
             at = 13 + 12 * metric
-            total = totals[2 + metric]
-            defined = rated - totals[2 + metrics + metric]
-            value, number = float(total) * _UNIT, float(defined)
-            if defined > 0:
-                record[at] += sign
-                record[at + 1] += sign * defined
-                _add_whole(record, at + 8, sign, defined * defined)
-            if total > 0:
-                _add_whole(record, at + 2, sign, total)
-                _add_limbs(record, at + 4, sign, _rounded(value * value * self._squares[metric]))
-                _add_limbs(record, at + 6, sign, _rounded(value * number * _SCALE))
-                _add_limbs(record, at + 10, sign, _rounded(value * shown * _SCALE))
+            new, defined = max(now[2 + metric], 0), rated - now[2 + metrics + metric]
+            old, known = max(was[2 + metric], 0), graded - was[2 + metrics + metric]
+            # Only while shards are brought in line can there be more of a unit than rated responses.
+            if rated == 0:
+                new = defined = 0
+            if graded == 0:
+                old = known = 0
+            value, before = float(new) * _UNIT, float(old) * _UNIT
+            if defined != known or new != old:
+                number, earlier = max(defined, 0), max(known, 0)
+                squares = self._squares[metric]
+                record[at] += i64(number > 0) - i64(earlier > 0)
+                record[at + 1] += number - earlier
+                replace_whole(record, at + 8, earlier * earlier, number * number)
+                replace_whole(record, at + 2, old, new)
+                replace_limbs(record, at + 4, before * before * squares, value * value * squares)
+                replace_limbs(record, at + 6, before * float(known) * _SCALE, value * float(defined) * _SCALE)
+            if new != 0 or old != 0:
+                replace_limbs(record, at + 10, before * seen * _SCALE, value * shown * _SCALE)
             metric += 1
 
     def _add_window(self, record: Record, sign: i64, window: Record) -> None:
@@ -286,9 +299,9 @@ class Tally:
             return
         record[2] += sign
         shown = float(count) if count > 0 else 1.0
-        share = _rounded(float(rated) / shown * _SCALE)
-        _add_limbs(record, 3, sign, share)
-        _add_limbs(record, 5, sign, _rounded((share * _UNIT) * (share * _UNIT) * _SCALE))
+        share = rounded(float(rated) / shown * _SCALE)
+        add_limbs(record, 3, sign, share)
+        add_limbs(record, 5, sign, rounded((share * _UNIT) * (share * _UNIT) * _SCALE))
         metric: i64 = 0
         while metric < metrics:
             at = 7 + 9 * metric
@@ -297,8 +310,8 @@ class Tally:
                 record[at] += sign
             if total > 0:
                 squares = self._squares[metric]
-                _add_mean(record, at + 1, sign, total / (float(defined) if defined > 0 else 1.0), squares)
-                _add_mean(record, at + 5, sign, total / shown, squares)
+                add_mean(record, at + 1, sign, total / (float(defined) if defined > 0 else 1.0), squares)
+                add_mean(record, at + 5, sign, total / shown, squares)
             metric += 1
 
     def _add_watched(self, record: Record, sign: i64, window: Record) -> None:
@@ -312,37 +325,6 @@ class Tally:
             if known > 0:
                 record[at] += sign
                 if total > 0:
-                    _add_mean(record, at + 1, sign, float(total) / float(known) * _SCALE, self._watched[place])
+                    add_mean(record, at + 1, sign, float(total) / float(known) * _SCALE, self._watched[place])
             at += 5
             place += 1
-
-
-def _add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) -> None:
-    """Add a student's mean, in fixed point, and its square at this scale."""
-    whole = _rounded(mean)
-    scaled = whole * _UNIT
-    _add_limbs(record, at, sign, whole)
-    _add_limbs(record, at + 2, sign, _rounded(scaled * scaled * squares))
-
-
-def _rounded(number: float) -> float:
-    """Round a number ≥ 0 half to even."""
-    return (number + _WHOLE) - _WHOLE if number < _WHOLE else number
-
-
-def _add_whole(record: Record, at: i64, sign: i64, number: i64) -> None:
-    """Add an integer in its two limbs; see `monitor.aggregates.limbs`."""
-    record[at] += sign * (number & _LOW)
-    record[at + 1] += sign * (number >> LIMB_BITS)
-
-
-def _add_limbs(record: Record, at: i64, sign: i64, number: float) -> None:
-    """Add a whole number ≥ 0 in its two limbs, at most 2⁷⁰ of it.
-
-    Nothing but a million points of one student's comes near: an id that many share. Sums of more would not fit the
-    commit script's float64.
-    """
-    number = min(_MOST, number)
-    high = i64(number * _HIGH)
-    record[at] += sign * i64(number - float(high) * _CARRY)
-    record[at + 1] += sign * high

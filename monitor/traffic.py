@@ -20,8 +20,8 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from monitor.attribution import DAY_MS
+from monitor.cells import CELL_BITS, Finder, Record, zeros
 from monitor.identity import ITEM_BYTES
-from monitor.tally import CELL_BITS, Finder, Record, zeros
 
 HOUR_MS: Final = 3_600_000
 LATENCY_BOUNDS_MS: Final = (

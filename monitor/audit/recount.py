@@ -23,6 +23,7 @@ import numpy as np
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms, oldest_chunk
 from monitor.attribution import BEFORE, DAY_MS, PENDING, Row
 from monitor.audit.items import ItemAudit
+from monitor.cells import zeros
 from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
 from monitor.errors import DependencyUnavailable
@@ -35,7 +36,7 @@ from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
 from monitor.store.rows import decode_record, decode_row, decode_student
 from monitor.summary import iso
-from monitor.tally import Tally, zeros
+from monitor.tally import Tally
 from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS, Traffic
 
 _AT_ONCE: Final = 5_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeAlias, TypeVar, cast, final
 
 import msgspec
 
@@ -16,13 +16,20 @@ from monitor.config import Settings
 from monitor.errors import Refusal
 from monitor.events.event import Feedback, Response
 from monitor.events.instant import instant_ms
-from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS, WireFeedback, WireResponse
+from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS, WireFeedback, WireItem, WireResponse
 
 _LONGEST_KIND: Final = 64
 _FEW: Final = 8
 
 Wire = TypeVar("Wire", WireResponse, WireFeedback)
 
+_ResponseFields: TypeAlias = tuple[
+    str, str | int, str, str, tuple[WireItem, ...], str | None, str | None, str | None, float | None
+]
+_FeedbackFields: TypeAlias = tuple[str, str, str | int, str, str | None, str | None, float]
+
+_fields_of: Final = msgspec.structs.astuple
+"""All fields at once cost less than each by its name."""
 _response_from: Final = msgspec.json.Decoder(WireResponse).decode
 _feedback_from: Final = msgspec.json.Decoder(WireFeedback).decode
 _anything_from: Final = msgspec.json.Decoder().decode
@@ -192,22 +199,23 @@ class Decoder:
             raise Refusal("invalid_id", f"{name}: {len(value)} characters, expected at most {self._max_id}")
 
     def _response(self, wire: WireResponse, now_ms: int) -> Response:
-        items = wire.items
+        response_id, timestamp, experiment, variant, items, user_id, query_id, category, latency_ms = cast(
+            _ResponseFields, _fields_of(wire)
+        )
         count = len(items)
         if count > self._max_items:
             raise Refusal("list_too_long", f"items: {count}, expected at most {self._max_items}")
         ids: list[str] = []
         in_order = True
         for item in items:
-            ids.append(item.item_id)
-            position: int = item.position
+            item_id, position = cast(tuple[str, int], _fields_of(item))
+            ids.append(item_id)
             in_order = in_order and position == len(ids)
         if _repeats(ids):
             raise Refusal("repeated_item", "items: expected each item_id once")
         ranks = None if in_order else tuple([item.position for item in items])
         if ranks is not None and len(set(ranks)) != count:
             raise Refusal("repeated_position", "items: expected each position once")
-        response_id, user_id, query_id, latency_ms = wire.response_id, wire.user_id, wire.query_id, wire.latency_ms
         self._id("response_id", response_id)
         self._id("user_id", user_id)
         self._id("query_id", query_id)
@@ -215,14 +223,13 @@ class Decoder:
             self._id("item_id", item_id)
         if latency_ms is not None and not 0 <= latency_ms <= LONGEST_LATENCY_MS:
             raise Refusal("invalid_latency", f"latency_ms: expected 0 to {LONGEST_LATENCY_MS}")
-        at_ms = self._time(wire.timestamp, now_ms)
+        at_ms = self._time(timestamp, now_ms)
         return Response(
-            response_id, at_ms, wire.experiment, wire.variant, tuple(ids), ranks, user_id, query_id, wire.category,
-            latency_ms,
+            response_id, at_ms, experiment, variant, tuple(ids), ranks, user_id, query_id, category, latency_ms
         )  # fmt: skip
 
     def _feedback(self, wire: WireFeedback, now_ms: int) -> Feedback:
-        kind, score = wire.kind, wire.score
+        feedback_id, response_id, timestamp, kind, user_id, item_id, score = cast(_FeedbackFields, _fields_of(wire))
         if len(kind) > _LONGEST_KIND or kind[0] == "+" or not kind.isprintable():
             raise Refusal("invalid_kind", f"kind: expected 1 to {_LONGEST_KIND} printable characters, the first not +")
         if not 0 <= score < math.inf:
@@ -230,9 +237,8 @@ class Decoder:
         scale = self._scales.get(kind)
         if scale is not None and score > scale:
             raise Refusal("score_out_of_scale", f"score: expected 0 to {scale:g} for this kind")
-        feedback_id, response_id, user_id, item_id = wire.feedback_id, wire.response_id, wire.user_id, wire.item_id
         self._id("feedback_id", feedback_id)
         self._id("response_id", response_id)
         self._id("user_id", user_id)
         self._id("item_id", item_id)
-        return Feedback(feedback_id, response_id, self._time(wire.timestamp, now_ms), kind, user_id, item_id, score)
+        return Feedback(feedback_id, response_id, self._time(timestamp, now_ms), kind, user_id, item_id, score)

@@ -3,63 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from mypy_extensions import i64
+
 from monitor.attribution import Row, Value
-from monitor.events import Feedback, Response
-from monitor.identity import Identities
+from monitor.cells import CELL_BITS
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
 from monitor.ingest.students import Shown
-from monitor.store.keys import shard_of
-from monitor.tally import CELL_BITS, Tally
+from monitor.tally import Tally
 from monitor.traffic import Traffic
 
-EVENT: Final = 1
-"""Besides twice the arm, in the place of the newest event of any kind instead of the newest response."""
 _NOTHING: Final[Counts] = {}
 _NOWHERE: Final[list[tuple[bytes, int]]] = []
-
-
-@final
-class Keyed:
-    """Events, each list beside one of the stored ids of their responses."""
-
-    __slots__ = ("answered", "feedback", "names", "responses")
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.names: list[bytes] = []
-        """Of the responses."""
-        self.responses: list[Response] = []
-        self.answered: list[bytes] = []
-        """Of the responses that feedback is about."""
-        self.feedback: list[Feedback] = []
-
-    @classmethod
-    def of(cls, identities: Identities, responses: Sequence[Response], feedback: Sequence[Feedback]) -> Keyed:
-        """Return the events with the ids."""
-        events = cls()
-        events.responses = list(responses)
-        events.feedback = list(feedback)
-        events.names = [identities.response(event.response_id) for event in events.responses]
-        events.answered = [identities.response(event.response_id) for event in events.feedback]
-        return events
-
-    def by_shard(self, count: int) -> list[Keyed]:
-        """Return the events of each of so many shards."""
-        parts = [Keyed() for _ in range(count)]
-        for at, name in enumerate(self.names):
-            part = parts[shard_of(name, count)]
-            part.names.append(name)
-            part.responses.append(self.responses[at])
-        for at, name in enumerate(self.answered):
-            part = parts[shard_of(name, count)]
-            part.answered.append(name)
-            part.feedback.append(self.feedback[at])
-        return parts
 
 
 @final
@@ -96,6 +54,38 @@ class Before:
 
 
 @final
+class Arm:
+    """What changes of a variant besides its sums."""
+
+    __slots__ = ("answered", "event_ms", "kinds", "response_ms")
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.kinds: dict[str, int] = {}
+        """Kind → reactions."""
+        self.answered: dict[str, int] = {}
+        """Kind → responses with at least one."""
+        self.response_ms: i64 = 0
+        """When its newest response was, and below its newest event of any kind; 0 if there was none."""
+        self.event_ms: i64 = 0
+
+    def saw_response(self, timestamp_ms: i64) -> None:
+        """Note a response's time."""
+        self.response_ms = max(self.response_ms, timestamp_ms)
+        self.event_ms = max(self.event_ms, timestamp_ms)
+
+    def saw_event(self, timestamp_ms: i64) -> None:
+        """Note a reaction's time."""
+        self.event_ms = max(self.event_ms, timestamp_ms)
+
+    def count(self, sign: int, kinds: tuple[tuple[str, int], ...]) -> None:
+        """Add a response's reactions, or take them away."""
+        for kind, reactions in kinds:
+            self.kinds[kind] = self.kinds.get(kind, 0) + sign * reactions
+            self.answered[kind] = self.answered.get(kind, 0) + sign
+
+
+@final
 @dataclass(slots=True)
 class Batch:
     """What the events of one batch change."""
@@ -109,34 +99,30 @@ class Batch:
     tallies: dict[int, Tally] = field(default_factory=dict)
     traffic: dict[int, Traffic] = field(default_factory=dict)
     """Both by experiment number."""
-    kinds: dict[tuple[int, str], int] = field(default_factory=dict)
-    """(arm, kind) → reactions."""
-    answered: dict[tuple[int, str], int] = field(default_factory=dict)
-    """(arm, kind) → responses with at least one."""
+    arms: dict[int, Arm] = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
     """What changes of the counts of items."""
     stamps: set[tuple[bytes, int]] = field(default_factory=set)
     """The indexes that name them, and their places there."""
     names: dict[tuple[bytes, bytes], tuple[str, bytes, int]] = field(default_factory=dict)
     """(key, item) → its id, the index that names the key, its place there."""
-    latest: dict[int, int] = field(default_factory=dict)
-    """2 · arm, or 2 · arm + `EVENT` → newest time."""
     notes: dict[int, list[bytes]] = field(default_factory=dict)
     """Cell of an experiment's number (`PENDING` for none) and an hour → new rows."""
-    responses: dict[str, int] = field(default_factory=dict)
-    """Outcome → responses."""
-    feedback: dict[str, int] = field(default_factory=dict)
+    responses: list[str] = field(default_factory=list)
+    """Their outcomes."""
+    feedback: list[str] = field(default_factory=list)
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         """Return (response or feedback, outcome) → events."""
-        found = Counter({("response", outcome): events for outcome, events in self.responses.items()})
-        found.update({("feedback", outcome): events for outcome, events in self.feedback.items()})
-        return found
+        kinds = (("response", self.responses), ("feedback", self.feedback))
+        return Counter({(kind, each): seen.count(each) for kind, seen in kinds for each in set(seen)})
 
-    def newest(self, place: int, timestamp_ms: int) -> None:
-        """Note an event's time."""
-        if timestamp_ms > self.latest.get(place, 0):
-            self.latest[place] = timestamp_ms
+    def of(self, arm: int) -> Arm:
+        """Return what changes of an arm."""
+        found = self.arms.get(arm)
+        if found is None:
+            found = self.arms[arm] = Arm()
+        return found
 
     def note(self, number: int, timestamp_ms: int, key: bytes) -> None:
         """Note a row for the sweep, under its experiment's number or `PENDING`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from monitor.config import LimitSettings
 from monitor.errors import InputRefused, Refusal
 from monitor.events import Decoder, Feedback, Response
+from monitor.ingest.intake import Events, Intake
 from monitor.ingest.source import Refused, Slice
 from monitor.store import Refusals
 
@@ -16,16 +17,15 @@ from monitor.store import Refusals
 class Decoded:
     """One poll's records as events."""
 
-    responses: list[Response] = field(default_factory=list)
-    feedback: list[Feedback] = field(default_factory=list)
+    events: Events = field(default_factory=Events)
     refused: list[Refused] = field(default_factory=list)
     newest_ms: dict[str, int] = field(default_factory=dict)
 
 
-def decode(slices: Sequence[Slice], decoder: Decoder, now_ms: int) -> Decoded:
+def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: int) -> Decoded:
     """Return what the records are."""
     decoded = Decoded()
-    responses, feedback = decoded.responses, decoded.feedback
+    events = decoded.events
     for each in slices:
         kind, payloads = each.kind, each.payloads
         newest_ms = -1
@@ -43,10 +43,7 @@ def decode(slices: Sequence[Slice], decoder: Decoder, now_ms: int) -> Decoded:
                 )
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
-            if isinstance(event, Response):
-                responses.append(event)
-            else:
-                feedback.append(event)
+            intake.take(events, event)
         if newest_ms >= 0:
             decoded.newest_ms[each.partition] = newest_ms
     return decoded

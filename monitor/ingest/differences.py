@@ -11,11 +11,12 @@ from mypy_extensions import i64, u8
 
 from monitor.aggregates import BUCKETS_PER_CHUNK
 from monitor.attribution import PENDING
+from monitor.cells import CELL_BITS, Record
 from monitor.config import DecaySpec
-from monitor.ingest.batch import EVENT, Batch
+from monitor.ingest.batch import Arm, Batch
 from monitor.ingest.experiment import PENDING_CLASS
 from monitor.store import Commit, Keys
-from monitor.tally import CELL_BITS, Record, Tally
+from monitor.tally import Tally
 from monitor.traffic import Traffic
 
 _PLACE: Final = (1 << CELL_BITS) - 1
@@ -60,8 +61,8 @@ def write_batch(commit: Commit, keys: Keys, batch: Batch) -> None:
     """Append what a batch changes besides rows and tallies."""
     for number, traffic in batch.traffic.items():
         write_traffic(commit, keys, number, traffic)
-    _write_kinds(commit, keys, batch.kinds, b"")
-    _write_kinds(commit, keys, batch.answered, b"+")
+    for arm, changes in batch.arms.items():
+        _write_arm(commit, keys, arm, changes)
     for (key, counted), change in batch.counts.items():
         if change:
             commit.counts += (key, counted, change)
@@ -70,22 +71,27 @@ def write_batch(commit: Commit, keys: Keys, batch: Batch) -> None:
         batch.stamps.add((index, era))
     for index, at in batch.stamps:
         commit.stamps += (index, at)
-    for place, newest_ms in list(batch.latest.items()):
-        batch.newest(place | EVENT, newest_ms)
-    for place, newest_ms in batch.latest.items():
-        arm = place >> 1
-        commit.latest += (b"%d:%d:%b" % (arm >> 8, arm & 255, b"e" if place & EVENT else b"r"), newest_ms)
     for cell, noted in batch.notes.items():
         number, hour = cell >> CELL_BITS, cell & _PLACE
         experiment = PENDING_CLASS if number == PENDING else str(number)
-        blob = b"".join([bytes((len(name),)) + name for name in noted])
-        commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), blob, len(noted))
+        writer = BytesWriter()
+        for row in noted:
+            writer.append(u8(len(row)))
+            writer.write(row)
+        commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), writer.getvalue(), len(noted))
 
 
-def _write_kinds(commit: Commit, keys: Keys, kinds: Mapping[tuple[int, str], int], mark: bytes) -> None:
-    for (arm, kind), change in kinds.items():
-        if change:
-            commit.counts += (keys.kinds(arm >> 8, arm & 255), mark + kind.encode(), change)
+def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
+    number, variant = arm >> 8, arm & 255
+    key = keys.kinds(number, variant)
+    for mark, counts in ((b"", changes.kinds), (b"+", changes.answered)):
+        for kind, count in counts.items():
+            if count:
+                commit.counts += (key, mark + kind.encode(), count)
+    if changes.response_ms:
+        commit.latest += (b"%d:%d:r" % (number, variant), changes.response_ms)
+    if changes.event_ms:
+        commit.latest += (b"%d:%d:e" % (number, variant), changes.event_ms)
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Mapping[int, Record]) -> None:

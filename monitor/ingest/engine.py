@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from monitor.errors import StoreUnavailable
-from monitor.events import Feedback, Response
 from monitor.identity import Identities
-from monitor.ingest.batch import Keyed
 from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import Experiment
+from monitor.ingest.intake import Events
 from monitor.ingest.responses import Responses
 from monitor.ingest.students import Students
 from monitor.store import Commit, RedisStore
@@ -40,7 +39,6 @@ class Engine:
         cached: int = CACHED,
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
-        self._identities = identities
         self._store = store
         self._responses = Responses(experiments, identities, store, cached)
         self._students = Students(self._experiments, store, cached)
@@ -50,16 +48,14 @@ class Engine:
         self._responses.forget()
         self._students.forget()
 
-    def apply(
-        self, responses: Sequence[Response], feedback: Sequence[Feedback], late: Mapping[str, int]
-    ) -> tuple[Commit, Outcomes]:
+    def apply(self, events: Events, late: Mapping[str, int]) -> tuple[Commit, Outcomes]:
         """Return what the events change, and how many of each kind had which outcome; see `Responses.apply`.
 
         Raises `StoreUnavailable` when rows cannot be read; the same events may be applied again.
         """
         commit = Commit()
         try:
-            batch = self._responses.apply(Keyed.of(self._identities, responses, feedback), late, commit)
+            batch = self._responses.apply(events, late, commit)
             self._students.apply(batch.shown, batch.tallies, commit)
         except StoreUnavailable:
             self.forget()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from mypy_extensions import i64
+
 from monitor.aggregates import Layout, bucket_span_ms
 from monitor.attribution import BEFORE, PENDING, UNKNOWN, Rules
 from monitor.config import ExperimentSettings
@@ -39,11 +41,11 @@ class Experiment:
         self._spans_ms = [bucket_span_ms(decay) for decay in settings.decay]
         self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
         self._categories = {name: place for place, name in enumerate(sorted(settings.categories))}
-        self.starts_ms = settings.starts_at_ms if settings.starts_at_ms is not None else 0
-        self._before_ms = self.starts_ms - (settings.pre_period_ms or 0)
-        self.ends_ms = settings.ends_at_ms if settings.ends_at_ms is not None else 1 << 62
+        self.starts_ms: i64 = settings.starts_at_ms if settings.starts_at_ms is not None else 0
+        self._before_ms: i64 = self.starts_ms - (settings.pre_period_ms or 0)
+        self.ends_ms: i64 = settings.ends_at_ms if settings.ends_at_ms is not None else 1 << 62
 
-    def arm_of(self, variant: str, timestamp_ms: int) -> int:
+    def arm_of(self, variant: str, timestamp_ms: i64) -> int:
         """Return the arm of a response, `PENDING` if it does not count: of no variant, or at no time that matters."""
         arm = self.arms.get(variant, PENDING)
         if arm == PENDING or self.starts_ms <= timestamp_ms < self.ends_ms:

@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from monitor.attribution import BEFORE, PENDING, Row, Value, latency_of, merge_reaction, merge_response, reaction_of
-from monitor.events import Feedback, Response
+from monitor.attribution import BEFORE, PENDING, Reaction, Row, Value, merge_reaction, merge_response
 from monitor.identity import Identities
-from monitor.ingest.batch import EVENT, Batch, Before, Keyed
+from monitor.ingest.batch import Batch, Before
 from monitor.ingest.cache import Cache
 from monitor.ingest.differences import write_batch
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
+from monitor.ingest.intake import Answer, Events
 from monitor.ingest.items import ItemCounts
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import decode_row, encode_row
 
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
-
-
-def _count(counts: dict[str, int], outcome: str, events: int = 1) -> None:
-    counts[outcome] = counts.get(outcome, 0) + events
 
 
 @final
@@ -31,9 +27,7 @@ class Responses:
     def __init__(
         self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int
     ) -> None:
-        self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._by_number = {experiment.number: experiment for experiment in experiments}
-        self._identities = identities
         self._store = store
         self._prefix = store.keys.row(b"")
         self._limit = cached
@@ -51,7 +45,7 @@ class Responses:
         self._rows.clear()
         self._named.clear()
 
-    def apply(self, events: Keyed, late: Mapping[str, int], commit: Commit) -> Batch:
+    def apply(self, events: Events, late: Mapping[str, int], commit: Commit) -> Batch:
         """Append to the commit what the events change of the rows, and return what they change besides.
 
         Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
@@ -60,21 +54,23 @@ class Responses:
         batch = Batch()
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
-        arms = self._accept(events.responses, late_ms, batch)
+        answers = events.answers
+        arms = self._accept(answers, late_ms, batch)
         others: dict[bytes, Row | None] = {}
-        rows_shown = self._recall(events.names, late_ms, others, arms)
+        rows_shown = self._recall([answer.name for answer in answers], late_ms, others, arms)
         rows_answered = self._recall(events.answered, late_ms, others, None)
         self._load(others)
         for at, arm in enumerate(arms):
             if arm != PENDING:
+                answer = answers[at]
                 row = rows_shown[at]
                 if row is None:
-                    row = others[events.names[at]]
+                    row = others[answer.name]
                 if row is None:
-                    others[events.names[at]] = self._answer(batch, arm, events.names[at], events.responses[at])
+                    others[answer.name] = self._answer(batch, answer)
                 else:
-                    self._answer_again(batch, arm, row, events.responses[at])
-        for at, reaction in enumerate(events.feedback):
+                    self._answer_again(batch, row, answer)
+        for at, reaction in enumerate(events.reactions):
             row = rows_answered[at]
             if row is None:
                 row = others[events.answered[at]]
@@ -87,23 +83,18 @@ class Responses:
             self._rows.age()
         return batch
 
-    def _accept(self, responses: list[Response], late_ms: dict[int, int], batch: Batch) -> list[int]:
+    @staticmethod
+    def _accept(answers: list[Answer], late_ms: dict[int, int], batch: Batch) -> list[int]:
         """Return the responses' arms; `PENDING` for those of no declared experiment and variant, and the late ones."""
         arms = []
-        skipped = too_late = 0
-        for event in responses:
-            experiment = self._experiments.get(event.experiment)
-            arm = PENDING if experiment is None else experiment.arm_of(event.variant, event.timestamp_ms)
-            if experiment is None or arm == PENDING:
-                skipped += 1
-            elif event.timestamp_ms < late_ms[experiment.number]:
-                too_late += 1
+        for answer in answers:
+            arm = answer.arm
+            if arm == PENDING:
+                batch.responses.append("skipped")
+            elif answer.timestamp_ms < late_ms[arm >> 8]:
+                batch.responses.append("late")
                 arm = PENDING
             arms.append(arm)
-        if skipped:
-            _count(batch.responses, "skipped", skipped)
-        if too_late:
-            _count(batch.responses, "late", too_late)
         return arms
 
     def _recall(
@@ -162,38 +153,37 @@ class Responses:
         batch.before.pop(row.name, None)
         row.touched = False
 
-    def _answer(self, batch: Batch, arm: int, name: bytes, event: Response) -> Row:
+    def _answer(self, batch: Batch, answer: Answer) -> Row:
         """Return the row of a response that nobody knows yet."""
-        hashes = self._identities.list_of(event.items)
         row = Row(
-            event.timestamp_ms,
-            arm,
-            self._student_of(event),
-            hashes,
-            event.ranks,
-            latency_of(event),
-            self._by_number[arm >> 8].category_of(event.category),
+            answer.timestamp_ms,
+            answer.arm,
+            answer.student,
+            answer.items,
+            answer.ranks,
+            answer.latency_ms,
+            answer.category,
         )
-        self._begin(batch, name, row)
-        _count(batch.responses, "applied")
+        self._begin(batch, answer.name, row)
+        batch.responses.append("applied")
         if self._items:
-            self._name(batch, row, event, hashes)
-        if arm & 255 != BEFORE:
-            batch.newest(2 * arm, event.timestamp_ms)
+            self._name(batch, row, answer)
+        if answer.arm & 255 != BEFORE:
+            batch.of(answer.arm).saw_response(answer.timestamp_ms)
         return row
 
-    def _answer_again(self, batch: Batch, arm: int, row: Row, event: Response) -> None:
+    def _answer_again(self, batch: Batch, row: Row, answer: Answer) -> None:
         """Put a response into a row that there is: it has been seen, or feedback to it."""
         if row.arm != PENDING and row.arm >> 8 not in self._by_number:
-            _count(batch.responses, "skipped")
+            batch.responses.append("skipped")
             return
-        timestamp_ms = event.timestamp_ms
-        student, items = self._student_of(event), self._identities.list_of(event.items)
-        category = self._by_number[arm >> 8].category_of(event.category)
+        arm, timestamp_ms, student, category = answer.arm, answer.timestamp_ms, answer.student, answer.category
         first = self._touch(batch, row)
         replaced = row.arm, row.timestamp_ms, row.student, row.category
-        outcome = merge_response(row, timestamp_ms, arm, student, items, event.ranks, latency_of(event), category)
-        _count(batch.responses, outcome)
+        outcome = merge_response(
+            row, timestamp_ms, arm, student, answer.items, answer.ranks, answer.latency_ms, category
+        )
+        batch.responses.append(outcome)
         if outcome == "duplicate":
             if first:
                 self._leave(batch, row)
@@ -203,19 +193,16 @@ class Responses:
             if outcome == "revised":
                 self._expose(batch, *replaced)
             if self._items:
-                self._name(batch, row, event, items)
+                self._name(batch, row, answer)
         if arm & 255 != BEFORE:
-            batch.newest(2 * arm, timestamp_ms)
+            batch.of(arm).saw_response(timestamp_ms)
 
-    def _student_of(self, event: Response) -> bytes:
-        return b"" if event.user_id is None else self._identities.student(event.user_id)
-
-    def _name(self, batch: Batch, row: Row, event: Response, hashes: bytes) -> None:
+    def _name(self, batch: Batch, row: Row, answer: Answer) -> None:
         """Note the ids of a response's items, those that have not been written yet."""
         counts = self._items_of(row.arm)
         if counts is None:
             return
-        for place, name, index, era in counts.names(row, hashes, event.items):
+        for place, name, index, era in counts.names(row, answer.items, answer.ids):
             if place not in self._named:
                 if len(self._named) >= _NAMES:
                     self._named.clear()
@@ -228,18 +215,18 @@ class Responses:
             batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, ()))
 
     def _apply_feedback(
-        self, batch: Batch, row: Row | None, name: bytes, event: Feedback, late_ms: dict[int, int]
+        self, batch: Batch, row: Row | None, name: bytes, reaction: Reaction, late_ms: dict[int, int]
     ) -> Row | None:
         """Put a reaction into its row; return the row if it is a new one."""
         if row is None or row.arm == PENDING:
-            is_late = event.timestamp_ms < late_ms[PENDING]
+            is_late = reaction[0] < late_ms[PENDING]
         elif (number := row.arm >> 8) in self._by_number:
             is_late = row.timestamp_ms < late_ms[number]
         else:
-            _count(batch.feedback, "skipped")
+            batch.feedback.append("skipped")
             return None
         if is_late:
-            _count(batch.feedback, "late")
+            batch.feedback.append("late")
             return None
         new: Row | None = None
         first = True
@@ -248,8 +235,8 @@ class Responses:
             self._begin(batch, name, row)
         else:
             first = self._touch(batch, row)
-        outcome = merge_reaction(row, reaction_of(event, self._identities))
-        _count(batch.feedback, outcome)
+        outcome = merge_reaction(row, reaction)
+        batch.feedback.append(outcome)
         if outcome == "duplicate" and first:
             self._leave(batch, row)
         return new
@@ -287,7 +274,7 @@ class Responses:
             self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
             batch.note(arm >> 8, timestamp_ms, row.name)
         if arm & 255 != BEFORE and after.last_reaction_ms:
-            batch.newest(2 * arm + EVENT, after.last_reaction_ms)
+            batch.of(arm).saw_event(after.last_reaction_ms)
 
     @staticmethod
     def _settle_items(batch: Batch, row: Row, before: Before | None, items: ItemCounts | None) -> None:
@@ -325,7 +312,8 @@ class Responses:
         during = arm & 255 != BEFORE
         if during:
             tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
-            self._count_kinds(batch, sign, arm, value)
+            if value.kinds:
+                batch.of(arm).count(sign, value.kinds)
         if student:
             signed = value.sums if sign > 0 else tuple([-number for number in value.sums])
             batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, signed))
@@ -351,13 +339,5 @@ class Responses:
                 tally.add_anonymous(-1, variant, at_ms, row.category, old.sums)
                 tally.add_anonymous(1, variant, at_ms, row.category, new.sums)
         if old.kinds != new.kinds:
-            self._count_kinds(batch, -1, row.arm, old)
-            self._count_kinds(batch, 1, row.arm, new)
-
-    @staticmethod
-    def _count_kinds(batch: Batch, sign: int, arm: int, value: Value) -> None:
-        kinds, answered = batch.kinds, batch.answered
-        for kind, reactions in value.kinds:
-            place = arm, kind
-            kinds[place] = kinds.get(place, 0) + sign * reactions
-            answered[place] = answered.get(place, 0) + sign
+            batch.of(row.arm).count(-1, old.kinds)
+            batch.of(row.arm).count(1, new.kinds)

@@ -23,11 +23,10 @@ from typing import NamedTuple
 import msgspec
 
 from monitor.errors import StoreOwned
-from monitor.events import Feedback, Response
 from monitor.identity import Identities
-from monitor.ingest.batch import Keyed
 from monitor.ingest.engine import CACHED, Outcomes, write_tallies
 from monitor.ingest.experiment import Experiment
+from monitor.ingest.intake import Events
 from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Responses
 from monitor.ingest.source import Slice
@@ -87,7 +86,6 @@ class ShardedWriter:
         self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
-        self._identities = identities
         self._store = store
         self._shards = [_Shard(experiments, identities, shard, cached // len(store)) for shard in store]
         self._lanes = Unsettled()
@@ -231,30 +229,18 @@ class ShardedWriter:
             for step in advances
         )
 
-    def begin(
-        self,
-        responses: Sequence[Response],
-        feedback: Sequence[Feedback],
-        late: Mapping[str, int],
-        advances: list[Advance],
-    ) -> Outcome:
+    def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
         """See `Writer`: the outcome is known when this returns, since each step waits for the one before."""
-        known = self._apply(responses, feedback, late, advances)
+        known = self._apply(events, late, advances)
         return lambda: known
 
-    def _apply(
-        self,
-        responses: Sequence[Response],
-        feedback: Sequence[Feedback],
-        late: Mapping[str, int],
-        advances: list[Advance],
-    ) -> tuple[Status, Outcomes]:
+    def _apply(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> tuple[Status, Outcomes]:
         """Commit every shard's responses, then every shard's students."""
         outcomes: Outcomes = Counter()
-        events = Keyed.of(self._identities, responses, feedback).by_shard(len(self._shards))
+        parts = events.by_shard(len(self._shards))
         lane = min(step.partition for step in advances).encode()
         arrivals: list[list[_Arrival]] = [[] for _ in self._shards]
-        for source, (shard, own) in enumerate(zip(self._shards, events, strict=True)):
+        for source, (shard, own) in enumerate(zip(self._shards, parts, strict=True)):
             if self._done(shard, advances):
                 continue
             commit = Commit(advances=advances)

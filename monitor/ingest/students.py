@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import final
 
+from librt.vecs import vec
+from mypy_extensions import i64
+
 from monitor.attribution import BEFORE
 from monitor.ingest.cache import Cache
 from monitor.ingest.experiment import Experiment
@@ -56,38 +59,38 @@ class Students:
         The order of `shown` does not matter. When rows cannot be read (`StoreUnavailable`), the cache knows half of
         it: see `forget`.
         """
-        found = self._load(shown)
-        touched: list[Student] = []
-        numbers: list[int] = []
-        for at, student in enumerate(found):
-            number, _, timestamp_ms, variant, category, difference = shown[at]
-            experiment = self._experiments[number]
-            if not student.touched:
-                student.touched = True
-                touched.append(student)
-                numbers.append(number)
-                experiment.tally_in(tallies).add_student(-1, student)
-            segment = experiment.segment_of(category)
-            if difference:
-                student.add(timestamp_ms, variant, segment, difference, experiment.kept_days)
-            else:
-                student.expose(timestamp_ms, variant, segment, experiment.kept_days)
         rows = commit.rows
-        for at, student in enumerate(touched):
-            number = numbers[at]
-            student.touched = False
-            tallies[number].add_student(1, student)
+        following = vec[i64]([-1] * len(shown))
+        for student in self._load(shown, following):
+            number = shown[student.first][0]
+            experiment = self._experiments[number]
+            tally = experiment.tally_in(tallies)
+            tally.note(student)
+            at = student.first
+            while at >= 0:
+                _, _, timestamp_ms, variant, category, difference = shown[at]
+                segment = experiment.segment_of(category)
+                if difference:
+                    student.add(timestamp_ms, variant, segment, difference, experiment.kept_days)
+                else:
+                    student.expose(timestamp_ms, variant, segment, experiment.kept_days)
+                at = following[at]
+            tally.replace(student)
+            student.first = -1
             student.version += 1
             rows.append(self._prefixes[number] + student.name)
             rows.append(student.encode())
         self._age()
 
-    def _load(self, shown: list[Shown]) -> list[Student]:
-        """Return the student of each, from the cache or else from the store; a new one where there is no row."""
+    def _load(self, shown: list[Shown], following: vec[i64]) -> list[Student]:
+        """Return each student once, from the cache or else from the store; a new one where there is no row.
+
+        Note what is about the same student: the first and the last place there, and in `following` those between.
+        """
         found: list[Student] = []
         missing: list[Student] = []
         keys: list[bytes] = []
-        for number, name, _, _, _, _ in shown:
+        for at, (number, name, _, _, _, _) in enumerate(shown):
             students = self._students[number]
             student = students.get(name)
             if student is None:
@@ -96,7 +99,12 @@ class Students:
                 students.put(name, student)
                 missing.append(student)
                 keys.append(self._prefixes[number] + name)
-            found.append(student)
+            if student.first < 0:
+                student.first = at
+                found.append(student)
+            else:
+                following[student.last] = at
+            student.last = at
         for student, stored in zip(missing, self._store.rows(keys), strict=True):
             if stored is not None:
                 read_student(student, stored)

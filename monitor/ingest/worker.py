@@ -26,6 +26,7 @@ from monitor.ingest.catching_up import CatchingUp
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.engine import Outcomes
 from monitor.ingest.history import Historian
+from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
 from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
@@ -65,6 +66,7 @@ class Worker:
         self,
         *,
         settings: Settings,
+        intake: Intake,
         writer: Writer,
         progress: Progress,
         sweepers: Sequence[Sweeper],
@@ -80,7 +82,7 @@ class Worker:
         self._sweepers = sweepers
         self._historian = historian
         self._source = source
-        self._decoder = Decoder(settings)
+        self._decode = partial(decode, decoder=Decoder(settings), intake=intake)
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics
@@ -118,7 +120,7 @@ class Worker:
                     self._finish()
                     self._place()
                 slices = self._insist(self._poll)
-                decoded = decode(slices, self._decoder, self._clock())
+                decoded = self._decode(slices, now_ms=self._clock())
                 if not self._finish():
                     continue
                 if slices:
@@ -206,7 +208,7 @@ class Worker:
         for part in parts:
             if not self._finish():
                 return
-            known = decoded if len(parts) == 1 else decode(part, self._decoder, self._clock())
+            known = decoded if len(parts) == 1 else self._decode(part, now_ms=self._clock())
             advances = self._progress.steps(part, known, self._settings.limits)
             self._keep_refused(known)
             self._send(sum(len(each.payloads) for each in part), known, advances)
@@ -219,7 +221,7 @@ class Worker:
         started = time.perf_counter()
         try:
             late = self._progress.late_before()
-            outcome = self._writer.begin(decoded.responses, decoded.feedback, late, advances)
+            outcome = self._writer.begin(decoded.events, late, advances)
         except StoreUnavailable as error:
             outcome = unsent(error)
         self._sent = _Sent(records, decoded, advances, outcome, time.perf_counter() - started)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NoReturn, Protocol
 
 from monitor.errors import StoreUnavailable
-from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import CACHED, Engine, Outcomes
 from monitor.ingest.experiment import Experiment
+from monitor.ingest.intake import Events
 from monitor.ingest.source import Slice
 from monitor.store import Advance, Commit, Position, RedisStore, State, Status
 
@@ -54,13 +54,7 @@ class Writer(Protocol):
     def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
         """Return the slices as batches each of which can be applied as a whole."""
 
-    def begin(
-        self,
-        responses: Sequence[Response],
-        feedback: Sequence[Feedback],
-        late: Mapping[str, int],
-        advances: list[Advance],
-    ) -> Outcome:
+    def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
         """Work a batch out and send it. Nothing else is asked of the writer before the outcome is known.
 
         Unless the batch was "applied", read the `state` and see how it is `standing`.
@@ -101,15 +95,9 @@ class DirectWriter:
         """See `Writer`: as they are."""
         return [slices]
 
-    def begin(
-        self,
-        responses: Sequence[Response],
-        feedback: Sequence[Feedback],
-        late: Mapping[str, int],
-        advances: list[Advance],
-    ) -> Outcome:
+    def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
         """See `Writer`."""
-        commit, outcomes = self._engine.apply(responses, feedback, late)
+        commit, outcomes = self._engine.apply(events, late)
         commit.advances = advances
         outcome = self._store.start(commit)
         return lambda: (outcome()[0], outcomes)

@@ -22,6 +22,7 @@ from monitor.events import Decoder
 from monitor.identity import Identities
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
+from monitor.ingest.intake import Intake
 from monitor.ingest.simulator import Scenario
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
@@ -80,9 +81,10 @@ def _at(size: int, settings: Settings, server: RedisServer) -> Iterator[Figure]:
         rows = _used(client)
         loader.load_students()
         full = _used(client)
-        writer = writer_for(opening.store, [experiment], Identities(opening.held.hash_key))
+        identities = Identities(opening.held.hash_key)
+        intake, writer = Intake([experiment], identities), writer_for(opening.store, [experiment], identities)
         writer.state([_PARTITION])
-        own_us, server_us = _cost(settings, writer, _stream(settings, size), experiment, client)
+        own_us, server_us = _cost(settings, intake, writer, _stream(settings, size), experiment, client)
     yield Figure(_name("worker, without Kafka", size), own_us, "µs")
     yield Figure(_name("redis-server", size), server_us, "µs")
     yield Figure(_name("worker and redis-server", size), own_us + server_us, "µs")
@@ -129,15 +131,15 @@ def _stream(settings: Settings, size: int, polls: int = _ROUNDS * _POLLS) -> Ite
         begin += _POLL
 
 
-def decoded(settings: Settings, size: int, polls: int) -> Iterator[Decoded]:
+def decoded(settings: Settings, intake: Intake, size: int, polls: int) -> Iterator[Decoded]:
     """Yield the decoded polls of the stream."""
     decoder = Decoder(settings)
     for each in _stream(settings, size, polls):
-        yield decode([each], decoder, wall_clock())
+        yield decode([each], decoder, intake, wall_clock())
 
 
 def _cost(
-    settings: Settings, writer: Writer, stream: Iterable[Slice], experiment: Experiment, client: Any
+    settings: Settings, intake: Intake, writer: Writer, stream: Iterable[Slice], experiment: Experiment, client: Any
 ) -> tuple[float, float]:
     """Return the µs per event of this process and of the server, in the cheapest of some rounds."""
     decoder = Decoder(settings)
@@ -149,9 +151,9 @@ def _cost(
     for first in range(0, len(polls), _POLLS):
         used, began = client.info("cpu"), time.thread_time()
         for each in polls[first : first + _POLLS]:
-            decoded = decode([each], decoder, wall_clock())
+            decoded = decode([each], decoder, intake, wall_clock())
             step = Advance(_PARTITION, each.begin or None, Position(each.next_offset))
-            status, _ = writer.begin(decoded.responses, decoded.feedback, late, [step])()
+            status, _ = writer.begin(decoded.events, late, [step])()
             if status != "applied" or decoded.refused:
                 raise SystemExit(f"a batch was not applied: {status}, {decoded.refused[:1]}")
         own, now = time.thread_time() - began, client.info("cpu")

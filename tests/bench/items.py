@@ -19,6 +19,7 @@ from monitor.events import Decoder
 from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
+from monitor.ingest.intake import Intake
 from monitor.ingest.simulator import Scenario
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
@@ -46,13 +47,14 @@ def measure() -> Iterator[Figure]:
             with opened(settings, wall_clock) as opening:
                 number = opening.held.numbers[experiment.name]
                 identities = Identities(opening.held.hash_key)
-                writer = writer_for(opening.store, [Experiment(number, experiment)], identities)
+                experiments = [Experiment(number, experiment)]
+                intake, writer = Intake(experiments, identities), writer_for(opening.store, experiments, identities)
                 writer.state([_PARTITION])
                 decoder, late = Decoder(settings), {str(number): 0, PENDING_CLASS: 0}
                 first = 0
                 for again in (False, True):
                     shown = list(_shown(experiment.name, sorted(experiment.variants), again=again))
-                    cost_us = _cost_us(writer, decoder, late, shown, first)
+                    cost_us = _cost_us(intake, writer, decoder, late, shown, first)
                     first += len(shown)
                     said = "with" if items is not None else "without"
                     known = "known" if again else "new"
@@ -61,7 +63,7 @@ def measure() -> Iterator[Figure]:
                     counts = _bytes(client, b"I:")
                     yield Figure("item that is shown in a slice", counts / _ITEMS, "bytes")
                     yield Figure("id of an item in a horizon", _bytes(client, b"N:") / _ITEMS, "bytes")
-                    _cost_us(writer, decoder, late, list(_rated()), first)
+                    _cost_us(intake, writer, decoder, late, list(_rated()), first)
                     yield Figure("item that is rated in a slice as well", _bytes(client, b"I:") / _ITEMS, "bytes")
 
 
@@ -94,7 +96,12 @@ def _item(number: int) -> str:
 
 
 def _cost_us(
-    writer: Writer, decoder: Decoder, late: dict[str, int], events: Sequence[dict[str, Any]], first: int
+    intake: Intake,
+    writer: Writer,
+    decoder: Decoder,
+    late: dict[str, int],
+    events: Sequence[dict[str, Any]],
+    first: int,
 ) -> float:
     """Apply the events and return the CPU of this thread for each, in the cheapest fifth of the polls."""
     payloads: list[bytes | None] = [json.dumps(event).encode() for event in events]
@@ -106,9 +113,9 @@ def _cost_us(
         end = offset + len(some)
         started = time.thread_time()
         each = Slice(_PARTITION, "event", offset, range(offset, end), some, end)
-        decoded = decode([each], decoder, wall_clock())
+        decoded = decode([each], decoder, intake, wall_clock())
         step = Advance(_PARTITION, offset or None, Position(end))
-        status, _ = writer.begin(decoded.responses, decoded.feedback, late, [step])()
+        status, _ = writer.begin(decoded.events, late, [step])()
         costs.append((time.thread_time() - started) * 1e6 / len(some))
         if status != "applied" or decoded.refused:
             raise SystemExit(f"a batch was not applied: {status}, {decoded.refused[:1]}")

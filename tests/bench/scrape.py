@@ -23,6 +23,7 @@ from monitor.config import Settings, StoreSettings
 from monitor.identity import Identities
 from monitor.ingest.engine import write_tallies
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
+from monitor.ingest.intake import Intake
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import Opening, http_for, opened, writer_for
 from monitor.store import Advance, Commit, Position, RedisStore
@@ -112,10 +113,11 @@ class _Scraped:
         client: Any,
         url: str,
     ) -> None:
-        self._writer = writer_for(opening.store, experiments, Identities(opening.held.hash_key))
+        identities = Identities(opening.held.hash_key)
+        self._writer = writer_for(opening.store, experiments, identities)
         self._writer.state([])
         self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_CLASS: 0}
-        self._decoded = growth.decoded(settings, rows, _SCRAPES + 2 * _POLLS)
+        self._decoded = growth.decoded(settings, Intake(experiments, identities), rows, _SCRAPES + 2 * _POLLS)
         self._at = 0
         self._client = client
         self._url = url
@@ -144,7 +146,7 @@ class _Scraped:
     def _apply(self) -> None:
         decoded = next(self._decoded)
         step = Advance("bench:0", self._at or None, Position(self._at + 1000))
-        status, _ = self._writer.begin(decoded.responses, decoded.feedback, self._late, [step])()
+        status, _ = self._writer.begin(decoded.events, self._late, [step])()
         if status != "applied":
             raise SystemExit(f"a batch was not applied: {status}")
         self._at += 1000

@@ -15,7 +15,7 @@ from monitor.aggregates import Moments
 from monitor.events import Feedback, Response
 from monitor.series import together
 from monitor.store import Advance, Position, Reader
-from tests.integration.test_exactness import _SLOW, Bench, by_kind
+from tests.integration.test_exactness import _SLOW, Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.oracle import decayed_mean, judge
 from tests.support.streams import EXPERIMENT, START, arrivals, streams
@@ -39,7 +39,7 @@ def test_a_reader_with_a_past_says_what_a_new_one_says(
     writer.state(["t:0"])
     for batch in data.draw(arrivals(data.draw(streams()))):
         step = Advance("t:0", offset or None, Position(offset + len(batch)))
-        assert writer.begin(*by_kind(batch), bench.late, [step])()[0] == "applied"
+        assert writer.begin(bench.taken(*batch), bench.late, [step])()[0] == "applied"
         offset += len(batch)
         for as_of_ms in (None, START + data.draw(st.integers(0, 200)) * HOUR, None):
             assert bench.reader.summary(as_of_ms) == _fresh(bench).summary(as_of_ms)
@@ -107,7 +107,7 @@ def test_many_may_read_at_once_while_events_are_applied(redis_server: RedisServe
             batch = [_response(number * 10 + place, START + (number + place) * 5 * HOUR) for place in range(10)]
             step = Advance("t:0", number * 10 or None, Position(number * 10 + 10))
             reading = [readers.submit(bench.reader.summary, as_of_ms) for as_of_ms in (None, None, START + 50 * HOUR)]
-            assert writer.begin(batch, [], bench.late, [step])()[0] == "applied"
+            assert writer.begin(bench.taken(*batch), bench.late, [step])()[0] == "applied"
             for each in reading:
                 each.result()
         for as_of_ms in (None, START + 50 * HOUR):

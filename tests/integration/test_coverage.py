@@ -16,7 +16,7 @@ from monitor.events import Feedback, Response
 from monitor.items.stored import Coverage
 from monitor.store import Advance, Position, RedisStore, open_store
 from monitor.store.items import fields
-from tests.integration.test_exactness import _SLOW, Bench, by_kind
+from tests.integration.test_exactness import _SLOW, Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.oracle import DAY, judge
 from tests.support.streams import EXPERIMENT, HOUR, START, arrivals, streams
@@ -71,7 +71,7 @@ class Fed:
     def feed(self, *events: Response | Feedback) -> None:
         """Apply one batch."""
         step = Advance("t:0", self.offset or None, Position(self.offset + len(events)))
-        assert self.writer.begin(*by_kind(events), self.bench.late, [step])()[0] == "applied"
+        assert self.writer.begin(self.bench.taken(*events), self.bench.late, [step])()[0] == "applied"
         self.offset += len(events)
 
     def look(self) -> tuple[int, int]:

@@ -18,6 +18,8 @@ from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
+from monitor.ingest.intake import Events as Taken
+from monitor.ingest.intake import Intake
 from monitor.ingest.writer import Writer
 from monitor.service import writer_for
 from monitor.store import Advance, Position, Reader, RedisStore, Shards, open_store
@@ -26,7 +28,7 @@ from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.oracle import DAY, Judged, category, cells, decayed_mean, judge, latency_ms, students
-from tests.support.streams import EXPERIMENT, HOUR, RICH, arrivals, settings_with, streams
+from tests.support.streams import EXPERIMENT, HOUR, RICH, arrivals, settings_with, streams, taken
 
 Events = Sequence[Response | Feedback]
 _SLOW = [
@@ -52,7 +54,12 @@ class Bench:
         self.reader = Reader(self.shards, self.settings, self.opened.numbers, lambda: 0)
         self.number = self.opened.numbers[experiment.name]
         self.experiment = Experiment(self.number, self.settings.experiments[0])
+        self.intake = Intake([self.experiment], Identities(self.opened.hash_key))
         self.late = {str(self.number): 0, PENDING_CLASS: 0}
+
+    def taken(self, *events: Response | Feedback) -> Taken:
+        """Return the events as a worker takes them in."""
+        return taken(self.intake, events)
 
     def worker(self) -> tuple[Engine, RedisStore]:
         """Return another worker's engine and connection, to one shard."""
@@ -75,20 +82,12 @@ class Bench:
             writer = crew[turn]
             while True:
                 step = Advance(f"t:{turn}", offsets[turn] or None, Position(offsets[turn] + len(batch)))
-                status, _ = writer.begin(*by_kind(batch), self.late, [step])()
+                status, _ = writer.begin(self.taken(*batch), self.late, [step])()
                 if status == "applied":
                     break
                 assert status == "changed"
                 writer.state([f"t:{turn}"])
             offsets[turn] += len(batch)
-
-
-def by_kind(events: Events) -> tuple[list[Response], list[Feedback]]:
-    """Return the responses and the feedback among the events."""
-    return (
-        [event for event in events if isinstance(event, Response)],
-        [event for event in events if isinstance(event, Feedback)],
-    )
 
 
 @pytest.fixture(params=["redis", "valkey"])

@@ -174,12 +174,10 @@ class TestReading:
         """The item with most bad answers; a review takes it out."""
         told = asked_items(bench.reader, "ranker/attention", {})
         assert [(each["name"], each["today"]) for each in told["first"]] == [("video-2", 2), ("video-3", 1)]
-        reviews: list[Response | Feedback] = [
-            Feedback("x", f"video-2-{number}", START + 30 * HOUR, "reviewed", score=1.0) for number in range(2)
-        ]
+        reviews = [Feedback("x", f"video-2-{number}", START + 30 * HOUR, "reviewed", score=1.0) for number in range(2)]
         store = bench.writer()
         store.state(["t:1"])
-        status, _ = store.begin([], reviews, bench.late, [Advance("t:1", None, Position(2))])()  # type: ignore[arg-type]
+        status, _ = store.begin(bench.taken(*reviews), bench.late, [Advance("t:1", None, Position(2))])()
         assert status == "applied"
         told = asked_items(bench.reader, "ranker/attention", {})
         assert [each["name"] for each in told["first"]] == ["video-3"]
@@ -224,7 +222,7 @@ class TestAgeing:
         writer.state(["t:1"])
         step = [Advance("t:1", None, Position(1, later))]
         late = Response("late", later, "ranker", "control", ("video-9",))
-        assert writer.begin([late], [], bench.late, step)()[0] == "applied"
+        assert writer.begin(bench.taken(late), bench.late, step)()[0] == "applied"
         _, store = bench.worker()
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())

@@ -21,7 +21,7 @@ from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
 from monitor.store import Advance, Commit, Position, Sent, Shards, State, Status, open_store
 from monitor.store.keys import shard_tag
-from tests.integration.test_exactness import _SLOW, Bench, by_kind
+from tests.integration.test_exactness import _SLOW, Bench
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
 from tests.support.dump import Dump, dump
@@ -114,7 +114,7 @@ class Reader:
         batch = [self.events[int(payload or b"")] for each in part for payload in each.payloads]
         while True:
             with suppress(StoreUnavailable):
-                if self.writer.begin(*by_kind(batch), self.bench.late, advances)()[0] == "applied":
+                if self.writer.begin(self.bench.taken(*batch), self.bench.late, advances)()[0] == "applied":
                     return True
             self._state()
             standing = self.writer.standing(advances)
@@ -224,7 +224,7 @@ def test_two_workers_finish_what_each_other_has_begun(redis_server: RedisServer)
     slices = first._poll(first._place(), (15, 15))
     advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in slices]
     with pytest.raises(StoreUnavailable):
-        first.writer.begin(*by_kind(events[:30]), bench.late, advances)()
+        first.writer.begin(bench.taken(*events[:30]), bench.late, advances)()
     second: Writer = bench.writer()
     assert {position.next_offset for position in second.state(_NAMES).positions.values()} == {15}
     first.fail = lambda _call: ""
@@ -260,7 +260,7 @@ def test_a_log_that_was_entered_anew_on_some_shards_is_entered_on_all(redis_serv
         assert held.positions[_NAMES[0]] == Position(3, origin="anew#1@3")
         assert held.furthest == {_NAMES[0]: 3, _NAMES[1]: 20}
         late = Advance(_NAMES[0], 3, Position(4, origin="another"))
-        assert writer.begin([], [], bench.late, [late])()[0] == "moved"
+        assert writer.begin(bench.taken(), bench.late, [late])()[0] == "moved"
         assert writer.standing([late]) == "moved"
         lost = redis_server.client().hgetall(bench.store.keys.lost)
         assert lost == ({} if lost_by == 0 else {_NAMES[0].encode(): b"7"})
@@ -286,7 +286,7 @@ def _sent_only(bench: Bench) -> Reader:
     advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in slices]
     reader.calls, reader.fail = 0, lambda call: "before" if call > 2 else ""
     with pytest.raises(StoreUnavailable):
-        reader.writer.begin(*by_kind(reader.events[:20]), bench.late, advances)()
+        reader.writer.begin(bench.taken(*reader.events[:20]), bench.late, advances)()
     reader.fail = lambda _call: ""
     return reader
 

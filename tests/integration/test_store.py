@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from monitor.attribution import BEFORE, PENDING, Row
+from monitor.cells import zeros
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.events import Feedback, Response
@@ -19,6 +20,7 @@ from monitor.identity import Identities
 from monitor.ingest.differences import write_tally
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
+from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.writer import DirectWriter
@@ -38,11 +40,10 @@ from monitor.store import (
 from monitor.store.generations import drop, drop_everything, generations, live_store
 from monitor.store.keys import LIVE
 from monitor.store.rows import decode_student, encode_row
-from monitor.tally import zeros
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.dump import dump
-from tests.support.streams import EXPERIMENT, HOUR, START, changed, settings_with
+from tests.support.streams import EXPERIMENT, HOUR, START, changed, settings_with, taken
 
 
 def _response(number: int, at_ms: int) -> Response:
@@ -65,7 +66,7 @@ class TestCommit:
         """The second time the script finds other offsets than it expects: its own."""
         bench = Bench(store_server)
         engine, store = bench.worker()
-        commit, _ = engine.apply([_response(1, START)], [], {"1": 0, PENDING_CLASS: 0})
+        commit, _ = engine.apply(bench.taken(_response(1, START)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:0", None, Position(1, START))]
         assert store.commit(commit) == "applied"
         once = dump(bench.store)
@@ -79,7 +80,7 @@ class TestCommit:
         bench = Bench(store_server)
         bench.feed([[_response(1, START)], [_response(2, START)]])
         engine, store = bench.worker()
-        commit, _ = engine.apply([_response(3, START)], [], {"1": 0, PENDING_CLASS: 0})
+        commit, _ = engine.apply(bench.taken(_response(3, START)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:0", 1, Position(2, START)), Advance("t:1", None, Position(5, START))]
         before = dump(bench.store)
         assert store.commit(commit) == "moved"
@@ -168,8 +169,8 @@ class TestOutageWithinABatch:
         """Half-changed rows in the cache would look like duplicates, and their contributions would be lost."""
         bench = Bench(store_server)
         earlier = [_response(number, START - HOUR) for number in range(3, 9)]
-        events = [_response(1, START), _response(2, START)], [_rating(1, START + 1)]
-        bench.feed([earlier, [*events[0], *events[1]]])
+        events: list[Response | Feedback] = [_response(1, START), _response(2, START), _rating(1, START + 1)]
+        bench.feed([earlier, events])
         expected = dump(bench.store)
         bench = Bench(store_server)
         bench.feed([earlier])
@@ -185,8 +186,8 @@ class TestOutageWithinABatch:
 
         store.rows = interrupted  # type: ignore[method-assign]
         with pytest.raises(StoreUnavailable):
-            engine.apply(*events, {"1": 0, PENDING_CLASS: 0})
-        commit, _ = engine.apply(*events, {"1": 0, PENDING_CLASS: 0})
+            engine.apply(bench.taken(*events), {"1": 0, PENDING_CLASS: 0})
+        commit, _ = engine.apply(bench.taken(*events), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:0", len(earlier), Position(len(earlier) + 3))]
         assert store.commit(commit) == "applied"
         assert dump(bench.store) == expected
@@ -220,6 +221,7 @@ def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:
         shards = Shards(settings.store)
         opened = open_store(shards, settings)
         experiments = [Experiment(opened.numbers[each.name], each) for each in both]
+        intake = Intake(experiments, Identities(b"key"))
         writer = writer_for(shards, experiments, Identities(b"key"), cached=2)
         writer.state([])
         late = {**{str(each.number): 0 for each in experiments}, PENDING_CLASS: 0}
@@ -229,7 +231,7 @@ def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:
         ]
         for at in range(0, len(events), size):
             step = Advance("t:0", at or None, Position(at + size))
-            assert writer.begin(events[at : at + size], [], late, [step])()[0] == "applied"
+            assert writer.begin(taken(intake, events[at : at + size]), late, [step])()[0] == "applied"
         responses = {}
         for experiment in experiments:
             for at in range(4):
@@ -418,7 +420,7 @@ class TestSweep:
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
         progress.see_ends({"t:0": 4})
-        commit, _ = engine.apply([_response(2, later)], [], progress.late_before())
+        commit, _ = engine.apply(bench.taken(_response(2, later)), progress.late_before())
         commit.advances = [Advance("t:0", 3, Position(4, later))]
         assert store.commit(commit) == "applied"
         progress.advanced(commit.advances)
@@ -432,7 +434,7 @@ class TestSweep:
         fresh.load(store.state())
         fresh.see_ends({"t:0": 4})
         other, _ = bench.worker()
-        again, outcomes = other.apply([_response(1, START)], [_rating(1, START + 1)], fresh.late_before())
+        again, outcomes = other.apply(bench.taken(_response(1, START), _rating(1, START + 1)), fresh.late_before())
         assert outcomes["response", "late"] == 1
         assert outcomes["feedback", "late"] == 1
         assert not again.rows
@@ -454,7 +456,7 @@ class TestSweep:
                 assert [key[-3:] for key in store.client.scan_iter(store.keys.row(b"*"))] == [b"r-2"]
                 if memory == "has lost it":
                     engine.forget()
-            commit, outcomes = engine.apply([event], [], progress.late_before())
+            commit, outcomes = engine.apply(bench.taken(event), progress.late_before())
             commit.advances = [Advance("t:0", offset or None, Position(offset + 1, event.timestamp_ms))]
             assert outcomes == {("response", "applied"): 1}
             assert store.commit(commit) == "applied"
@@ -464,7 +466,7 @@ class TestSweep:
         bench = Bench(store_server)
         bench.feed([[_response(1, START)]])
         engine, store = bench.worker()
-        commit, _ = engine.apply([_response(1, START)], [], {"1": 0, PENDING_CLASS: 0})
+        commit, _ = engine.apply(bench.taken(_response(1, START)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:5", None, Position(1, START))]
         bench.store.state()
         assert bench.store.sweep("1", START // HOUR_MS, START + HOUR) == 1
@@ -515,24 +517,24 @@ class TestLostTail:
             engine, store = bench.worker()
             late = {"1": 0, PENDING_CLASS: 0}
 
-            def commit(partition: str, events: Sequence[Response], feedback: Sequence[Feedback], offset: int) -> str:
-                made, _ = engine.apply(events, feedback, late)
+            def commit(partition: str, event: Response | Feedback, offset: int) -> str:
+                made, _ = engine.apply(bench.taken(event), late)
                 made.advances = [Advance(partition, offset - 1 or None, Position(offset))]
                 return store.commit(made)
 
-            assert commit("a:0", [_response(1, START)], [], 1) == "applied"
+            assert commit("a:0", _response(1, START), 1) == "applied"
             (file,) = (server.directory / "appendonlydir").glob("*.incr.aof")
             size = file.stat().st_size
-            assert commit("b:0", [], [_rating(1, START + 1)], 1) == "applied"
+            assert commit("b:0", _rating(1, START + 1), 1) == "applied"
             server.process.kill()
             os.truncate(file, size)
             server.start()
             click = Feedback("f-2", "r-1", START + 2, "clicked", None, "video-1", 1.0)
-            assert commit("a:0", [], [click], 2) == "restarted"
+            assert commit("a:0", click, 2) == "restarted"
             engine.forget()
             assert "b:0" not in store.state().positions
-            assert commit("a:0", [], [click], 2) == "applied"
-            assert commit("b:0", [], [_rating(1, START + 1)], 1) == "applied"
+            assert commit("a:0", click, 2) == "applied"
+            assert commit("b:0", _rating(1, START + 1), 1) == "applied"
             found = bench.reader.summary().experiments["ranker"].variants["control"]
             assert (found.rated_responses, dict(found.feedback)) == (1, {"clicked": 1, "rating": 1})
 
@@ -614,10 +616,10 @@ class TestForgottenRows:
         store = shards.first
         store.state()
         experiments = [Experiment(numbers[each.name], each) for each in settings.experiments]
-        engine = Engine(experiments, Identities(b"key"), store)
+        engine, intake = Engine(experiments, Identities(b"key"), store), Intake(experiments, Identities(b"key"))
         late = {"1": 0, "2": 0, PENDING_CLASS: 0}
         for offset, event in enumerate((_response(1, START + 10), _of_next(_response(1, START + 5)))):
-            commit, outcomes = engine.apply([event], [], late)
+            commit, outcomes = engine.apply(taken(intake, [event]), late)
             commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
             assert store.commit(commit) == "applied"
         assert outcomes["response", "revised"] == 1
@@ -660,11 +662,11 @@ class TestForgottenRows:
         """An early reaction that counts for nothing must not take a later one with it."""
         bench = Bench(store_server)
         engine, store = bench.worker()
-        commit, _ = engine.apply([], [_rating(1, START)], {"1": 0, PENDING_CLASS: 0})
+        commit, _ = engine.apply(bench.taken(_rating(1, START)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:0", None, Position(1))]
         assert store.commit(commit) == "applied"
         later = Feedback("f-7", "r-1", START + 50 * HOUR, "rating", None, "video-1", 3.0)
-        commit, _ = engine.apply([], [later], {"1": 0, PENDING_CLASS: 0})
+        commit, _ = engine.apply(bench.taken(later), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:0", 1, Position(2))]
         assert store.commit(commit) == "applied"
         progress = Progress({"1": EXPERIMENT.horizon_ms})
@@ -708,7 +710,7 @@ class TestForgottenRows:
             assert len(list(store.client.scan_iter(students))) == rows
         assert dump(bench.store) == before
         assert store.closed() == {1}
-        commit, _ = other.apply([_response(3, START)], [], {"1": 0, PENDING_CLASS: 0})
+        commit, _ = other.apply(bench.taken(_response(3, START)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:1", None, Position(1))]
         assert elsewhere.commit(commit) == "swept"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from monitor.config import (
     Settings,
 )
 from monitor.events import Feedback, Response
+from monitor.ingest.intake import Events, Intake
 
 HOUR = 3_600_000
 START = 1_767_225_600_000
@@ -164,3 +166,11 @@ def arrivals(draw: st.DrawFn, events: list[Response | Feedback]) -> list[list[Re
         batches.append(order[:size])
         order = order[size:]
     return batches
+
+
+def taken(intake: Intake, events: Iterable[Response | Feedback]) -> Events:
+    """Return the events as a worker has them once they are decoded."""
+    found = Events()
+    for event in events:
+        intake.take(found, event)
+    return found

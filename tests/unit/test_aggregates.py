@@ -21,9 +21,10 @@ from monitor.aggregates import (
     limbs,
     weights,
 )
+from monitor.cells import CELL_BITS, Finder, Record
 from monitor.config import DecaySpec
 from monitor.series import Series
-from monitor.tally import CELL_BITS, Finder, Record, Tally
+from monitor.tally import Tally
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 DAY = 86_400_000

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, Layout
+from monitor.cells import CELL_BITS, zeros
 from monitor.config import DecaySpec
 from monitor.ingest.differences import unpacked, write_tally
 from monitor.store import Commit, Keys
-from monitor.tally import CELL_BITS, Tally, zeros
+from monitor.tally import Tally
 
 HOUR = 3_600_000
 DECAY = DecaySpec("1h", HOUR)

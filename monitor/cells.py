@@ -1,0 +1,107 @@
+"""Records of 64-bit integers by their cells, and sums in two limbs: what is added to them while a batch is worked out.
+
+`monitor.aggregates` says what the integers are, and does with whole arrays what is done here one by one. Compiled
+(deploy/native.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, final
+
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from monitor.aggregates import LIMB_BITS
+from monitor.ranking import SCALE_BITS
+
+CELL_BITS: Final = 48
+"""A bucket, an hour or a day in the low bits of a cell's number, the variant above."""
+_REMEMBERED: Final = 16
+"""Cells: by the last two bits of the variant and of the bucket, hour or day."""
+_LOW: Final = (1 << LIMB_BITS) - 1
+_HIGH: Final = 2.0**-LIMB_BITS
+_CARRY: Final = 2.0**LIMB_BITS
+_UNIT: Final = 2.0**-SCALE_BITS
+_MOST: Final = 2.0**70
+_WHOLE: Final = 2.0**52
+"""From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
+
+Record: TypeAlias = "vec[i64]"
+
+
+@final
+class Finder:
+    """Finds records of one width by their cells, those that were used last without a look into the dictionary."""
+
+    __slots__ = ("_cells", "_last", "_records", "_width")
+
+    def __init__(self, records: dict[int, Record], width: i64) -> None:
+        self._records = records
+        self._width: i64 = width
+        self._cells = vec[i64]([-1] * _REMEMBERED)
+        self._last: list[Record] = [vec[i64]()] * _REMEMBERED
+
+    def at(self, cell: i64) -> Record:
+        """Return the record of a cell, one of zeros if there is none yet."""
+        place = cell & 3 | (cell >> CELL_BITS & 3) << 2
+        if self._cells[place] == cell:
+            return self._last[place]
+        known = self._records.get(cell)
+        if known is None:
+            known = zeros(self._width)
+            self._records[cell] = known
+        self._cells[place] = cell
+        self._last[place] = known
+        return known
+
+
+def zeros(width: i64) -> Record:
+    """Return a record of nothing."""
+    nothing: i64 = 0
+    record = vec[i64](capacity=width)
+    for _ in range(width):
+        record = append(record, nothing)
+    return record
+
+
+def add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) -> None:
+    """Add a student's mean, in fixed point, and its square at this scale."""
+    whole = rounded(mean)
+    scaled = whole * _UNIT
+    add_limbs(record, at, sign, whole)
+    add_limbs(record, at + 2, sign, rounded(scaled * scaled * squares))
+
+
+def rounded(number: float) -> float:
+    """Round a number ≥ 0 half to even."""
+    return (number + _WHOLE) - _WHOLE if number < _WHOLE else number
+
+
+def add_whole(record: Record, at: i64, sign: i64, number: i64) -> None:
+    """Add an integer in its two limbs; see `monitor.aggregates.limbs`."""
+    record[at] += sign * (number & _LOW)
+    record[at + 1] += sign * (number >> LIMB_BITS)
+
+
+def replace_whole(record: Record, at: i64, old: i64, new: i64) -> None:
+    """Replace an integer in its two limbs."""
+    record[at] += (new & _LOW) - (old & _LOW)
+    record[at + 1] += (new >> LIMB_BITS) - (old >> LIMB_BITS)
+
+
+def replace_limbs(record: Record, at: i64, old: float, new: float) -> None:
+    """Replace a number ≥ 0, rounded, in its two limbs."""
+    if old != new:
+        add_limbs(record, at, -1, rounded(old))
+        add_limbs(record, at, 1, rounded(new))
+
+
+def add_limbs(record: Record, at: i64, sign: i64, number: float) -> None:
+    """Add a whole number ≥ 0 in its two limbs, at most 2⁷⁰ of it: more would not fit the commit script's float64.
+
+    Nothing but a million points of one student's comes near: an id that many share.
+    """
+    number = min(_MOST, number)
+    high = i64(number * _HIGH)
+    record[at] += sign * i64(number - float(high) * _CARRY)
+    record[at + 1] += sign * high

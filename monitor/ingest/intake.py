@@ -1,0 +1,110 @@
+"""Events as rows take them: hashes instead of ids, an arm instead of names.
+
+An event becomes that as soon as it has been read, and its texts are let go of at once: a batch that held them until it
+is applied would be several times as large as the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from monitor.attribution import PENDING, UNKNOWN, Reaction, latency_of, reaction_of
+from monitor.events import Feedback, Response
+from monitor.identity import Identities
+from monitor.ingest.experiment import Experiment
+from monitor.store.keys import shard_of
+
+
+@final
+class Answer:
+    """A response event as its row takes it; see `monitor.attribution.Row`."""
+
+    __slots__ = ("arm", "category", "ids", "items", "latency_ms", "name", "ranks", "student", "timestamp_ms")
+
+    def __init__(
+        self,
+        name: bytes,
+        timestamp_ms: int,
+        arm: int,
+        student: bytes,
+        items: bytes,
+        ranks: tuple[int, ...] | None,
+        latency_ms: int,
+        category: int,
+        ids: tuple[str, ...],
+    ) -> None:
+        """Take what was worked out."""
+        self.name: Final = name
+        """The stored id of the response."""
+        self.timestamp_ms: Final = timestamp_ms
+        self.arm: Final = arm
+        """`PENDING` if the response does not count: then nothing that follows matters."""
+        self.student: Final = student
+        self.items: Final = items
+        self.ranks: Final = ranks
+        self.latency_ms: Final = latency_ms
+        self.category: Final = category
+        self.ids: Final = ids
+        """Of the items, where those are counted."""
+
+
+@final
+class Events:
+    """The events of one batch."""
+
+    __slots__ = ("answered", "answers", "reactions")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.answers: list[Answer] = []
+        self.reactions: list[Reaction] = []
+        self.answered: list[bytes] = []
+        """Of each reaction, the stored id of the response that it is about."""
+
+    def by_shard(self, count: int) -> list[Events]:
+        """Return the events of each of so many shards."""
+        parts = [Events() for _ in range(count)]
+        for answer in self.answers:
+            parts[shard_of(answer.name, count)].answers.append(answer)
+        for at, name in enumerate(self.answered):
+            part = parts[shard_of(name, count)]
+            part.answered.append(name)
+            part.reactions.append(self.reactions[at])
+        return parts
+
+
+@final
+class Intake:
+    """Knows the experiments' arms and the key of the hashes."""
+
+    def __init__(self, experiments: Sequence[Experiment], identities: Identities) -> None:
+        self._experiments = {experiment.settings.name: experiment for experiment in experiments}
+        self._identities = identities
+
+    def take(self, events: Events, event: Response | Feedback) -> None:
+        """Append an event."""
+        if isinstance(event, Response):
+            events.answers.append(self._answer(event))
+        else:
+            events.answered.append(self._identities.response(event.response_id))
+            events.reactions.append(reaction_of(event, self._identities))
+
+    def _answer(self, event: Response) -> Answer:
+        identities = self._identities
+        name, timestamp_ms = identities.response(event.response_id), event.timestamp_ms
+        experiment = self._experiments.get(event.experiment)
+        arm = PENDING if experiment is None else experiment.arm_of(event.variant, timestamp_ms)
+        if experiment is None or arm == PENDING:
+            return Answer(name, timestamp_ms, PENDING, b"", b"", None, UNKNOWN, UNKNOWN, ())
+        return Answer(
+            name,
+            timestamp_ms,
+            arm,
+            b"" if event.user_id is None else identities.student(event.user_id),
+            identities.list_of(event.items),
+            event.ranks,
+            latency_of(event),
+            experiment.category_of(event.category),
+            event.items if experiment.settings.items is not None else (),
+        )
