@@ -108,6 +108,9 @@ class Batch:
     """(key, item) → its id, the index that names the key, its place there."""
     notes: dict[int, list[bytes]] = field(default_factory=dict)
     """Cell of an experiment's number (`PENDING` for none) and an hour → new rows."""
+    cell: i64 = -1
+    """That of the row noted last, and what was noted there; -1 would be of no time."""
+    noted: list[bytes] = field(default_factory=list)
     responses: list[str] = field(default_factory=list)
     """Their outcomes."""
     feedback: list[str] = field(default_factory=list)
@@ -124,11 +127,13 @@ class Batch:
             found = self.arms[arm] = Arm()
         return found
 
-    def note(self, number: int, timestamp_ms: int, key: bytes) -> None:
+    def note(self, number: i64, timestamp_ms: i64, key: bytes) -> None:
         """Note a row for the sweep, under its experiment's number or `PENDING`."""
         cell = number << CELL_BITS | timestamp_ms // HOUR_MS
-        noted = self.notes.get(cell)
-        if noted is None:
-            self.notes[cell] = [key]
-        else:
-            noted.append(key)
+        if cell != self.cell:
+            self.cell = cell
+            known = self.notes.get(cell)
+            if known is None:
+                known = self.notes[cell] = []
+            self.noted = known
+        self.noted.append(key)

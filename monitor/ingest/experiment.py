@@ -27,13 +27,14 @@ class Experiment:
     """One experiment as the engine needs it: its number in the store, its compiled rules, its arms."""
 
     __slots__ = (
-        "_before_ms", "_categories", "_spans_ms", "arms", "ends_ms", "kept_days", "layout", "number", "rules",
-        "settings", "starts_ms", "sums_width",
+        "_before_ms", "_categories", "_spans_ms", "arms", "counts_items", "ends_ms", "kept_days", "layout", "number",
+        "rules", "settings", "starts_ms", "sums_width",
     )  # fmt: skip
 
     def __init__(self, number: int, settings: ExperimentSettings) -> None:
         self.number = number
         self.settings = settings
+        self.counts_items = settings.items is not None
         self.rules = Rules(settings)
         self.layout = Layout.of(settings)
         self.sums_width = self.layout.sums_width

@@ -106,5 +106,5 @@ class Intake:
             event.ranks,
             latency_of(event),
             experiment.category_of(event.category),
-            event.items if experiment.settings.items is not None else (),
+            event.items if experiment.counts_items else (),
         )
