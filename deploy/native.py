@@ -45,8 +45,8 @@ MODULES = [
     "varints.py",
 ]
 
-_CALLS = ["-fno-semantic-interposition", "-fvisibility=hidden"]
-"""For gcc and clang: functions call each other directly, and may be inlined. Python looks for one that is marked."""
+_FLAGS = ["-fno-semantic-interposition", "-fvisibility=hidden", "-ffp-contract=off"]
+"""For gcc and clang: functions call each other directly, and every product is rounded before it is added to."""
 
 
 class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -81,7 +81,7 @@ def compile_all(root: Path) -> None:
     )
     if sys.platform.startswith("linux"):
         for extension in extensions:
-            extension.extra_compile_args = [*extension.extra_compile_args, *_CALLS]
+            extension.extra_compile_args = [*extension.extra_compile_args, *_FLAGS]
     command: Any = Distribution({"name": "ab-monitor", "ext_modules": extensions}).get_command_obj("build_ext")
     command.inplace = True
     command.build_temp = command.build_lib = ".cache/native"

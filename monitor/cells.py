@@ -21,7 +21,8 @@ _REMEMBERED: Final = 16
 _LOW: Final = (1 << LIMB_BITS) - 1
 _HIGH: Final = 2.0**-LIMB_BITS
 _CARRY: Final = 2.0**LIMB_BITS
-_UNIT: Final = 2.0**-SCALE_BITS
+UNIT: Final = 2.0**-SCALE_BITS
+"""One in the last place of a contribution in fixed point."""
 _MOST: Final = 2.0**70
 _WHOLE: Final = 2.0**52
 """From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
@@ -57,7 +58,7 @@ class Finder:
 
 def zeros(width: i64) -> Record:
     """Return a record of nothing."""
-    nothing: i64 = 0
+    nothing: i64 = 0  # as it stands, it would be an object
     record = vec[i64](capacity=width)
     for _ in range(width):
         record = append(record, nothing)
@@ -67,13 +68,13 @@ def zeros(width: i64) -> Record:
 def add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) -> None:
     """Add a student's mean, in fixed point, and its square at this scale."""
     whole = rounded(mean)
-    scaled = whole * _UNIT
+    scaled = whole * UNIT
     add_limbs(record, at, sign, whole)
     add_limbs(record, at + 2, sign, rounded(scaled * scaled * squares))
 
 
 def rounded(number: float) -> float:
-    """Round a number ≥ 0 half to even."""
+    """Round a number half to even, by what is added and taken away again: not for what is below −2⁵¹."""
     return (number + _WHOLE) - _WHOLE if number < _WHOLE else number
 
 
@@ -90,7 +91,7 @@ def replace_whole(record: Record, at: i64, old: i64, new: i64) -> None:
 
 
 def replace_limbs(record: Record, at: i64, old: float, new: float) -> None:
-    """Replace a number ≥ 0, rounded, in its two limbs."""
+    """Replace a number, rounded, in its two limbs."""
     if old != new:
         add_limbs(record, at, -1, rounded(old))
         add_limbs(record, at, 1, rounded(new))

@@ -23,6 +23,7 @@ _TOTAL: Final = -1
 """In the place of a day: the block is over all days."""
 _HEAD: Final = 2
 """A block begins with its variant and its day."""
+_NOTHING: Final[i64] = 0
 _VERSION_BYTES: Final = 4
 _CATEGORY_SHIFT: Final = 8
 
@@ -116,7 +117,7 @@ class Student:
         width = self._width
         place: i64 = 0
         while place < width:
-            # Not in one expression: its value would be an object.
+            # A conditional expression would make an object of each number: nowhere in here.
             if known:
                 sums[place] = blocks[at + _HEAD + place]
             else:
@@ -181,7 +182,7 @@ class Student:
             at += 1
         new = append(append(new, variant), day)
         for _ in range(self._width):
-            new = append(new, 0)
+            new = append(new, _NOTHING)
         while at < len(old):
             new = append(new, old[at])
             at += 1
@@ -251,13 +252,16 @@ class Student:
         while reader.left():
             blocks = append(blocks, reader.signed())
             day = reader.signed()
-            blocks = append(blocks, _TOTAL if day == 0 else first_day + day - 1)
+            blocks = append(blocks, _TOTAL) if day == 0 else append(blocks, first_day + day - 1)
             held = reader.signed()
             if not 0 <= held <= width:
                 raise ValueError(f"{held} sums, expected at most {width}")
             place: i64 = 0
+            while place < held:
+                blocks = append(blocks, reader.signed())
+                place += 1
             while place < width:
-                blocks = append(blocks, reader.signed() if place < held else 0)
+                blocks = append(blocks, _NOTHING)
                 place += 1
         self._blocks = blocks
 

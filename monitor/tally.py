@@ -1,6 +1,7 @@
 """What a batch adds to the stored records of one experiment: entities come in, sums of integers come out.
 
-What was added is taken away by adding it once more with the sign −1; `monitor.aggregates.Layout` names the integers.
+What was added is taken away by adding it once more with the sign −1, or replaced where it has changed;
+`monitor.aggregates.Layout` names the integers.
 Compiled (deploy/native.py): every addition is one of 64-bit integers.
 """
 
@@ -17,6 +18,7 @@ from monitor.aggregates import AGES, BUCKETS_PER_CHUNK, OFFSET_BITS, PAIR_WIDTH,
 from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
 from monitor.cells import (
     CELL_BITS,
+    UNIT,
     Finder,
     Record,
     add_limbs,
@@ -30,7 +32,6 @@ from monitor.cells import (
 from monitor.ranking import SCALE_BITS
 from monitor.students import NEVER, Only, Student
 
-_UNIT: Final = 2.0**-SCALE_BITS
 _SCALE: Final = 2.0**SCALE_BITS
 _AGE_DAYS: Final = [(first, end) for (first, _), (end, _) in pairwise(AGES)]
 
@@ -106,7 +107,7 @@ class Tally:
             elif value > 0:
                 add_whole(record, at + 2, sign, value)
                 add_whole(record, at + 4, sign, value * offset)
-                scaled = float(value) * _UNIT
+                scaled = float(value) * UNIT
                 add_limbs(record, at + 6, sign, rounded(scaled * scaled * self._squares[metric]))
             metric += 1
 
@@ -144,7 +145,7 @@ class Tally:
             self._add_pairs(cohort, sign, only.window, only.totals)
 
     def note(self, student: Student) -> None:
-        """Take a student away who is about to change: `replace` is next, of the same one."""
+        """Remember what a student counts for, or take it away, before a change; `replace` is next, of the same one."""
         variant: i64 = -1
         if student.first_ms != NEVER and not (self._novelty or self._before):
             variant = student.only_variant()
@@ -235,7 +236,7 @@ class Tally:
         record[at] += sign
         add_mean(record, at + 1, sign, y, squares)
         add_mean(record, at + 5, sign, x, squares)
-        add_limbs(record, at + 9, sign, rounded((x * _UNIT) * (y * _UNIT) * squares))
+        add_limbs(record, at + 9, sign, rounded((x * UNIT) * (y * UNIT) * squares))
 
     def _add_part(self, record: Record, sign: i64, part: i64, sums: Record) -> None:
         """Add [units with n_q, y, y², units, y', y'²] of the primary metric; see `Layout.part_place`."""
@@ -275,7 +276,7 @@ class Tally:
                 new = defined = 0
             if graded == 0:
                 old = known = 0
-            value, before = float(new) * _UNIT, float(old) * _UNIT
+            value, before = float(new) * UNIT, float(old) * UNIT
             if defined != known or new != old:
                 number, earlier = max(defined, 0), max(known, 0)
                 squares = self._squares[metric]
@@ -301,7 +302,7 @@ class Tally:
         shown = float(count) if count > 0 else 1.0
         share = rounded(float(rated) / shown * _SCALE)
         add_limbs(record, 3, sign, share)
-        add_limbs(record, 5, sign, rounded((share * _UNIT) * (share * _UNIT) * _SCALE))
+        add_limbs(record, 5, sign, rounded((share * UNIT) * (share * UNIT) * _SCALE))
         metric: i64 = 0
         while metric < metrics:
             at = 7 + 9 * metric

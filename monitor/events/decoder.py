@@ -226,7 +226,7 @@ class Decoder:
         at_ms = self._time(timestamp, now_ms)
         return Response(
             response_id, at_ms, experiment, variant, tuple(ids), ranks, user_id, query_id, category, latency_ms
-        )  # fmt: skip
+        )
 
     def _feedback(self, wire: WireFeedback, now_ms: int) -> Feedback:
         feedback_id, response_id, timestamp, kind, user_id, item_id, score = cast(_FeedbackFields, _fields_of(wire))

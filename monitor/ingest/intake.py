@@ -1,7 +1,7 @@
-"""Events as rows take them: hashes instead of ids, an arm instead of names.
+"""Events as rows take them: hashes instead of most ids, an arm instead of names.
 
-An event becomes that as soon as it has been read, and its texts are let go of at once: a batch that held them until it
-is applied would be several times as large as the processor's cache.
+An event becomes that as soon as it has been read, and what it was read into is let go of: a batch that held all of its
+texts until it is applied would be several times as large as the processor's cache.
 """
 
 from __future__ import annotations

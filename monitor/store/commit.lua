@@ -113,10 +113,10 @@ for i = 0, n1 - 1 do
   redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 4])
 end
 
-local at = rows
+local at, behind = rows, rows + n2  -- of the text n2, which is read as a number each time
 for _ = 1, n2, 2000 do
   local pairs_, n = {}, 0
-  while n < 4000 and at < rows + n2 do
+  while n < 4000 and at < behind do
     pairs_[n + 1], pairs_[n + 2] = KEYS[key], ARGV[at]
     key, at, n = key + 1, at + 1, n + 2
   end

@@ -2,7 +2,7 @@
 
 The stream (the simulator's W1, 5 items and about 370 bytes per response, 4 partitions per topic) is written to Kafka
 first. Readings of it follow in this process, with each client of Kafka: poll only, poll and decode (of kafka-python by
-itself, which the worker unpacks faster), poll, decode and validate as the worker does, and the whole worker; then the
+itself, which the worker unpacks faster), poll, decode and validate, and the whole worker; then the
 totals are compared with a recomputation of the stream that shares no code, because a fast wrong answer would be no
 answer. Since the machine is now faster and now slower, all of that is done three times:
 the cheapest floor and worker are given, and of ratios, whose parts were read one after the other, the mean.
@@ -29,7 +29,6 @@ from monitor.config import Client, KafkaSettings, Settings, StoreSettings
 from monitor.errors import Refusal
 from monitor.events import Decoder
 from monitor.events.records import WireFeedback, WireResponse
-from monitor.ingest import worker as worker_module
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.sending import send_to_kafka
 from monitor.ingest.simulator import Scenario, generate, w1
@@ -301,7 +300,7 @@ def _work(settings: Settings, events: int, server: RedisServer) -> Reading:
         gc.collect()
         with (
             _timed(parts, "poll", source, "poll"),
-            _timed(parts, "decode and validate", worker_module, "decode"),
+            _timed(parts, "decode, validate and take in", worker, "_decode"),
             _timed(parts, "attribution and rows", writer, "begin"),
             _timed(sending, "store", store, "start"),
             _timed(parts, "store", store, "_judged"),

@@ -32,15 +32,16 @@ guardrails = [
 """
 
 
+@pytest.mark.parametrize("more", ["", _EVERYTHING], ids=["little", "everything"])
 @pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
-def test_compiled_or_not(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_compiled_or_not(tmp_path: Path, redis_server: RedisServer, more: str) -> None:
     """Every row and every record, from the same events."""
     plain = tmp_path / "plain"
     shutil.copytree(ROOT / "monitor", plain / "monitor", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     scenario = replace(w1(), responses=3_000, students=200)
     config, events = tmp_path / "config.toml", tmp_path / "events.jsonl"
     head, grades = default_config(scenario).split("[experiments.grades]")
-    config.write_text(f"{head}{_EVERYTHING}[experiments.grades]{grades}")
+    config.write_text(f"{head}{more}[experiments.grades]{grades}")
     events.write_bytes(b"\n".join(event.payload for event in generate(scenario)) + b"\n")
     stores = []
     for place in (ROOT, plain):

@@ -80,9 +80,10 @@ class Bench:
         for number, batch in enumerate(batches):
             turn = turns[number % len(turns)] % workers
             writer = crew[turn]
+            events = self.taken(*batch)
             while True:
                 step = Advance(f"t:{turn}", offsets[turn] or None, Position(offsets[turn] + len(batch)))
-                status, _ = writer.begin(self.taken(*batch), self.late, [step])()
+                status, _ = writer.begin(events, self.late, [step])()
                 if status == "applied":
                     break
                 assert status == "changed"

@@ -111,10 +111,10 @@ class Reader:
 
     def _process(self, part: Sequence[Slice]) -> bool:
         advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in part]
-        batch = [self.events[int(payload or b"")] for each in part for payload in each.payloads]
+        batch = self.bench.taken(*[self.events[int(payload or b"")] for each in part for payload in each.payloads])
         while True:
             with suppress(StoreUnavailable):
-                if self.writer.begin(self.bench.taken(*batch), self.bench.late, advances)()[0] == "applied":
+                if self.writer.begin(batch, self.bench.late, advances)()[0] == "applied":
                     return True
             self._state()
             standing = self.writer.standing(advances)

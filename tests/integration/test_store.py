@@ -185,9 +185,10 @@ class TestOutageWithinABatch:
             return read(keys)
 
         store.rows = interrupted  # type: ignore[method-assign]
+        taken_in = bench.taken(*events)
         with pytest.raises(StoreUnavailable):
-            engine.apply(bench.taken(*events), {"1": 0, PENDING_CLASS: 0})
-        commit, _ = engine.apply(bench.taken(*events), {"1": 0, PENDING_CLASS: 0})
+            engine.apply(taken_in, {"1": 0, PENDING_CLASS: 0})
+        commit, _ = engine.apply(taken_in, {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:0", len(earlier), Position(len(earlier) + 3))]
         assert store.commit(commit) == "applied"
         assert dump(bench.store) == expected
