@@ -113,15 +113,17 @@ for i = 0, n1 - 1 do
   redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 4])
 end
 
-local at, behind = rows, rows + n2  -- of the text n2, which is read as a number each time
-for _ = 1, n2, 2000 do
+local names, values, shift, last = KEYS, ARGV, rows - key, key + n2 - 1
+for begin = key, last, 2000 do
   local pairs_, n = {}, 0
-  while n < 4000 and at < behind do
-    pairs_[n + 1], pairs_[n + 2] = KEYS[key], ARGV[at]
-    key, at, n = key + 1, at + 1, n + 2
+  for place = begin, math.min(begin + 1999, last) do
+    pairs_[n + 1], pairs_[n + 2] = names[place], values[place + shift]
+    n = n + 2
   end
   redis.call('MSET', unpack(pairs_))
 end
+key = last + 1
+local at = rows + n2
 for _ = 1, n3 do
   local changes, position = ARGV[at], 1
   while position <= #changes do

@@ -65,9 +65,11 @@ def main() -> None:
 
 
 def _per_event(told: str) -> Iterator[str]:
-    """Yield instructions per event and the function, each with what it calls."""
+    """Yield instructions per event: of everything, then of the functions, each with what it calls."""
     for line in told.splitlines():
-        if found := _LINE.match(line):
+        if line.endswith("PROGRAM TOTALS"):
+            yield f"{int(line.split()[0].replace(',', '')) / _COUNTED / _BATCH:8.0f}  everything"
+        elif found := _LINE.match(line):
             yield f"{int(found[1].replace(',', '')) / _COUNTED / _BATCH:8.0f}  {found[2].partition(':')[2]}"
 
 
