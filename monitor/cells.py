@@ -74,7 +74,7 @@ def add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) ->
 
 
 def rounded(number: float) -> float:
-    """Round a number half to even, by what is added and taken away again: not for what is below −2⁵¹."""
+    """Round a number ≥ 0 half to even. What is below, while shards are brought in line, comes and goes by one rule."""
     return (number + _WHOLE) - _WHOLE if number < _WHOLE else number
 
 

@@ -74,7 +74,7 @@ class Experiment:
 
     def items(self, identities: Identities, keys: Keys) -> ItemCounts | None:
         """Return what counts items, None where they are not counted."""
-        if self.settings.items is None:
+        if not self.counts_items:
             return None
         return ItemCounts(self.number, self.settings, self.rules, identities, keys)
 

@@ -80,7 +80,7 @@ class Sweeper:
             oldest_ms = newest_ms - experiment.settings.retention_ms
             for variant in range(len(experiment.arms)):
                 self._drop_times(experiment, variant, oldest_ms)
-            if experiment.settings.items is not None:
+            if experiment.counts_items:
                 self._drop_items(experiment, newest_ms)
 
     def _drop_times(self, experiment: Experiment, variant: int, oldest_ms: int) -> None:
