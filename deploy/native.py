@@ -39,6 +39,7 @@ MODULES = [
     "store/packing.py",
     "store/records.py",
     "store/rows.py",
+    "store/runs.py",
     "students.py",
     "tally.py",
     "traffic.py",

@@ -28,13 +28,14 @@ from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
 from monitor.errors import DependencyUnavailable
 from monitor.identity import Identities
-from monitor.ingest.differences import unpacked, write_tally, write_traffic
+from monitor.ingest.differences import write_tally, write_traffic
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.lanes import Unsettled
 from monitor.store import Commit, RedisStore, Shards, State, view_store
 from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
-from monitor.store.rows import decode_record, decode_row, decode_student
+from monitor.store.rows import chunk_integers, decode_record, decode_row, decode_student
+from monitor.store.runs import unpacked
 from monitor.summary import iso
 from monitor.tally import Tally
 from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS, Traffic
@@ -203,16 +204,18 @@ class _Pass:
         commit = Commit()
         write_tally(commit, self._keys, experiment.number, experiment.settings.decay, tally)
         write_traffic(commit, self._keys, experiment.number, traffic)
-        for key, packed in zip(commit.differences[::2], commit.differences[1::2], strict=True):
-            known = self._expected[key]
-            for index, difference in unpacked(packed):
-                known[index] += difference
+        for pairs in (commit.differences, commit.buckets):
+            for key, packed in zip(pairs[::2], pairs[1::2], strict=True):
+                known = self._expected[key]
+                for index, difference in unpacked(packed):
+                    known[index] += difference
 
     # ------------------------------------------------------------------ what the store says
 
-    def _vector(self, key: bytes) -> Ints:
+    def _vector(self, key: bytes, *, chunk: bool = False) -> Ints:
         with unavailable(self._store.settings):
-            parts = [decode_record(name, self._store.client.get(name)) for name in self._everywhere(key)]
+            found = [(name, self._store.client.get(name)) for name in self._everywhere(key)]
+        parts = [decode_record(name, chunk_integers(name, part) if part and chunk else part) for name, part in found]
         total = np.zeros(max(map(len, parts)), dtype=np.int64)
         for part in parts:
             total[: len(part)] += part
@@ -323,7 +326,7 @@ class _Pass:
         width = experiment.layout.response_width
         labels = _labels(experiment)
         key = self._keys.chunk(experiment.number, index, decay, chunk)
-        stored = self._vector(key)
+        stored = self._vector(key, chunk=True)
         expected = self._expected.get(key, Counter())
         for at in sorted({*np.flatnonzero(stored).tolist(), *expected}):
             bucket, place = divmod(at, width)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from struct import unpack_from
-from typing import Final, final
+from typing import Final
 
-from librt.strings import BytesWriter, write_i32_be, write_i64_be
+from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from monitor.aggregates import BUCKETS_PER_CHUNK
@@ -16,17 +15,13 @@ from monitor.config import DecaySpec
 from monitor.ingest.batch import Arm, Batch
 from monitor.ingest.experiment import PENDING_CLASS
 from monitor.store import Commit, Keys
+from monitor.store.runs import Runs
 from monitor.tally import Tally
 from monitor.traffic import Traffic
 
 _PLACE: Final = (1 << CELL_BITS) - 1
-_RUN: Final = 1000
-"""Integers of a run at most: Lua takes 8 000 values at once, two for each of them."""
-_GAP: Final = 16
-"""Zeros that are written rather than another run begun; 8 and 32 cost the store the same (measured by hand)."""
-_WIDE: Final = 1 << 15
-"""Marks a run with integers beyond the largest: see commit.lua."""
-_LARGEST: Final = 1 << 51
+_FULL: Final = 16
+"""Bytes of a chunk of time buckets, for each of its integers, from which on it is summed up: twice what they take."""
 
 
 def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec, ...], tally: Tally) -> None:
@@ -95,97 +90,31 @@ def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Mapping[int, Record]) -> None:
-    chunks: dict[int, _Runs] = {}
+    chunks: dict[int, Runs] = {}
+    full = 0
     for cell in sorted(buckets):
         bucket: i64 = cell & _PLACE
         chunk = cell >> CELL_BITS << CELL_BITS | bucket // BUCKETS_PER_CHUNK
         runs = chunks.get(chunk)
         if runs is None:
-            runs = chunks[chunk] = _Runs()
+            runs = chunks[chunk] = Runs()
         record = buckets[cell]
         runs.add(bucket % BUCKETS_PER_CHUNK * len(record), record)
+        full = _FULL * BUCKETS_PER_CHUNK * len(record)
     for chunk, runs in chunks.items():
         packed = runs.packed()
         if packed:
             variant, place = chunk >> CELL_BITS, chunk & _PLACE
-            commit.differences += (keys.chunk(number, variant, decay, place), packed)
+            commit.buckets += (keys.chunk(number, variant, decay, place), packed)
+            commit.full.append(full)
             commit.stamps += (keys.chunks(number, variant, decay), place)
 
 
 def _write(commit: Commit, key: bytes, record: Record) -> bool:
-    runs = _Runs()
+    runs = Runs()
     runs.add(0, record)
     packed = runs.packed()
     if not packed:
         return False
     commit.differences += (key, packed)
     return True
-
-
-@final
-class _Runs:
-    """What changes of the integers under one key, as runs of neighbours; few zeros cost less than another run."""
-
-    __slots__ = ("_first", "_head", "_many", "_wide", "_writer")
-
-    def __init__(self) -> None:
-        self._writer = BytesWriter()
-        self._head: i64 = 0
-        """Where the last run begins in what is written."""
-        self._first: i64 = 0
-        """The index of its first integer."""
-        self._many: i64 = 0
-        """How many it has so far."""
-        self._wide = False
-        """Whether one of them is beyond what the script adds at once."""
-
-    def add(self, first: i64, record: Record) -> None:
-        """Append a record whose first integer has the index `first`; those that follow each other share runs."""
-        at: i64 = 0
-        while at < len(record):
-            if record[at] != 0:
-                self._append(first + at, record[at])
-            at += 1
-
-    def _append(self, index: i64, number: i64) -> None:
-        writer = self._writer
-        gap = index - self._first - self._many
-        if self._many == 0 or not 0 <= gap <= _GAP or self._many + gap >= _RUN:
-            self._close()
-            self._head = len(writer)
-            write_i32_be(writer, 0)
-            self._first = index
-            self._many = 0
-            self._wide = False
-            gap = 0
-        self._many += gap + 1
-        while gap > 0:
-            write_i64_be(writer, 0)
-            gap -= 1
-        write_i64_be(writer, number)
-        self._wide = self._wide or not -_LARGEST <= number <= _LARGEST
-
-    def _close(self) -> None:
-        """Say at its head what the last run is."""
-        if self._many == 0:
-            return
-        said = self._first << 16 | self._many | (_WIDE if self._wide else 0)
-        for place in range(4):
-            self._writer[self._head + place] = u8(said >> (24 - 8 * place) & 255)
-
-    def packed(self) -> bytes:
-        """Return the runs as commit.lua takes them."""
-        self._close()
-        return self._writer.getvalue()
-
-
-def unpacked(packed: bytes) -> list[tuple[int, int]]:
-    """Return (index, difference) of what was written of one key."""
-    found: list[tuple[int, int]] = []
-    at = 0
-    while at < len(packed):
-        first, many = unpack_from(">HH", packed, at)
-        count = many & ~_WIDE
-        found += enumerate(unpack_from(f">{count}q", packed, at + 4), first)
-        at += 4 + 8 * count
-    return found

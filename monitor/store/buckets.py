@@ -30,7 +30,7 @@ from monitor.aggregates import (
 from monitor.series import Series, digests, together
 from monitor.store.chunks import Index, Name, Place, Stamp, read_indexes
 from monitor.store.connection import unavailable
-from monitor.store.rows import decode_records
+from monitor.store.rows import chunk_integers, decode_records
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean
 
@@ -230,7 +230,10 @@ class Buckets:
                     pipeline = shard.client.pipeline(transaction=True)
                     # The method of this name is not for clusters, as it does not know that all are in one slot.
                     pipeline.execute_command("MGET", *names)
-                    stored = pipeline.execute()[0]
+                    stored = [
+                        None if chunk is None else chunk_integers(name, chunk)
+                        for name, chunk in zip(names, pipeline.execute()[0], strict=True)
+                    ]
                     for layout, own in alike.items():
                         part = [names[at] for at in own], [stored[at] for at in own]
                         tables[layout] += decode_records(*part, widths[layout])

@@ -4,7 +4,7 @@
 --       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals, n10 hashes,
 --       and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
---       4 expected number of sweeps  5 … ten counts n1 … n10, then
+--       4 expected number of sweeps  5 … eleven counts n1 … n11, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n2 × (row)                                begins with its version, one more than that of the stored row
 --   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many (32768 more if one of them has an
@@ -16,11 +16,12 @@
 --   n8 × (field of lanes, what it means for students of another shard)
 --   n9 × (field of lanes, expected entry or "", entry, what it says or "" if it is taken back)
 --   n10 × (field, text)                       fields that always have the same text
+--   n11 × (differences as above)              appended: see monitor/store/runs.py
 -- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
 -- whole (TRYAGAIN) instead of failing half way.
--- Returns {status, seq, for each n8 the entry before, the new entry}: 0 applied, 1 the positions have moved, 2 a row has
--- changed, 3 rows were swept, 4 the server was started again or replaced, 5 another generation is live, or
--- this one is being deleted.
+-- Returns {status, seq, {length of each n11}, for each n8 the entry before, the new entry}, of which a commit that was not
+-- applied has but the first two. 0 applied, 1 the positions have moved, 2 a row has changed, 3 rows were swept, 4 the
+-- server was started again or replaced, 5 another generation is live, or this one is being deleted.
 
 -- A number of Lua holds 53 bits. Terms and sums up to 2^51 say that what was there is below 2^52: all are exact.
 local whole = struct.unpack('>i8', '\0\0\1\0\0\0\0\0') == 1099511627776  -- not where C's long has 32 bits
@@ -55,8 +56,8 @@ local function add_halves(sums, changes, begin, count)
 end
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
-local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10 = unpack(ARGV, 5, 14)
-local first = 15
+local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11 = unpack(ARGV, 5, 15)
+local first = 16
 
 if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
   return {5, seq}
@@ -163,7 +164,8 @@ for _ = 1, n7 do
   redis.call('HINCRBY', KEYS[5], ARGV[at], ARGV[at + 2])
   key, at = key + 1, at + 3
 end
-local result = {0, seq}
+local lengths = {}
+local result = {0, seq, lengths}
 if n8 + n9 > 0 then
   local oldest = string.format('%.0f', redis.call('TIME')[1] * 1000 - 30000)
   for _ = 1, n8 do
@@ -184,6 +186,13 @@ end
 for _ = 1, n10 do
   redis.call('HSET', KEYS[key], ARGV[at], ARGV[at + 1])
   key, at = key + 1, at + 2
+end
+for i = 1, n11 do
+  lengths[i] = redis.call('APPEND', KEYS[key], ARGV[at])
+  if lengths[i] == #ARGV[at] then
+    redis.call('SET', KEYS[key], struct.pack('>I4I4', seq % 4294967296, 0) .. ARGV[at])
+  end
+  key, at = key + 1, at + 1
 end
 redis.call('HSET', KEYS[1], 'seq', seq)
 return result

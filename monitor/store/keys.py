@@ -14,7 +14,7 @@ rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its
     a:<e>:<v>               all-time sums over responses       (64-bit big-endian integers)
     u:<e>:<v>               sums over students
     c:<e>:<v>:<day>         sums over the students first shown a response that day
-    b:<e>:<v>:<decay>:<n>   64 time buckets
+    b:<e>:<v>:<decay>:<n>   64 time buckets, see `monitor.store.runs`
     i:<e>:<v>:<decay>       hash: chunk n → number of the commit that last changed it
     y:<e>:<v>               hash: cohort days
     g:<e>:<v>               traffic over all time, see `monitor.traffic`

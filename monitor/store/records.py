@@ -84,6 +84,9 @@ class Commit:
     sends: list[bytes] = field(default_factory=list)
     receipts: list[bytes] = field(default_factory=list)
     names: list[bytes] = field(default_factory=list)
+    buckets: list[bytes] = field(default_factory=list)
+    full: list[int] = field(default_factory=list)
+    """Of each of the chunks of buckets, at how many bytes it is summed up: not for the script."""
 
 
 class Sent(NamedTuple):

@@ -24,12 +24,14 @@ import redis
 import redis.exceptions
 
 from monitor.config import StoreSettings
-from monitor.errors import StoreOwned
+from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, Keys
 from monitor.store.records import Commit, Position, Sent, State, Status, encode_progress, positions_of
+from monitor.store.rows import chunk_integers
+from monitor.store.runs import HEAD_BYTES, as_runs
 
-SCHEMA: Final = 5
+SCHEMA: Final = 6
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
 _PAIR: Final = 2
@@ -53,6 +55,7 @@ class RedisStore:
         self.clustered = hasattr(self.client, "get_nodes")
         scripts = files("monitor.store")
         self._commit = self.client.register_script((scripts / "commit.lua").read_text())
+        self._sum = self.client.register_script((scripts / "sum.lua").read_text())
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
         self._state = self.client.register_script((scripts / "state.lua").read_text())
         self._keep = self.client.register_script((scripts / "history.lua").read_text())
@@ -203,7 +206,7 @@ class RedisStore:
         sizes = [
             len(commit.advances), len(commit.rows) // 2, len(commit.differences) // 2, len(commit.counts) // 3,
             len(commit.stamps) // 2, len(commit.latest) // 2, len(commit.notes) // 4, len(commit.sends) // 3,
-            len(commit.receipts) // 5, len(commit.names) // 3,
+            len(commit.receipts) // 5, len(commit.names) // 3, len(commit.buckets) // 2,
         ]  # fmt: skip
         keys: list[Any] = [own.meta, own.offsets, own.progress, own.latest, own.hours, own.lanes]
         live = self.live if own.shard == 0 else ""
@@ -221,21 +224,41 @@ class RedisStore:
         arguments += commit.latest
         for part, width in ((commit.notes, 4), (commit.sends, 3), (commit.receipts, 5), (commit.names, 3)):
             _split(part, width, keys, arguments)
+        _split(commit.buckets, 2, keys, arguments)
         if own.shard == 0:
             keys.append(LIVE)
         with unavailable(self.settings):
             reply = self._start_script(self._commit, keys, arguments)
-        return lambda: self._judged(reply)
+        return lambda: self._judged(reply, commit.buckets[::2], commit.full)
 
-    def _judged(self, reply: Callable[[], Any]) -> tuple[Status, list[Sent]]:
+    def _judged(
+        self, reply: Callable[[], Any], chunks: Sequence[bytes], full: Sequence[int]
+    ) -> tuple[Status, list[Sent]]:
         with unavailable(self.settings):
-            status, commits, *entries = reply()
+            status, commits, *told = reply()
         # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
         # cache: the belief stays behind, and versions are compared until `state` is read again.
         if status == 0 and commits == self._commits + 1:
             self._commits = commits
-        sent = [Sent(before, entry) for before, entry in zip(entries[::2], entries[1::2], strict=True)]
-        return _STATUS[int(status)], sent
+        if status != 0:
+            return _STATUS[int(status)], []
+        lengths, *entries = told
+        self._sum_up([chunk for chunk, most, length in zip(chunks, full, lengths, strict=True) if length >= most])
+        return "applied", [Sent(before, entry) for before, entry in zip(entries[::2], entries[1::2], strict=True)]
+
+    def _sum_up(self, chunks: Sequence[bytes]) -> None:
+        """Have each sum of some chunks of time buckets stand there once; what they amount to stays."""
+        if not chunks:
+            return
+        # Whoever appends to them next may do it as well.
+        with suppress(StoreUnavailable), unavailable(self.settings):
+            keys: list[bytes] = []
+            arguments: list[bytes | int | str] = [self._run]
+            for chunk, stored in zip(chunks, self.rows(chunks), strict=True):
+                if stored is not None:
+                    keys.append(chunk)
+                    arguments += (stored[:HEAD_BYTES], len(stored), as_runs(chunk_integers(chunk, stored)))
+            self._run_script(self._sum, keys, arguments)
 
     def outbox(self, shard: int, lane: bytes) -> list[tuple[Sent, bytes]]:
         """Return the entries that are kept of what was sent to a shard, oldest first, and what each says."""

@@ -36,6 +36,7 @@ from monitor.aggregates import Ints
 from monitor.attribution import BEFORE, MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row, place_of
 from monitor.errors import StoreOwned
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
+from monitor.store.runs import summed
 from monitor.students import NEVER, Student
 from monitor.varints import Reader, write_signed, write_unsigned
 
@@ -278,6 +279,14 @@ def decode_records(keys: Sequence[bytes], stored: Sequence[bytes | None], width:
             raise _damaged(key.decode(), f"{len(record)} bytes are no {width} integers or fewer")
     whole = b"".join([(record or b"").ljust(8 * width, b"\0") for record in stored])
     return np.frombuffer(whole, dtype=">i8").reshape(-1, width).astype(np.int64)
+
+
+def chunk_integers(key: bytes, stored: bytes) -> bytes:
+    """Return the integers of a chunk of time buckets as a record has them; raises `StoreOwned` for what is no chunk."""
+    try:
+        return summed(stored)
+    except ValueError as error:
+        raise _damaged(key.decode(), error) from None
 
 
 def _damaged(what: str, why: object) -> StoreOwned:

@@ -45,10 +45,14 @@ def test_a_reader_with_a_past_says_what_a_new_one_says(
             assert bench.reader.summary(as_of_ms) == _fresh(bench).summary(as_of_ms)
 
 
+def _every_minute(hours: int) -> list[Response | Feedback]:
+    return [_response(minute, START + minute * HOUR // 60) for minute in range(60 * hours)]
+
+
 def test_what_has_not_changed_is_not_read_again(redis_server: RedisServer) -> None:
     """A hundred hours of buckets cross the wire once, those of exponential decays."""
     bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
-    bench.feed([[_response(number, START + number * HOUR) for number in range(100)]])
+    bench.feed([_every_minute(hours=100)])
     client = redis_server.client()
 
     def sent() -> int:
@@ -63,7 +67,7 @@ def test_what_has_not_changed_is_not_read_again(redis_server: RedisServer) -> No
 def test_readings_of_the_past_do_not_drive_out_what_is_remembered_of_now(redis_server: RedisServer) -> None:
     """Nothing is read again by a reading of now, whatever times were asked for in between."""
     bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
-    bench.feed([[_response(number, START + number * HOUR) for number in range(300)]])
+    bench.feed([_every_minute(hours=300)])
     client = redis_server.client()
 
     def sent(as_of_ms: int | None) -> int:

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from monitor.store import RedisStore, Shards
+from monitor.store.runs import summed
 
 Dump = dict[bytes, dict[int | bytes, int]]
 
@@ -20,7 +21,8 @@ def dump(store: RedisStore | Shards) -> Dump:
             own = name.removeprefix(keys.prefix)
             found = sums.setdefault(own, Counter())
             if own[:2] in {b"a:", b"u:", b"c:", b"b:", b"g:", b"v:"}:
-                vector = np.frombuffer(store.client.get(name) or b"", dtype=">i8")
+                stored = store.client.get(name) or b""
+                vector = np.frombuffer(summed(stored) if own[:2] == b"b:" else stored, dtype=">i8")
                 found.update({int(index): int(vector[index]) for index in np.flatnonzero(vector)})
             elif own[:2] in {b"k:", b"I:", b"B:"}:
                 found.update({field: int(value) for field, value in store.client.hgetall(name).items()})

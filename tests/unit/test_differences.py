@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from monitor.aggregates import BUCKETS_PER_CHUNK, Layout
 from monitor.cells import CELL_BITS, zeros
 from monitor.config import DecaySpec
-from monitor.ingest.differences import unpacked, write_tally
+from monitor.ingest.differences import write_tally
 from monitor.store import Commit, Keys
+from monitor.store.runs import unpacked
 from monitor.tally import Tally
 
 HOUR = 3_600_000
@@ -37,7 +38,7 @@ def test_runs_say_what_the_buckets_hold(changes: dict[tuple[int, int, int], int]
     commit = Commit()
     write_tally(commit, Keys(), 1, (DECAY,), tally)
     found: dict[tuple[bytes, int], int] = {}
-    for key, packed in zip(commit.differences[::2], commit.differences[1::2], strict=True):
+    for key, packed in zip(commit.buckets[::2], commit.buckets[1::2], strict=True):
         assert packed
         for index, change in unpacked(packed):
             assert (key, index) not in found
@@ -59,7 +60,7 @@ def test_neighbours_share_a_run() -> None:
         tally.add_response(1, 0, bucket * HOUR // BUCKETS_PER_CHUNK, rated=True, values=(1, 2, 3, 4, 5))
     commit = Commit()
     write_tally(commit, Keys(), 1, (DECAY,), tally)
-    chunk = commit.differences[commit.differences.index(Keys().chunk(1, 0, "1h", 0)) + 1]
+    chunk = commit.buckets[commit.buckets.index(Keys().chunk(1, 0, "1h", 0)) + 1]
     assert len(_runs(chunk)) == 1
 
 

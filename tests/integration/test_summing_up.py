@@ -1,0 +1,176 @@
+"""Chunks of time buckets are only appended to; what has become long is summed up, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from monitor.aggregates import BUCKETS_PER_CHUNK, Layout
+from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.events import Feedback, Response
+from monitor.ingest.engine import Engine
+from monitor.store import Advance, Position, RedisStore
+from tests.integration.test_exactness import Bench
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.dump import dump
+from tests.support.streams import EXPERIMENT, HOUR, START
+
+
+def _rated(number: int) -> list[Response | Feedback]:
+    at_ms = START + number % 60
+    shown = Response(f"r-{number}", at_ms, "ranker", "control", ("video-1",), None, f"student-{number}")
+    return [shown, Feedback(f"f-{number}", f"r-{number}", at_ms + 1, "rating", None, "video-1", 4.0)]
+
+
+def _apply(bench: Bench, worker: tuple[Engine, RedisStore], lane: str, number: int, *, sum_up: bool) -> None:
+    """Apply a rated response as the next batch of a partition, and have what it touches summed up or left as it is."""
+    engine, store = worker
+    commit, _ = engine.apply(bench.taken(*_rated(number)), bench.late)
+    assert commit.full
+    commit.full = [0 if sum_up else 1 << 30] * len(commit.full)
+    held = bench.store.positions().get(lane)
+    begin = None if held is None else held.next_offset
+    commit.advances = [Advance(lane, begin, Position((begin or 0) + 2))]
+    assert store.commit(commit) == "applied"
+
+
+def _meanwhile(store: RedisStore, change: Callable[[], object]) -> None:
+    """Have something happen once, between the reading of chunks and what is written of them."""
+    read = store.rows
+
+    def rows(keys: Sequence[bytes]) -> list[bytes | None]:
+        found = read(keys)
+        if keys[0].startswith(store.keys.prefix + b"b:"):
+            store.rows = read  # type: ignore[method-assign]
+            change()
+        return found
+
+    store.rows = rows  # type: ignore[method-assign]
+
+
+def _chunk(bench: Bench) -> bytes:
+    return bench.store.keys.chunk(bench.number, 0, "1h", START // HOUR)
+
+
+def _expected(server: RedisServer, numbers: Sequence[int]) -> object:
+    bench = Bench(server)
+    bench.feed([[event for number in numbers for event in _rated(number)]])
+    return dump(bench.store)
+
+
+def test_a_chunk_is_never_much_longer_than_its_integers_twice(store_server: RedisServer) -> None:
+    """However many commits write to it; a batch is no more than what one bucket's integers take."""
+    expected = _expected(store_server, range(400))
+    bench = Bench(store_server)
+    whole = 8 * Layout.of(EXPERIMENT).response_width * BUCKETS_PER_CHUNK
+    longest = 0
+    writer = bench.writer()
+    writer.state(["t:0"])
+    for number in range(400):
+        step = Advance("t:0", 2 * number or None, Position(2 * number + 2))
+        assert writer.begin(bench.taken(*_rated(number)), bench.late, [step])()[0] == "applied"
+        longest = max(longest, bench.store.client.strlen(_chunk(bench)))
+    assert whole < longest < 2.1 * whole
+    assert dump(bench.store) == expected
+
+
+def test_what_others_append_meanwhile_stays(store_server: RedisServer) -> None:
+    """Behind the sums."""
+    expected = _expected(store_server, range(4))
+    bench = Bench(store_server)
+    one, other = bench.worker(), bench.worker()
+    _apply(bench, one, "t:0", 0, sum_up=False)
+    _meanwhile(one[1], lambda: _apply(bench, other, "t:1", 1, sum_up=False))
+    _apply(bench, one, "t:0", 2, sum_up=True)
+    other[0].forget()
+    other[1].state()
+    _apply(bench, other, "t:1", 3, sum_up=True)
+    assert dump(bench.store) == expected
+
+
+def test_what_others_have_summed_up_meanwhile_is_left_alone(store_server: RedisServer) -> None:
+    """Also if it has become as long as it was by then."""
+    expected = _expected(store_server, range(24))
+    bench = Bench(store_server)
+    one, other = bench.worker(), bench.worker()
+    for number in range(4):
+        _apply(bench, one, "t:0", number, sum_up=False)
+
+    def overtaken() -> None:
+        length = bench.store.client.strlen(_chunk(bench))
+        _apply(bench, other, "t:1", 4, sum_up=True)
+        for number in range(5, 23):
+            _apply(bench, other, "t:1", number, sum_up=False)
+        assert bench.store.client.strlen(_chunk(bench)) > length
+
+    _meanwhile(one[1], overtaken)
+    _apply(bench, one, "t:0", 23, sum_up=True)
+    assert dump(bench.store) == expected
+
+
+def test_what_was_begun_anew_meanwhile_is_left_alone(store_server: RedisServer) -> None:
+    """Gone with its retention, or with its generation, and there again: the sums of before are nobody's."""
+    bench = Bench(store_server)
+    one, other = bench.worker(), bench.worker()
+    _apply(bench, one, "t:0", 0, sum_up=False)
+    left = b""
+
+    def anew() -> None:
+        nonlocal left
+        bench.store.client.delete(_chunk(bench))
+        for number in range(1, 5):
+            _apply(bench, other, "t:1", number, sum_up=False)
+        left = bench.store.client.get(_chunk(bench))
+
+    _meanwhile(one[1], anew)
+    _apply(bench, one, "t:0", 5, sum_up=True)
+    assert bench.store.client.get(_chunk(bench)) == left
+
+
+def test_nothing_is_put_on_another_run_of_the_server() -> None:
+    """It may have lost what was read."""
+    with RedisServer(redis_binary(), appendfsync="always") as server:
+        expected = _expected(server, range(2))
+        bench = Bench(server)
+        worker = bench.worker()
+        _apply(bench, worker, "t:0", 0, sum_up=False)
+        before = b""
+
+        def restarted() -> None:
+            nonlocal before
+            before = bench.store.client.get(_chunk(bench))
+            server.process.stop()
+            server.start()
+            # So that it is not the connection that keeps what follows from coming through.
+            worker[1].client.ping()
+
+        _meanwhile(worker[1], restarted)
+        _apply(bench, worker, "t:0", 1, sum_up=True)
+        assert bench.store.client.get(_chunk(bench)) == before
+        assert dump(bench.store) == expected
+
+
+def test_a_store_that_goes_before_that_has_the_commit(store_server: RedisServer) -> None:
+    """The batch was applied, and the next commit will say what is wrong with the store."""
+    expected = _expected(store_server, range(2))
+    bench = Bench(store_server)
+    worker = bench.worker()
+    _apply(bench, worker, "t:0", 0, sum_up=False)
+
+    def gone() -> None:
+        raise StoreUnavailable("gone for a moment")
+
+    _meanwhile(worker[1], gone)
+    _apply(bench, worker, "t:0", 1, sum_up=True)
+    assert dump(bench.store) == expected
+
+
+def test_a_damaged_chunk_is_named(store_server: RedisServer) -> None:
+    """It is not replaced by what could be read of it."""
+    bench = Bench(store_server)
+    worker = bench.worker()
+    _apply(bench, worker, "t:0", 0, sum_up=False)
+    bench.store.client.append(_chunk(bench), b"damage")
+    with pytest.raises(StoreOwned, match="is damaged"):
+        _apply(bench, worker, "t:0", 1, sum_up=True)
