@@ -1,12 +1,13 @@
 """How long an event takes from its append to the broker to its effect on /metrics/experiments, and a start.
 
-The store holds a million rows. The worker, a process of its own, first reads a backlog: that is the maximal load. Then
-live traffic at half of it goes on, from another process (with librdkafka: kafka-python's producer would take most of
-one of the cores), while probes (responses to an experiment of their own) are sent and looked for; then there are only
-probes, one a second. A probe's time begins with what the broker stamps on it (LogAppendTime) and ends when a scrape
-that counts it has been received. That scrape is asked for as soon as the store has the probe, which is looked for
-every two milliseconds: scraping all the time would measure itself. One or two a second are many more than Prometheus
-asks for, and take a tenth of the interpreter that the worker needs as well.
+The store holds a million rows. The worker, a process of its own, first reads a backlog. The maximal load is the
+largest tenth of that rate at which it does not fall behind live traffic, which another process writes on the same
+cores (with librdkafka: kafka-python's producer would take most of one of them). Then traffic at half of that goes on,
+while probes (responses to an experiment of their own) are sent and looked for; then there are only probes, one a
+second. A probe's time begins with what the broker stamps on it (LogAppendTime) and ends when a scrape that counts it
+has been received. That scrape is asked for as soon as the store has the probe, which is looked for every two
+milliseconds: scraping all the time would measure itself. One or two a second are many more than Prometheus asks for,
+and take a tenth of the interpreter that the worker needs as well.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import chain
 from multiprocessing.connection import Connection
@@ -51,6 +52,10 @@ _PARTITIONS: Final = 4
 _BACKLOG: Final = Scenario(responses=120_000, students=20_000, days=0.5, seed=2026)
 _HALF_LOAD_S: Final = 90
 _SETTLING_S: Final = 4
+_TRIAL_S: Final = 8
+_KEPT_UP: Final = 0.98
+_TO_SPARE_S: Final = 10
+"""Of traffic that is not needed."""
 _TRICKLE_S: Final = 40
 _TOPICS: Final = ("chatbot.responses", "student.feedback", "ab-monitor.dead-letter")
 _PATIENCE: Final = 'allowed_lateness = "40d"\nretention = "60d"\n'
@@ -94,9 +99,12 @@ def measure() -> Iterator[Figure]:
             already = _applied(store)
             eventually("the backlog is applied", lambda: _applied(store) >= events, within_s=120, every_s=0.02)
             load = (events - already) / (time.perf_counter() - started)
-            yield Figure("maximal load, with broker and store on the same two cores", load, "events/s")
+            yield Figure("rate of a backlog, with broker and store on the same two cores", load, "events/s")
+            source = _Source(settings.kafka)
+            load = _maximal(source, store, load)
+            yield Figure("maximal load, with the source of the traffic on them as well", load, "events/s")
             with closing(_Prober(broker, port, store, number)) as prober:
-                yield from _latencies(prober, settings.kafka, load / 2)
+                yield from _latencies(prober, source, load / 2)
             yield Figure("worker, most memory resident", peak_mb(worker.pid), "MB", most=200)
 
 
@@ -110,20 +118,33 @@ def _applied(store: RedisStore) -> int:
     return sum(each.next_offset for each in store.positions().values())
 
 
-def _latencies(prober: _Prober, kafka: KafkaSettings, rate: float) -> Iterator[Figure]:
-    context = multiprocessing.get_context("spawn")
-    said, saying = context.Pipe(duplex=False)
-    traffic = context.Process(target=_traffic, args=(kafka, rate, saying))
-    traffic.start()
-    saying.close()
-    prober.shift_ms = said.recv()
-    time.sleep(_SETTLING_S)
-    waits = prober.waits(time.monotonic() + _HALF_LOAD_S, 0.4, 0.8)
-    alive = traffic.is_alive()
-    traffic.terminate()
-    traffic.join()
-    if not alive:
-        raise SystemExit("the traffic ended before the measurement")
+def _maximal(source: _Source, store: RedisStore, rate: float) -> float:
+    """Return the largest tenth of a rate at which the worker keeps up."""
+    for tenths in range(10, 1, -1):
+        load = rate * tenths / 10
+        with source.traffic(load, _SETTLING_S + _TRIAL_S):
+            time.sleep(_SETTLING_S)
+            before, began = _applied(store), time.perf_counter()
+            time.sleep(_TRIAL_S)
+            kept = (_applied(store) - before) / (time.perf_counter() - began)
+        _drained(store)
+        if kept >= _KEPT_UP * load:
+            return load
+    raise SystemExit(f"the worker fell behind at {load:.0f} events/s")
+
+
+def _drained(store: RedisStore) -> None:
+    """Wait until nothing has been applied for a second."""
+    before = -1
+    while (now := _applied(store)) != before:
+        before = now
+        time.sleep(1)
+
+
+def _latencies(prober: _Prober, source: _Source, rate: float) -> Iterator[Figure]:
+    with source.traffic(rate, _SETTLING_S + _HALF_LOAD_S) as prober.shift_ms:
+        time.sleep(_SETTLING_S)
+        waits = prober.waits(time.monotonic() + _HALF_LOAD_S, 0.4, 0.8)
     yield Figure("half of the maximal load", rate, "events/s")
     yield from _percentiles("append to scrape at half the maximal load", waits, (100, 500))
     time.sleep(3)
@@ -136,19 +157,44 @@ def _percentiles(name: str, waits: list[float], aims: tuple[float | None, float 
         yield Figure(f"{name}, p{share}", float(np.percentile(waits, share)), "ms", most=aim)
 
 
-def _traffic(kafka: KafkaSettings, rate: float, saying: Connection) -> None:
-    """Write live traffic, and some seconds more of it than are needed; say first how far event time is behind."""
-    seconds = _HALF_LOAD_S + 15
-    per_response = 1.55
-    scenario = replace(
-        w1(),
-        responses=round(rate * seconds / per_response),
-        days=seconds / 86_400,
-        # Event time goes on where the backlog ended.
-        start_ms=_BACKLOG.start_ms + round(_BACKLOG.days * 86_400_000),
-        feedback_delay_s=2.0,
-        seed=7,
-    )
+class _Source:
+    """Writes live traffic from a process of its own."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._kafka = kafka
+        self._parts = 0
+        self._begin_ms = _BACKLOG.start_ms + round(_BACKLOG.days * 86_400_000)
+
+    @contextmanager
+    def traffic(self, rate: float, seconds: float) -> Iterator[int]:
+        """Have it written meanwhile, and yield how far event time is behind, which goes on where it was."""
+        seconds += _TO_SPARE_S
+        per_response = 1.55
+        self._parts += 1
+        scenario = replace(
+            w1(),
+            responses=round(rate * seconds / per_response),
+            days=seconds / 86_400,
+            start_ms=self._begin_ms,
+            feedback_delay_s=2.0,
+            part=self._parts,
+        )
+        self._begin_ms += round(seconds * 1000)
+        context = multiprocessing.get_context("spawn")
+        said, saying = context.Pipe(duplex=False)
+        writing = context.Process(target=_write, args=(self._kafka, scenario, saying))
+        writing.start()
+        saying.close()
+        yield said.recv()
+        alive = writing.is_alive()
+        writing.terminate()
+        writing.join()
+        if not alive:
+            raise SystemExit("the traffic ended before the measurement")
+
+
+def _write(kafka: KafkaSettings, scenario: Scenario, saying: Connection) -> None:
+    """Write a scenario's events at the pace of their arrival; say first how far event time is behind."""
     events = generate(scenario)
     first = next(events)
     shift_ms = wall_clock() - scenario.start_ms
