@@ -101,6 +101,8 @@ def unpacked(packed: bytes) -> list[tuple[int, int]]:
 
 def summed(chunk: bytes) -> bytes:
     """Return the integers of a chunk as far as any run reaches, big-endian; raises ValueError for what is none."""
+    if _is_one_run(chunk):
+        return chunk[HEAD_BYTES + _RUN_HEAD :]
     sums = vec[i64]()
     nothing: i64 = 0
     at: i64 = HEAD_BYTES
@@ -127,10 +129,19 @@ def summed(chunk: bytes) -> bytes:
     return writer.getvalue()
 
 
+def _is_one_run(chunk: bytes) -> bool:
+    """Return whether there is one run of all integers from the first on, as of what was summed up last."""
+    if len(chunk) < HEAD_BYTES + _RUN_HEAD:
+        return False
+    head: i64 = i64(read_i32_be(chunk, HEAD_BYTES))
+    return head >> 16 == 0 and HEAD_BYTES + _RUN_HEAD + _INTEGER * (head & _WIDE - 1) == len(chunk)
+
+
 def as_runs(integers: bytes) -> bytes:
-    """Return integers, big-endian, as runs without a gap."""
+    """Return integers, big-endian, as runs without a gap, of as many as a head can say."""
     parts = []
-    for begin in range(0, len(integers), _INTEGER * _RUN):
-        part = integers[begin : begin + _INTEGER * _RUN]
-        parts.append((begin // _INTEGER).to_bytes(2, "big") + (len(part) // _INTEGER).to_bytes(2, "big") + part)
+    most = _WIDE - 1
+    for first in range(0, len(integers) // _INTEGER, most):
+        part = integers[_INTEGER * first : _INTEGER * (first + most)]
+        parts.append((first << 16 | len(part) // _INTEGER).to_bytes(_RUN_HEAD, "big") + part)
     return b"".join(parts)

@@ -35,10 +35,13 @@ def test_sums_are_of_everything_that_was_appended(appended: list[list[tuple[int,
     assert {at: each for at, each in enumerate(found) if each} == {at: each for at, each in expected.items() if each}
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3000))
-def test_sums_as_runs_have_no_gap(integers: list[int]) -> None:
-    """They are read by what reads differences."""
-    assert unpacked(as_runs(pack(f">{len(integers)}q", *integers))) == list(enumerate(integers))
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=300), st.sampled_from([0, 1, 32_767, 32_768, 65_535]))
+def test_sums_as_runs_have_no_gap(integers: list[int], zeros: int) -> None:
+    """They are read by what reads differences, and as a chunk."""
+    whole = ([0] * zeros + integers)[:65_535]
+    packed = pack(f">{len(whole)}q", *whole)
+    assert unpacked(as_runs(packed)) == list(enumerate(whole))
+    assert summed(bytes(HEAD_BYTES) + as_runs(packed)) == packed
 
 
 @pytest.mark.parametrize("length", [0, 7, 9, 11, 12, 19, 21])
