@@ -90,8 +90,10 @@ def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Mapping[int, Record]) -> None:
+    if not buckets:
+        return
+    full = _FULL * BUCKETS_PER_CHUNK * len(next(iter(buckets.values())))
     chunks: dict[int, Runs] = {}
-    full = 0
     for cell in sorted(buckets):
         bucket: i64 = cell & _PLACE
         chunk = cell >> CELL_BITS << CELL_BITS | bucket // BUCKETS_PER_CHUNK
@@ -100,7 +102,6 @@ def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets:
             runs = chunks[chunk] = Runs()
         record = buckets[cell]
         runs.add(bucket % BUCKETS_PER_CHUNK * len(record), record)
-        full = _FULL * BUCKETS_PER_CHUNK * len(record)
     for chunk, runs in chunks.items():
         packed = runs.packed()
         if packed:

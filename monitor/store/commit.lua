@@ -189,9 +189,6 @@ for _ = 1, n10 do
 end
 for i = 1, n11 do
   lengths[i] = redis.call('APPEND', KEYS[key], ARGV[at])
-  if lengths[i] == #ARGV[at] then
-    redis.call('SET', KEYS[key], struct.pack('>I4I4', seq % 4294967296, 0) .. ARGV[at])
-  end
   key, at = key + 1, at + 1
 end
 redis.call('HSET', KEYS[1], 'seq', seq)

@@ -29,11 +29,12 @@ from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, Keys
 from monitor.store.records import Commit, Position, Sent, State, Status, encode_progress, positions_of
 from monitor.store.rows import chunk_integers
-from monitor.store.runs import HEAD_BYTES, as_runs
+from monitor.store.runs import as_run
 
 SCHEMA: Final = 6
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
+_SUM_AT_ONCE: Final = 32
 _PAIR: Final = 2
 _EVAL: Final = "EVALSHA"
 Reply = TypeVar("Reply")
@@ -236,29 +237,30 @@ class RedisStore:
     ) -> tuple[Status, list[Sent]]:
         with unavailable(self.settings):
             status, commits, *told = reply()
-        # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
-        # cache: the belief stays behind, and versions are compared until `state` is read again.
-        if status == 0 and commits == self._commits + 1:
-            self._commits = commits
         if status != 0:
             return _STATUS[int(status)], []
+        # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
+        # cache: the belief stays behind, and versions are compared until `state` is read again.
+        if commits == self._commits + 1:
+            self._commits = commits
         lengths, *entries = told
         self._sum_up([chunk for chunk, most, length in zip(chunks, full, lengths, strict=True) if length >= most])
         return "applied", [Sent(before, entry) for before, entry in zip(entries[::2], entries[1::2], strict=True)]
 
     def _sum_up(self, chunks: Sequence[bytes]) -> None:
-        """Have each sum of some chunks of time buckets stand there once; what they amount to stays."""
-        if not chunks:
-            return
-        # Whoever appends to them next may do it as well.
+        """Replace the runs of chunks of time buckets by what they amount to, of some at once.
+
+        Others, and those that cannot be reached, are so when somebody next appends to them.
+        """
         with suppress(StoreUnavailable), unavailable(self.settings):
             keys: list[bytes] = []
-            arguments: list[bytes | int | str] = [self._run]
-            for chunk, stored in zip(chunks, self.rows(chunks), strict=True):
+            arguments: list[bytes] = []
+            for chunk, stored in zip(chunks, self.rows(chunks[:_SUM_AT_ONCE]), strict=False):
                 if stored is not None:
                     keys.append(chunk)
-                    arguments += (stored[:HEAD_BYTES], len(stored), as_runs(chunk_integers(chunk, stored)))
-            self._run_script(self._sum, keys, arguments)
+                    arguments += (stored, as_run(chunk_integers(chunk, stored)))
+            if keys:
+                self._run_script(self._sum, keys, arguments)
 
     def outbox(self, shard: int, lane: bytes) -> list[tuple[Sent, bytes]]:
         """Return the entries that are kept of what was sent to a shard, oldest first, and what each says."""

@@ -3,9 +3,9 @@
 A run is two bytes of the index of its first integer, two of how many it has (32768 more if one of them is beyond what
 commit.lua adds at once), and those in eight bytes each, big-endian.
 
-A chunk of time buckets is eight bytes of head, and runs that may overlap: it holds their sums. A commit only appends
-to it, as adding is dear in a script. What has become long is read, summed here and put in its place, unless the head
-says that somebody else has done so. Compiled (deploy/native.py).
+A chunk of time buckets is stored as runs that may overlap, and holds their sums. A commit only appends to it, as adding
+is dear in a script. What has become long is read and summed here, and what was read replaced by what it amounts to.
+Compiled (deploy/native.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, w
 from librt.vecs import append, vec
 from mypy_extensions import i64, u8
 
-HEAD_BYTES: Final = 8
-"""Of a stored chunk: the number of the commit that began it, and how often it was summed up since."""
 _RUN: Final = 1000
 """Integers of a run at most: Lua takes 8 000 values at once, two for each of them."""
 _GAP: Final = 16
@@ -26,7 +24,7 @@ _GAP: Final = 16
 _WIDE: Final = 1 << 15
 """Marks a run with integers beyond the largest: see commit.lua."""
 _LARGEST: Final = 1 << 51
-_RUN_HEAD: Final = 4
+_HEAD: Final = 4
 _INTEGER: Final = 8
 
 
@@ -94,31 +92,29 @@ def unpacked(packed: bytes) -> list[tuple[int, int]]:
     while at < len(packed):
         first, many = unpack_from(">HH", packed, at)
         count = many & ~_WIDE
-        found += enumerate(unpack_from(f">{count}q", packed, at + 4), first)
-        at += 4 + 8 * count
+        found += enumerate(unpack_from(f">{count}q", packed, at + _HEAD), first)
+        at += _HEAD + _INTEGER * count
     return found
 
 
-def summed(chunk: bytes) -> bytes:
-    """Return the integers of a chunk as far as any run reaches, big-endian; raises ValueError for what is none."""
-    if _is_one_run(chunk):
-        return chunk[HEAD_BYTES + _RUN_HEAD :]
+def summed(runs: bytes) -> bytes:
+    """Return the integers that runs add up to as far as any reaches, big-endian; raises ValueError for other bytes."""
     sums = vec[i64]()
     nothing: i64 = 0
-    at: i64 = HEAD_BYTES
-    while at != len(chunk):
-        if at + _RUN_HEAD > len(chunk):
-            raise ValueError(f"{len(chunk)} bytes end within the head of a run")
-        head: i64 = i64(read_i32_be(chunk, at))
+    at: i64 = 0
+    while at != len(runs):
+        if at + _HEAD > len(runs):
+            raise ValueError(f"{len(runs)} bytes end within the head of a run")
+        head: i64 = i64(read_i32_be(runs, at))
         first, count = head >> 16 & 0xFFFF, head & _WIDE - 1
-        at += _RUN_HEAD
-        if at + _INTEGER * count > len(chunk):
-            raise ValueError(f"{len(chunk)} bytes end within a run")
+        at += _HEAD
+        if at + _INTEGER * count > len(runs):
+            raise ValueError(f"{len(runs)} bytes end within a run")
         while len(sums) < first + count:
             sums = append(sums, nothing)
         place: i64 = 0
         while place < count:
-            sums[first + place] += read_i64_be(chunk, at)
+            sums[first + place] += read_i64_be(runs, at)
             at += _INTEGER
             place += 1
     writer = BytesWriter()
@@ -129,19 +125,9 @@ def summed(chunk: bytes) -> bytes:
     return writer.getvalue()
 
 
-def _is_one_run(chunk: bytes) -> bool:
-    """Return whether there is one run of all integers from the first on, as of what was summed up last."""
-    if len(chunk) < HEAD_BYTES + _RUN_HEAD:
-        return False
-    head: i64 = i64(read_i32_be(chunk, HEAD_BYTES))
-    return head >> 16 == 0 and HEAD_BYTES + _RUN_HEAD + _INTEGER * (head & _WIDE - 1) == len(chunk)
+def as_run(integers: bytes) -> bytes:
+    """Return up to 32 767 integers, big-endian, as one run, without the mark of large ones: it is not for commit.lua.
 
-
-def as_runs(integers: bytes) -> bytes:
-    """Return integers, big-endian, as runs without a gap, of as many as a head can say."""
-    parts = []
-    most = _WIDE - 1
-    for first in range(0, len(integers) // _INTEGER, most):
-        part = integers[_INTEGER * first : _INTEGER * (first + most)]
-        parts.append((first << 16 | len(part) // _INTEGER).to_bytes(_RUN_HEAD, "big") + part)
-    return b"".join(parts)
+    A chunk with the most metrics that there may be has 10 496.
+    """
+    return (len(integers) // _INTEGER).to_bytes(_HEAD, "big") + integers if integers else b""

@@ -1,19 +1,12 @@
--- Puts what the runs of chunks of time buckets add up to in their place, and behind it what others have appended since.
+-- Puts what the runs of chunks of time buckets add up to in their place, and behind it what has been appended since.
 --
 -- KEYS  the chunks
--- ARGV  1 expected run of the server, then for each chunk its head, how many bytes were read of it, and as runs what
---       those amount to
--- A chunk with another head was summed up or begun anew by somebody else, and another run of the server may have lost
--- what was read. All others have only been appended to.
+-- ARGV  for each what was read of it, and what that amounts to
+-- A chunk that does not begin so any more was summed up, begun anew or lost by somebody else, and stays as it is.
 
-if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= ARGV[1] then
-  return
-end
 for i, key in ipairs(KEYS) do
-  local head, known, sums = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
-  local stored = redis.call('GET', key)
-  if stored and string.sub(stored, 1, 8) == head then
-    local begun, times = struct.unpack('>I4I4', head)
-    redis.call('SET', key, struct.pack('>I4I4', begun, times + 1) .. sums .. string.sub(stored, known + 1))
+  local read, stored = ARGV[2 * i - 1], redis.call('GET', key)
+  if stored and string.sub(stored, 1, #read) == read then
+    redis.call('SET', key, ARGV[2 * i] .. string.sub(stored, #read + 1))
   end
 end

@@ -115,15 +115,17 @@ def _run(plan: _Plan, directory: Path) -> None:
                 writers[-1].state([f"bench:{number}"])
             begins = [0] * plan.workers
             batches = list(islice(_batches(plan, scenario), plan.after + plan.batches))
+            if len(batches) < plan.after + plan.batches:
+                raise SystemExit(f"W1 has {len(batches)} such batches, expected {plan.after + plan.batches}")
             for turn, (worker, batch) in enumerate(batches):
                 if turn == plan.after:
                     _count("on", server)
                 begin, writer = begins[worker], writers[worker]
                 begins[worker] += len(batch)
                 step = Advance(f"bench:{worker}", begin or None, Position(begins[worker]))
+                decoded = decode(list(_slices(batch)), decoder, intake, wall_clock())
                 status = "changed"
                 while status == "changed":
-                    decoded = decode(list(_slices(batch)), decoder, intake, wall_clock())
                     status, _ = writer.begin(decoded.events, late, [step])()
                     if status == "changed":
                         writer.state([f"bench:{worker}"])

@@ -31,6 +31,7 @@ import numpy as np
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from monitor.aggregates import Ints
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, StoreSettings
 from monitor.ingest.experiment import Experiment
@@ -53,8 +54,9 @@ _BACKLOG: Final = Scenario(responses=120_000, students=20_000, days=0.5, seed=20
 _HALF_LOAD_S: Final = 90
 _SETTLING_S: Final = 4
 _TRIAL_S: Final = 8
-_GROWTH_S: Final = 0.2
-"""Seconds of traffic by which what waits may grow meanwhile: a poll's scatter."""
+_WRITTEN: Final = 0.85
+"""Of the nominal rate, in a trial: some of the reactions are still to come, but its source is not behind."""
+_KEPT_UP: Final = 0.98
 _TO_SPARE_S: Final = 10
 """Of traffic that is not needed."""
 _TRICKLE_S: Final = 40
@@ -71,7 +73,7 @@ _COUNT: Final = re.compile(rb'abmonitor_responses\{experiment="probe",variant="a
 
 
 def measure() -> Iterator[Figure]:
-    """Yield the time of a start, the maximal load, latencies at half of it and at a trickle, the worker's memory."""
+    """Yield the time of a start, loads, latencies at half of the maximal one and at a trickle, the worker's memory."""
     with KafkaBroker() as broker, RedisServer(redis_binary()) as server, tempfile.TemporaryDirectory() as place:
         for topic in _TOPICS:
             broker.create_topic(topic, _PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
@@ -120,19 +122,23 @@ def _applied(store: RedisStore) -> int:
 
 
 def _maximal(source: _Source, broker: KafkaBroker, store: RedisStore, rate: float) -> float:
-    """Return the largest tenth of a rate at which the worker keeps up: what waits in Kafka does not grow."""
+    """Return what is written each second at the largest tenth of a rate at which the worker keeps up with that."""
     partitions = [TopicPartition(topic, number) for topic in _TOPICS[:2] for number in range(_PARTITIONS)]
     with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, metrics_enabled=False)) as consumer:
+
+        def written_and_applied() -> Ints:
+            return np.array([sum(consumer.end_offsets(partitions).values()), _applied(store)])
+
         for tenths in range(10, 1, -1):
             load = rate * tenths / 10
             with source.traffic(load, _SETTLING_S + _TRIAL_S):
                 time.sleep(_SETTLING_S)
-                before = sum(consumer.end_offsets(partitions).values()) - _applied(store)
+                before, began = written_and_applied(), time.perf_counter()
                 time.sleep(_TRIAL_S)
-                after = sum(consumer.end_offsets(partitions).values()) - _applied(store)
+                written, applied = (written_and_applied() - before) / (time.perf_counter() - began)
             _drained(store)
-            if after - before < _GROWTH_S * load:
-                return load
+            if written >= _WRITTEN * load and applied >= _KEPT_UP * written:
+                return float(written)
     raise SystemExit(f"the worker fell behind at {load:.0f} events/s")
 
 
@@ -188,10 +194,12 @@ class _Source:
         writing = context.Process(target=_write, args=(self._kafka, scenario, saying))
         writing.start()
         saying.close()
-        yield said.recv()
-        alive = writing.is_alive()
-        writing.terminate()
-        writing.join()
+        try:
+            yield said.recv()
+            alive = writing.is_alive()
+        finally:
+            writing.terminate()
+            writing.join()
         if not alive:
             raise SystemExit("the traffic ended before the measurement")
 

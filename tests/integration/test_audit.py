@@ -14,6 +14,7 @@ from monitor.events import Feedback, Response
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.store import Advance, Commit, Position
+from monitor.store.runs import as_run
 from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
 from tests.integration.test_exactness import _SLOW, Bench
 from tests.integration.test_store import _rating, _response
@@ -94,7 +95,9 @@ def _delete(pattern: bytes) -> Callable[[Bench], None]:
         (_delete(b"D:*"), "is in the index"),
         (_increase(lambda b: b.store.keys.cohort(b.number, 0, START // 86_400_000), 1), "cohort 2026-01-01"),
         (
-            _increase(lambda b: b.store.keys.chunk(b.number, 0, "1h", START // HOUR), 2),
+            lambda b: b.store.client.append(
+                b.store.keys.chunk(b.number, 0, "1h", START // HOUR), as_run(bytes(15) + b"\1")
+            ),
             "1h bucket from 2026-01-01T00:00",
         ),
         (lambda b: b.store.client.hincrby(b.store.keys.kinds(b.number, 0), "rating", 1), "reactions of kind rating"),

@@ -11,8 +11,9 @@ from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.ingest.engine import Engine
 from monitor.store import Advance, Position, RedisStore
+from monitor.store.runs import summed
 from tests.integration.test_exactness import Bench
-from tests.servers.redis import RedisServer, redis_binary
+from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.streams import EXPERIMENT, HOUR, START
 
@@ -109,46 +110,51 @@ def test_what_others_have_summed_up_meanwhile_is_left_alone(store_server: RedisS
     assert dump(bench.store) == expected
 
 
-def test_what_was_begun_anew_meanwhile_is_left_alone(store_server: RedisServer) -> None:
-    """Gone with its retention, or with its generation, and there again: the sums of before are nobody's."""
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "begun anew"])
+def test_what_has_gone_meanwhile_is_left_alone(store_server: RedisServer, *, again: bool) -> None:
+    """With its retention, with its generation or with all of the store: the sums of before are nobody's."""
     bench = Bench(store_server)
     one, other = bench.worker(), bench.worker()
     _apply(bench, one, "t:0", 0, sum_up=False)
-    left = b""
+    left: bytes | None = None
 
-    def anew() -> None:
+    def gone() -> None:
         nonlocal left
         bench.store.client.delete(_chunk(bench))
-        for number in range(1, 5):
-            _apply(bench, other, "t:1", number, sum_up=False)
+        if again:
+            for number in range(1, 5):
+                _apply(bench, other, "t:1", number, sum_up=False)
         left = bench.store.client.get(_chunk(bench))
 
-    _meanwhile(one[1], anew)
+    _meanwhile(one[1], gone)
     _apply(bench, one, "t:0", 5, sum_up=True)
-    assert bench.store.client.get(_chunk(bench)) == left
+    found = bench.store.client.get(_chunk(bench))
+    assert (found and summed(found)) == (left and summed(left))
 
 
-def test_nothing_is_put_on_another_run_of_the_server() -> None:
-    """It may have lost what was read."""
-    with RedisServer(redis_binary(), appendfsync="always") as server:
-        expected = _expected(server, range(2))
-        bench = Bench(server)
-        worker = bench.worker()
-        _apply(bench, worker, "t:0", 0, sum_up=False)
-        before = b""
+def test_what_has_gone_before_is_left_alone(store_server: RedisServer) -> None:
+    """Nothing is made of a chunk that is not there when it is read."""
+    bench = Bench(store_server)
+    engine, store = bench.worker()
+    read = store.rows
+    store.rows = lambda keys: [None] * len(keys)  # type: ignore[method-assign]
+    store._sum_up([_chunk(bench)])
+    assert bench.store.client.get(_chunk(bench)) is None
+    store.rows = read  # type: ignore[method-assign]
+    _apply(bench, (engine, store), "t:0", 0, sum_up=True)
+    assert dump(bench.store) == _expected(store_server, range(1))
 
-        def restarted() -> None:
-            nonlocal before
-            before = bench.store.client.get(_chunk(bench))
-            server.process.stop()
-            server.start()
-            # So that it is not the connection that keeps what follows from coming through.
-            worker[1].client.ping()
 
-        _meanwhile(worker[1], restarted)
-        _apply(bench, worker, "t:0", 1, sum_up=True)
-        assert bench.store.client.get(_chunk(bench)) == before
-        assert dump(bench.store) == expected
+def test_a_server_that_has_lost_what_was_read_keeps_what_it_has(store_server: RedisServer) -> None:
+    """Shorter than what was read, and the same as far as it goes."""
+    bench = Bench(store_server)
+    worker = bench.worker()
+    for number in range(3):
+        _apply(bench, worker, "t:0", number, sum_up=False)
+    lost = bench.store.client.get(_chunk(bench))
+    _meanwhile(worker[1], lambda: bench.store.client.set(_chunk(bench), lost))
+    _apply(bench, worker, "t:0", 3, sum_up=True)
+    assert bench.store.client.get(_chunk(bench)) == lost
 
 
 def test_a_store_that_goes_before_that_has_the_commit(store_server: RedisServer) -> None:
