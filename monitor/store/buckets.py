@@ -37,7 +37,7 @@ from monitor.summary import DecayedMean
 _BUCKETS: Final = np.arange(BUCKETS_PER_CHUNK)
 _NO_NUMBERS: Final = np.zeros(0, dtype=np.int64)
 _AT_ONCE: Final = 64
-"""Chunks that are read and summed at the same time: 2 MB with six metrics."""
+"""Chunks that are read and summed at the same time: 4 MB with six metrics."""
 
 Wanted: TypeAlias = tuple[Place, Sequence[int]]
 """A place, and chunks of it, rising."""

@@ -1,8 +1,8 @@
 -- One batch: compare what the worker believes, then write rows, differences and offsets.
 --
 -- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 lanes  then, in the order of ARGV,
---       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals, n10 hashes,
---       and on the first shard the number of the live generation
+--       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals, n10 hashes, n11 chunks of
+--       time buckets, and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
 --       4 expected number of sweeps  5 … eleven counts n1 … n11, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)

@@ -1,6 +1,6 @@
 """The store on Redis ≥ 6.2 or Valkey ≥ 7.2: one script per batch, positions and effects in one write.
 
-`RedisStore.start` is the only place that changes an aggregate:
+`RedisStore.start` is the only place that changes what an aggregate amounts to:
 
 1. the script compares the live generation, the server's run, the number of sweeps and the offset of each partition of
    the batch with what the worker expects;

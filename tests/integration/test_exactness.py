@@ -26,6 +26,7 @@ from monitor.store import Advance, Commit, Position, Reader, RedisStore, Shards,
 from monitor.store.records import Sent, Status
 from monitor.summary import VariantSummary
 from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
+from tests.servers.cluster import RedisCluster
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.oracle import DAY, Judged, category, cells, decayed_mean, judge, latency_ms, students
@@ -45,7 +46,12 @@ class Bench:
     """A store with any number of workers, each with a partition of its own."""
 
     def __init__(
-        self, server: RedisServer, experiment: ExperimentSettings = EXPERIMENT, shards: int = 1, *, eager: bool = False
+        self,
+        server: RedisServer | RedisCluster,
+        experiment: ExperimentSettings = EXPERIMENT,
+        shards: int = 1,
+        *,
+        eager: bool = False,
     ) -> None:
         """Empty the server; eager workers sum up the time buckets after every commit."""
         self.eager = eager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +13,10 @@ from monitor.aggregates import BUCKETS_PER_CHUNK, Layout
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.ingest.engine import Engine
-from monitor.store import Advance, Position, RedisStore
+from monitor.store import Advance, Position, RedisStore, Shards
 from monitor.store.runs import summed
 from tests.integration.test_exactness import Bench
+from tests.servers.cluster import RedisCluster
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.streams import EXPERIMENT, HOUR, START
@@ -74,6 +78,35 @@ def test_a_chunk_is_never_much_longer_than_its_integers_twice(store_server: Redi
         longest = max(longest, bench.store.client.strlen(_chunk(bench)))
     assert whole < longest < 2.1 * whole
     assert dump(bench.store) == expected
+
+
+def test_the_documented_user_may(store_server: RedisServer) -> None:
+    """With the rights of docs/security.md and no others."""
+    expected = _expected(store_server, range(4))
+    bench = Bench(store_server, eager=True)
+    admin = store_server.client()
+    document = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    for line in re.findall(r"^(ACL SETUSER ab-monitor .*)$", document, re.MULTILINE):
+        admin.execute_command(*line.replace("PASSWORD", "for-tests").split())
+    try:
+        bench.shards = Shards(replace(bench.settings.store, username="ab-monitor", password="for-tests"))
+        bench.feed([_rated(number) for number in range(4)])
+        assert dump(bench.store) == expected
+        assert bench.store.client.strlen(_chunk(bench)) <= 8 * Layout.of(EXPERIMENT).response_width + 4
+    finally:
+        admin.acl_deluser("ab-monitor")
+
+
+def test_on_a_cluster(redis_server: RedisServer) -> None:
+    """Each shard's chunks by a script on the node that has them."""
+    expected = _expected(redis_server, range(8))
+    with RedisCluster() as cluster:
+        bench = Bench(cluster, shards=3, eager=True)
+        bench.feed([_rated(number) for number in range(8)])
+        assert dump(bench.shards) == expected
+        for shard in bench.shards:
+            chunk = shard.keys.chunk(bench.number, 0, "1h", START // HOUR)
+            assert shard.client.strlen(chunk) <= 8 * Layout.of(EXPERIMENT).response_width + 4
 
 
 def test_what_others_append_meanwhile_stays(store_server: RedisServer) -> None:
