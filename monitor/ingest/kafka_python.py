@@ -47,6 +47,10 @@ from monitor.ingest.unpacking import Record, records_of
 log = logging.getLogger(__name__)
 _KNOWN: Final = "3.0.12"
 """The version whose inner parts `_Unpacked` and `_unbound` fit; with others unpacking costs six times as much."""
+_ROUND_BYTES: Final = 8 << 20
+"""That one fetch of all partitions brings at most: where there are few, more of each, and so larger batches."""
+_LEAST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 4 << 20
 _V2: Final = 2
 """The message format since Kafka 0.11."""
 _LEARN_S: Final = 1.0
@@ -138,6 +142,10 @@ class KafkaPythonMember:
                 if partition not in self._held:
                     self._consumer.resume(partition)
             self._rebalances.unplaced.discard(partition)
+        if kafka.__version__ == _KNOWN:
+            share = _ROUND_BYTES // max(1, len(self._consumer.assignment()))
+            config = self._consumer._fetcher.config  # noqa: SLF001
+            config["max_partition_fetch_bytes"] = min(max(share, _LEAST_BYTES), _MOST_BYTES)
 
     def rewind(self) -> None:
         """See `Member`."""

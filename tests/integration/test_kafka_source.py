@@ -251,6 +251,24 @@ def test_what_has_arrived_is_read_without_waiting(settings: KafkaSettings) -> No
         assert source.poll(wait=False) == []
 
 
+def test_few_partitions_are_read_in_large_parts(settings: KafkaSettings) -> None:
+    """Four partitions share what eight would bring at once, so a poll is not cut off at one megabyte of each."""
+    producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers, max_request_size=1 << 20)
+    for _ in range(6 << 10):
+        producer.send(settings.responses_topic, bytes(1000), partition=0)
+    producer.close()
+    largest = 0
+    with _source(replace(settings, max_poll_records=100_000)) as source:
+        _started(source)
+
+        def enough() -> bool:
+            nonlocal largest
+            largest = max([largest, *(len(each.payloads) for each in source.poll())])
+            return largest > 1500
+
+        eventually("a poll brings one and a half megabyte of a partition", enough)
+
+
 def test_a_poll_that_finds_nothing_leaves_nothing_behind(settings: KafkaSettings) -> None:
     """What only Python's search for cyclic garbage frees would stay for minutes, and with it all that is being read."""
     with _source(settings) as source:
