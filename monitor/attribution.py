@@ -74,7 +74,7 @@ class Row:
         self.reactions = reactions
         """Sorted, distinct."""
         self.version = version
-        """Times the store has written it; 0 if never."""
+        """See `monitor.store.rows`."""
         self.value: Value | None = None
         """What it contributed when it was last evaluated; not stored."""
         self.name = b""

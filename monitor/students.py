@@ -40,7 +40,7 @@ class Student:
     """When and where the student was first shown a response, and of what category (`UNKNOWN` unless categories are
     declared); ties go to the smaller variant, then to the smaller category."""
     version: int
-    """Times the store has written it; 0 if never."""
+    """See `monitor.store.rows`."""
 
     def __init__(
         self, first_ms: i64, first_variant: i64, width: i64, version: int = 0, first_category: i64 = UNKNOWN

@@ -11,6 +11,7 @@ from monitor.events import Decoder, Feedback, Response
 from monitor.ingest.intake import Events, Intake
 from monitor.ingest.source import Refused, Slice
 from monitor.store import Refusals
+from monitor.store.rows import MARKS
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
     events = decoded.events
     for each in slices:
         kind, payloads = each.kind, each.payloads
-        newest_ms = -1
+        newest_ms, mark = -1, _mark(each.partition)
         for at, payload in enumerate(payloads):
             try:
                 if kind == "response":
@@ -43,10 +44,16 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
                 )
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
-            intake.take(events, event)
+            intake.take(events, event, mark)
         if newest_ms >= 0:
             decoded.newest_ms[each.partition] = newest_ms
     return decoded
+
+
+def _mark(partition: str) -> int:
+    """Return what marks rows whose first event is of this partition: the same for those of one number in all topics."""
+    number = partition.rpartition(":")[2]
+    return int(number) % MARKS + 1 if number.isdecimal() else 1
 
 
 def counted(before: Refusals, records: Slice, refused: Sequence[Refused], limits: LimitSettings) -> Refusals:

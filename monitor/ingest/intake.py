@@ -20,7 +20,7 @@ from monitor.store.keys import shard_of
 class Answer:
     """A response event as its row takes it; see `monitor.attribution.Row`."""
 
-    __slots__ = ("arm", "category", "ids", "items", "latency_ms", "name", "ranks", "student", "timestamp_ms")
+    __slots__ = ("arm", "category", "ids", "items", "latency_ms", "mark", "name", "ranks", "student", "timestamp_ms")
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Answer:
         latency_ms: int,
         category: int,
         ids: tuple[str, ...],
+        mark: int,
     ) -> None:
         """Take what was worked out."""
         self.name: Final = name
@@ -47,13 +48,15 @@ class Answer:
         self.category: Final = category
         self.ids: Final = ids
         """Of the items, where those are counted."""
+        self.mark: Final = mark
+        """See `monitor.store.rows`."""
 
 
 @final
 class Events:
     """The events of one batch."""
 
-    __slots__ = ("answered", "answers", "reactions")
+    __slots__ = ("answered", "answers", "marks", "reactions")
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -61,6 +64,8 @@ class Events:
         self.reactions: list[Reaction] = []
         self.answered: list[bytes] = []
         """Of each reaction, the stored id of the response that it is about."""
+        self.marks: list[int] = []
+        """Of each reaction, see `monitor.store.rows`."""
 
     def by_shard(self, count: int) -> list[Events]:
         """Return the events of each of so many shards."""
@@ -71,6 +76,7 @@ class Events:
             part = parts[shard_of(name, count)]
             part.answered.append(name)
             part.reactions.append(self.reactions[at])
+            part.marks.append(self.marks[at])
         return parts
 
 
@@ -82,21 +88,22 @@ class Intake:
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._identities = identities
 
-    def take(self, events: Events, event: Response | Feedback) -> None:
-        """Append an event."""
+    def take(self, events: Events, event: Response | Feedback, mark: int) -> None:
+        """Append an event, with the mark of its partition."""
         if isinstance(event, Response):
-            events.answers.append(self._answer(event))
+            events.answers.append(self._answer(event, mark))
         else:
             events.answered.append(self._identities.response(event.response_id))
             events.reactions.append(reaction_of(event, self._identities))
+            events.marks.append(mark)
 
-    def _answer(self, event: Response) -> Answer:
+    def _answer(self, event: Response, mark: int) -> Answer:
         identities = self._identities
         name, timestamp_ms = identities.response(event.response_id), event.timestamp_ms
         experiment = self._experiments.get(event.experiment)
         arm = PENDING if experiment is None else experiment.arm_of(event.variant, timestamp_ms)
         if experiment is None or arm == PENDING:
-            return Answer(name, timestamp_ms, PENDING, b"", b"", None, UNKNOWN, UNKNOWN, ())
+            return Answer(name, timestamp_ms, PENDING, b"", b"", None, UNKNOWN, UNKNOWN, (), mark)
         return Answer(
             name,
             timestamp_ms,
@@ -107,4 +114,5 @@ class Intake:
             latency_of(event),
             experiment.category_of(event.category),
             event.items if experiment.counts_items else (),
+            mark,
         )

@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 _KNOWN: Final = "3.0.12"
 """The version whose inner parts `_Unpacked` and `_unbound` fit; with others unpacking costs six times as much."""
 _ROUND_BYTES: Final = 8 << 20
-"""That one fetch of all partitions brings at most: where there are few, more of each, and so larger batches."""
+"""That a fetch of all partitions brings, as they are stored, unless they are more than eight: where there are few, more
+of each, and so larger batches."""
 _LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 4 << 20
 _V2: Final = 2

@@ -14,7 +14,7 @@ from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.intake import Answer, Events
 from monitor.ingest.items import ItemCounts
 from monitor.store import Commit, RedisStore
-from monitor.store.rows import decode_row, encode_row
+from monitor.store.rows import decode_row, encode_row, is_unwritten, mark_of, next_version, unwritten
 
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
@@ -74,7 +74,7 @@ class Responses:
             row = rows_answered[at]
             if row is None:
                 row = others[events.answered[at]]
-            new = self._apply_feedback(batch, row, events.answered[at], reaction, late_ms)
+            new = self._apply_feedback(batch, row, events.answered[at], reaction, events.marks[at], late_ms)
             if new is not None:
                 others[events.answered[at]] = new
         self._settle_rows(batch, commit)
@@ -163,6 +163,7 @@ class Responses:
             answer.ranks,
             answer.latency_ms,
             answer.category,
+            version=unwritten(answer.mark),
         )
         self._begin(batch, answer.name, row)
         batch.responses.append("applied")
@@ -188,10 +189,10 @@ class Responses:
             if first:
                 self._leave(batch, row)
             if (arm, timestamp_ms, student, category) != replaced:
-                self._expose(batch, arm, timestamp_ms, student, category)
+                self._expose(batch, row, arm, timestamp_ms, student, category)
         else:
             if outcome == "revised":
-                self._expose(batch, *replaced)
+                self._expose(batch, row, *replaced)
             if self._items:
                 self._name(batch, row, answer)
         if arm & 255 != BEFORE:
@@ -209,13 +210,13 @@ class Responses:
                 self._named.add(place)
                 batch.names[place] = name, index, era
 
-    def _expose(self, batch: Batch, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
-        """Note that a student was shown a response that does not stand: another one under its id does."""
+    def _expose(self, batch: Batch, row: Row, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
+        """Note that a student was shown a response that does not stand: another one under its id does, in the row."""
         if student and arm & 255 != BEFORE:
-            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, ()))
+            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, (), mark_of(row.version)))
 
     def _apply_feedback(
-        self, batch: Batch, row: Row | None, name: bytes, reaction: Reaction, late_ms: dict[int, int]
+        self, batch: Batch, row: Row | None, name: bytes, reaction: Reaction, mark: int, late_ms: dict[int, int]
     ) -> Row | None:
         """Put a reaction into its row; return the row if it is a new one."""
         if row is None or row.arm == PENDING:
@@ -231,7 +232,7 @@ class Responses:
         new: Row | None = None
         first = True
         if row is None:
-            row = new = Row()
+            row = new = Row(version=unwritten(mark))
             self._begin(batch, name, row)
         else:
             first = self._touch(batch, row)
@@ -243,23 +244,24 @@ class Responses:
 
     def _settle_rows(self, batch: Batch, commit: Commit) -> None:
         """Write the touched rows, with what they change elsewhere."""
-        prefix, rows = self._prefix, commit.rows
+        prefix, changed, new = self._prefix, commit.rows, commit.new_rows
         for row in batch.rows:
             row.touched = False
             if row.arm == PENDING:
                 newest_ms = row.reactions[-1][0]
-                if row.version == 0 or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
+                if is_unwritten(row.version) or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
                     batch.note(PENDING, newest_ms, row.name)
                 row.timestamp_ms = newest_ms
             else:
                 self._settle(batch, row, batch.before.get(row.name))
-            row.version += 1
+            rows = new if is_unwritten(row.version) else changed
+            row.version = next_version(row.version)
             rows.append(prefix + row.name)
             rows.append(encode_row(row))
 
     def _settle(self, batch: Batch, row: Row, before: Before | None) -> None:
         """Turn a row's old and new contributions into differences."""
-        arm, timestamp_ms = row.arm, row.timestamp_ms
+        arm, timestamp_ms, mark = row.arm, row.timestamp_ms, mark_of(row.version)
         if self._items:
             self._settle_items(batch, row, before, self._items_of(arm))
         after = row.value = self._by_number[arm >> 8].rules.evaluate(row)
@@ -268,9 +270,9 @@ class Responses:
         else:
             if before is not None:
                 was = before
-                self._count(batch, -1, was.arm, was.timestamp_ms, was.student, was.category, was.value)
+                self._count(batch, -1, mark, was.arm, was.timestamp_ms, was.student, was.category, was.value)
                 self._pass(batch, -1, was.arm, was.timestamp_ms, was.items, was.latency_ms, was.category)
-            self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
+            self._count(batch, 1, mark, arm, timestamp_ms, row.student, row.category, after)
             self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
             batch.note(arm >> 8, timestamp_ms, row.name)
         if arm & 255 != BEFORE and after.last_reaction_ms:
@@ -305,7 +307,15 @@ class Responses:
         traffic.add(sign, arm & 255, timestamp_ms, items, latency_ms, category)
 
     def _count(
-        self, batch: Batch, sign: int, arm: int, timestamp_ms: int, student: bytes, category: int, value: Value
+        self,
+        batch: Batch,
+        sign: int,
+        mark: int,
+        arm: int,
+        timestamp_ms: int,
+        student: bytes,
+        category: int,
+        value: Value,
     ) -> None:
         """Add or take away a whole response; one from before the experiment is only its student's."""
         tally = self._by_number[arm >> 8].tally_in(batch.tallies)
@@ -316,16 +326,16 @@ class Responses:
                 batch.of(arm).count(sign, value.kinds)
         if student:
             signed = value.sums if sign > 0 else tuple([-number for number in value.sums])
-            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, signed))
+            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, signed, mark))
         elif during:
             tally.add_anonymous(sign, arm & 255, timestamp_ms, category, value.sums)
 
     def _recount(self, batch: Batch, row: Row, old: Value, new: Value) -> None:
         """Replace what a response contributed where only its reactions have changed."""
-        variant, at_ms = row.arm & 255, row.timestamp_ms
+        variant, at_ms, mark = row.arm & 255, row.timestamp_ms, mark_of(row.version)
         if variant == BEFORE:
-            self._count(batch, -1, row.arm, at_ms, row.student, row.category, old)
-            self._count(batch, 1, row.arm, at_ms, row.student, row.category, new)
+            self._count(batch, -1, mark, row.arm, at_ms, row.student, row.category, old)
+            self._count(batch, 1, mark, row.arm, at_ms, row.student, row.category, new)
             return
         if old.sums != new.sums:
             tally = self._by_number[row.arm >> 8].tally_in(batch.tallies)
@@ -334,7 +344,7 @@ class Responses:
             if row.student:
                 was, now = old.sums, new.sums
                 difference = tuple([now[place] - was[place] for place in range(len(now))])
-                batch.shown.append((row.arm >> 8, row.student, at_ms, variant, row.category, difference))
+                batch.shown.append((row.arm >> 8, row.student, at_ms, variant, row.category, difference, mark))
             else:
                 tally.add_anonymous(-1, variant, at_ms, row.category, old.sums)
                 tally.add_anonymous(1, variant, at_ms, row.category, new.sums)

@@ -37,7 +37,7 @@ from monitor.store.shards import slowest
 from monitor.tally import Tally
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[tuple[int, bytes, int, int, int, tuple[int, ...]]]).decode
+_unpack = msgspec.msgpack.Decoder(list[Shown]).decode
 
 
 class UnknownExperiment(StoreOwned):
@@ -99,14 +99,15 @@ class ShardedWriter:
             shard.students.forget()
 
     def look(self) -> tuple[Mapping[str, Position], bool]:
-        """See `Writer`: the slowest shard's positions; something is to be done if a shard has another server by now.
+        """See `Writer`: the slowest shard's positions, and whether a shard is not what it is believed to be.
 
-        What such a shard has lost has to be noticed before the others forget what it was (commit.lua).
+        What one with another server by now has lost must be noticed before the others forget what it was (commit.lua).
         """
         shards = [shard.store.look() for shard in self._shards]
         unsettled = self._lanes.look([lanes for _, lanes, _ in shards])
         standing = any(self._lanes.stands(lane) for lane in unsettled.keys() - self._left)
-        changed = standing or not all(same for _, _, same in shards)
+        outdated = any(shard.store.outdated() for shard in self._shards)
+        changed = standing or outdated or not all(same for _, _, same in shards)
         return slowest([positions for positions, _, _ in shards]), changed
 
     def state(self, own: Collection[str]) -> State:
@@ -277,7 +278,7 @@ class ShardedWriter:
     def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Sequence[Shown]) -> None:
         """Undo an entry; that students were shown something stays: the events will say so again."""
         shard = self._shards[target]
-        undone = [(*each[:5], tuple([-number for number in each[5]])) for each in shown if each[5]]
+        undone = [(*each[:5], tuple([-number for number in each[5]]), each[6]) for each in shown if each[5]]
         receipt = [shard.store.keys.journal(source, lane), applied_field(source, lane), sent.entry, sent.before, b""]
         self._commit_students(shard, undone, receipt)
 

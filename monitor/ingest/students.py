@@ -13,12 +13,13 @@ from monitor.ingest.cache import Cache
 from monitor.ingest.experiment import Experiment
 from monitor.store import Commit, RedisStore
 from monitor.store.keys import shard_of
-from monitor.store.rows import read_student
+from monitor.store.rows import is_unwritten, next_version, read_student, unwritten
 from monitor.students import NEVER, Student
 from monitor.tally import Tally
 
-Shown = tuple[int, bytes, int, int, int, tuple[int, ...]]
-"""(experiment number, student, ms, variant, category, difference of the student's sums): a response that was shown.
+Shown = tuple[int, bytes, int, int, int, tuple[int, ...], int]
+"""(experiment number, student, ms, variant, category, difference of the student's sums, mark of the response's row): a
+response that was shown.
 
 Without a difference it does not stand (another one under its id does), but has been seen.
 """
@@ -59,7 +60,7 @@ class Students:
         The order of `shown` does not matter. When rows cannot be read (`StoreUnavailable`), the cache knows half of
         it: see `forget`.
         """
-        rows = commit.rows
+        changed, new = commit.rows, commit.new_rows
         following = vec[i64]([-1] * len(shown))
         for student in self._load(shown, following):
             number = shown[student.first][0]
@@ -68,7 +69,7 @@ class Students:
             tally.note(student)
             at = student.first
             while at >= 0:
-                _, _, timestamp_ms, variant, category, difference = shown[at]
+                _, _, timestamp_ms, variant, category, difference, _ = shown[at]
                 segment = experiment.segment_of(category)
                 if difference:
                     student.add(timestamp_ms, variant, segment, difference, experiment.kept_days)
@@ -77,7 +78,8 @@ class Students:
                 at = following[at]
             tally.replace(student)
             student.first = -1
-            student.version += 1
+            rows = new if is_unwritten(student.version) else changed
+            student.version = next_version(student.version)
             rows.append(self._prefixes[number] + student.name)
             rows.append(student.encode())
         self._age()
@@ -90,11 +92,11 @@ class Students:
         found: list[Student] = []
         missing: list[Student] = []
         keys: list[bytes] = []
-        for at, (number, name, _, _, _, _) in enumerate(shown):
+        for at, (number, name, _, _, _, _, mark) in enumerate(shown):
             students = self._students[number]
             student = students.get(name)
             if student is None:
-                student = Student(NEVER, BEFORE, self._experiments[number].sums_width)
+                student = Student(NEVER, BEFORE, self._experiments[number].sums_width, unwritten(mark))
                 student.name = name
                 students.put(name, student)
                 missing.append(student)

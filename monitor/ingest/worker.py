@@ -310,7 +310,8 @@ class Worker:
             own = self._source.own()
             if changed or self._progress.went_back(positions, own):
                 state = self._state()
-                went_back = self._progress.went_back(state.positions, own)
+                positions = state.positions
+                went_back = self._progress.went_back(positions, own)
                 self._progress.load(state)
                 if went_back:
                     log.info("the store has gone back: what it has lost is read again")

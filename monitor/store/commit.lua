@@ -4,9 +4,11 @@
 --       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals, n10 hashes, n11 chunks of
 --       time buckets, and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
---       4 expected number of sweeps  5 … eleven counts n1 … n11, then
+--       4 expected number of sweeps  5 … thirteen counts n1 … n13, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
---   n2 × (row)                                begins with its version, one more than that of the stored row
+--   n13 × (mark, expected number of the commit that last changed rows of that mark, or "")
+--   n2 × (row)                                begins with its version, which follows that of the stored row; of the last n12
+--         nothing may be stored
 --   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many (32768 more if one of them has an
 --         absolute value above 2^51), 8 bytes each)
 --   n4 × (field, difference)
@@ -19,9 +21,10 @@
 --   n11 × (differences as above)              appended: see monitor/store/runs.py
 -- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
 -- whole (TRYAGAIN) instead of failing half way.
--- Returns {status, seq, {length of each n11}, for each n8 the entry before, the new entry}, of which a commit that was not
--- applied has but the first two. 0 applied, 1 the positions have moved, 2 a row has changed, 3 rows were swept, 4 the
--- server was started again or replaced, 5 another generation is live, or this one is being deleted.
+-- Returns {status, seq, {length of each n11}, {marks whose rows others have changed}, for each n8 the entry before, the
+-- new entry}, of which a commit that was not applied has but the first two. 0 applied, 1 the positions have moved, 2 a row
+-- has changed, 3 rows were swept, 4 the server was started again or replaced, 5 another generation is live, or this one is
+-- being deleted.
 
 -- A number of Lua holds 53 bits. Terms and sums up to 2^51 say that what was there is below 2^52: all are exact.
 local whole = struct.unpack('>i8', '\0\0\1\0\0\0\0\0') == 1099511627776  -- not where C's long has 32 bits
@@ -56,8 +59,8 @@ local function add_halves(sums, changes, begin, count)
 end
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
-local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11 = unpack(ARGV, 5, 15)
-local first = 16
+local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13 = unpack(ARGV, 5, 17)
+local first = 18
 
 if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
   return {5, seq}
@@ -80,7 +83,8 @@ for i = 0, n1 - 1 do
     end
   end
 end
-local rows = first + 5 * n1
+local marks = first + 5 * n1
+local rows = marks + 2 * n13
 local receipts = rows + n2 + n3 + 2 * n4 + n5 + 2 * n6 + 3 * n7 + 2 * n8
 for i = 0, n9 - 1 do
   local at = receipts + 4 * i
@@ -93,14 +97,29 @@ if (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4] then
 end
 
 local key = 7
+local touched = {}
 if seq ~= tonumber(ARGV[3]) then
-  for i = 0, n2 - 1, 500 do
+  for at = marks, rows - 1, 2 do
+    if (redis.call('HGET', KEYS[1], 'mark:' .. ARGV[at]) or '') ~= ARGV[at + 1] then
+      touched[#touched + 1] = tonumber(ARGV[at])
+    end
+  end
+  local changed = n2 - n12
+  for i = 0, #touched > 0 and changed - 1 or -1, 500 do
     -- Whole rows of some at once: that is less than a command for four bytes of each.
-    local held = redis.call('MGET', unpack(KEYS, key + i, key + math.min(i + 500, n2) - 1))
+    local held = redis.call('MGET', unpack(KEYS, key + i, key + math.min(i + 500, changed) - 1))
     for j, row in ipairs(held) do
-      if struct.unpack('>I4', ARGV[rows + i + j - 1]) ~= (row and struct.unpack('>I4', row) or 0) + 1 then
+      -- After the largest count of 24 bits follows 1: 0 is that of a row that is not there.
+      local version = struct.unpack('>I4', ARGV[rows + i + j - 1])
+      local before = version % 16777216 == 1 and version + 16777214 or version - 1
+      if not row or struct.unpack('>I4', row) ~= before then
         return {2, seq}
       end
+    end
+  end
+  for i = changed, n2 - 1, 500 do
+    if redis.call('EXISTS', unpack(KEYS, key + i, key + math.min(i + 500, n2) - 1)) > 0 then
+      return {2, seq}
     end
   end
 end
@@ -112,6 +131,9 @@ for i = 0, n1 - 1 do
   local at = first + 5 * i
   redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 3])
   redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 4])
+end
+for at = marks, rows - 1, 2 do
+  redis.call('HSET', KEYS[1], 'mark:' .. ARGV[at], seq)
 end
 
 local names, values, shift, last = KEYS, ARGV, rows - key, key + n2 - 1
@@ -165,7 +187,7 @@ for _ = 1, n7 do
   key, at = key + 1, at + 3
 end
 local lengths = {}
-local result = {0, seq, lengths}
+local result = {0, seq, lengths, touched}
 if n8 + n9 > 0 then
   local oldest = string.format('%.0f', redis.call('TIME')[1] * 1000 - 30000)
   for _ = 1, n8 do

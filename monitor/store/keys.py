@@ -3,7 +3,8 @@
 The first shard's tag is 0; `shard_tag` gives the others'. `abm:{0}:live` is the number of the generation that counts; a
 rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its number, a colon, and then
     m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), closing:<e>,
-                            closed:<e>, begun, run; on the first shard also hash key, shards
+                            closed:<e>, begun, run, mark:<mark> (number of the commit that last changed rows of that
+                            mark, see `monitor.store.rows`); on the first shard also hash key, shards
     d                       hash: experiment → its number and definitions, as JSON (first shard)
     z                       hash: number of an experiment → how long its rows may change (ms; first shard)
     o                       hash: topic:partition → next offset to apply

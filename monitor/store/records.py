@@ -72,10 +72,12 @@ class Advance:
 
 @dataclass(slots=True)
 class Commit:
-    """One batch's writes, in the order in which the script takes them; lists are flat (see commit.lua)."""
+    """One batch's writes; lists are flat (see commit.lua)."""
 
     advances: list[Advance] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
+    new_rows: list[bytes] = field(default_factory=list)
+    """Those which the store must not have yet."""
     differences: list[bytes] = field(default_factory=list)
     counts: list[bytes | int] = field(default_factory=list)
     stamps: list[bytes | int] = field(default_factory=list)

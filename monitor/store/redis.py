@@ -4,7 +4,8 @@
 
 1. the script compares the live generation, the server's run, the number of sweeps and the offset of each partition of
    the batch with what the worker expects;
-2. if anybody else has committed since this worker's last commit, it compares the version of each row as well;
+2. if anybody else has committed since this worker's last commit, it looks for rows that are new to the worker, and
+   compares the versions of the others if somebody else has touched any of their marks (`monitor.store.rows`);
 3. it writes rows, differences and the new offsets, and what the batch means for other shards into their outboxes.
 
 A worker whose beliefs are out of date changes nothing. That includes all that it believed of a server which has since
@@ -31,10 +32,12 @@ from monitor.store.records import Commit, Position, Sent, State, Status, encode_
 from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
 
-SCHEMA: Final = 6
+SCHEMA: Final = 7
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
 _SUM_AT_ONCE: Final = 32
+_OUTDATED_AFTER: Final = 64, 4096
+"""Commits with comparisons after which reading all rows anew is cheaper: at first, and at most if it does not help."""
 _PAIR: Final = 2
 _EVAL: Final = "EVALSHA"
 Reply = TypeVar("Reply")
@@ -61,9 +64,10 @@ class RedisStore:
         self._state = self.client.register_script((scripts / "state.lua").read_text())
         self._keep = self.client.register_script((scripts / "history.lua").read_text())
         self._register = self.client.register_script((scripts / "register.lua").read_text())
-        self._commits = 0
-        self._sweeps = 0
+        self._commits = self._sweeps = self._compared = 0
         self._run = ""
+        self._marks: dict[int, int] = {}
+        self._patience = _OUTDATED_AFTER[0]
         self.opened = False
         """Whether `open_store` has registered the experiments here."""
 
@@ -84,9 +88,17 @@ class RedisStore:
             self._meet_server()
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
+        self._marks = {int(name[5:]): int(number) for name, number in meta.items() if name.startswith(b"mark:")}
+        if self.outdated():
+            self._patience = min(2 * self._patience, _OUTDATED_AFTER[1])
+        self._compared = 0
         swept = {name[6:].decode(): int(ms) for name, ms in meta.items() if name.startswith(b"swept:")}
         closing = frozenset(int(name[8:]) for name in meta if name.startswith(b"closing:"))
         return State(self._commits, self._sweeps, swept, positions_of(offsets, progress), lanes=lanes, closing=closing)
+
+    def outdated(self) -> bool:
+        """Return whether versions were compared so often since `state` that dropping every belief is cheaper."""
+        return self._compared >= self._patience
 
     def look(self) -> tuple[Mapping[str, Position], Mapping[bytes, bytes], bool]:
         """Read the positions, the lanes, and whether the server is the one that is believed in; beliefs stay."""
@@ -125,7 +137,7 @@ class RedisStore:
             self.client.hset(self.keys.meta, "run", self._run)
 
     def _run_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any] = ()) -> Any:
-        command = _command(script, keys, arguments)
+        command = (_EVAL, script.sha, len(keys), *keys, *arguments)
         return self._loaded(script, command, lambda: self.on_own_node(self.client.execute_command, *command))
 
     def _loaded(self, script: Any, command: Sequence[Any], reply: Callable[[], Any]) -> Any:
@@ -144,7 +156,7 @@ class RedisStore:
         if self.clustered:
             said = self._run_script(script, keys, arguments)
             return lambda: said
-        command = _command(script, keys, arguments)
+        command = (_EVAL, script.sha, len(keys), *keys, *arguments)
         pool = self.client.connection_pool
         # Given back with its reply unread, it would answer somebody else's command with it.
         connection = pool.get_connection()
@@ -204,10 +216,14 @@ class RedisStore:
         It is to be called once, and before anything else is asked of this store.
         """
         own = self.keys
+        rows = commit.rows + commit.new_rows
+        # A version begins with it.
+        marks = {row[0] for row in commit.rows[1::2]}
         sizes = [
-            len(commit.advances), len(commit.rows) // 2, len(commit.differences) // 2, len(commit.counts) // 3,
+            len(commit.advances), len(rows) // 2, len(commit.differences) // 2, len(commit.counts) // 3,
             len(commit.stamps) // 2, len(commit.latest) // 2, len(commit.notes) // 4, len(commit.sends) // 3,
             len(commit.receipts) // 5, len(commit.names) // 3, len(commit.buckets) // 2,
+            len(commit.new_rows) // 2, len(marks),
         ]  # fmt: skip
         keys: list[Any] = [own.meta, own.offsets, own.progress, own.latest, own.hours, own.lanes]
         live = self.live if own.shard == 0 else ""
@@ -220,7 +236,9 @@ class RedisStore:
                 step.position.next_offset,
                 encode_progress(step.position),
             )
-        for part, width in ((commit.rows, 2), (commit.differences, 2), (commit.counts, 3), (commit.stamps, 2)):
+        for mark in marks:
+            arguments += mark, self._marks.get(mark, "")
+        for part, width in ((rows, 2), (commit.differences, 2), (commit.counts, 3), (commit.stamps, 2)):
             _split(part, width, keys, arguments)
         arguments += commit.latest
         for part, width in ((commit.notes, 4), (commit.sends, 3), (commit.receipts, 5), (commit.names, 3)):
@@ -230,20 +248,22 @@ class RedisStore:
             keys.append(LIVE)
         with unavailable(self.settings):
             reply = self._start_script(self._commit, keys, arguments)
-        return lambda: self._judged(reply, commit.buckets[::2], commit.full)
+        return lambda: self._judged(reply, marks, commit.buckets[::2], commit.full)
 
     def _judged(
-        self, reply: Callable[[], Any], chunks: Sequence[bytes], full: Sequence[int]
+        self, reply: Callable[[], Any], marks: set[int], chunks: Sequence[bytes], full: Sequence[int]
     ) -> tuple[Status, list[Sent]]:
         with unavailable(self.settings):
             status, commits, *told = reply()
         if status != 0:
             return _STATUS[int(status)], []
+        lengths, behind, *entries = told
         # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
-        # cache: the belief stays behind, and versions are compared until `state` is read again.
+        # cache: the belief stays behind, and so does that in marks that others have noted, until `state` is read.
         if commits == self._commits + 1:
             self._commits = commits
-        lengths, *entries = told
+        self._marks |= dict.fromkeys(marks.difference(behind), commits)
+        self._compared += bool(behind)
         self._sum_up([chunk for chunk, most, length in zip(chunks, full, lengths, strict=True) if length >= most])
         return "applied", [Sent(before, entry) for before, entry in zip(entries[::2], entries[1::2], strict=True)]
 
@@ -355,10 +375,6 @@ class RedisStore:
                 self.client.unlink(*batch)
             if gone:
                 self.client.hdel(index, *gone)
-
-
-def _command(script: Any, keys: Sequence[bytes], arguments: Sequence[Any]) -> tuple[Any, ...]:
-    return _EVAL, script.sha, len(keys), *keys, *arguments
 
 
 def live_number(stored: bytes | None) -> int:

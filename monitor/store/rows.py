@@ -1,5 +1,10 @@
 """Rows as bytes: four bytes of version (big-endian; they only tell states apart), then the content.
 
+The first byte of a version is the row's mark, 1 to 127: which partition brought what made it (a student's is that of
+the response). The others count how often it was written, beginning anew at 1 after the largest. A commit that changes
+a row, not one that makes it, is noted in the store under the row's mark: a worker that finds there what it expects
+knows that nobody else has changed such rows meanwhile, and need not have each of them compared.
+
 A student's see `monitor.students`. A response's is, numbers big-endian, varints as in `monitor.varints`:
 
 | bytes | what |
@@ -40,6 +45,8 @@ from monitor.store.runs import summed
 from monitor.students import NEVER, Student
 from monitor.varints import Reader, write_signed, write_unsigned
 
+MARKS: Final = 127
+_COUNT_BITS: Final = 24
 _HEAD_BYTES: Final = 16
 _ARM_BITS: Final = 32
 _TIME_BITS: Final = 48
@@ -63,6 +70,29 @@ _KIND_PLACE: Final = 5
 _KINDS: Final = ["", "rating", "clicked", "watched", "helpful", "escalated", "reviewed"]
 """Kinds by their number, which rows hold: only ever add to them, up to number 7. 0 is any other."""
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
+
+
+def unwritten(mark: i64) -> int:
+    """Return the version of a row that is not in the store yet."""
+    return mark << _COUNT_BITS
+
+
+def is_unwritten(version: i64) -> bool:
+    """Return whether a version is that of a row that is not in the store yet."""
+    return version & (1 << _COUNT_BITS) - 1 == 0
+
+
+def mark_of(version: i64) -> int:
+    """Return the mark of a row of that version."""
+    return version >> _COUNT_BITS
+
+
+def next_version(version: i64) -> int:
+    """Return the version that follows when the row is written."""
+    largest: i64 = (1 << _COUNT_BITS) - 1
+    if version & largest == largest:
+        return version - largest + 1
+    return version + 1
 
 
 def encode_row(row: Row) -> bytes:

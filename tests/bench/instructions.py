@@ -123,7 +123,7 @@ def _run(plan: _Plan, directory: Path) -> None:
                 begin, writer = begins[worker], writers[worker]
                 begins[worker] += len(batch)
                 step = Advance(f"bench:{worker}", begin or None, Position(begins[worker]))
-                decoded = decode(list(_slices(batch)), decoder, intake, wall_clock())
+                decoded = decode(list(_slices(worker, batch)), decoder, intake, wall_clock())
                 status = "changed"
                 while status == "changed":
                     status, _ = writer.begin(decoded.events, late, [step])()
@@ -151,11 +151,11 @@ def _batches(plan: _Plan, scenario: Scenario) -> Iterator[tuple[int, list[tuple[
             waiting[worker] = []
 
 
-def _slices(batch: Sequence[tuple[Kind, bytes]]) -> Iterator[Slice]:
+def _slices(worker: int, batch: Sequence[tuple[Kind, bytes]]) -> Iterator[Slice]:
     kinds: tuple[Kind, ...] = ("response", "feedback")
     for kind in kinds:
         payloads: list[bytes | None] = [payload for each, payload in batch if each == kind]
-        yield Slice(f"{kind}:0", kind, 0, range(len(payloads)), payloads, len(payloads))
+        yield Slice(f"{kind}:{worker}", kind, 0, range(len(payloads)), payloads, len(payloads))
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class Bench:
         for number, batch in enumerate(batches):
             turn = turns[number % len(turns)] % workers
             writer = crew[turn]
-            events = self.taken(*batch)
+            events = taken(self.intake, batch, turn + 1)
             while True:
                 step = Advance(f"t:{turn}", offsets[turn] or None, Position(offsets[turn] + len(batch)))
                 status, _ = writer.begin(events, self.late, [step])()

@@ -197,19 +197,26 @@ class TestOutageWithinABatch:
 class TestVersions:
     """Rows are compared where others have committed in between."""
 
-    @pytest.mark.parametrize("changed", [None, 0, 499, 500, 2000, 4000])
+    @pytest.mark.parametrize("changed", [None, 0, 1, 749, 751, 1497, 1500, 3999, 4000])
     def test_one_changed_row_of_thousands_is_seen(self, store_server: RedisServer, changed: int | None) -> None:
-        """Wherever it is among those that are read at once; some are new."""
+        """Wherever it is among those that are read at once; a third are new, and looked for."""
         bench = Bench(store_server)
         rows = [(bench.store.keys.row(b"%d" % number), number % 3) for number in range(4001)]
+        beside = (bench.store.keys.row(b"beside"), 1)
         mine, other = (RedisStore(bench.settings.store) for _ in range(2))
         for store in (mine, other):
             store.state()
-        bench.store.client.mset({key: version.to_bytes(4) + b"row" for key, version in rows if version})
-        written = [part for key, version in rows for part in (key, (version + 1).to_bytes(4) + b"new")]
-        others = [] if changed is None else written[2 * changed : 2 * changed + 2]
-        assert other.commit(Commit(rows=others)) == "applied"
-        assert mine.commit(Commit(rows=written)) == ("applied" if changed is None else "changed")
+        bench.store.client.mset({key: version.to_bytes(4) + b"row" for key, version in [*rows, beside] if version})
+
+        def commit(rows: Sequence[tuple[bytes, int]]) -> Commit:
+            made = Commit()
+            for key, version in rows:
+                (made.rows if version else made.new_rows).extend((key, (version + 1).to_bytes(4) + b"new"))
+            return made
+
+        others = [beside] if changed is None else [beside, rows[changed]]
+        assert other.commit(commit(others)) == "applied"
+        assert mine.commit(commit(rows)) == ("applied" if changed is None else "changed")
 
 
 def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:

@@ -81,7 +81,7 @@ def test_a_chunk_is_never_much_longer_than_its_integers_twice(store_server: Redi
 
 
 def test_the_documented_user_may(store_server: RedisServer) -> None:
-    """With the rights of docs/security.md and no others."""
+    """With the rights of docs/security.md and no others; two workers, so that rows are looked for and compared."""
     expected = _expected(store_server, range(4))
     bench = Bench(store_server, eager=True)
     admin = store_server.client()
@@ -90,7 +90,7 @@ def test_the_documented_user_may(store_server: RedisServer) -> None:
         admin.execute_command(*line.replace("PASSWORD", "for-tests").split())
     try:
         bench.shards = Shards(replace(bench.settings.store, username="ab-monitor", password="for-tests"))
-        bench.feed([_rated(number) for number in range(4)])
+        bench.feed([_rated(number) for number in range(4)], workers=2, turns=(0, 1))
         assert dump(bench.store) == expected
         assert bench.store.client.strlen(_chunk(bench)) <= 8 * Layout.of(EXPERIMENT).response_width + 4
     finally:

@@ -16,7 +16,16 @@ from monitor.errors import StoreOwned
 from monitor.events.instant import LATEST_MS
 from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
-from monitor.store.rows import decode_records, decode_row, encode_row
+from monitor.store.rows import (
+    MARKS,
+    decode_records,
+    decode_row,
+    encode_row,
+    is_unwritten,
+    mark_of,
+    next_version,
+    unwritten,
+)
 from monitor.varints import write_unsigned
 
 AT_MS = 1_793_577_600_000
@@ -231,3 +240,17 @@ def test_what_is_no_record_is_refused(length: int) -> None:
     """Half an integer, or more of them than there are."""
     with pytest.raises(StoreOwned, match=rf"b is damaged \({length} bytes.*3 integers.*ab-monitor rebuild"):
         decode_records([b"a", b"b"], [None, bytes(length)], 3)
+
+
+def test_marks_and_counts_keep_apart() -> None:
+    """Neither runs into the other, and no row that was written has the count of one that was not."""
+    for mark in (1, 5, MARKS):
+        new = unwritten(mark)
+        assert is_unwritten(new)
+        assert next_version(new) == new + 1
+        largest = new + (1 << 24) - 1
+        assert decode_row(encode_row(Row(AT_MS, 256, version=largest))).version == largest
+        assert next_version(largest) == new + 1
+        assert {mark_of(each) for each in (new, new + 1, largest)} == {mark}
+        assert not is_unwritten(new + 1)
+        assert not is_unwritten(largest)
