@@ -37,7 +37,7 @@ class _Trouble:
         monkeypatch.setattr(store, "start", self.start)
 
     def start(self, changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-        if not changes.rows:
+        if not changes.rows + changes.new_rows:
             return self._begin(changes)
         self._sent += 1
         turn = self._sent % 4
@@ -63,7 +63,7 @@ def _recorded(said: list[str], source: FileSource, store: RedisStore, monkeypatc
 
     def started(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
         reply = start(changes)
-        if not changes.rows:
+        if not changes.rows + changes.new_rows:
             return reply
         said.append("sent")
         return lambda: (said.append("known"), reply())[1]  # type: ignore[func-returns-value]
@@ -171,7 +171,7 @@ def test_what_was_read_ahead_is_read_again_when_positions_have_moved(
         start = store.start
 
         def overtaken(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-            if changes.rows:
+            if changes.rows + changes.new_rows:
                 monkeypatch.setattr(store, "start", start)
                 with _reading(path, bench, monkeypatch) as (other, _, _):
                     other.run()
@@ -205,7 +205,7 @@ def test_what_was_read_ahead_of_a_partition_that_the_store_has_lost_is_read_agai
 
         def forgetful(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
             reply = start(changes)
-            if not changes.rows:
+            if not changes.rows + changes.new_rows:
                 return reply
             monkeypatch.setattr(store, "start", start)
             (lost,) = set(source.own()) - {step.partition for step in changes.advances}
@@ -255,7 +255,7 @@ def test_what_others_swept_while_a_reply_was_lost_is_known(
                 other.sweep(str(bench.number), START // HOUR_MS, START + 7 * HOUR_MS)
                 raise StoreUnavailable("the reply was lost")
 
-            return none if changes.rows else reply
+            return none if changes.rows + changes.new_rows else reply
 
         monkeypatch.setattr(store, "start", lost)
         worker.run()
