@@ -8,11 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
+from monitor.config import StoreSettings
+from monitor.store import Keys, served
+from monitor.store.connection import connect
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.command import ab_monitor, eventually, get, service, status, write_config
@@ -204,7 +208,11 @@ class TestReplay:
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )
-        eventually("a part is applied", lambda: _part_applied(config))
+        store = StoreSettings(url=f"embedded:{tmp_path / 'store'}")
+        eventually("there is a store", (tmp_path / "store").is_dir, every_s=0.01)
+        # Asked by the command, it might have read everything by then.
+        with served(store, existing=True) as reached, closing(connect(reached)) as client:
+            eventually("a part is applied", lambda: client.exists(Keys().latest), every_s=0.01)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=30)[1].decode()
         first = re.search(r"(\d+) lines", said)
@@ -309,12 +317,6 @@ def _send(broker: KafkaBroker, topic: str, event: object) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     producer.send(topic, json.dumps(event).encode()).get(20)
     producer.close()
-
-
-def _part_applied(config: Path) -> bool:
-    done = ab_monitor("status", "--config", config, "--json")
-    # There may be no store yet.
-    return done.returncode == 0 and _responses(config) > 0
 
 
 def _responses(config: Path) -> int:

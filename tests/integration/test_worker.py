@@ -28,6 +28,10 @@ from tests.servers.redis import RedisServer
 from tests.support.streams import EXPERIMENT, START
 
 
+def _has_rows(changes: Commit) -> bool:
+    return bool(changes.rows or changes.new_rows)
+
+
 class _Trouble:
     """A store whose replies are lost now and then, before or after it has applied what it was sent."""
 
@@ -37,7 +41,7 @@ class _Trouble:
         monkeypatch.setattr(store, "start", self.start)
 
     def start(self, changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-        if not changes.rows + changes.new_rows:
+        if not _has_rows(changes):
             return self._begin(changes)
         self._sent += 1
         turn = self._sent % 4
@@ -63,7 +67,7 @@ def _recorded(said: list[str], source: FileSource, store: RedisStore, monkeypatc
 
     def started(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
         reply = start(changes)
-        if not changes.rows + changes.new_rows:
+        if not _has_rows(changes):
             return reply
         said.append("sent")
         return lambda: (said.append("known"), reply())[1]  # type: ignore[func-returns-value]
@@ -171,7 +175,7 @@ def test_what_was_read_ahead_is_read_again_when_positions_have_moved(
         start = store.start
 
         def overtaken(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-            if changes.rows + changes.new_rows:
+            if _has_rows(changes):
                 monkeypatch.setattr(store, "start", start)
                 with _reading(path, bench, monkeypatch) as (other, _, _):
                     other.run()
@@ -205,7 +209,7 @@ def test_what_was_read_ahead_of_a_partition_that_the_store_has_lost_is_read_agai
 
         def forgetful(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
             reply = start(changes)
-            if not changes.rows + changes.new_rows:
+            if not _has_rows(changes):
                 return reply
             monkeypatch.setattr(store, "start", start)
             (lost,) = set(source.own()) - {step.partition for step in changes.advances}
@@ -255,7 +259,7 @@ def test_what_others_swept_while_a_reply_was_lost_is_known(
                 other.sweep(str(bench.number), START // HOUR_MS, START + 7 * HOUR_MS)
                 raise StoreUnavailable("the reply was lost")
 
-            return none if changes.rows + changes.new_rows else reply
+            return none if _has_rows(changes) else reply
 
         monkeypatch.setattr(store, "start", lost)
         worker.run()

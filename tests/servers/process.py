@@ -22,11 +22,11 @@ _PORTS: Final = range(12_000, 22_000)
 
 def free_port() -> int:
     """Return a TCP port that nobody listens on now, and that no connection is given meanwhile."""
-    while True:
-        port = secrets.choice(_PORTS)
+    for port in secrets.SystemRandom().sample(_PORTS, 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise OSError(f"none of a hundred ports from {_PORTS.start} to {_PORTS.stop - 1} is free")
 
 
 def need(program: str, package: str) -> str:
