@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -54,6 +55,9 @@ class _Arrival(NamedTuple):
     """The same, packed."""
 
 
+_Arrivals = list[list[_Arrival]]
+
+
 class _Shard:
     """One shard as the writer believes it to be."""
 
@@ -80,8 +84,6 @@ class _Shard:
 class ShardedWriter:
     """Writes to a store of several shards."""
 
-    overlaps = False
-
     def __init__(
         self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
     ) -> None:
@@ -89,6 +91,8 @@ class ShardedWriter:
         self._store = store
         self._shards = [_Shard(experiments, identities, shard, cached // len(store)) for shard in store]
         self._lanes = Unsettled()
+        self._outcomes: Outcomes = Counter()
+        """Of what shards have applied, and no outcome has told yet."""
         self._left: set[Lane] = set()
         """Unsettled lanes that are for workers with another configuration."""
         self._looked = False
@@ -231,78 +235,110 @@ class ShardedWriter:
         )
 
     def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
-        """See `Writer`: the outcome is known when this returns, since each step waits for the one before."""
-        known = self._apply(events, late, advances)
-        return lambda: known
-
-    def _apply(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> tuple[Status, Outcomes]:
-        """Commit every shard's responses, then every shard's students."""
-        outcomes: Outcomes = Counter()
-        parts = events.by_shard(len(self._shards))
+        """See `Writer`: all shards are at work on their responses at once, and then on their students."""
         lane = min(step.partition for step in advances).encode()
-        arrivals: list[list[_Arrival]] = [[] for _ in self._shards]
-        for source, (shard, own) in enumerate(zip(self._shards, parts, strict=True)):
-            if self._done(shard, advances):
-                continue
-            commit = Commit(advances=advances)
-            batch = shard.responses.apply(own, late, commit)
-            write_tallies(commit, shard.store, self._experiments, batch.tallies)
-            packed = [
-                (target, shown, _pack(shown)) for target, shown in parcels(batch.shown, len(self._shards)).items()
+        arrivals: _Arrivals = [[] for _ in self._shards]
+        with self._abandoned():
+            sent = [
+                self._send(source, own, late, advances, lane, arrivals)
+                for source, own in enumerate(events.by_shard(len(self._shards)))
+                if not self._done(self._shards[source], advances)
             ]
-            for target, _, said in packed:
-                commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), said)
-            status, entries = shard.store.commit_sends(commit)
-            if status != "applied":
-                return status, outcomes
-            shard.advanced(advances)
-            outcomes += batch.outcomes()
-            for (target, shown, said), sent in zip(packed, entries, strict=True):
-                arrivals[target].append(_Arrival(source, sent, shown, said))
-        for target, arrived in enumerate(arrivals):
-            if arrived:
-                status = self._deliver(target, lane, arrived)
-                if status != "applied":
-                    return status, outcomes
-        return "applied", outcomes
+        return lambda: self._finish(sent, lane, arrivals)
 
-    def _deliver(self, target: int, lane: bytes, arrived: Sequence[_Arrival]) -> Status:
-        """Apply entries, at most one of each shard, to the students they are for."""
+    @contextmanager
+    def _abandoned(self) -> Iterator[None]:
+        """Wait for no shard any more if one of them fails: a server that does not answer may be all of them."""
+        try:
+            yield
+        except BaseException:
+            for shard in self._shards:
+                shard.store.abandon()
+            raise
+
+    def _send(
+        self, source: int, own: Events, late: Mapping[str, int], advances: list[Advance], lane: bytes, into: _Arrivals
+    ) -> Callable[[], Status]:
+        """Send a shard its responses; the outcome adds what they mean for students to the arrivals of their shards."""
+        shard = self._shards[source]
+        commit = Commit(advances=advances)
+        batch = shard.responses.apply(own, late, commit)
+        write_tallies(commit, shard.store, self._experiments, batch.tallies)
+        packed = [(target, shown, _pack(shown)) for target, shown in parcels(batch.shown, len(self._shards)).items()]
+        for target, _, said in packed:
+            commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), said)
+        outcomes = batch.outcomes()
+        reply = shard.store.start(commit)
+
+        def outcome() -> Status:
+            status, entries = reply()
+            if status == "applied":
+                shard.advanced(advances)
+                self._outcomes += outcomes
+                for (target, shown, said), sent in zip(packed, entries, strict=True):
+                    into[target].append(_Arrival(source, sent, shown, said))
+            return status
+
+        return outcome
+
+    def _finish(
+        self, sent: Sequence[Callable[[], Status]], lane: bytes, arrivals: _Arrivals
+    ) -> tuple[Status, Outcomes]:
+        """Wait for the responses of all shards, then have all apply what that means for their students."""
+        with self._abandoned():
+            status = _all(sent)
+            if status == "applied":
+                status = _all([self._deliver(target, lane, some) for target, some in enumerate(arrivals) if some])
+        if status != "applied":
+            return status, Counter()
+        outcomes, self._outcomes = self._outcomes, Counter()
+        return status, outcomes
+
+    def _deliver(self, target: int, lane: bytes, arrived: Sequence[_Arrival]) -> Callable[[], Status]:
+        """Send entries, at most one of each shard, to the students they are for; return what waits for the outcome."""
         shard = self._shards[target]
         receipts: list[bytes] = []
         for each in arrived:
             journal, field = shard.store.keys.journal(each.source, lane), applied_field(each.source, lane)
             receipts += (journal, field, *each.sent, each.said)
-        return self._commit_students(shard, [one for each in arrived for one in each.shown], receipts)
+        return self._send_students(shard, [one for each in arrived for one in each.shown], receipts)
 
     def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Sequence[Shown]) -> None:
         """Undo an entry; that students were shown something stays: the events will say so again."""
         shard = self._shards[target]
         undone = [(*each[:5], tuple([-number for number in each[5]]), each[6]) for each in shown if each[5]]
         receipt = [shard.store.keys.journal(source, lane), applied_field(source, lane), sent.entry, sent.before, b""]
-        self._commit_students(shard, undone, receipt)
+        self._send_students(shard, undone, receipt)()
 
-    def _commit_students(self, shard: _Shard, shown: Sequence[Shown], receipts: list[bytes]) -> Status:
+    def _send_students(self, shard: _Shard, shown: Sequence[Shown], receipts: list[bytes]) -> Callable[[], Status]:
         self._check_known(shown)
-        shown = [each for each in shown if each[0] not in shard.closing]
-        while True:
+        known = [each for each in shown if each[0] not in shard.closing]
+
+        def start() -> Callable[[], tuple[Status, list[Sent]]]:
             commit = Commit(receipts=receipts)
             tallies: dict[int, Tally] = {}
-            status: Status | None = None
-            try:
-                shard.students.apply(shown, tallies, commit)
-                write_tallies(commit, shard.store, self._experiments, tallies)
-                status = shard.store.commit(commit)
-            finally:
-                if status != "applied":
-                    shard.students.forget()
-            if status != "changed":
-                return status
-            # Another worker has changed one of the students: nothing is wrong but what is remembered of this shard.
-            shard.responses.forget()
-            state = shard.store.state()
-            if (state.swept_ms, state.closing) != (shard.swept_ms, shard.closing):
-                return "swept"
+            shard.students.apply(known, tallies, commit)
+            write_tallies(commit, shard.store, self._experiments, tallies)
+            return shard.store.start(commit)
+
+        reply = start()
+
+        def outcome() -> Status:
+            status, _ = reply()
+            while status != "applied":
+                # They have been changed as if it had been.
+                shard.students.forget()
+                if status != "changed":
+                    return status
+                # Another worker has changed one of the students: nothing is wrong but what is remembered of this shard.
+                shard.responses.forget()
+                state = shard.store.state()
+                if (state.swept_ms, state.closing) != (shard.swept_ms, shard.closing):
+                    return "swept"
+                status, _ = start()()
+            return status
+
+        return outcome
 
     def _check_known(self, shown: Sequence[Shown]) -> None:
         for number in {each[0] for each in shown} - self._experiments.keys():
@@ -336,7 +372,7 @@ class ShardedWriter:
         known = [outbox[0][0].before if outbox else last, *(sent.entry for sent, _ in outbox)]
         if applied in known:
             for sent, said in outbox[known.index(applied) :]:
-                if self._deliver(target, lane, [_Arrival(source, sent, _unpack(said), said)]) != "applied":
+                if self._deliver(target, lane, [_Arrival(source, sent, _unpack(said), said)])() != "applied":
                     return
             return
         journal = self._shards[target].store.journal(source, lane)
@@ -356,3 +392,9 @@ class ShardedWriter:
             applied = journal[applied][0].before
         for sent, said in undone:
             self._take_back(target, source, lane, sent, _unpack(said))
+
+
+def _all(sent: Sequence[Callable[[], Status]]) -> Status:
+    """Wait for every reply; return a status other than "applied", if there is one."""
+    known = [outcome() for outcome in sent]
+    return next((status for status in known if status != "applied"), "applied")

@@ -1,6 +1,6 @@
 """The loop: poll, decode, apply, commit, until told to stop.
 
-While one shard is at work on a batch, what has arrived of the next one is decoded; it is applied once the outcome
+While the store is at work on a batch, what has arrived of the next one is decoded; it is applied once the outcome
 is known. A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand
 and stays in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every
 belief is dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody
@@ -213,7 +213,7 @@ class Worker:
             self._keep_refused(known)
             self._send(sum(len(each.payloads) for each in part), known, advances)
         least = self._settings.kafka.max_poll_records // _WORTH
-        if self._sent is not None and not (self._writer.overlaps and self._sent.records >= least):
+        if self._sent is not None and self._sent.records < least:
             self._finish()
 
     def _send(self, records: int, decoded: Decoded, advances: list[Advance]) -> None:

@@ -32,10 +32,6 @@ def unsent(error: StoreUnavailable) -> Outcome:
 class Writer(Protocol):
     """What the worker asks of the store. Everything may raise `StoreUnavailable`, and may be asked again then."""
 
-    @property
-    def overlaps(self) -> bool:
-        """Whether the store may still be at work on a batch when `begin` returns."""
-
     def state(self, own: Collection[str]) -> State:
         """Drop every belief, finish what was begun on the worker's own partitions, and return what the store holds.
 
@@ -73,7 +69,6 @@ class DirectWriter:
         self._engine = Engine(experiments, identities, store, cached=cached)
         self._store = store
         self._positions: Mapping[str, Position] = {}
-        self.overlaps = not store.clustered
 
     def state(self, own: Collection[str]) -> State:
         """See `Writer`: nothing stays half done."""

@@ -1,7 +1,7 @@
 """Commands as a server reads them: RESP, one bulk string after another.
 
-Compiled (deploy/native.py): a commit has thousands of arguments, most of them short. Clients of a cluster pack by
-themselves: redis-py takes no packer there.
+Compiled (deploy/native.py): a commit has thousands of arguments, most of them short. redis-py takes no packer for a
+cluster: there it is what `send` packs with, and nothing else.
 """
 
 from __future__ import annotations

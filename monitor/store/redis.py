@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from itertools import chain, islice
 from typing import Any, Final, TypeVar, cast
@@ -26,7 +27,7 @@ import redis.exceptions
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable
-from monitor.store.connection import connect, unavailable
+from monitor.store.connection import Pending, connect, unavailable
 from monitor.store.keys import LIVE, Keys
 from monitor.store.records import Commit, Position, Sent, State, Status, encode_progress, positions_of
 from monitor.store.rows import chunk_integers
@@ -67,6 +68,7 @@ class RedisStore:
         self._commits = self._sweeps = self._compared = 0
         self._run = ""
         self._marks: dict[int, int] = {}
+        self._pending: Pending | None = None
         self._patience = _OUTDATED_AFTER[0]
         self.opened = False
         """Whether `open_store` has registered the experiments here."""
@@ -148,32 +150,22 @@ class RedisStore:
             self.on_own_node(self.client.execute_command, "SCRIPT LOAD", script.script)
             return self.on_own_node(self.client.execute_command, *command)
 
-    def _start_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any]) -> Callable[[], Any]:
-        """Send what runs a script and return what waits for its reply, to be called once.
-
-        A cluster's client sends and waits in one: there the reply has come when this returns.
-        """
+    def _send(self, command: Sequence[Any]) -> Pending:
+        """Send a command to the server that is believed to hold this shard."""
+        client = self.client
         if self.clustered:
-            said = self._run_script(script, keys, arguments)
-            return lambda: said
-        command = (_EVAL, script.sha, len(keys), *keys, *arguments)
-        pool = self.client.connection_pool
-        # Given back with its reply unread, it would answer somebody else's command with it.
-        connection = pool.get_connection()
+            client = client.get_redis_connection(client.get_node_from_key(self.keys.meta))
+        return Pending(client, command)
+
+    def _reply(self, pending: Pending, command: Sequence[Any]) -> Any:
+        """Return the reply to a command; where the shard is elsewhere by now, a cluster's client finds it.
+
+        So it does for masters that do not answer, as soon as it sends something itself: `state`.
+        """
         try:
-            connection.send_command(*command)
-        except BaseException:
-            # Whatever it was, also an interruption: nobody else would give the connection back.
-            pool.release(connection)
-            raise
-
-        def reply() -> Any:
-            try:
-                return self.client.parse_response(connection, _EVAL)
-            finally:
-                pool.release(connection)
-
-        return lambda: self._loaded(script, command, reply)
+            return pending.reply()
+        except (redis.exceptions.AskError, redis.exceptions.TryAgainError):
+            return self.on_own_node(self.client.execute_command, *command)
 
     def on_own_node(self, command: Callable[..., Reply], *arguments: object) -> Reply:
         """Send a command to the server that holds this shard; a cluster's client need not look at all of its keys."""
@@ -199,21 +191,18 @@ class RedisStore:
         with unavailable(self.settings):
             for start in range(0, len(keys), _READ_AT_ONCE):
                 some = keys[start : start + _READ_AT_ONCE]
-                found += cast(list[bytes | None], self.on_own_node(self.client.execute_command, "MGET", *some))
+                command = ("MGET", *some)
+                found += cast(list[bytes | None], self._reply(self._send(command), command))
         return found
 
     def commit(self, commit: Commit) -> Status:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""
-        return self.commit_sends(commit)[0]
-
-    def commit_sends(self, commit: Commit) -> tuple[Status, list[Sent]]:
-        """Apply a batch as `commit` does; return also the entries that its `sends` have become."""
-        return self.start(commit)()
+        return self.start(commit)()[0]
 
     def start(self, commit: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-        """Send a batch and return what waits for what `commit_sends` returns; both may raise `StoreUnavailable`.
+        """Send a batch and return what waits for its status and for the entries that its `sends` have become.
 
-        It is to be called once, and before anything else is asked of this store.
+        Both may raise `StoreUnavailable`. It is to be called once, and before anything else is asked of this store.
         """
         own = self.keys
         rows = commit.rows + commit.new_rows
@@ -247,8 +236,15 @@ class RedisStore:
         if own.shard == 0:
             keys.append(LIVE)
         with unavailable(self.settings):
-            reply = self._start_script(self._commit, keys, arguments)
+            command = (_EVAL, self._commit.sha, len(keys), *keys, *arguments)
+            self._pending = self._send(command)
+        reply = partial(self._loaded, self._commit, command, partial(self._reply, self._pending, command))
         return lambda: self._judged(reply, marks, commit.buckets[::2], commit.full)
+
+    def abandon(self) -> None:
+        """Wait no more for what was started, if anything was: `state` tells what became of it."""
+        if self._pending is not None:
+            self._pending.abandon()
 
     def _judged(
         self, reply: Callable[[], Any], marks: set[int], chunks: Sequence[bytes], full: Sequence[int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from redis.crc import key_slot
 
 from monitor.config import StoreSettings
 from monitor.ingest.simulator import Scenario, generate
-from monitor.store import warnings
+from monitor.store import Advance, Commit, Position, warnings
 from monitor.store.generations import live_store
 from monitor.store.keys import LIVE
+from monitor.store.rows import next_version, unwritten
 from tests.faults.arena import Expectations
 from tests.faults.catalogue import Ground
+from tests.integration.test_exactness import Bench
 from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
@@ -117,6 +120,24 @@ def test_masters_that_hold_several_shards_while_others_are_idle_are_named(cluste
     cluster.move(slots[1], cluster.master_of(slots[0]))
     assert any("2 shards lie on 1 of 3 masters" in each for each in warnings(live_store(store.settings)))
     cluster.move(slots[1], home)
+
+
+def test_shards_are_found_where_they_are_now(cluster: RedisCluster) -> None:
+    """By a worker that has been told nothing of it: rows are read and commits applied, each at the first try."""
+    bench = Bench(cluster, shards=3)
+    with closing(bench.shards):
+        shard = bench.shards[1]
+        shard.state()
+        slot = bench.store.client.keyslot(shard.keys.meta)
+        home = cluster.master_of(slot)
+        away = next(server for server in cluster.servers if server is not home)
+        name, row = shard.keys.row(b"one"), next_version(unwritten(1)).to_bytes(4)
+        assert shard.commit(Commit(new_rows=[name, row])) == "applied"
+        cluster.move(slot, away)
+        assert shard.rows([name]) == [row]
+        cluster.move(slot, home)
+        assert shard.commit(Commit(advances=[Advance("t:9", None, Position(3))])) == "applied"
+        assert shard.positions()["t:9"].next_offset == 3
 
 
 def test_a_rebuild_changes_the_number_of_shards(kafka: KafkaBroker, tmp_path: Path) -> None:

@@ -18,19 +18,20 @@ from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.ingest.sharded import ShardedWriter
 from monitor.ingest.source import Slice
-from monitor.ingest.writer import Writer
+from monitor.ingest.writer import Outcome, Writer
 from monitor.store import Advance, Commit, Position, Sent, Shards, State, Status, open_store
 from monitor.store.keys import shard_tag
 from tests.integration.test_exactness import _SLOW, Bench
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
 from tests.support.dump import Dump, dump
-from tests.support.streams import EXPERIMENT, HOUR, RICH, START, arrivals, streams
+from tests.support.streams import EXPERIMENT, HOUR, RICH, START, arrivals, changed, streams
 
 Events = Sequence[Response | Feedback]
 _NAMES = ["t:0", "t:1"]
 _SIZES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9)
-_Commit = Callable[[Commit], tuple[Status, list[Sent]]]
+_Reply = tuple[Status, list[Sent]]
+_Start = Callable[[Commit], Callable[[], _Reply]]
 
 
 class Crash(Exception):
@@ -43,7 +44,7 @@ class Reader:
     def __init__(self, bench: Bench, events: Events) -> None:
         self.bench = bench
         self.events = events
-        self.calls = 0
+        self.calls = self.awaited = 0
         self.fail: Callable[[int], str] = lambda _call: ""
         self.writer = self._writer()
 
@@ -51,19 +52,25 @@ class Reader:
         writer = self.bench.writer()
         assert isinstance(writer, ShardedWriter)
         for shard in writer._shards:
-            commit = shard.store.commit_sends
+            start = shard.store.start
 
-            def failing(changes: Commit, commit: _Commit = commit) -> tuple[Status, list[Sent]]:
+            def failing(changes: Commit, start: _Start = start) -> Callable[[], _Reply]:
                 self.calls += 1
                 how = self.fail(self.calls)
                 if how in {"before", "crash before"}:
                     raise Crash if how.startswith("crash") else StoreUnavailable("the request was lost")
-                done = commit(changes)
-                if how:
-                    raise Crash if how.startswith("crash") else StoreUnavailable("the reply was lost")
-                return done
+                reply = start(changes)
 
-            shard.store.commit_sends = failing  # type: ignore[method-assign, assignment]
+                def awaited() -> _Reply:
+                    self.awaited += 1
+                    said = reply()
+                    if how:
+                        raise Crash if how.startswith("crash") else StoreUnavailable("the reply was lost")
+                    return said
+
+                return awaited
+
+            shard.store.start = failing  # type: ignore[method-assign, assignment]
         return writer
 
     def read(self, sizes: Sequence[tuple[int, int]]) -> None:
@@ -230,6 +237,111 @@ def test_two_workers_finish_what_each_other_has_begun(redis_server: RedisServer)
     first.fail = lambda _call: ""
     first.read([(30, 30)])
     assert dump(bench.shards) == _calm(redis_server, events, EXPERIMENT)
+
+
+def _begun(reader: Reader, size: int = 15) -> Outcome:
+    """Have the reader's writer begin with so many records of each partition."""
+    slices = reader._poll(reader._place(), (size, size))
+    advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in slices]
+    events = [reader.events[int(payload or b"")] for each in slices for payload in each.payloads]
+    return reader.writer.begin(reader.bench.taken(*events), reader.bench.late, advances)
+
+
+def test_shards_are_at_work_at_the_same_time(redis_server: RedisServer) -> None:
+    """None waits for another but for what that sends it."""
+    reader = Reader(Bench(redis_server, shards=3), _events())
+    said: list[str] = []
+    assert isinstance(reader.writer, ShardedWriter)
+    reader._place()
+    for number, shard in enumerate(reader.writer._shards):
+        start = shard.store.start
+
+        def recorded(changes: Commit, start: _Start = start, number: int = number) -> Callable[[], _Reply]:
+            reply = start(changes)
+            said.append(f"sent {number}")
+            return lambda: (said.append(f"known {number}"), reply())[1]  # type: ignore[func-returns-value]
+
+        shard.store.start = recorded  # type: ignore[method-assign, assignment]
+    outcome = _begun(reader)
+    sent, known = [f"sent {number}" for number in range(3)], [f"known {number}" for number in range(3)]
+    assert said == sent
+    assert outcome()[0] == "applied"
+    assert said == (sent + known) * 2
+
+
+@pytest.mark.parametrize("call", range(1, 7))
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_nothing_is_waited_for_when_a_shard_cannot_be_reached(redis_server: RedisServer, how: str, call: int) -> None:
+    """Each would take a timeout; and a connection with an unread reply would answer something else with it."""
+    reader = Reader(Bench(redis_server, shards=3), _events())
+    _begun(reader, 1)()
+    assert isinstance(reader.writer, ShardedWriter)
+    pool = reader.writer._store.client.connection_pool
+    reader._place()
+    begun, awaited = reader.calls, reader.awaited
+    reader.fail = lambda number: how if number == begun + call else ""
+    with pytest.raises(StoreUnavailable):
+        _begun(reader)()
+    assert not pool._in_use_connections
+    assert reader.awaited - awaited == (call if how == "after" else call - 1 - (call - 1) % 3)
+    reader.fail = lambda _number: ""
+    reader.read([(5, 5)])
+    assert dump(reader.bench.shards) == _calm(redis_server, _events(), EXPERIMENT)
+
+
+def test_what_others_settle_meanwhile_is_not_settled_twice(redis_server: RedisServer) -> None:
+    """Nor kept of what was worked out for it, when the next lane is about the same student."""
+    bench = Bench(redis_server, shards=3)
+    events: list[Response | Feedback] = [changed(_response(number, START), user_id="one") for number in range(12)]
+    reader = Reader(bench, events)
+    reader._place()
+    reader.calls, reader.fail = 0, lambda call: "before" if call > 3 else ""
+    with pytest.raises(StoreUnavailable):
+        _begun(reader)()
+    first, second = bench.writer(), bench.writer()
+    assert isinstance(first, ShardedWriter)
+    assert isinstance(second, ShardedWriter)
+    second._forget()
+    states = [shard.store.state() for shard in second._shards]
+    (lane, ends), *others = second._lanes.look([state.lanes for state in states]).items()
+    assert len({(target, name) for (_, target, name), _ in [(lane, ends), *others]}) == 1
+    assert len(others) == 2
+    store = first._shards[lane[1]].store
+    start = store.start
+
+    def overtaken(changes: Commit) -> Callable[[], _Reply]:
+        store.start = start  # type: ignore[method-assign]
+        del changes
+        second._settle(*lane, *ends)
+        return lambda: ("changed", [])
+
+    store.start = overtaken  # type: ignore[method-assign, assignment]
+    first.state(_NAMES)
+    assert store.start is start
+    reader.fail = lambda _number: ""
+    reader.read([(5, 5)])
+    assert dump(bench.shards) == _calm(redis_server, events, EXPERIMENT)
+
+
+def test_what_was_applied_is_told_although_another_shard_refused(redis_server: RedisServer) -> None:
+    """Every event has one outcome, however often its batch is begun."""
+    bench = Bench(redis_server, shards=3)
+    reader = Reader(bench, _events(30))
+    _begun(reader, 5)()
+    other = bench.writer()
+    other.state(["t:0"])
+    step = Advance("t:2", None, Position(1))
+    assert other.begin(bench.taken(_rating(0, START + 2)), bench.late, [step])()[0] == "applied"
+    slices = reader._poll(dict.fromkeys(_NAMES, 5), (25, 25))
+    advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in slices]
+    events = bench.taken(*[reader.events[int(payload or b"")] for each in slices for payload in each.payloads])
+    status, outcomes = reader.writer.begin(events, bench.late, advances)()
+    assert status != "applied"
+    assert not outcomes
+    while status != "applied":
+        reader.writer.state(_NAMES)
+        status, outcomes = reader.writer.begin(events, bench.late, advances)()
+    assert sum(outcomes.values()) == 50
 
 
 def _events(count: int = 20) -> list[Response | Feedback]:
