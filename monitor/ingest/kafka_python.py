@@ -276,8 +276,7 @@ class _Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python
         """Return the next records; if they are damaged, all that is left of the fetch is fetched again."""
         try:
             found: list[Record] = super().take(n)
-        except Exception:
-            # Whatever it was has ended the iterator, and the client would ask that for more without end.
+        except Exception:  # whatever it was has ended the iterator, and the client would ask that for more without end
             self.drain()
             raise
         return found

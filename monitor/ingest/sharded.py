@@ -251,7 +251,7 @@ class ShardedWriter:
         """Wait for no shard any more if one of them fails: a server that does not answer may be all of them."""
         try:
             yield
-        except BaseException:
+        except BaseException:  # also an interruption: an unread reply would answer the next command
             for shard in self._shards:
                 shard.store.abandon()
             raise

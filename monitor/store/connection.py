@@ -71,8 +71,7 @@ class Pending:
         self._connection: Any = client.connection_pool.get_connection()
         try:
             self._connection.send_packed_command(_pack(*command))
-        except BaseException:
-            # Whatever it was, also an interruption: nobody else would give the connection back.
+        except BaseException:  # also an interruption: nobody else would give the connection back
             self.abandon()
             raise
 
