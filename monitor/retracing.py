@@ -14,8 +14,8 @@ from typing import Final
 
 from monitor.attribution import DAY_MS
 from monitor.config import ExperimentSettings
-from monitor.inference import SampleRatio
-from monitor.verdicts import Judgement, StoredStudents, judge, sample_ratio_at
+from monitor.inference import SampleRatio, StoredStudents
+from monitor.verdicts import Judgement, judge, sample_ratio_at
 
 MOST_LOOKS: Final = 400
 """Times that are looked back at: a year day by day."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+
 from monitor.attribution import DAY_MS
 from monitor.drift import DayDrift
 from monitor.items import Entry
@@ -18,8 +20,7 @@ from monitor.verdicts import Judgement
 _BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
 
 
-@dataclass(frozen=True, slots=True)
-class DecayedMean:
+class DecayedMean(msgspec.Struct, frozen=True):
     """One metric under one decay, over rated and over all responses."""
 
     mean: float | None
@@ -29,8 +30,7 @@ class DecayedMean:
     standard_error: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSummary:
+class MetricSummary(msgspec.Struct, frozen=True):
     """One metric of one variant over all time; `variance` is the sample variance over rated responses."""
 
     count: int

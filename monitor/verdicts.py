@@ -26,12 +26,12 @@ from monitor.inference import (
     Criteria,
     Diagnostic,
     Estimand,
-    Estimate,
     Evidence,
     Guardrail,
     Phase,
     Population,
     SampleRatio,
+    StoredStudents,
     UnitSums,
     Verdict,
     Watched,
@@ -43,7 +43,6 @@ from monitor.inference import (
     compare,
     decide,
     is_closed,
-    live_sums,
     pair_scale,
     sample_ratio_test,
     split_alpha,
@@ -58,22 +57,6 @@ _RATE_DAYS: Final = 7
 
 _DEFAULT_MDE: Final = 0.01
 """Of the largest value that the primary metric can have."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStudents:
-    """What the store holds of an experiment's students, summed over its shards."""
-
-    units: Mapping[str, Ints]
-    """Variant → record over students (`Layout.unit_width`)."""
-    cohorts: Mapping[str, Mapping[int, Ints]]
-    """Variant → UTC day since 1970 → record over the students first exposed there (`Layout.cohort_width`)."""
-    newest_ms: int | None
-    """The experiment's newest event."""
-    lost_events: int = 0
-    """Events that were gone from Kafka before they could be applied; of all experiments, as nobody has read them."""
-    refused_share: float | None = None
-    """Of the newest events of the topics, of all experiments; None where there were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +148,12 @@ class _View:
         self.watched = experiment.watched
         self.stretches = stretches(experiment)
         self._known: dict[tuple[str, str, Population], list[UnitSums]] = {}
-        self.largest = [bound / SCALE for bound in Scorer.of(experiment).bounds()]
+        bounds = Scorer.of(experiment).bounds()
+        self.largest = {name: bound / SCALE for name, bound in zip(self.names, bounds, strict=True)}
         shared = {name for stretch in self.stretches for name, share in stretch.shares.items() if share}
         self.treatments = [name for name in experiment.variants if name in shared and name != experiment.control]
         decision = experiment.decision
-        primary = self.names.index(experiment.primary)
-        self.mde = decision.mde or _DEFAULT_MDE * self.largest[primary]
+        self.mde = decision.mde or _DEFAULT_MDE * self.largest[experiment.primary]
         rated = [each.margin for each in decision.guardrails if each.metric == RATED_SHARE]
         self.criteria = Criteria(
             mde=self.mde,
@@ -306,14 +289,13 @@ class _View:
 
     def _mde(self, metric: str) -> float:
         """Return the mde of a metric that has none of its own: the same part of its largest value."""
-        largest = dict(zip(self.names, self.largest, strict=True))
-        return self.mde * largest[metric] / largest[self.experiment.primary]
+        return self.mde * self.largest[metric] / self.largest[self.experiment.primary]
 
     def _largest(self, metric: str) -> float | None:
         """Return the largest mean that a student can have; None if there is no bound."""
         if metric == LATENCY:
             return None
-        return 1.0 if is_share(metric) else self.largest[self.names.index(metric)]
+        return 1.0 if is_share(metric) else self.largest[metric]
 
     def evidence(self, treatment: str) -> Evidence:
         """Return what a treatment's verdict follows from."""
@@ -379,18 +361,10 @@ class _View:
         closed = {self.experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
         return {name: {"closed": closed[name], "live": self._live(treatment, name)} for name in self.names}
 
-    @cached_property
-    def live(self) -> Mapping[str, list[Estimate]]:
-        """Variant → the estimates of all metrics over all responses."""
-        population, metrics = self.experiment.decision.population, range(len(self.names))
-        return {
-            name: [live_sums(record, self.layout, metric, population).estimate() for metric in metrics]
-            for name, record in self.stored.units.items()
-        }
-
     def _live(self, treatment: str, metric: str) -> Comparison:
         experiment, index = self.experiment, self.names.index(metric)
-        control, treated = self.live[experiment.control][index], self.live[treatment][index]
+        live = self.stored.live(self.layout, experiment.decision.population)
+        control, treated = live[experiment.control][index], live[treatment][index]
         alpha = split_alpha(self.criteria.alpha, self.criteria.treatments)
         return compare(control, treated, alpha=alpha, mde=self._mde(metric), estimand="live")
 

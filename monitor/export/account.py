@@ -9,10 +9,11 @@ from typing import Final
 from monitor.attribution import DAY_MS
 from monitor.config import DecaySpec, ExperimentSettings
 from monitor.history import HOUR_MS, DecayedThen, Past, snapshot
+from monitor.inference import StoredStudents
 from monitor.retracing import Split, exposure_days, looks, splits, students_by
 from monitor.store import Reader
 from monitor.summary import ExperimentSummary
-from monitor.verdicts import Judgement, StoredStudents
+from monitor.verdicts import Judgement
 
 _MOST_HOLES: Final = 60
 """Times of which decayed means are worked out again: a second or two."""

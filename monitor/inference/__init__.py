@@ -26,6 +26,7 @@ from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytim
 from monitor.inference.stored import (
     Cohorts,
     Population,
+    StoredStudents,
     closed_pairs,
     closed_part,
     closed_rated_shares,
@@ -65,6 +66,7 @@ __all__ = [
     "SampleRatio",
     "Segment",
     "State",
+    "StoredStudents",
     "UnitSums",
     "Verdict",
     "Watched",

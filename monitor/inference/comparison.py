@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from monitor.inference.estimates import Effect, Estimand, Estimate, effect_of
 from monitor.inference.sequences import NormalMixture, anytime_p, mde_information, root
@@ -17,8 +18,7 @@ DECIDING_UNITS = 50
 _LONGEST_DAYS = 3650.0
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """A treatment's effect with its confidence sequence, as it stands now.
 
     Intervals of earlier looks are never intersected with it: that would be narrower, and empty where the truth drifts.
@@ -57,8 +57,15 @@ def compare(
 
     `largest_log_e` is the largest of earlier looks under the same `alpha` and `mde`, for p; default: none was kept.
     """
-    mixture = NormalMixture.tuned(mde_information(mde), alpha)
-    return compare_under(mixture, control, treatment, alpha, estimand=estimand, largest_log_e=largest_log_e)
+    return compare_under(
+        _mixture(mde, alpha), control, treatment, alpha, estimand=estimand, largest_log_e=largest_log_e
+    )
+
+
+@lru_cache(maxsize=256)
+def _mixture(mde: float, alpha: float) -> NormalMixture:
+    """Return the mixture for an effect of `mde`: the same for every look."""
+    return NormalMixture.tuned(mde_information(mde), alpha)
 
 
 def compare_under(
@@ -98,9 +105,7 @@ def resolving_information(mde: float, alpha: float) -> float:
     >>> round(needed), round(NormalMixture.tuned(900, 0.05).half_width(needed, 0.05), 12)
     (921, 0.1)
     """
-    optimum = mde_information(mde)
-    mixture = NormalMixture.tuned(optimum, alpha)
-    most = optimum
+    mixture, most = _mixture(mde, alpha), mde_information(mde)
     while mixture.half_width(most, alpha) > mde:
         most *= 2
     return root(lambda information: mde - mixture.half_width(information, alpha), 0.0, most)

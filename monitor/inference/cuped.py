@@ -21,8 +21,7 @@ _ROUNDING: Final = 1e-12
 """Of a sum of squares in float64."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairedSums(Sums):
+class PairedSums(Sums, frozen=True):
     """Sums over the units with both values: n, Σy, Σy², Σx, Σx², Σxy."""
 
     units: int = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from monitor.inference.checks import level, not_negative, positive
 from monitor.inference.estimates import Estimate
 from monitor.inference.guardrails import Guardrail
@@ -40,8 +42,7 @@ class Criteria:
             raise ValueError(f"treatments is {self.treatments!r}, expected at least one besides the control")
 
 
-@dataclass(frozen=True, slots=True)
-class Arms:
+class Arms(msgspec.Struct, frozen=True):
     """Closed-unit estimates of the two variants that are compared."""
 
     control: Estimate
@@ -56,8 +57,7 @@ class Watched:
     arms: Arms
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(msgspec.Struct, frozen=True):
     """A metric that does not decide, such as nDCG; `mde` tunes its band."""
 
     name: str

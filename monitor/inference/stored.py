@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from monitor.aggregates import LIMB_BITS, PAIR_WIDTH, Ints, Layout
 from monitor.attribution import DAY_MS
 from monitor.inference.cuped import PairedSums
-from monitor.inference.estimates import RatioSums, UnitSums
+from monitor.inference.estimates import Estimate, RatioSums, UnitSums
 from monitor.ranking import SCALE_BITS
 
 Population: TypeAlias = Literal["rated", "all"]
@@ -38,6 +39,33 @@ class Cohorts:
         places = [self._places[day] for day in days if day in self._places]
         total: Ints = self._table[np.array(places, dtype=np.intp)].sum(axis=0)
         return total
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStudents:
+    """What the store holds of an experiment's students, summed over its shards."""
+
+    units: Mapping[str, Ints]
+    """Variant → record over students (`Layout.unit_width`)."""
+    cohorts: Mapping[str, Mapping[int, Ints]]
+    """Variant → UTC day since 1970 → record over the students first exposed there (`Layout.cohort_width`)."""
+    newest_ms: int | None
+    """The experiment's newest event."""
+    lost_events: int = 0
+    """Events that were gone from Kafka before they could be applied; of all experiments, as nobody has read them."""
+    refused_share: float | None = None
+    """Of the newest events of the topics, of all experiments; None where there were none."""
+    _live: dict[Population, Mapping[str, list[Estimate]]] = field(default_factory=dict)
+
+    def live(self, layout: Layout, population: Population) -> Mapping[str, list[Estimate]]:
+        """Return variant → the estimates of all metrics over all responses; worked out once."""
+        if population not in self._live:
+            metrics = range(layout.metrics)
+            self._live[population] = {
+                name: [live_sums(record, layout, metric, population).estimate() for metric in metrics]
+                for name, record in self.units.items()
+            }
+        return self._live[population]
 
 
 def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:

@@ -29,7 +29,6 @@ from monitor.aggregates import (
 )
 from monitor.series import Series, digests, together
 from monitor.store.chunks import Index, Name, Place, Stamp, read_indexes
-from monitor.store.connection import unavailable
 from monitor.store.rows import chunk_integers, decode_records
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean
@@ -215,7 +214,7 @@ class Buckets:
     def _tables(self, wanted: Sequence[tuple[Place, int]]) -> Iterator[tuple[Sequence[int], Layout, Ints]]:
         """Yield, for each layout, which of the wanted chunks have it and the records of their buckets over all shards.
 
-        `_AT_ONCE` are read in one transaction on each shard.
+        `_AT_ONCE` are read of one moment on each shard.
         """
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
@@ -223,20 +222,16 @@ class Buckets:
             for at, (place, _) in enumerate(some):
                 alike[place.layout].append(at)
             widths = {layout: BUCKETS_PER_CHUNK * layout.response_width for layout in alike}
-            tables = {layout: np.zeros((len(own), widths[layout]), dtype=np.int64) for layout, own in alike.items()}
-            with unavailable(self._store.settings):
-                for shard in self._store:
-                    names = [shard.keys.chunk(*place.name, chunk) for place, chunk in some]
-                    pipeline = shard.client.pipeline(transaction=True)
-                    # The method of this name is not for clusters, as it does not know that all are in one slot.
-                    pipeline.execute_command("MGET", *names)
-                    stored = [
-                        None if chunk is None else chunk_integers(name, chunk)
-                        for name, chunk in zip(names, pipeline.execute()[0], strict=True)
-                    ]
-                    for layout, own in alike.items():
-                        part = [names[at] for at in own], [stored[at] for at in own]
-                        tables[layout] += decode_records(*part, widths[layout])
+            tables: dict[Layout, Ints] = {}
+            for shard in self._store:
+                names = [shard.keys.chunk(*place.name, chunk) for place, chunk in some]
+                stored = [
+                    None if chunk is None else chunk_integers(name, chunk)
+                    for name, chunk in zip(names, shard.values(names), strict=True)
+                ]
+                for layout, own in alike.items():
+                    part = decode_records([names[at] for at in own], [stored[at] for at in own], widths[layout])
+                    tables[layout] = tables[layout] + part if layout in tables else part
             for layout, own in alike.items():
                 records = tables[layout].reshape(-1, BUCKETS_PER_CHUNK, layout.response_width)
                 yield [start + at for at in own], layout, records

@@ -16,7 +16,7 @@ from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
 from monitor.identity import Identities
 from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
-from monitor.store.rows import decode_record
+from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
 from monitor.traffic import FIRST_CATEGORY, FIRST_CELL, ITEM_CELLS, cell_of, day_width
 
@@ -123,21 +123,17 @@ class DayReader:
         return {place: sorted(day for day in days if day <= last) for place, days in named.items()}
 
     def _records(self, wanted: Mapping[Place, Sequence[int]]) -> dict[Place, Days]:
-        """Return the records of days that have responses, in one transaction on each shard."""
-        sums: dict[Place, dict[int, Ints]] = {place: {} for place in wanted}
-        with unavailable(self._store.settings):
-            for shard in self._store:
-                keys = shard.keys
-                pipeline = shard.client.pipeline(transaction=True)
-                for place, days in wanted.items():
-                    # The method of this name is not for clusters, as it does not know that all are in one slot.
-                    pipeline.execute_command("MGET", *[keys.day(*place, day) for day in days])
-                for (place, days), stored in zip(wanted.items(), pipeline.execute(), strict=True):
-                    for day, part in zip(days, stored, strict=True):
-                        counts = decode_record(keys.day(*place, day), part)
-                        total = sums[place].setdefault(day, np.zeros(self._widest, dtype=np.int64))
-                        total[: len(counts)] += counts
-        return {place: {day: record for day, record in days.items() if record[0]} for place, days in sums.items()}
+        """Return the records of days that have responses, of one moment on each shard."""
+        asked = [(place, day) for place, days in wanted.items() for day in days]
+        total = np.zeros((len(asked), self._widest), dtype=np.int64)
+        for shard in self._store if asked else ():
+            names = [shard.keys.day(*place, day) for place, day in asked]
+            total += decode_records(names, shard.values(names), self._widest)
+        records = dict(zip(asked, total, strict=True))
+        return {
+            place: {day: records[place, day] for day in days if records[place, day][0]}
+            for place, days in wanted.items()
+        }
 
 
 def _counts(names: Sequence[str], record: Ints) -> Counts:

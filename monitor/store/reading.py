@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
-from monitor.inference import design_effect, live_rated_shares, live_sums
+from monitor.inference import Estimate, StoredStudents, design_effect, live_rated_shares
 from monitor.items.stored import Coverage
 from monitor.store.buckets import Buckets, Memory
 from monitor.store.chunks import Place
@@ -38,7 +39,7 @@ from monitor.store.traffic import hours_before, read_traffic
 from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
 from monitor.traffic import HOUR_MS
-from monitor.verdicts import StoredStudents, judge
+from monitor.verdicts import judge
 
 _MOST_KINDS = 50
 
@@ -159,9 +160,11 @@ class Reader:
         experiments = {}
         for experiment in self._settings.experiments:
             own = [arm for arm in arms if arm.experiment is experiment]
+            students = _students(own, log)
+            live = students.live(self._layouts[experiment.name], "rated")
             by_name = {
                 arm.name: replace(
-                    self._variant(arm, means),
+                    self._variant(arm, means, live[arm.name]),
                     traffic=traffic[arm.number, arm.variant],
                     categories=drifts[arm.number, arm.variant].categories,
                     recommended=drifts[arm.number, arm.variant].items,
@@ -175,7 +178,7 @@ class Reader:
                 primary=experiment.primary,
                 crossovers=sum(int(arm.units[1]) for arm in own),
                 variants={name: by_name[name] for name in experiment.variants},
-                judgement=judge(experiment, _students(own, log), judged_ms),
+                judgement=judge(experiment, students, judged_ms),
                 starts_at_ms=experiment.starts_at_ms,
                 intended_shares=shares_at(experiment, judged_ms),
                 attention=attention.get(experiment.name),
@@ -241,19 +244,15 @@ class Reader:
                 arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
 
     def _read_cohorts(self, arms: Sequence[_Arm]) -> None:
-        """Read the records of all cohort days, in one transaction on each shard."""
+        """Read the records of all cohort days, of one moment on each shard."""
         wanted = [(arm, sorted(arm.days)) for arm in arms if arm.days]
         widths = [self._layouts[arm.experiment.name].cohort_width for arm, _ in wanted]
         tables = [np.zeros((len(days), width), dtype=np.int64) for (_, days), width in zip(wanted, widths, strict=True)]
-        with unavailable(self._settings.store):
-            for shard in self.store:
-                names = [[shard.keys.cohort(arm.number, arm.variant, day) for day in days] for arm, days in wanted]
-                pipeline = shard.client.pipeline(transaction=True)
-                for own in names:
-                    # The method of this name is not for clusters, as it does not know that all are in one slot.
-                    pipeline.execute_command("MGET", *own)
-                for own, total, stored in zip(names, tables, pipeline.execute(), strict=True):
-                    np.add(total, decode_records(own, stored, total.shape[1]), out=total)
+        for shard in self.store if wanted else ():
+            names = [[shard.keys.cohort(arm.number, arm.variant, day) for day in days] for arm, days in wanted]
+            stored = iter(shard.values(list(chain(*names))))
+            for own, total in zip(names, tables, strict=True):
+                np.add(total, decode_records(own, list(islice(stored, len(own))), total.shape[1]), out=total)
         for (arm, days), table in zip(wanted, tables, strict=True):
             arm.cohorts.update(zip(days, table, strict=True))
 
@@ -319,14 +318,16 @@ class Reader:
         means = Buckets(self.store, memory, as_of_ms).means(places)
         return {place.name: own for place, own in zip(places, means, strict=True)}
 
-    def _variant(self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]]) -> VariantSummary:
+    def _variant(
+        self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]], live: Sequence[Estimate]
+    ) -> VariantSummary:
         responses, rated = int(arm.responses[0]), int(arm.responses[2])
         layout = self._layouts[arm.experiment.name]
         metrics = {}
         for index, (undefined, total, square) in enumerate(responses_of(arm.responses, layout)):
             count = rated - undefined
             variance = max(square - total * total / count, 0.0) / (count - 1) if count > 1 else None
-            clustered = live_sums(arm.units, layout, index, "rated").estimate().variance
+            clustered = live[index].variance
             metrics[arm.experiment.metrics[index].name] = MetricSummary(
                 count=count,
                 undefined=undefined,

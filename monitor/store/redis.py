@@ -188,12 +188,15 @@ class RedisStore:
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the stored rows (version and body) of the keys, None where there is none."""
         found: list[bytes | None] = []
-        with unavailable(self.settings):
-            for start in range(0, len(keys), _READ_AT_ONCE):
-                some = keys[start : start + _READ_AT_ONCE]
-                command = ("MGET", *some)
-                found += cast(list[bytes | None], self._reply(self._send(command), command))
+        for start in range(0, len(keys), _READ_AT_ONCE):
+            found += self.values(keys[start : start + _READ_AT_ONCE])
         return found
+
+    def values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of the keys, some at least, as they are at one moment: None where there is none."""
+        command = ("MGET", *keys)
+        with unavailable(self.settings):
+            return cast(list[bytes | None], self._reply(self._send(command), command))
 
     def commit(self, commit: Commit) -> Status:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""

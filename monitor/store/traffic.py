@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.aggregates import Ints
-from monitor.store.connection import unavailable
 from monitor.store.keys import Keys
-from monitor.store.rows import decode_record
+from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
 from monitor.traffic import HOUR_MS, TRAFFIC_WIDTH, Flow
 
@@ -27,22 +25,14 @@ class Flows:
 
 
 def read_traffic(store: Shards, arms: Sequence[Arm], hours: range) -> dict[Arm, Flows]:
-    """Return every variant's traffic, in one transaction on each shard; raises `StoreUnavailable`."""
-    totals: dict[Arm, tuple[Ints, Ints]] = {arm: (_nothing(), _nothing()) for arm in arms}
-    with unavailable(store.settings):
-        for shard in store:
-            pipeline = shard.client.pipeline(transaction=True)
-            for arm in arms:
-                # The method of this name is not for clusters, as it does not know that all are in one slot.
-                pipeline.execute_command("MGET", *_names(shard.keys, arm, hours))
-            for arm, stored in zip(arms, pipeline.execute(), strict=True):
-                for at, (name, part) in enumerate(zip(_names(shard.keys, arm, hours), stored, strict=True)):
-                    found = decode_record(name, part)
-                    totals[arm][min(at, 1)][: len(found)] += found
-    return {
-        arm: Flows(Flow.of(everything.tolist()), Flow.of(recent.tolist()))
-        for arm, (everything, recent) in totals.items()
-    }
+    """Return every variant's traffic, of one moment on each shard; raises `StoreUnavailable`."""
+    total = np.zeros((len(arms) * (1 + len(hours)), TRAFFIC_WIDTH), dtype=np.int64)
+    for shard in store:
+        names = [name for arm in arms for name in _names(shard.keys, arm, hours)]
+        total += decode_records(names, shard.values(names), TRAFFIC_WIDTH)
+    flows = total.reshape(len(arms), 1 + len(hours), TRAFFIC_WIDTH)
+    both = zip(arms, flows[:, 0].tolist(), flows[:, 1:].sum(axis=1).tolist(), strict=True)
+    return {arm: Flows(Flow.of(everything), Flow.of(recent)) for arm, everything, recent in both}
 
 
 def hours_before(at_ms: int) -> range:
@@ -55,7 +45,3 @@ def hours_before(at_ms: int) -> range:
 
 def _names(keys: Keys, arm: Arm, hours: range) -> list[bytes]:
     return [keys.traffic(*arm), *(keys.traffic_hour(*arm, hour) for hour in hours)]
-
-
-def _nothing() -> Ints:
-    return np.zeros(TRAFFIC_WIDTH, dtype=np.int64)

@@ -18,12 +18,12 @@ from monitor.aggregates import Layout
 from monitor.attribution import BEFORE, UNKNOWN
 from monitor.cells import CELL_BITS
 from monitor.config import AllocationSettings, DecisionSettings
-from monitor.inference import Comparison, RatioSums, compare
+from monitor.inference import Comparison, RatioSums, StoredStudents, compare
 from monitor.inference.sample_ratio import log_e_value
 from monitor.ranking import SCALE
 from monitor.students import Student
 from monitor.tally import Tally
-from monitor.verdicts import StoredStudents, judge
+from monitor.verdicts import judge
 from tests.support.streams import EXPERIMENT
 from tests.support.units import cohort_terms
 

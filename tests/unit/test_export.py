@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from monitor.config import DisplaySettings
@@ -102,7 +103,7 @@ class TestCollector:
 
     def test_the_all_time_mean_has_a_standard_error_where_it_is_known(self) -> None:
         """By hand: √(1.9/400 · 1.44) = 0.0827; a design effect that is not known could be any."""
-        known = replace(CONTROL, metrics={"dcg@5": replace(METRIC, design_effect=1.44)})
+        known = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, design_effect=1.44)})
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": known})
         lines = _exposed(replace(SUMMARY, experiments={"ranker-v2": experiment}))
         name = 'abmonitor_metric_standard_error{decay="none"'
@@ -294,7 +295,7 @@ class TestTable:
 
     def test_the_control_comes_first_and_differences_are_against_it(self) -> None:
         """Whatever the order in the configuration."""
-        better = replace(CONTROL, metrics={"dcg@5": replace(METRIC, mean=2.2336875)})
+        better = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, mean=2.2336875)})
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"treatment": better, "control": CONTROL})
         (row,) = [row for row in rows(experiment, 0) if row.label == "all time"]
         assert row.values == ("2.0306", "2.2337")

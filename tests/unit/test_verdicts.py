@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Ints, Layout
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentSettings, GuardrailSettings
-from monitor.inference import Comparison, compare, decide, evidence_from, sample_ratio_test
+from monitor.inference import Comparison, StoredStudents, compare, decide, evidence_from, sample_ratio_test
 from monitor.inference.estimates import Estimate
 from monitor.inference.evidence import Arms
 from monitor.inference.guardrails import Guardrail, watch
 from monitor.ranking import SCALE
 from monitor.stretches import stretches
-from monitor.verdicts import Judgement, StoredStudents, judge
+from monitor.verdicts import Judgement, judge
 from tests.support.streams import EXPERIMENT
 from tests.support.units import cohort_terms, unit_terms
 
