@@ -1,11 +1,12 @@
 """Ids as they are stored: short keyed hashes, never the ids themselves.
 
-All hashes are BLAKE2b (RFC 7693) under one secret key. Lengths are chosen for the number of things they tell apart:
-two of a billion responses share 16 bytes with probability 10⁻²¹, two of ten million students 10 bytes with 10⁻¹¹.
-Items have 6, since a row holds them for each place of its list: two of n items share them with probability n²/2 · 2⁻⁴⁸.
-Within a list of 5 that is 4·10⁻¹⁴, within one of 1 000 2·10⁻⁹ (a reaction to the second of the two would be taken for
-one to the first); in a catalogue of 10 000 it is 2·10⁻⁷, in one of a million 0.2 % (where items are counted, those two
-would be counted as one).
+All hashes are BLAKE2b (RFC 7693) of one secret key, then the id. BLAKE2's own keyed mode hashes the same, with the key
+filled up to a block of 128 bytes, and takes twice as long for ids as short as these. Lengths are chosen for the number
+of things they tell apart: two of a billion responses share 16 bytes with probability 10⁻²¹, two of ten million students
+10 bytes with 10⁻¹¹. Items have 6, since a row holds them for each place of its list: two of n items share them with
+probability n²/2 · 2⁻⁴⁸. Within a list of 5 that is 4·10⁻¹⁴, within one of 1 000 2·10⁻⁹ (a reaction to the second of the
+two would be taken for one to the first); in a catalogue of 10 000 it is 2·10⁻⁷, in one of a million 0.2 % (where items
+are counted, those two would be counted as one).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Identities:
     __slots__ = ("_item", "_items", "_response", "_student", "_students")
 
     def __init__(self, key: bytes) -> None:
-        self._response = blake2b(digest_size=RESPONSE_BYTES, key=key, person=b"response").copy
-        self._student = blake2b(digest_size=STUDENT_BYTES, key=key, person=b"student").copy
-        self._item = blake2b(digest_size=ITEM_BYTES, key=key, person=b"item").copy
+        self._response = blake2b(key, digest_size=RESPONSE_BYTES, person=b"response").copy
+        self._student = blake2b(key, digest_size=STUDENT_BYTES, person=b"student").copy
+        self._item = blake2b(key, digest_size=ITEM_BYTES, person=b"item").copy
         self._students: dict[str, bytes] = {}
         self._items: dict[str, bytes] = {}
 

@@ -106,10 +106,11 @@ def exposition(families: Iterable[Family], *, openmetrics: bool) -> bytes:
             name += "_info" if kind == "info" else ""
             kind = _TYPES.get(kind, kind)
         lines.append(f"# HELP {name} {explained}\n# TYPE {name} {kind}\n")
-        labels = _texts(family.labels)
-        for suffix, values, value in family.rows:
-            number = repr(float(value)) if -_PLAIN < value < _PLAIN else _go_number(value)
-            lines.append(f"{family.name}{suffix}{labels[values]} {number}\n")
+        begin, labels = family.name, _texts(family.labels)
+        lines += [
+            f"{begin}{suffix}{labels[values]} {repr(float(value)) if -_PLAIN < value < _PLAIN else _go_number(value)}\n"
+            for suffix, values, value in family.rows
+        ]
     if openmetrics:
         lines.append("# EOF\n")
     return "".join(lines).encode()

@@ -142,10 +142,11 @@ class Buckets:
             return math.inf
         if index.first is None and window.chunks[0] <= next(iter(index.stamps), math.inf):
             return math.inf
-        observed = window.sums[:, 0, : place.layout.metrics][:, seen] > 0
-        if not observed.any(axis=0).all():
-            return -math.inf
-        return window.chunks[-1 - int(observed[::-1].argmax(axis=0).max())]
+        for chunk, sums in zip(reversed(window.chunks), window.sums[::-1], strict=True):
+            seen &= sums[0, : place.layout.metrics] <= 0
+            if not seen.any():
+                return chunk
+        return -math.inf
 
     def _older(self, place: Place, window: Window, anchor: float) -> Sequence[int]:
         """Return the chunks before a window that are needed, as a metric's newest observation lies at the anchor."""

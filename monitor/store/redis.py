@@ -33,7 +33,7 @@ from monitor.store.records import Commit, Position, Sent, State, Status, encode_
 from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
 
-SCHEMA: Final = 7
+SCHEMA: Final = 8
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
 _SUM_AT_ONCE: Final = 32

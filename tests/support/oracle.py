@@ -129,7 +129,7 @@ def cells(hash_key: bytes, responses: Iterable[Response]) -> list[int]:
     found = [0] * 64
     for each in responses:
         for item in each.items:
-            digest = blake2b(item.encode(), digest_size=6, key=hash_key, person=b"item").digest()
+            digest = blake2b(hash_key + item.encode(), digest_size=6, person=b"item").digest()
             found[int.from_bytes(digest) % 64] += 1
     return found
 
