@@ -1,6 +1,6 @@
 """Ids as they are stored: short keyed hashes, never the ids themselves.
 
-All hashes are BLAKE2b (RFC 7693) of one secret key, then the id. BLAKE2's own keyed mode hashes the same, with the key
+All hashes are BLAKE2b (RFC 7693) of one secret key, then the id. BLAKE2's own keyed mode does the same with the key
 filled up to a block of 128 bytes, and takes twice as long for ids as short as these. Lengths are chosen for the number
 of things they tell apart: two of a billion responses share 16 bytes with probability 10⁻²¹, two of ten million students
 10 bytes with 10⁻¹¹. Items have 6, since a row holds them for each place of its list: two of n items share them with
@@ -27,7 +27,7 @@ _CACHE_LIMIT: Final = 200_000
 
 @final
 class Identities:
-    """Maps ids to their stored form under `key` (1 to 64 bytes); remembers recent students and items."""
+    """Maps ids to their stored form under `key`, of one length in all stores (32 bytes); remembers recent ones."""
 
     __slots__ = ("_item", "_items", "_response", "_student", "_students")
 

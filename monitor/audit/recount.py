@@ -80,7 +80,7 @@ class Findings:
 def audit(store: Shards, settings: Settings) -> Findings:
     """Recompute and compare; raises `DependencyUnavailable` when commits keep coming in between."""
     numbers = view_store(store, settings)
-    experiments = [Experiment(numbers[each.name], each) for each in settings.experiments if numbers[each.name]]
+    experiments = [Experiment(numbers[each.name], each) for each in settings.experiments if numbers[each.name] > 0]
     for _ in range(_ATTEMPTS):
         before = [shard.state() for shard in store]
         if unsettled := Unsettled().look([state.lanes for state in before]):

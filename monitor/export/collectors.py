@@ -195,11 +195,9 @@ class ExperimentsCollector(Families):
         yield up
 
     def _add(self, families: Mapping[str, Family], experiment: ExperimentSummary) -> None:
-        appends = {name: family.rows.append for name, family in families.items()}
-
         def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
             if value is not None:
-                appends[name](("", labels, value))
+                families[name].add(labels, value)
 
         for name, variant in experiment.variants.items():
             arm = (experiment.name, name)

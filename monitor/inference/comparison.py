@@ -58,12 +58,12 @@ def compare(
     `largest_log_e` is the largest of earlier looks under the same `alpha` and `mde`, for p; default: none was kept.
     """
     return compare_under(
-        _mixture(mde, alpha), control, treatment, alpha, estimand=estimand, largest_log_e=largest_log_e
+        mixture_for(mde, alpha), control, treatment, alpha, estimand=estimand, largest_log_e=largest_log_e
     )
 
 
 @lru_cache(maxsize=256)
-def _mixture(mde: float, alpha: float) -> NormalMixture:
+def mixture_for(mde: float, alpha: float) -> NormalMixture:
     """Return the mixture for an effect of `mde`: the same for every look."""
     return NormalMixture.tuned(mde_information(mde), alpha)
 
@@ -105,7 +105,7 @@ def resolving_information(mde: float, alpha: float) -> float:
     >>> round(needed), round(NormalMixture.tuned(900, 0.05).half_width(needed, 0.05), 12)
     (921, 0.1)
     """
-    mixture, most = _mixture(mde, alpha), mde_information(mde)
+    mixture, most = mixture_for(mde, alpha), mde_information(mde)
     while mixture.half_width(most, alpha) > mde:
         most *= 2
     return root(lambda information: mde - mixture.half_width(information, alpha), 0.0, most)

@@ -16,7 +16,6 @@ strengthening the common χ² tests", Biometrics 10(4), 1954 (the weights of str
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import add
 from typing import Literal, Self, TypeAlias
 
 import msgspec
@@ -45,7 +44,7 @@ class Sums(msgspec.Struct, frozen=True):
 
     def __add__(self, other: Self) -> Self:
         """Return the sums over both."""
-        return type(self)(*map(add, astuple(self), astuple(other)))
+        return type(self)(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 class UnitSums(Sums, frozen=True):

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from monitor.inference.checks import level
-from monitor.inference.comparison import Comparison, compare_under
+from monitor.inference.comparison import Comparison, compare_under, mixture_for
 from monitor.inference.estimates import Estimate
-from monitor.inference.sequences import NormalMixture, mde_information
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def compare_segments(
     With R of K segments discovered, intervals have level 1 − α·max(R, 1)/K: those of discovered segments are wrong at a
     rate of at most α.
     """
-    mixture = NormalMixture.tuned(mde_information(mde), alpha)
+    mixture = mixture_for(mde, alpha)
     looked_at = {name: compare_under(mixture, *pair, alpha) for name, pair in parts.items()}
     discovered = e_bh([comparison.log_e for comparison in looked_at.values()], alpha)
     own = alpha * max(1, sum(discovered)) / max(1, len(parts))

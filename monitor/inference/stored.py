@@ -55,17 +55,20 @@ class StoredStudents:
     """Events that were gone from Kafka before they could be applied; of all experiments, as nobody has read them."""
     refused_share: float | None = None
     """Of the newest events of the topics, of all experiments; None where there were none."""
-    _live: dict[Population, Mapping[str, list[Estimate]]] = field(default_factory=dict)
+    _live: dict[tuple[Layout, Population], Mapping[str, list[Estimate]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def live(self, layout: Layout, population: Population) -> Mapping[str, list[Estimate]]:
         """Return variant → the estimates of all metrics over all responses; worked out once."""
-        if population not in self._live:
+        what = layout, population
+        if what not in self._live:
             metrics = range(layout.metrics)
-            self._live[population] = {
+            self._live[what] = {
                 name: [live_sums(record, layout, metric, population).estimate() for metric in metrics]
                 for name, record in self.units.items()
             }
-        return self._live[population]
+        return self._live[what]
 
 
 def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:

@@ -126,7 +126,7 @@ class DayReader:
         """Return the records of days that have responses, of one moment on each shard."""
         asked = [(place, day) for place, days in wanted.items() for day in days]
         total = np.zeros((len(asked), self._widest), dtype=np.int64)
-        for shard in self._store if asked else ():
+        for shard in self._store:
             names = [shard.keys.day(*place, day) for place, day in asked]
             total += decode_records(names, shard.values(names), self._widest)
         records = dict(zip(asked, total, strict=True))

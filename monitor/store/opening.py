@@ -31,7 +31,7 @@ class Opened:
 
 
 def view_store(store: Shards, settings: Settings) -> Mapping[str, int]:
-    """Return the configured experiments' numbers without writing anything; 0 for one the store does not know.
+    """Return the configured experiments' numbers without writing anything; negative ones for those it does not know.
 
     Raises `StoreOwned` as `open_store` does.
     """
@@ -40,7 +40,10 @@ def view_store(store: Shards, settings: Settings) -> Mapping[str, int]:
         stored = _registered(store, meta)
     _check_hash_key(settings, meta)
     _check_definitions(stored, {experiment.name: definitions(experiment) for experiment in settings.experiments})
-    return {each.name: int(stored[each.name]["number"]) if each.name in stored else 0 for each in settings.experiments}
+    return {
+        each.name: int(stored[each.name]["number"]) if each.name in stored else -1 - place
+        for place, each in enumerate(settings.experiments)
+    }
 
 
 def open_store(store: Shards, settings: Settings) -> Opened:

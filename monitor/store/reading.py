@@ -248,7 +248,7 @@ class Reader:
         wanted = [(arm, sorted(arm.days)) for arm in arms if arm.days]
         widths = [self._layouts[arm.experiment.name].cohort_width for arm, _ in wanted]
         tables = [np.zeros((len(days), width), dtype=np.int64) for (_, days), width in zip(wanted, widths, strict=True)]
-        for shard in self.store if wanted else ():
+        for shard in self.store:
             names = [[shard.keys.cohort(arm.number, arm.variant, day) for day in days] for arm, days in wanted]
             stored = iter(shard.values(list(chain(*names))))
             for own, total in zip(names, tables, strict=True):

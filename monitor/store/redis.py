@@ -47,7 +47,7 @@ _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "r
 
 
 class RedisStore:
-    """One shard of the store. Not for concurrent use by several threads."""
+    """One shard of the store. Several threads may use `values` and `rows` at the same time, and nothing else."""
 
     def __init__(
         self, settings: StoreSettings, keys: Keys | None = None, live: int | None = None, client: Any = None
@@ -193,10 +193,10 @@ class RedisStore:
         return found
 
     def values(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of the keys, some at least, as they are at one moment: None where there is none."""
+        """Return the values of the keys as they are at one moment: None where there is none."""
         command = ("MGET", *keys)
         with unavailable(self.settings):
-            return cast(list[bytes | None], self._reply(self._send(command), command))
+            return cast(list[bytes | None], self._reply(self._send(command), command)) if keys else []
 
     def commit(self, commit: Commit) -> Status:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""

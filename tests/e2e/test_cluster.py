@@ -134,7 +134,7 @@ def test_shards_are_found_where_they_are_now(cluster: RedisCluster) -> None:
         name, row = shard.keys.row(b"one"), next_version(unwritten(1)).to_bytes(4)
         assert shard.commit(Commit(new_rows=[name, row])) == "applied"
         cluster.move(slot, away)
-        assert shard.rows([name]) == [row]
+        assert shard.rows([name, shard.keys.row(b"none"), name]) == [row, None, row]
         cluster.move(slot, home)
         assert shard.commit(Commit(advances=[Advance("t:9", None, Position(3))])) == "applied"
         assert shard.positions()["t:9"].next_offset == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,6 +30,7 @@ from monitor.store import (
     Advance,
     Commit,
     Position,
+    Reader,
     RedisStore,
     Refusals,
     Shards,
@@ -342,10 +344,30 @@ class TestOpening:
             bench.store.state()
 
     def test_looking_writes_nothing(self, store_server: RedisServer) -> None:
-        """An experiment that the store does not know has the number 0."""
+        """Experiments that the store does not know are empty, each by itself."""
         store = Shards(StoreSettings(url=store_server.url))
-        assert view_store(store, settings_with(EXPERIMENT)) == {"ranker": 0}
+        small = replace(EXPERIMENT, name="small", metrics=EXPERIMENT.metrics[:1], primary=EXPERIMENT.metrics[0].name)
+        settings = replace(settings_with(EXPERIMENT), experiments=(EXPERIMENT, small))
+        numbers = view_store(store, settings)
+        assert all(number < 0 for number in numbers.values())
+        summary = Reader(store, settings, numbers, lambda: 0).summary()
+        assert {name: set(found.variants) for name, found in summary.experiments.items()} == {
+            "ranker": set(EXPERIMENT.variants),
+            "small": set(EXPERIMENT.variants),
+        }
         assert store.client.dbsize() == 0
+
+    def test_a_record_that_is_too_long_is_named(self, store_server: RedisServer) -> None:
+        """What was added to it is not left out."""
+        bench = Bench(store_server)
+        name = bench.store.keys.traffic(bench.number, 0)
+        bench.store.client.set(name, bytes(8 * 1000))
+        with pytest.raises(StoreOwned, match=rf"{re.escape(name.decode())} is damaged \(8000 bytes"):
+            bench.reader.summary()
+
+    def test_nothing_is_read_of_nothing(self, store_server: RedisServer) -> None:
+        """Servers refuse to be asked for no key."""
+        assert Bench(store_server).store.values([]) == []
 
 
 class TestScripts:

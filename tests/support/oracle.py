@@ -125,7 +125,7 @@ def category(experiment: ExperimentSettings, event: Response) -> int:
 
 
 def cells(hash_key: bytes, responses: Iterable[Response]) -> list[int]:
-    """Return how often items of each of 64 cells were shown: the low six bits of an item's keyed BLAKE2b."""
+    """Return how often items of each of 64 cells were shown: the low six bits of the BLAKE2b of key and item."""
     found = [0] * 64
     for each in responses:
         for item in each.items:

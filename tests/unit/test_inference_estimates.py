@@ -98,6 +98,11 @@ class TestClosedUnits:
             merged += _units(np.array(shuffled[start : start + 3]))
         assert merged == _units(np.array(values))
 
+    def test_sums_of_something_else_are_refused(self) -> None:
+        """What is not in both would be lost."""
+        with pytest.raises(ValueError, match="shorter"):
+            _ = PairedSums() + UnitSums(1, 3.0, 9.0)  # type: ignore[operator]
+
 
 class TestLive:
     """The ratio over responses."""

@@ -96,6 +96,16 @@ UNLIKE = [
 """An effect in fractions and none in geometry."""
 
 
+def test_live_estimates_are_those_of_the_units_at_hand() -> None:
+    """They are remembered, but not for others."""
+    layout, held = Layout.of(EXPERIMENT), stored(EXPERIMENT, crowd("control", 2.0))
+    known = held.live(layout, "rated")
+    assert held.live(layout, "all") != known
+    none = {name: np.zeros_like(record) for name, record in held.units.items()}
+    assert replace(held, units=none).live(layout, "rated") != known
+    assert held.live(layout, "rated") == known
+
+
 class TestClosedStudents:
     """Who decides: students whose own window is over."""
 
