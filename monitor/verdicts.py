@@ -358,15 +358,17 @@ class _View:
 
     def comparisons(self, treatment: str, verdict: Verdict) -> dict[str, dict[Estimand, Comparison]]:
         """Return both estimands of every metric; the closed ones are those of the verdict."""
-        closed = {self.experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
-        return {name: {"closed": closed[name], "live": self._live(treatment, name)} for name in self.names}
-
-    def _live(self, treatment: str, metric: str) -> Comparison:
-        experiment, index = self.experiment, self.names.index(metric)
-        live = self.stored.live(self.layout, experiment.decision.population)
-        control, treated = live[experiment.control][index], live[treatment][index]
+        experiment = self.experiment
+        closed = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
         alpha = split_alpha(self.criteria.alpha, self.criteria.treatments)
-        return compare(control, treated, alpha=alpha, mde=self._mde(metric), estimand="live")
+        live = self.stored.live(self.layout, experiment.decision.population)
+        return {
+            name: {
+                "closed": closed[name],
+                "live": compare(control, treated, alpha=alpha, mde=self._mde(name), estimand="live"),
+            }
+            for name, control, treated in zip(self.names, live[experiment.control], live[treatment], strict=True)
+        }
 
 
 def _date(day: int) -> str:
