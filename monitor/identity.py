@@ -27,7 +27,7 @@ _CACHE_LIMIT: Final = 200_000
 
 @final
 class Identities:
-    """Maps ids to their stored form under `key`, of one length in all stores (32 bytes); remembers recent ones."""
+    """Maps ids to their stored form under `key`, which has 32 bytes in a store; remembers recent students and items."""
 
     __slots__ = ("_item", "_items", "_response", "_student", "_students")
 
