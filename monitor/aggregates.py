@@ -13,8 +13,9 @@ term is split into two integers (`limbs`: value = high·2²⁴ + low), so that n
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -289,8 +290,8 @@ def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
 
 
 def chunks_in_reach(
-    stored: Sequence[int], as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None
-) -> Sequence[int]:
+    stored: array[int], as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None
+) -> array[int]:
     """Return the chunks, of rising ones, that a reading at `as_of_ms` needs: those whose weight is not nothing.
 
     Exponential weights are relative to the newest observation, which `anchor` says is in that chunk or before; by
@@ -299,7 +300,7 @@ def chunks_in_reach(
     span_ms = bucket_span_ms(decay)
     past = stored[bisect_left(stored, oldest) : bisect_right(stored, as_of_ms // span_ms)]
     if not past:
-        return []
+        return past
     if decay.cutoff_ms is not None:
         return past[bisect_right(past, (as_of_ms - decay.cutoff_ms) / span_ms - 1) :]
     newest = past[-1] if anchor is None else past[max(bisect_right(past, anchor) - 1, 0)]

@@ -65,7 +65,7 @@ class ItemAudit:
     def _places(self, where: tuple[str, str], what: str, index: bytes, oldest: int, check: Check) -> list[int]:
         """Return the slices or days that the index names or the rows imply: what it does not name nobody reads."""
         with unavailable(self._store.settings):
-            named = {int(place) for name in self._everywhere(index) for place in self._store.client.hkeys(name)}
+            named = {int(place) for name in self._everywhere(index) for place in self._store.client.zrange(name, 0, -1)}
         implied = {place for place in self._implied[index] if place >= oldest}
         for place in sorted(implied):
             check(where, "items", f"{what} {place} is in the index", int(place in named), 1)

@@ -306,7 +306,7 @@ class _Pass:
         """
         prefix = zeroth.removesuffix(b"0")
         with unavailable(self._store.settings):
-            named = {int(place) for name in self._everywhere(index) for place in self._store.client.hkeys(name)}
+            named = {int(place) for name in self._everywhere(index) for place in self._store.client.zrange(name, 0, -1)}
         expected = {int(key[len(prefix) :]) for key in self._expected if key.startswith(prefix)}
         expected = {place for place in expected if place >= oldest}
         for place in sorted(expected):

@@ -1,8 +1,8 @@
 """Decayed means, read from the time buckets: of exponential decays, only the chunks that have changed are read again.
 
-The index of chunks says in which commit each was last changed. What a chunk amounts to is remembered with the numbers
-of those commits, one for each shard, for as long as the servers are the same: after a restart that lost commits, the
-same numbers come again (see `Reader.summary`).
+The index of chunks says which have changed since the commits that a reading knows, one number for each shard. What the
+others amount to is remembered for as long as the servers are the same: after a restart that lost commits, the same
+numbers come again (see `Reader.summary`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from operator import eq
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -28,7 +27,7 @@ from monitor.aggregates import (
     decayed,
 )
 from monitor.series import Series, digests, together
-from monitor.store.chunks import Index, Name, Place, Stamp, read_indexes
+from monitor.store.chunks import NO_CHUNKS, Chunks, Indexes, Name, Place
 from monitor.store.rows import chunk_integers, decode_records
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean
@@ -38,26 +37,44 @@ _NO_NUMBERS: Final = np.zeros(0, dtype=np.int64)
 _AT_ONCE: Final = 64
 """Chunks that are read and summed at the same time: 4 MB with six metrics."""
 
-Wanted: TypeAlias = tuple[Place, Sequence[int]]
-"""A place, and chunks of it, rising."""
+Wanted: TypeAlias = tuple[Place, Chunks]
+"""A place, and chunks of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Chunks of one place, rising, and what each amounts to."""
+    """Chunks of one place, and what each amounts to."""
 
-    chunks: Sequence[int]
-    stamps: Sequence[Stamp]
+    chunks: Chunks
     from_ms: Floats
     """As of when, or later, it amounts to that; ∞ where it was so in one reading only."""
     sums: Floats
     """See `digests`."""
 
+    def place_of(self, chunk: int) -> int | None:
+        """Return where a chunk stands; None if it does not."""
+        at = bisect_left(self.chunks, chunk)
+        return at if at < len(self.chunks) and self.chunks[at] == chunk else None
+
+    def part(self, chunks: Chunks) -> Window:
+        """Return a window of other chunks, with what is known of them here; of the others nothing, from ∞ on."""
+        start = bisect_left(self.chunks, chunks[0]) if chunks else 0
+        part = slice(start, start + len(chunks))
+        if self.chunks[part] == chunks:
+            return Window(chunks, self.from_ms[part], self.sums[part])
+        held, wanted = np.asarray(self.chunks), np.asarray(chunks)
+        places = held.searchsorted(wanted).clip(max=len(held) - 1)
+        # What is copied of others is not used: it is read and replaced.
+        return Window(chunks, np.where(held[places] == wanted, self.from_ms[places], np.inf), self.sums[places])
+
+    def copied(self) -> Window:
+        """Return a copy, which may be changed."""
+        return Window(self.chunks, self.from_ms.copy(), self.sums.copy())
+
     def after(self, older: Window) -> Window:
         """Return both windows as one."""
         return Window(
-            [*older.chunks, *self.chunks],
-            [*older.stamps, *self.stamps],
+            older.chunks + self.chunks,
             np.concatenate([older.from_ms, self.from_ms]),
             np.concatenate([older.sums, self.sums]),
         )
@@ -65,63 +82,47 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the last reading found while the servers were those of `runs`.
+    """What a reading found while the servers were those of `runs`: the next one begins with it.
 
-    It is bounded by what a reading needs: for each variant and decay the 81 newest chunks, or as many more as a metric
-    has not been observed in, of 0.6 kB each with six metrics.
+    It is bounded by what a reading needs: for each variant and decay the numbers of all chunks, of 8 bytes each, and
+    what the 81 newest amount to, or as many more as a metric has not been observed in, of 0.6 kB each with six metrics.
     """
 
     runs: tuple[str, ...]
-    windows: dict[Name, Window] = field(default_factory=dict)
+    indexes: Indexes = field(default_factory=Indexes)
+    windows: Mapping[Name, Window] = field(default_factory=dict)
 
 
 class Buckets:
-    """Reads the time buckets of a store as of one time; several threads may do so with one memory."""
+    """Reads the time buckets of a store as of one time."""
 
     def __init__(self, store: Shards, memory: Memory, as_of_ms: int) -> None:
         self._store = store
         self._memory = memory
         self._as_of_ms = as_of_ms
-        self._indexes: dict[Name, Index] = {}
+        self._indexes = Indexes()
 
-    def means(self, places: Sequence[Place]) -> list[list[DecayedMean]]:
-        """Return the decayed means of every metric at each place."""
-        self._indexes |= read_indexes(self._store, places, self._as_of_ms)
-        reach = {place.name: self._reach(place) for place in places}
-        short = [place for place in places if not self._covered(place, max(reach[place.name], default=-math.inf))]
-        self._complete(short)
-        reach |= {place.name: self._reach(place) for place in short}
-        wanted = [(place, reach[place.name]) for place in places]
-        found = {
-            **self._exponential([each for each in wanted if each[0].decay.half_life_ms is not None]),
-            **self._reciprocal([each for each in wanted if each[0].decay.half_life_ms is None]),
-        }
-        return [found[place.name] for place in places]
+    def means(self, places: Sequence[Place]) -> tuple[list[list[DecayedMean]], Memory]:
+        """Return the decayed means of every metric at each place, and what to remember for the same places."""
+        self._indexes = self._memory.indexes.now(self._store, places)
+        wanted = [(place, self._reach(place)) for place in places]
+        means, windows = self._exponential([each for each in wanted if each[0].decay.half_life_ms is not None])
+        means |= self._reciprocal([each for each in wanted if each[0].decay.half_life_ms is None])
+        return [means[place.name] for place in places], Memory(self._memory.runs, self._indexes, windows)
 
-    def _reach(self, place: Place) -> Sequence[int]:
-        """Return the known chunks that are in reach of the newest."""
-        return chunks_in_reach(list(self._indexes[place.name].stamps), self._as_of_ms, place.decay, place.oldest)
+    def _reach(self, place: Place) -> Chunks:
+        """Return the chunks that are in reach of the newest."""
+        return chunks_in_reach(self._indexes.chunks[place.name], self._as_of_ms, place.decay, place.oldest)
 
-    def _covered(self, place: Place, anchor: float) -> bool:
-        return self._indexes[place.name].covers(anchor)
-
-    def _complete(self, places: Sequence[Place]) -> None:
-        """Make known all chunks of places."""
-        if places:
-            self._indexes |= read_indexes(self._store, places, self._as_of_ms, whole=True)
-
-    def _exponential(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
+    def _exponential(self, wanted: Sequence[Wanted]) -> tuple[dict[Name, list[DecayedMean]], Mapping[Name, Window]]:
         """Read what is in reach, then what is needed of what lies further back."""
         windows, places = self._windows(wanted), [place for place, _ in wanted]
         while places:
-            anchors = {place.name: self._anchor(place, windows[place.name]) for place in places}
-            self._complete([place for place in places if not self._covered(place, anchors[place.name])])
-            further = [(place, self._older(place, windows[place.name], anchors[place.name])) for place in places]
+            further = [(place, self._older(place, windows[place.name])) for place in places]
             older = [(place, chunks) for place, chunks in further if chunks]
             for name, window in self._windows(older).items():
                 windows[name] = windows[name].after(window)
             places = [place for place, _ in older]
-        self._memory.windows.update(windows)
         alike = defaultdict[int, list[Name]](list)
         for place, _ in wanted:
             alike[place.layout.metrics].append(place.name)
@@ -130,42 +131,42 @@ class Buckets:
             own = [windows[name] for name in names]
             moments = together([window.sums for window in own], [window.chunks for window in own])
             found |= dict(zip(names, _means(moments, count), strict=True))
-        return found
+        return found, windows
 
     def _anchor(self, place: Place, window: Window) -> float:
         """Return the chunk of the newest observation of the metric that was observed longest ago.
 
         −∞ if that lies before the window; ∞ if nothing does that is stored, or no metric was ever observed.
         """
-        seen, index = np.array(place.seen), self._indexes[place.name]
-        if not window.chunks or not seen.any():
-            return math.inf
-        if index.first is None and window.chunks[0] <= next(iter(index.stamps), math.inf):
+        seen = place.seen
+        if not window.chunks or window.chunks[0] <= self._indexes.chunks[place.name][0] or not seen.any():
             return math.inf
         for chunk, sums in zip(reversed(window.chunks), window.sums[::-1], strict=True):
-            seen &= sums[0, : place.layout.metrics] <= 0
+            seen = seen & (sums[0, : place.layout.metrics] <= 0)
             if not seen.any():
                 return chunk
         return -math.inf
 
-    def _older(self, place: Place, window: Window, anchor: float) -> Sequence[int]:
-        """Return the chunks before a window that are needed, as a metric's newest observation lies at the anchor."""
-        stored = list(self._indexes[place.name].stamps)
-        before = bisect_left(stored, window.chunks[0]) if anchor < math.inf else 0
-        if not before:
-            return []
-        newest = stored[before - 1] if anchor == -math.inf else int(anchor)
+    def _older(self, place: Place, window: Window) -> Chunks:
+        """Return the chunks before a window that are needed, as a metric's newest observation lies so far back."""
+        anchor = self._anchor(place, window)
+        if anchor == math.inf:
+            return NO_CHUNKS
+        stored = self._indexes.chunks[place.name]
+        newest = stored[bisect_left(stored, window.chunks[0]) - 1] if anchor == -math.inf else int(anchor)
         more = chunks_in_reach(stored, self._as_of_ms, place.decay, stored[0], newest)
         return more[: bisect_left(more, window.chunks[0])]
 
     def _windows(self, wanted: Sequence[Wanted]) -> dict[Name, Window]:
         """Return what chunks of exponential decays amount to, reading those that are not known as they are now."""
         windows = {place.name: self._remembered(place, chunks) for place, chunks in wanted}
-        lacking = [
-            (place, windows[place.name], at)
-            for place, _ in wanted
-            for at in np.flatnonzero(windows[place.name].from_ms > self._as_of_ms).tolist()
-        ]
+        lacking = []
+        for place, _ in wanted:
+            unknown = np.flatnonzero(windows[place.name].from_ms > self._as_of_ms).tolist()
+            if unknown:
+                # What is remembered is others' as well.
+                window = windows[place.name] = windows[place.name].copied()
+                lacking += [(place, window, at) for at in unknown]
         for own, layout, records in self._tables([(place, window.chunks[at]) for place, window, at in lacking]):
             some = [lacking[each] for each in own]
             chunks = [window.chunks[at] for _, window, at in some]
@@ -175,24 +176,19 @@ class Buckets:
                 window.sums[at], window.from_ms[at] = each, since_ms
         return windows
 
-    def _remembered(self, place: Place, chunks: Sequence[int]) -> Window:
+    def _remembered(self, place: Place, chunks: Chunks) -> Window:
         """Return a window with what is known of the chunks as they are now; of the others nothing, from ∞ on."""
-        index = self._indexes[place.name].stamps
-        stamps = list(map(index.__getitem__, chunks))
         known = self._memory.windows.get(place.name)
         if known is None or not known.chunks:
             shape = len(chunks), 5, 2 * place.layout.metrics
-            return Window(chunks, stamps, np.full(len(chunks), np.inf), np.zeros(shape))
-        start = bisect_left(known.chunks, chunks[0]) if chunks else 0
-        part = slice(start, start + len(chunks))
-        if known.chunks[part] == chunks:
-            same = list(map(eq, known.stamps[part], stamps))
-            return Window(chunks, stamps, np.where(same, known.from_ms[part], np.inf), known.sums[part].copy())
-        held = dict(zip(known.chunks, known.stamps, strict=True))
-        same = list(map(eq, map(held.get, chunks), stamps))
-        places = np.searchsorted(known.chunks, chunks).clip(max=len(known.chunks) - 1)
-        # What is copied of others is not used: it is read and replaced.
-        return Window(chunks, stamps, np.where(same, known.from_ms[places], np.inf), known.sums[places])
+            return Window(chunks, np.full(len(chunks), np.inf), np.zeros(shape))
+        found = known.part(chunks)
+        changed = [at for chunk in self._indexes.changed[place.name] if (at := found.place_of(chunk)) is not None]
+        if not changed:
+            return found
+        from_ms = found.from_ms.copy()
+        from_ms[changed] = np.inf
+        return Window(chunks, from_ms, found.sums)
 
     def _reciprocal(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
         """Weights are no products: all chunks are read and weighted each time."""

@@ -1,27 +1,30 @@
-"""Which chunks of time buckets there are, and in which commits they were last changed.
+"""Which chunks of time buckets there are, and which have changed.
 
-With a short half-life there are hundreds, of which a reading needs the newest 81 and some more; so only those are asked
-for, and all where it turns out that they do not suffice.
+Indexes are sorted by the commit that last changed each chunk, so a reading asks for those after the commits that it
+knows. With a short half-life there are thousands of chunks, of which few change between two readings.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
-from monitor.aggregates import REACH_HALF_LIVES, Layout, bucket_span_ms
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.aggregates import Layout
 from monitor.config import DecaySpec
 from monitor.store.connection import unavailable
 from monitor.store.shards import Shards
 
-_BEHIND: Final = 24
-"""Half-lives by which a metric's newest observation may lie behind the newest response: ratings come later."""
-
-Stamp: TypeAlias = tuple[bytes | None, ...]
-"""In which commit of each shard a chunk was last changed."""
+Chunks: TypeAlias = "array[int]"
+"""Numbers of chunks, rising."""
 Name: TypeAlias = tuple[int, int, str]
 """Number of the experiment, variant, decay."""
+NO_CHUNKS: Final[Chunks] = array("q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,8 @@ class Place:
     variant: int
     decay: DecaySpec
     layout: Layout
-    seen: Sequence[bool]
+    seen: NDArray[np.bool_]
     """Which metrics have had a value at any time."""
-    newest_ms: int | None
-    """The variant's newest response."""
     oldest: int
     """The first chunk that retention keeps."""
 
@@ -46,52 +47,41 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    """Chunks of a place."""
+class Indexes:
+    """The chunks of some places, as of one moment on each shard."""
 
-    stamps: Mapping[int, Stamp]
-    """By chunk, rising."""
-    first: int | None
-    """Those before were not asked for; None: there are no others."""
+    commits: Sequence[int] = ()
+    """How many each shard had applied."""
+    chunks: Mapping[Name, Chunks] = field(default_factory=dict)
+    """All that are stored, from the oldest one on that retention keeps."""
+    changed: Mapping[Name, Sequence[int]] = field(default_factory=dict)
+    """Those of them that have changed since the indexes that were known before."""
 
-    def covers(self, anchor: float) -> bool:
-        """Return whether it has all that are in reach of an observation in a chunk."""
-        return self.first is None or anchor - REACH_HALF_LIVES >= self.first
-
-
-def read_indexes(store: Shards, places: Sequence[Place], as_of_ms: int, *, whole: bool = False) -> dict[Name, Index]:
-    """Return the newest chunks of each place, or all, in one transaction on each shard; raises `StoreUnavailable`."""
-    asked = [None if whole else _newest(place, as_of_ms) for place in places]
-    names = {chunks: [b"%d" % chunk for chunk in chunks] for chunks in set(asked) if chunks is not None}
-    replies: list[list[Any]] = []
-    with unavailable(store.settings):
-        for shard in store:
-            pipeline = shard.client.pipeline(transaction=True)
-            for place, chunks in zip(places, asked, strict=True):
-                key = shard.keys.chunks(*place.name)
-                if chunks is None:
-                    pipeline.hgetall(key)
-                else:
-                    pipeline.hmget(key, names[chunks])
-            replies.append(pipeline.execute())
-    found = {}
-    for place, chunks, *answers in zip(places, asked, *replies, strict=True):
-        if chunks is None:
-            held = [{int(name): commit for name, commit in answer.items()} for answer in answers]
-            stored = sorted(set[int]().union(*held))
-            found[place.name] = Index({chunk: tuple([each.get(chunk) for each in held]) for chunk in stored}, None)
-        else:
-            stamps: dict[int, Stamp] = dict(zip(chunks, zip(*answers, strict=True), strict=True))
-            if any(None in answer for answer in answers):
-                stamps = {chunk: stamp for chunk, stamp in stamps.items() if any(stamp)}
-            found[place.name] = Index(stamps, chunks.start)
-    return found
+    def now(self, store: Shards, places: Sequence[Place]) -> Indexes:
+        """Return what they are now, of the same places; raises `StoreUnavailable`."""
+        commits, replies = [], []
+        with unavailable(store.settings):
+            for shard, known in zip(store, self.commits or [-1] * len(store), strict=True):
+                pipeline = shard.client.pipeline(transaction=True)
+                pipeline.hget(shard.keys.meta, "seq")
+                for place in places:
+                    pipeline.zrange(shard.keys.chunks(*place.name), f"({known}", "+inf", byscore=True)
+                commit, *members = pipeline.execute()
+                if int(commit or 0) < known:
+                    # Somebody has reset the store: what is known of it is nobody's any more.
+                    return Indexes().now(store, places)
+                commits.append(int(commit or 0))
+                replies.append(members)
+        chunks, changed = {}, {}
+        for place, *members in zip(places, *replies, strict=True):
+            found = sorted({int(member) for some in members for member in some})
+            changed[place.name] = found
+            chunks[place.name] = _merged(self.chunks.get(place.name, NO_CHUNKS), found, place.oldest)
+        return Indexes(commits, chunks, changed)
 
 
-def _newest(place: Place, as_of_ms: int) -> range | None:
-    """Return the chunks to ask for; None for all, where those are not many more."""
-    if place.decay.half_life_ms is None or place.newest_ms is None:
-        return None
-    last = min(place.newest_ms, as_of_ms) // bucket_span_ms(place.decay)
-    first = last - REACH_HALF_LIVES - _BEHIND
-    return range(first, last + 1) if place.oldest < first else None
+def _merged(known: Chunks, found: Sequence[int], oldest: int) -> Chunks:
+    """Return all chunks from the oldest on."""
+    if any(place == len(known) or known[place] != chunk for chunk in found for place in [bisect_left(known, chunk)]):
+        known = array("q", sorted({*known, *found}))
+    return known[bisect_left(known, oldest) :]

@@ -1,8 +1,8 @@
 -- One batch: compare what the worker believes, then write rows, differences and offsets.
 --
 -- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 lanes  then, in the order of ARGV,
---       n2 rows, n3 vectors of integers, n4 + n5 hashes, n7 lists, n8 outboxes, n9 journals, n10 hashes, n11 chunks of
---       time buckets, and on the first shard the number of the live generation
+--       n2 rows, n3 vectors of integers, n4 hashes, n5 indexes, n7 lists, n8 outboxes, n9 journals, n10 hashes, n11 chunks
+--       of time buckets, and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
 --       4 expected number of sweeps  5 … thirteen counts n1 … n13, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
@@ -12,7 +12,7 @@
 --   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many (32768 more if one of them has an
 --         absolute value above 2^51), 8 bytes each)
 --   n4 × (field, difference)
---   n5 × (field)                              fields that take the number of this commit
+--   n5 × (member)                             members of an index, whose score is the number of this commit
 --   n6 × (field of latest, ms)
 --   n7 × (field of hours, row keys with their lengths, how many)
 --   n8 × (field of lanes, what it means for students of another shard)
@@ -171,7 +171,7 @@ for _ = 1, n4 do
   key, at = key + 1, at + 2
 end
 for _ = 1, n5 do
-  redis.call('HSET', KEYS[key], ARGV[at], seq)
+  redis.call('ZADD', KEYS[key], seq, ARGV[at])
   key, at = key + 1, at + 1
 end
 for _ = 1, n6 do

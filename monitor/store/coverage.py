@@ -31,7 +31,7 @@ _Items = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    stamp: bytes
+    stamp: float
     """Number of the commit that last changed it."""
     items: _Items
 
@@ -99,10 +99,10 @@ class CoverageReader:
             with unavailable(self._store.settings):
                 pipeline = shard.client.pipeline(transaction=False)
                 for variant in variants:
-                    pipeline.hgetall(shard.keys.item_slices(self._number, variant))
+                    pipeline.zrange(shard.keys.item_slices(self._number, variant), 0, -1, withscores=True)
                 indexes = pipeline.execute()
             for variant, stamps in zip(variants, indexes, strict=True):
-                for piece, stamp in stamps.items():
+                for piece, stamp in stamps:
                     place = shard.keys.shard, variant, int(piece)
                     if oldest <= place[2] <= newest:
                         held = known.get(place)
@@ -111,7 +111,7 @@ class CoverageReader:
                         found[place] = held
         return found
 
-    def _slice(self, shard: RedisStore, place: tuple[int, int, int], stamp: bytes) -> _Slice:
+    def _slice(self, shard: RedisStore, place: tuple[int, int, int], stamp: float) -> _Slice:
         _, variant, piece = place
         names = (shard.keys.items(self._number, variant, piece, bucket) for bucket in range(self._layout.buckets))
         items = {name[:-1] for name, _ in fields(shard, names) if name[-1:] == SHOWN} - {OTHERS}

@@ -117,7 +117,7 @@ class DayReader:
             for shard in self._store:
                 pipeline = shard.client.pipeline(transaction=True)
                 for place in places:
-                    pipeline.hkeys(shard.keys.days(*place))
+                    pipeline.zrange(shard.keys.days(*place), 0, -1)
                 for place, days in zip(places, pipeline.execute(), strict=True):
                     named[place].update(map(int, days))
         return {place: sorted(day for day in days if day <= last) for place, days in named.items()}

@@ -134,7 +134,7 @@ class ItemReader:
 
     def _places(self, shard: RedisStore, index: bytes, oldest: int, newest: int) -> Sequence[int]:
         with unavailable(self._store.settings):
-            return sorted(place for place in map(int, shard.client.hkeys(index)) if oldest <= place <= newest)
+            return sorted(place for place in map(int, shard.client.zrange(index, 0, -1)) if oldest <= place <= newest)
 
 
 def fields(shard: RedisStore, names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -136,13 +136,13 @@ class Reader:
             newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
             at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
             self._read_cohorts(arms)
-            means = self._means(arms, memory, at_ms)
+            means, found = self._means(arms, memory, at_ms)
             runs = self._runs()
             if runs == memory.runs:
                 break
             # A server that was started again may have lost commits: what came of them must not be believed.
             memory = Memory(runs)
-        self._memories[as_of_ms is None] = memory
+        self._memories[as_of_ms is None] = found
         until_ms = log.newest_ms + 1
         if as_of_ms is not None and as_of_ms < log.newest_ms:
             # The hour that the time cuts through holds what came after it as well.
@@ -223,7 +223,7 @@ class Reader:
             pipeline.get(keys.responses(arm.number, arm.variant))
             pipeline.get(keys.units(arm.number, arm.variant))
             pipeline.hgetall(keys.kinds(arm.number, arm.variant))
-            pipeline.hkeys(keys.cohorts(arm.number, arm.variant))
+            pipeline.zrange(keys.cohorts(arm.number, arm.variant), 0, -1)
         replies = iter(pipeline.execute())
         latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
@@ -302,21 +302,20 @@ class Reader:
 
     def _means(
         self, arms: Sequence[_Arm], memory: Memory, as_of_ms: int
-    ) -> Mapping[tuple[int, int, str], list[DecayedMean]]:
-        """Return the decayed means of every variant and decay, by metric."""
+    ) -> tuple[Mapping[tuple[int, int, str], list[DecayedMean]], Memory]:
+        """Return the decayed means of every variant and decay, by metric, and what to remember."""
         newest: dict[int, int] = {}
         for arm in arms:
             newest[arm.number] = max(newest.get(arm.number, 0), arm.last_response_ms or 0)
         places = []
         for arm in arms:
             layout = self._layouts[arm.experiment.name]
-            seen = [bool(arm.responses[2] - undefined) for undefined in arm.responses[4::8]]
+            seen = arm.responses[4::8] < arm.responses[2]
             for decay in arm.experiment.decay:
                 oldest = oldest_chunk(newest[arm.number], arm.experiment.retention_ms, bucket_span_ms(decay))
-                place = Place(arm.number, arm.variant, decay, layout, seen, arm.last_response_ms, oldest)
-                places.append(place)
-        means = Buckets(self.store, memory, as_of_ms).means(places)
-        return {place.name: own for place, own in zip(places, means, strict=True)}
+                places.append(Place(arm.number, arm.variant, decay, layout, seen, oldest))
+        means, found = Buckets(self.store, memory, as_of_ms).means(places)
+        return {place.name: own for place, own in zip(places, means, strict=True)}, found
 
     def _variant(
         self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]], live: Sequence[Estimate]

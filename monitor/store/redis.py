@@ -33,7 +33,7 @@ from monitor.store.records import Commit, Position, Sent, State, Status, encode_
 from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
 
-SCHEMA: Final = 8
+SCHEMA: Final = 9
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
 _SUM_AT_ONCE: Final = 32
@@ -366,14 +366,14 @@ class RedisStore:
         The `first` times from the earliest one on stay.
         """
         with unavailable(self.settings):
-            names = self.client.hkeys(index)
+            names = self.client.zrange(index, 0, -1)
             begins = min(map(int, names), default=0) + first
             gone = [name for name in names if begins <= int(name) < oldest]
             deleted = chain.from_iterable(records(int(name)) for name in gone)
             while batch := list(islice(deleted, _SCAN_AT_ONCE)):
                 self.client.unlink(*batch)
             if gone:
-                self.client.hdel(index, *gone)
+                self.client.zrem(index, *gone)
 
 
 def live_number(stored: bytes | None) -> int:

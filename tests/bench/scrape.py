@@ -218,5 +218,5 @@ def _fill_buckets(store: RedisStore, experiment: Experiment, values: tuple[int, 
             with store.client.pipeline(transaction=False) as pipeline:
                 for at in range(first, last + 1):
                     pipeline.set(keys.chunk(number, variant, decay.name, at), chunk)
-                    pipeline.hset(keys.chunks(number, variant, decay.name), str(at), 1)
+                    pipeline.zadd(keys.chunks(number, variant, decay.name), {str(at): 1})
                 pipeline.execute()

@@ -212,7 +212,7 @@ def _content(client: Any, key: bytes) -> list[bytes]:
     kind = client.type(key)
     if kind == b"hash":
         return [part for pair in client.hgetall(key).items() for part in pair]
-    if kind == b"list":
-        found: list[bytes] = client.lrange(key, 0, -1)
+    if kind in {b"list", b"zset"}:
+        found: list[bytes] = (client.lrange if kind == b"list" else client.zrange)(key, 0, -1)
         return found
     return [client.get(key)]

@@ -233,8 +233,8 @@ class TestAgeing:
             bytes(name).split(b":")[3] for name in store.client.scan_iter("abm:*") if b":I:" in name or b":N:" in name
         }
         assert left == {b"I", b"N"}
-        assert [store.client.hlen(index) for index in (store.keys.item_slices(1, 0), store.keys.item_eras(1))] == [1, 1]
-        assert store.client.hlen(store.keys.bad_days(1)) == 1
+        for index in (store.keys.item_slices(1, 0), store.keys.item_eras(1), store.keys.bad_days(1)):
+            assert store.client.zcard(index) == 1
         found = _reader(bench).items(GRADES)
         assert {name: set(own) for name, own in found.by_variant.items()} == {
             "control": {"video-9"},

@@ -517,7 +517,7 @@ class TestSweep:
             assert len(list(store.client.scan_iter(store.keys.prefix + name))) == left
         # The first day is the reference of what comes later.
         for index, left in ((store.keys.traffic_hours(1, 0), 1), (store.keys.days(1, 0), 2)):
-            assert store.client.hlen(index) == left
+            assert store.client.zcard(index) == left
         summary = bench.reader.summary().experiments["ranker"].variants["control"]
         assert summary.responses == 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,11 @@ class TestBuckets:
     def test_reach(self) -> None:
         """80 half-lives behind the newest, nothing after as_of, nothing before retention."""
         decay = EXPERIMENT.decay[0]
-        stored = [0, 10, 100, 150, 200]
-        assert chunks_in_reach(stored, 160 * HOUR, decay, oldest=0) == [100, 150]
-        assert chunks_in_reach(stored, 160 * HOUR, decay, oldest=120) == [150]
-        assert chunks_in_reach(stored, 300 * HOUR, decay, oldest=0, anchor=100) == [100, 150, 200]
-        assert chunks_in_reach([], 160 * HOUR, decay, oldest=0) == []
+        stored = array("q", [0, 10, 100, 150, 200])
+        assert list(chunks_in_reach(stored, 160 * HOUR, decay, oldest=0)) == [100, 150]
+        assert list(chunks_in_reach(stored, 160 * HOUR, decay, oldest=120)) == [150]
+        assert list(chunks_in_reach(stored, 300 * HOUR, decay, oldest=0, anchor=100)) == [100, 150, 200]
+        assert not chunks_in_reach(array("q"), 160 * HOUR, decay, oldest=0)
 
 
 class TestLimbs:
