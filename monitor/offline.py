@@ -19,6 +19,7 @@ from rich.table import Table
 from monitor.agreement import Agreement, agreements
 from monitor.clock import wall_clock
 from monitor.config import ExperimentSettings, MetricSpec, Settings, metric_specs
+from monitor.config.experiments import LARGEST_GAIN
 from monitor.config.values import instant_ms as config_instant_ms
 from monitor.drift import Drift, drift
 from monitor.errors import InputRefused, UsageError
@@ -180,7 +181,7 @@ def _catalogue(path: str | None) -> frozenset[str]:
     if path is None:
         return frozenset()
     try:
-        return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8").splitlines())))
+        return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8-sig").splitlines())))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--catalogue: {path}: {getattr(error, 'strerror', None) or 'expected UTF-8'}") from error
 
@@ -328,13 +329,17 @@ def _runs(arguments: argparse.Namespace) -> _Judged:
         paths[name] = path
     if len(paths) < _FEWEST_RUNS:
         raise UsageError(f"--run: got {len(paths)}, expected at least two, the control first")
+    if arguments.max_grade is not None and not 0 < arguments.max_grade <= LARGEST_GAIN:
+        raise UsageError(f"--max-grade: got {arguments.max_grade:g}, expected above 0 and at most {LARGEST_GAIN:g}")
     pools = read_qrels(arguments.qrels, raters=arguments.raters)
+    largest = max(grade for pool in pools.values() for grade in pool.values())
+    if largest > LARGEST_GAIN:
+        raise InputRefused(f"{arguments.qrels}: a relevance of {largest:g}, expected at most {LARGEST_GAIN:g}")
     runs = {name: read_run(path) for name, path in paths.items()}
     responses = judged_runs(runs, pools)
     for run in runs.values():
         for line in run.remarks(pools):
             print(f"ab-monitor: {line}", file=sys.stderr)
-    largest = max(grade for pool in pools.values() for grade in pool.values())
     settings = ExperimentSettings(
         name=Path(arguments.qrels).name,
         control=next(iter(paths)),

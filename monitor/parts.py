@@ -54,15 +54,21 @@ def age_is_over(age: int, day: int, at_ms: int, feedback_window_ms: int) -> bool
 
 
 def segments_of(
-    experiment: ExperimentSettings, layout: Layout, strata: Strata, *, alpha: float, mde: float
+    experiment: ExperimentSettings, layout: Layout, strata: Strata, *, alpha: float, mde: float, largest: float
 ) -> tuple[Segment, ...]:
     """Return the comparison within each segment, closed windows only; nothing without declared categories."""
     names = experiment.segments
-    return _compared(experiment, layout, {name: (part, strata) for part, name in enumerate(names)}, alpha, mde)
+    return _compared(experiment, layout, {name: (part, strata) for part, name in enumerate(names)}, alpha, mde, largest)
 
 
 def ages_of(
-    experiment: ExperimentSettings, layout: Layout, strata: Iterable[Strata], *, alpha: float, mde: float
+    experiment: ExperimentSettings,
+    layout: Layout,
+    strata: Iterable[Strata],
+    *,
+    alpha: float,
+    mde: float,
+    largest: float,
 ) -> tuple[Segment, ...]:
     """Return the comparison within each age, from the cohorts in which that age is over.
 
@@ -70,12 +76,18 @@ def ages_of(
     """
     parts = {name: (layout.segments + age, own) for age, ((_, name), own) in enumerate(zip(AGES, strata, strict=True))}
     last = {_OPEN: parts.pop(_OPEN)}
-    still = _compared(experiment, layout, last, alpha, mde)
-    return (*_compared(experiment, layout, parts, alpha, mde), *(replace(each, discovered=False) for each in still))
+    still = _compared(experiment, layout, last, alpha, mde, largest)
+    found = _compared(experiment, layout, parts, alpha, mde, largest)
+    return (*found, *(replace(each, discovered=False) for each in still))
 
 
 def _compared(
-    experiment: ExperimentSettings, layout: Layout, parts: Mapping[str, tuple[int, Strata]], alpha: float, mde: float
+    experiment: ExperimentSettings,
+    layout: Layout,
+    parts: Mapping[str, tuple[int, Strata]],
+    alpha: float,
+    mde: float,
+    largest: float,
 ) -> tuple[Segment, ...]:
     if not parts:
         return ()
@@ -89,4 +101,5 @@ def _compared(
         },
         alpha=alpha,
         mde=mde,
+        largest=largest,
     )

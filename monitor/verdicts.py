@@ -246,15 +246,17 @@ class _View:
         """The primary metric's sums, adjusted for what students were like before the experiment; None without."""
         found: dict[Population, Adjusted | None] = {}
         for population in get_args(Population):
-            variants = {
-                f"{place} {name}": (
-                    self._units(record, self.experiment.primary, population),
-                    closed_pairs(record, self.layout, population),
-                )
-                for name, records in self.closed.items()
-                for place, record in enumerate(records)
-            }
-            found[population] = adjust(variants, 1 / pair_scale(self.layout))
+            strata = [
+                {
+                    name: (
+                        self._units(records[place], self.experiment.primary, population),
+                        closed_pairs(records[place], self.layout, population),
+                    )
+                    for name, records in self.closed.items()
+                }
+                for place in range(len(self.stretches))
+            ]
+            found[population] = adjust(strata, 1 / pair_scale(self.layout))
         return found
 
     def deciding_arms(self, treatment: str, population: Population) -> tuple[Arms, Adjustment | None]:
@@ -262,18 +264,18 @@ class _View:
         raw = self.arms(treatment, self.experiment.primary, population)
         if not self.layout.before or (adjusted := self.adjusted[population]) is None:
             return raw, None
-        sums = adjusted.variants
-        strata = [
-            (sums[f"{place} {self.experiment.control}"], sums[f"{place} {treatment}"])
-            for place in range(len(self.stretches))
-        ]
+        strata = [(own[self.experiment.control], own[treatment]) for own in adjusted.strata]
         paired = [closed_pairs(each, self.layout, population).units for own in self.closed.values() for each in own]
         return Arms(*stratified(strata)), Adjustment(adjusted.theta, sum(paired), raw)
 
     def parts(self, treatment: str) -> Parts:
         """Return the effect on the primary metric within parts of the students, as far as it is kept."""
         experiment, control = self.experiment, self.experiment.control
-        told = {"alpha": split_alpha(self.criteria.alpha, self.criteria.treatments), "mde": self.mde}
+        told = {
+            "alpha": split_alpha(self.criteria.alpha, self.criteria.treatments),
+            "mde": self.mde,
+            "largest": self.largest[experiment.primary],
+        }
         closed = list(zip(self.closed[control], self.closed[treatment], strict=True))
         ages: list[Strata] = []
         if experiment.novelty:
@@ -328,10 +330,11 @@ class _View:
                 for each in decision.guardrails
             ),
             diagnostics=tuple(
-                Diagnostic(name, self._mde(name), self.arms(treatment, name, population))
+                Diagnostic(name, self._mde(name), self.arms(treatment, name, population), self.largest[name])
                 for name in self.names
                 if name != experiment.primary
             ),
+            largest=self.largest[experiment.primary],
         )
 
     def _age_days(self) -> float:
@@ -365,7 +368,9 @@ class _View:
         return {
             name: {
                 "closed": closed[name],
-                "live": compare(control, treated, alpha=alpha, mde=self._mde(name), estimand="live"),
+                "live": compare(
+                    control, treated, alpha=alpha, mde=self._mde(name), largest=self.largest[name], estimand="live"
+                ),
             }
             for name, control, treated in zip(self.names, live[experiment.control], live[treatment], strict=True)
         }

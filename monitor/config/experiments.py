@@ -38,7 +38,7 @@ _RECIPROCAL: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
 _LONGEST_NAME: Final = 100
 _LONGEST_KIND: Final = 64
 _DEEPEST: Final = 100
-_LARGEST_GAIN: Final = 65_536.0
+LARGEST_GAIN: Final = 65_536.0
 _LARGEST_EXPONENT: Final = 16.0
 _MOST_DECAYS: Final = 6
 _MOST_VARIANTS: Final = 255
@@ -64,7 +64,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
     metrics = metric_specs(f"{where}.metrics", table.get("metrics", ["dcg@5", "ndcg@5", "success@5"]))
     names = [metric.name for metric in metrics]
     gain = _gain(f"{where}.gain", table.get("gain", "linear"))
-    largest = _LARGEST_EXPONENT if gain == "exp2" else _LARGEST_GAIN
+    largest = _LARGEST_EXPONENT if gain == "exp2" else LARGEST_GAIN
     max_grade = number(f"{where}.max_grade", table.get("max_grade", 4), 0.001, largest)
     starts_at_ms = _instant(f"{where}.starts_at", table.get("starts_at"))
     ends_at_ms = _instant(f"{where}.ends_at", table.get("ends_at"))
@@ -151,7 +151,7 @@ def _gain(key: str, value: object) -> Gain | Mapping[float, float]:
     table = {}
     for grade, gain in value.items():
         try:
-            table[float(grade)] = number(f"{key}.{grade}", gain, 0.0, _LARGEST_GAIN)
+            table[float(grade)] = number(f"{key}.{grade}", gain, 0.0, LARGEST_GAIN)
         except ValueError:
             raise ConfigError(key, grade, "grades as keys, such as { 0 = 0, 1 = 1, 2 = 3 }") from None
     gains = [table[grade] for grade in sorted(table)]
@@ -250,9 +250,9 @@ def _check_bounds(where: str, experiment: ExperimentSettings) -> None:
             raise ConfigError(f"{where}.gain", dict(gain), f"no grade above max_grade = {top:g}")
     best = top if gain == "linear" else 2.0**top - 1 if gain == "exp2" else gain[top]
     deepest = max((metric.k for metric in experiment.metrics if metric.measure in ("cg", "dcg")), default=1)
-    if best * deepest > _LARGEST_GAIN:
+    if best * deepest > LARGEST_GAIN:
         raise ConfigError(
-            f"{where}.max_grade", top, f"gain(max_grade) · k of at most {_LARGEST_GAIN:.0f} (it is {best * deepest:g})"
+            f"{where}.max_grade", top, f"gain(max_grade) · k of at most {LARGEST_GAIN:.0f} (it is {best * deepest:g})"
         )
 
 

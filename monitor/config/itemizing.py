@@ -52,7 +52,7 @@ def item_definitions(items: ItemSettings | None) -> dict[str, Any] | None:
 def _catalogue(key: str, value: object) -> frozenset[str]:
     path = text(key, value)
     try:
-        found = frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8").splitlines())))
+        found = frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8-sig").splitlines())))
     except (OSError, ValueError) as error:
         raise ConfigError(key, path, f"a file of UTF-8 that can be read ({error})") from error
     if not 0 < len(found) <= _MOST:

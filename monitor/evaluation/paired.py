@@ -58,13 +58,14 @@ def paired(values: Sequence[tuple[float, float]]) -> Paired:
     (2.0, 3.4641, 2, 0.0742)
     """
     n = len(values)
-    differences = [treatment - control for control, treatment in values]
-    differing = sum(difference != 0 for difference in differences)
     if not n:
         return Paired(0, 0, None, None, None, None, None, None, None)
+    differences = [treatment - control for control, treatment in values]
+    rounding = _ROUNDING * max(abs(value) for pair in values for value in pair)
+    differing = sum(abs(difference) > rounding for difference in differences)
     control, treatment = (math.fsum(side) / n for side in zip(*values, strict=True))
     mean = math.fsum(differences) / n
-    if max(differences) - min(differences) <= _ROUNDING * max(abs(value) for pair in values for value in pair):
+    if max(differences) - min(differences) <= rounding:
         return Paired(n, differing, control, treatment, mean, None, None, None, None)
     # Here and not above: other commands need not wait for it.
     from scipy.special import stdtr, stdtrit  # noqa: PLC0415

@@ -169,8 +169,10 @@ def _effect(told: Account, treatment: str, verdict: Verdict) -> str:
     )
     if primary.difference.relative_effect is not None:
         said += f" ({_part(primary.difference.relative_effect, sign=True)})"
-    if primary.lower is None:
+    if min(primary.control.units, primary.treatment.units) < SHOWN_UNITS:
         return f"{said}. Below {SHOWN_UNITS} students per variant there is no telling how sure that is."
+    if primary.lower is None:
+        return f"{said}. It does not vary between students, so there is no telling how sure that is."
     return (
         f"{said}. With {100 * (1 - primary.alpha):.4g}\u202f% confidence the true difference is between "
         f"{figure(primary.lower, sign=True)} and {figure(primary.upper, sign=True)}, however often one has looked."

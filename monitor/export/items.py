@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -27,7 +28,8 @@ def scale(own: ExperimentSettings, lowest: float = 0) -> list[float]:
         return sorted(own.gain)
     if not 0 <= lowest < own.max_grade:
         raise UsageError(f"--lowest-grade: got {lowest:g}, expected 0 or more and below {own.max_grade:g}, {own.name}")
-    return sorted({*(lowest + step for step in range(int(own.max_grade - lowest) + 1)), own.max_grade})
+    steps = math.ceil(round(own.max_grade - lowest, 9))
+    return [*(lowest + step for step in range(steps)), own.max_grade]
 
 
 def items_json(experiment: str, found: StoredItems, n: int) -> dict[str, Any]:

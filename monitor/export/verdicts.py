@@ -80,7 +80,11 @@ def _facts(verdict: Verdict) -> Iterator[str]:
     if verdict.days_to_resolve is None:
         yield f"days until an effect of {evidence.criteria.mde:.4g} is resolved: not known"
     else:
-        yield f"days until an effect of {evidence.criteria.mde:.4g} is resolved: {verdict.days_to_resolve:.0f}"
+        yield f"days until an effect of {evidence.criteria.mde:.4g} is resolved: {_whole(verdict.days_to_resolve)}"
+
+
+def _whole(days: float) -> str:
+    return f"{max(days, 1):.0f}" if days else "0"
 
 
 def _within(parts: Parts) -> Iterator[str]:

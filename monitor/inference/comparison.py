@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import msgspec
 
 from monitor.inference.estimates import Effect, Estimand, Estimate, effect_of
+from monitor.inference.rare import information
 from monitor.inference.sequences import NormalMixture, anytime_p, mde_information, root
 
 SHOWN_UNITS = 20
@@ -16,6 +17,7 @@ DECIDING_UNITS = 50
 """Students per variant from which an interval decides."""
 
 _LONGEST_DAYS = 3650.0
+_ROUNDED = 1 + 1e-9
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -37,6 +39,10 @@ class Comparison(msgspec.Struct, frozen=True):
     p: float | None
     """Anytime-valid: from the largest e so far."""
 
+    def resolves(self, effect: float) -> bool:
+        """Whether the interval is narrow enough to tell an effect of this size from none."""
+        return self.lower is not None and self.upper is not None and self.upper - self.lower <= 2 * effect * _ROUNDED
+
     @property
     def decides(self) -> bool:
         """Whether a verdict may rest on it: closed units, and 50 of them per variant."""
@@ -50,15 +56,24 @@ def compare(
     *,
     alpha: float,
     mde: float,
+    largest: float | None = None,
     estimand: Estimand = "closed",
     largest_log_e: float | None = None,
 ) -> Comparison:
     """Return the comparison at level 1 − `alpha`, its band tightest where it resolves an effect of `mde`.
 
-    `largest_log_e` is the largest of earlier looks under the same `alpha` and `mde`, for p; default: none was kept.
+    `largest` is the largest value that a student can have (the smallest is 0), if there is one: where hardly a student
+    differs from either, bounds and e are those of `monitor.inference.rare`. `largest_log_e` is the largest of earlier
+    looks under the same `alpha` and `mde`, for p; default: none was kept.
     """
     return compare_under(
-        mixture_for(mde, alpha), control, treatment, alpha, estimand=estimand, largest_log_e=largest_log_e
+        mixture_for(mde, alpha),
+        control,
+        treatment,
+        alpha,
+        largest=largest,
+        estimand=estimand,
+        largest_log_e=largest_log_e,
     )
 
 
@@ -74,16 +89,18 @@ def compare_under(
     treatment: Estimate,
     alpha: float,
     *,
+    largest: float | None = None,
     estimand: Estimand = "closed",
     largest_log_e: float | None = None,
 ) -> Comparison:
     """Return the comparison under a mixture that was tuned elsewhere."""
     difference = effect_of(control, treatment)
-    effect, information = difference.effect, difference.information
-    if effect is None or information is None or min(control.units, treatment.units) < SHOWN_UNITS:
+    effect = difference.effect
+    known = information(difference, control, treatment, largest, partial(mixture.boundary, alpha=alpha))
+    if effect is None or known is None or min(control.units, treatment.units) < SHOWN_UNITS:
         return Comparison(estimand, control, treatment, difference, alpha, None, None, None, None)
-    half = mixture.half_width(information, alpha)
-    log_e = mixture.log_e(information * effect, information)
+    half = mixture.half_width(known, alpha)
+    log_e = mixture.log_e(known * effect, known)
     p = anytime_p(log_e if largest_log_e is None else max(log_e, largest_log_e))
     return Comparison(estimand, control, treatment, difference, alpha, effect - half, effect + half, log_e, p)
 
@@ -117,8 +134,10 @@ def days_to_resolve(
     """Return the days until the half width is down to `mde`, with this many (control, treatment) students a day.
 
     Each variant's variance per student is taken to stay. 0 if it is resolved already; None if it never will be at this
-    rate (or within ten years), or if the variances are not known.
+    rate (or within ten years), if the variances are not known, or if nothing varies.
     """
+    if not (control.unit_variance or treatment.unit_variance):
+        return None
     if control.unit_variance is None or treatment.unit_variance is None:
         return None
     allowed = 1 / resolving_information(mde, alpha)

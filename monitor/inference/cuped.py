@@ -2,8 +2,9 @@
 
 y* = y − θ·(x − x̄), with x the student's mean before the experiment. Assignment cannot have changed x, so the effect
 stays what it was, and its variance falls by the squared correlation. θ and x̄ are pooled over all variants: one of each
-per variant would let them differ in what they take out. A student without an x keeps y as it is; having an x is itself
-settled before the experiment.
+per variant would let them differ in what they take out. Strata that are compared each by itself (`stratified`) have
+their own x̄, and θ is of what varies within them. A student without an x keeps y as it is; having an x is itself settled
+before the experiment.
 
 Reference: Deng, Xu, Kohavi & Walker, "Improving the sensitivity of online controlled experiments by utilizing
 pre-experiment data", WSDM 2013.
@@ -11,7 +12,7 @@ pre-experiment data", WSDM 2013.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,29 +35,31 @@ class PairedSums(Sums, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Adjusted:
-    """The adjusted sums of every variant, to be used like any others."""
+    """The adjusted sums of every variant, by stratum, to be used like any others."""
 
     theta: float
-    variants: Mapping[str, UnitSums]
+    strata: Sequence[Mapping[str, UnitSums]]
 
 
-def regression(pooled: PairedSums, resolution: float = 0.0) -> tuple[float, float] | None:
-    """Return θ = cov(y, x)/var(x) and x̄ of the sums of all variants together; None where x does not vary.
+def slope(strata: Sequence[PairedSums], resolution: float = 0.0) -> float | None:
+    """Return θ = cov(y, x)/var(x) within the strata, each about its own means; None where x does not vary in any.
 
     Each square may be off by `resolution`: what varies by less does not.
 
-    By hand: (x, y) = (1, 1), (2, 3), (3, 5) lie on a line of slope 2 around x̄ = 2.
+    By hand: (x, y) = (1, 1), (2, 3), (3, 5) lie on a line of slope 2, (5, 1), (7, 5) on another one. All five points
+    together would have a slope of 8/23.2.
 
-    >>> regression(PairedSums(3, 9.0, 35.0, 6.0, 14.0, 22.0))
-    (2.0, 2.0)
+    >>> slope([PairedSums(3, 9.0, 35.0, 6.0, 14.0, 22.0), PairedSums(2, 6.0, 26.0, 12.0, 74.0, 40.0)])
+    2.0
     """
-    if pooled.units == 0:
-        return None
-    centre = pooled.before / pooled.units
-    spread = pooled.before_squares - centre * pooled.before
-    if spread <= max(pooled.units * resolution, _ROUNDING * pooled.before_squares):
-        return None
-    return (pooled.products - centre * pooled.total) / spread, centre
+    spread = product = 0.0
+    for sums in strata:
+        if sums.units:
+            own = sums.before_squares - sums.before / sums.units * sums.before
+            if own > max(sums.units * resolution, _ROUNDING * sums.before_squares):
+                spread += own
+                product += sums.products - sums.before / sums.units * sums.total
+    return product / spread if spread else None
 
 
 def adjusted_sums(sums: UnitSums, paired: PairedSums, theta: float, centre: float) -> UnitSums:
@@ -71,16 +74,17 @@ def adjusted_sums(sums: UnitSums, paired: PairedSums, theta: float, centre: floa
     return UnitSums(sums.units, sums.total - theta * shift, squares)
 
 
-def adjust(variants: Mapping[str, tuple[UnitSums, PairedSums]], resolution: float = 0.0) -> Adjusted | None:
+def adjust(strata: Sequence[Mapping[str, tuple[UnitSums, PairedSums]]], resolution: float = 0.0) -> Adjusted | None:
     """Return the adjusted sums of all variants; None where no student has an x, or x does not vary."""
-    pooled = PairedSums()
-    for _, paired in variants.values():
-        pooled += paired
-    found = regression(pooled, resolution)
-    if found is None:
+    together = [sum((paired for _, paired in variants.values()), PairedSums()) for variants in strata]
+    theta = slope(together, resolution)
+    if theta is None:
         return None
-    theta, centre = found
-    adjusted = {name: adjusted_sums(*variant, theta, centre) for name, variant in variants.items()}
+    centres = [sums.before / sums.units if sums.units else 0.0 for sums in together]
+    adjusted = [
+        {name: adjusted_sums(*sums, theta, centre) for name, sums in variants.items()}
+        for variants, centre in zip(strata, centres, strict=True)
+    ]
     return Adjusted(theta, adjusted)
 
 

@@ -16,10 +16,13 @@ strengthening the common χ² tests", Biometrics 10(4), 1954 (the weights of str
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec.structs import astuple
+
+_ROUNDING: Final = 1e-8
+"""Of sums of squares that are kept in fixed point: a spread within it is none."""
 
 Estimand: TypeAlias = Literal["closed", "live"]
 
@@ -133,7 +136,9 @@ class RatioSums(Sums, frozen=True):
         if self.units < 2:  # noqa: PLR2004  one cluster has no spread
             return Estimate(self.units, mean, None)
         spread = self.total_squares - 2 * mean * self.products + mean * mean * self.count_squares
-        return Estimate(self.units, mean, self.units / (self.units - 1) * max(spread, 0.0) / self.count**2)
+        if spread <= _ROUNDING * self.total_squares:
+            spread = 0.0
+        return Estimate(self.units, mean, self.units / (self.units - 1) * spread / self.count**2)
 
 
 class Effect(msgspec.Struct, frozen=True):

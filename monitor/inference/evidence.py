@@ -63,6 +63,8 @@ class Diagnostic(msgspec.Struct, frozen=True):
     name: str
     mde: float
     arms: Arms
+    largest: float | None = None
+    """See `Evidence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +110,5 @@ class Evidence:
     """Of the sample-ratio test at earlier looks, if kept: an alarm once raised stays."""
     adjustment: Adjustment | None = None
     """What made `arms` and `other_population` from students' own means before the experiment, where there are any."""
+    largest: float | None = None
+    """The largest value of the primary metric that a student can have; the smallest is 0."""

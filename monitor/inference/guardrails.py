@@ -16,11 +16,13 @@ Reference: Schultzberg, Ankargren & Frånberg, "Risk-aware product decisions in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from monitor.inference.checks import level, positive
 from monitor.inference.comparison import DECIDING_UNITS
 from monitor.inference.estimates import Effect, Estimate, effect_of
+from monitor.inference.rare import information
 from monitor.inference.sequences import HalfNormalMixture, mde_information
 
 GuardrailState = Literal["held", "open", "crossed", "unknown"]
@@ -76,10 +78,11 @@ def _bounds(
     if guardrail.bad == "up" and control.mean == treatment.mean == 0:
         # Nothing of the kind was ever seen: perhaps it has another name.
         return None, None
-    if difference.information is None:
-        return None, _most_unseen(guardrail, treatment, alpha)
     mixture = HalfNormalMixture.tuned(mde_information(guardrail.margin), alpha)
-    half = mixture.half_width(difference.information, alpha)
+    known = information(difference, control, treatment, guardrail.largest, partial(mixture.boundary, alpha=alpha))
+    if known is None:
+        return None, _most_unseen(guardrail, treatment, alpha)
+    half = mixture.half_width(known, alpha)
     harm = difference.effect if guardrail.bad == "up" else -difference.effect
     return harm - half, harm + half
 

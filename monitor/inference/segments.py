@@ -47,18 +47,18 @@ def e_bh(log_e: Sequence[float | None], alpha: float) -> list[bool]:
 
 
 def compare_segments(
-    parts: Mapping[str, tuple[Estimate, Estimate]], *, alpha: float, mde: float
+    parts: Mapping[str, tuple[Estimate, Estimate]], *, alpha: float, mde: float, largest: float | None = None
 ) -> tuple[Segment, ...]:
     """Return the comparison (control, treatment) of each segment; all declared ones count, also those without data.
 
     With R of K segments discovered, intervals have level 1 − α·max(R, 1)/K: those of discovered segments are wrong at a
-    rate of at most α.
+    rate of at most α. `largest`: see `compare`.
     """
     mixture = mixture_for(mde, alpha)
-    looked_at = {name: compare_under(mixture, *pair, alpha) for name, pair in parts.items()}
+    looked_at = {name: compare_under(mixture, *pair, alpha, largest=largest) for name, pair in parts.items()}
     discovered = e_bh([comparison.log_e for comparison in looked_at.values()], alpha)
     own = alpha * max(1, sum(discovered)) / max(1, len(parts))
     return tuple(
-        Segment(name, compare_under(mixture, *pair, own), found)
+        Segment(name, compare_under(mixture, *pair, own, largest=largest), found)
         for (name, pair), found in zip(parts.items(), discovered, strict=True)
     )

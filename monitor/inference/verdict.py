@@ -82,18 +82,19 @@ def decide(evidence: Evidence, sample_ratio: SampleRatio | None = None) -> Verdi
     criteria = evidence.criteria
     alpha = split_alpha(criteria.alpha, criteria.treatments)
 
-    def compared(arms: Arms, mde: float, largest_log_e: float | None = None) -> Comparison:
-        return compare(arms.control, arms.treatment, alpha=alpha, mde=mde, largest_log_e=largest_log_e)
+    def compared(arms: Arms, mde: float, largest: float | None, largest_log_e: float | None = None) -> Comparison:
+        pair = arms.control, arms.treatment
+        return compare(*pair, alpha=alpha, mde=mde, largest=largest, largest_log_e=largest_log_e)
 
-    other = evidence.other_population
+    other, largest = evidence.other_population, evidence.largest
     findings = _Findings(
         evidence,
-        compared(evidence.arms, criteria.mde, evidence.largest_log_e),
-        None if other is None else compared(other, criteria.mde),
+        compared(evidence.arms, criteria.mde, largest, evidence.largest_log_e),
+        None if other is None else compared(other, criteria.mde, largest),
         tuple(
             watch(each.guardrail, each.arms.control, each.arms.treatment, alpha=alpha) for each in evidence.guardrails
         ),
-        tuple((each.name, compared(each.arms, each.mde)) for each in evidence.diagnostics),
+        tuple((each.name, compared(each.arms, each.mde, each.largest)) for each in evidence.diagnostics),
         sample_ratio
         or sample_ratio_test(
             evidence.phases, alpha=criteria.sample_ratio_alpha, largest_log_e=evidence.largest_sample_ratio_log_e
@@ -101,16 +102,18 @@ def decide(evidence: Evidence, sample_ratio: SampleRatio | None = None) -> Verdi
     )
     state, reasons = findings.state()
     adjustment = evidence.adjustment
+    days = days_to_resolve(
+        evidence.arms.control, evidence.arms.treatment, evidence.students_per_day, alpha=alpha, mde=criteria.mde
+    )
     verdict = Verdict(
         state=state,
         reasons=reasons,
         notes=tuple(note for note in findings.notes() if note not in reasons),
-        days_to_resolve=days_to_resolve(
-            evidence.arms.control, evidence.arms.treatment, evidence.students_per_day, alpha=alpha, mde=criteria.mde
-        ),
+        # Where events are rare the interval is wider than the variances say, for nobody knows how long.
+        days_to_resolve=days if days or findings.primary.resolves(criteria.mde) else None,
         primary=findings.primary,
         other_population=findings.other,
-        unadjusted=None if adjustment is None else compared(adjustment.unadjusted, criteria.mde),
+        unadjusted=None if adjustment is None else compared(adjustment.unadjusted, criteria.mde, largest),
         guardrails=findings.guardrails,
         diagnostics=findings.diagnostics,
         sample_ratio=findings.ratio,

@@ -15,6 +15,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from ctypes import c_float
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -82,7 +83,8 @@ def read_run(path: str) -> Run:
         query, document = row["query_id"], row["doc_id"]
         if document in scored[query]:
             raise InputRefused(f"{path}:{line}: {document!r} stands twice in query {query!r}, expected once")
-        scored[query][document] = _number(path, line, "score", row["score"])
+        # trec_eval keeps scores as C's float: what is the same there is a tie.
+        scored[query][document] = c_float(_number(path, line, "score", row["score"])).value
         if row.get("rank"):
             ranked[query].append((_number(path, line, "rank", row["rank"]), document))
     order = {
@@ -126,7 +128,7 @@ def _rows(path: str, columns: tuple[str, ...]) -> Iterator[tuple[int, _Row]]:
     """Yield each line's number and its columns by name."""
     names: Sequence[str] = columns
     separator: str | None = None
-    form = ""
+    form, empty = "", True
     for number, text in _lines(path):
         if not form:
             form = "json" if text.startswith("{") else "header" if {"query_id", "doc_id"} <= _cells(text) else "trec"
@@ -139,6 +141,7 @@ def _rows(path: str, columns: tuple[str, ...]) -> Iterator[tuple[int, _Row]]:
                         f"{path}:{number}: no column {missing[0]}, expected {', '.join(_NAMED[columns])}"
                     )
                 continue
+        empty = False
         if form == "json":
             yield number, _object(path, number, text, columns)
             continue
@@ -149,7 +152,7 @@ def _rows(path: str, columns: tuple[str, ...]) -> Iterator[tuple[int, _Row]]:
         for name in ("query_id", "doc_id"):
             _check_id(path, number, name, row[name])
         yield number, row
-    if not form:
+    if empty:
         raise InputRefused(f"{path}: no line, expected {' '.join(columns)}")
 
 
@@ -169,7 +172,7 @@ def _object(path: str, line: int, text: str, columns: tuple[str, ...]) -> _Row:
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputRefused(f"{path}:{line}: not JSON: {error}") from error
     named = _NAMED[columns]
-    if not isinstance(found, dict) or any(name not in found for name in named):
+    if not isinstance(found, dict) or any(found.get(name) is None for name in named):
         raise InputRefused(f"{path}:{line}: expected an object with {', '.join(named)}")
     for name in ("query_id", "doc_id"):
         _check_id(path, line, name, found[name])
@@ -183,7 +186,8 @@ def _check_id(path: str, line: int, name: str, value: object) -> None:
 
 def _number(path: str, line: int, name: str, text: str) -> float:
     try:
-        value = float(text)
+        # Python takes underscores and the digits of all scripts as well.
+        value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

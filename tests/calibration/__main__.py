@@ -18,7 +18,8 @@ from monitor.aggregates import Layout
 from monitor.attribution import BEFORE, UNKNOWN
 from monitor.cells import CELL_BITS
 from monitor.config import AllocationSettings, DecisionSettings
-from monitor.inference import Comparison, RatioSums, StoredStudents, compare
+from monitor.inference import Comparison, RatioSums, StoredStudents, UnitSums, compare
+from monitor.inference.comparison import mixture_for
 from monitor.inference.sample_ratio import log_e_value
 from monitor.ranking import SCALE
 from monitor.students import Student
@@ -197,6 +198,23 @@ def live_looks(seen: Traffic) -> Iterator[tuple[bool, bool]]:
             yield found.lower > 0 or found.upper < 0, abs(effect) > 1.96 * error
 
 
+def rare_looks(chance: np.random.Generator, share: float, students: int, rate: float) -> Iterator[tuple[bool, bool]]:
+    """Yield, day by day, whether 0 is outside where few treated students have a success, or lack one.
+
+    Second: whether it is outside of an interval that takes the variances as they are seen.
+    """
+    mixture = mixture_for(MDE / 2, ALPHA)
+    seen = np.zeros((2, 2), dtype=np.int64)
+    for _ in range(DAYS):
+        new = chance.poisson(students / DAYS * np.array([1 - share, share]))
+        seen += np.stack([new, chance.binomial(new, rate)], axis=1)
+        arms = [UnitSums(int(n), float(k), float(k)).estimate() for n, k in seen]
+        found = compare(*arms, alpha=ALPHA, mde=MDE / 2, largest=1.0)
+        if found.decides:
+            effect, seen_only = found.difference.effect or 0.0, found.difference.information or 0.0
+            yield _outside(found), abs(effect) > mixture.half_width(seen_only, ALPHA)
+
+
 def ever(looks: Iterator[tuple[bool, bool]]) -> tuple[bool, bool]:
     """Return whether each of two alarms was raised at any look."""
     first = second = False
@@ -246,6 +264,12 @@ def main() -> None:
         ),
         ("any of five segments marked", "any of the four ages that are over marked"): lambda chance: ever(
             parted_looks(traffic(chance))
+        ),
+        ("2 % of students have a success, shares 95:5", "… without what is added for rare events"): lambda chance: ever(
+            rare_looks(chance, 0.05, 6000, 0.02)
+        ),
+        ("97 % of students have one, shares 99:1", "… without what is added for rare events"): lambda chance: ever(
+            rare_looks(chance, 0.01, 20_000, 0.97)
         ),
         ("sample ratio at 0.01, every hour", ""): mismatch_ever,
     }

@@ -180,6 +180,13 @@ class TestRuns:
             assert value(found, "q1", "old", f"ndcg@2:linear:log2:{ideal}") == told
         assert value(found, "q1", "old", "p@2") == 0.5
 
+    def test_scores_that_trec_eval_cannot_tell_apart_are_ties(self, folder: Folder) -> None:
+        """It keeps them in 32 bits; the larger doc_id is first then."""
+        folder.write(qrels="q1 0 a 1\nq1 0 b 0\n", old="q1 Q0 a 1 1.00000001 x\nq1 Q0 b 2 1.0 x\n")
+        folder.write(new="q1 Q0 a 1 1.000001 x\nq1 Q0 b 2 1.0 x\n")
+        found = folder.runs("--metrics", "rr@2")
+        assert [value(found, "q1", variant, "rr@2") for variant in ("old", "new")] == [0.5, 1.0]
+
     def test_several_treatments(self, folder: Folder) -> None:
         """Each against the first."""
         out, _ = folder.run("--qrels", "qrels", "--run", "new=new", "--run", "old=old", "--run", "again=new", "--json")
@@ -199,9 +206,18 @@ class TestRefusals:
             ("qrels", OLD, "qrels:1: 6 columns, expected 4: query_id iteration doc_id relevance"),
             ("qrels", QRELS + "q4 0 d1 high\n", "qrels:8: relevance is 'high', expected a finite number"),
             ("qrels", QRELS + "q4 0 d1 nan\n", "qrels:8: relevance is 'nan', expected a finite number"),
+            ("qrels", QRELS + "q4 0 d1 1_0\n", "qrels:8: relevance is '1_0', expected a finite number"),
+            ("qrels", QRELS + "q4 0 d1 ٣\n", "qrels:8: relevance is '٣', expected a finite number"),
+            ("qrels", QRELS + "q4 0 d1 1e300\n", "qrels: a relevance of 1e+300, expected at most 65536"),
             ("old", OLD + "q2 Q0 d7 3 inf x\n", "old:6: score is 'inf', expected a finite number"),
             ("old", OLD + "q2 Q0 d1 3 1 x\n", "old:6: 'd1' stands twice in query 'q2', expected once"),
             ("qrels", "\n", "qrels: no line, expected query_id iteration doc_id relevance"),
+            ("qrels", "query_id doc_id relevance\n", "qrels: no line, expected query_id iteration doc_id relevance"),
+            ("old", "query_id,doc_id,score\n", "old: no line, expected query_id Q0 doc_id rank score run_id"),
+            ("old", '{"query_id": "q1", "doc_id": "d1", "score": null}',
+             "old:1: expected an object with query_id, doc_id, score"),
+            ("qrels", '{"query_id": "q1", "doc_id": "d1", "relevance": null}',
+             "qrels:1: expected an object with query_id, doc_id, relevance"),
             ("qrels", "query_id,doc_id,grade\nq,d,1\n",
              "qrels:1: no column relevance, expected query_id, doc_id, relevance"),
             ("old", '{"query_id": "q1", "score": 1}', "old:1: expected an object with query_id, doc_id, score"),
@@ -265,6 +281,7 @@ class TestRefusals:
             (("--metrics", "map"),
              "--metrics: got 'map', expected cg@k, dcg@k, ndcg@k, success@k, rr@k, p@k, with k from 1 to 100"),
             (("--csv", "none/x"), "--csv: none/x: No such file or directory"),
+            (("--max-grade", "1e308"), "--max-grade: got 1e+308, expected above 0 and at most 65536"),
         ],
     )  # fmt: skip
     def test_wrong_choices(self, folder: Folder, arguments: Sequence[str], line: str) -> None:

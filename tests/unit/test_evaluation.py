@@ -226,6 +226,10 @@ class TestComparison:
         found = paired(pairs)
         assert (found.queries, found.t, found.p, found.interval) == (len(pairs), None, None, None)
 
+    def test_rounding_is_no_difference(self) -> None:
+        """(0.4 + 0.8)/2 is not quite 0.6 in float64."""
+        assert paired([((0.4 + 0.8) / 2, 0.6), (1.0, 2.0)]).differing == 1
+
 
 class TestDefinitions:
     """Everything at once."""

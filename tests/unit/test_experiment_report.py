@@ -211,6 +211,14 @@ class TestTheVerdict:
         assert "Nothing is known of dcg@5 yet" in page.text
         assert page.plots()[0] == "share of students in treatment over time"
 
+    def test_where_nothing_varies_nothing_is_said_of_an_interval(self) -> None:
+        """Neither that there are too few students, nor that it is narrow enough."""
+        seen = [Seen(variant, FIRST, value, alike=100) for variant, value in (("control", 2.0), ("treatment", 2.5))]
+        text = Page(html(told(seen, after(14), least=0))).text
+        assert "It does not vary between students, so there is no telling how sure that is." in text
+        assert "could be told from none is not known." in text
+        assert "narrow enough" not in text
+
     def test_few_students_are_not_shown(self) -> None:
         """Under `min_display_students` a mean would tell of persons."""
         page = Page(html(told(BETTER, after(14), least=401)))

@@ -292,37 +292,53 @@ class TestCuped:
         x = random.normal(5, 1, 400)
         y = 2 * x + random.normal(0, 1, 400)
         arms = {"control": slice(0, 180), "treatment": slice(180, 400)}
-        found = adjust({name: (_units(y[part]), _paired(y[part], x[part])) for name, part in arms.items()})
+        found = adjust([{name: (_units(y[part]), _paired(y[part], x[part])) for name, part in arms.items()}])
         assert found is not None
         slope = stats.linregress(x, y).slope
         assert found.theta == pytest.approx(slope)
         for name, part in arms.items():
             expected = _units(y[part] - slope * (x[part] - x.mean())).estimate()
-            assert found.variants[name].estimate().mean == pytest.approx(expected.mean)
-            assert found.variants[name].estimate().variance == pytest.approx(expected.variance)
+            assert found.strata[0][name].estimate().mean == pytest.approx(expected.mean)
+            assert found.strata[0][name].estimate().variance == pytest.approx(expected.variance)
         pairs = [
-            (found.variants["control"].estimate(), found.variants["treatment"].estimate()),
+            (found.strata[0]["control"].estimate(), found.strata[0]["treatment"].estimate()),
             (_units(y[arms["control"]]).estimate(), _units(y[arms["treatment"]]).estimate()),
         ]
         correlation = np.corrcoef(x, y)[0, 1]
         assert variance_reduction(pairs[1], pairs[0]) == pytest.approx(correlation**2, abs=0.02)
 
+    def test_strata_are_adjusted_by_what_varies_within_them(self) -> None:
+        """Between phases x and y may move apart, which says nothing of a student."""
+        random = np.random.default_rng(7)
+        strata, raw = [], []
+        for x_mean, y_mean in ((1.0, 3.0), (3.0, 1.0)):
+            x = random.normal(x_mean, 1, 2000)
+            y = y_mean + 0.8 * (x - x_mean) + random.normal(0, 0.6, 2000)
+            halves = {"control": slice(0, 1000), "treatment": slice(1000, None)}
+            strata.append({name: (_units(y[part]), _paired(y[part], x[part])) for name, part in halves.items()})
+            raw.append((strata[-1]["control"][0], strata[-1]["treatment"][0]))
+        found = adjust(strata)
+        assert found is not None
+        assert found.theta == pytest.approx(0.8, abs=0.05)
+        adjusted = stratified([(own["control"], own["treatment"]) for own in found.strata])
+        assert variance_reduction(stratified(raw), adjusted) == pytest.approx(0.64, abs=0.05)
+
     def test_students_without_a_past_keep_their_value(self) -> None:
         """They are neither left out nor moved."""
         y, x = np.array([1.0, 2.0, 4.0, 9.0]), np.array([1.0, 2.0, 3.0])
-        found = adjust({"control": (_units(y), _paired(y[:3], x)), "treatment": (_units(y), PairedSums())})
+        found = adjust([{"control": (_units(y), _paired(y[:3], x)), "treatment": (_units(y), PairedSums())}])
         assert found is not None
         slope = stats.linregress(x, y[:3]).slope
         adjusted = np.append(y[:3] - slope * (x - 2), y[3])
-        assert found.variants["control"].estimate().mean == pytest.approx(adjusted.mean())
-        assert found.variants["control"].estimate().variance == pytest.approx(adjusted.var(ddof=1) / 4)
-        assert found.variants["treatment"] == _units(y)
+        assert found.strata[0]["control"].estimate().mean == pytest.approx(adjusted.mean())
+        assert found.strata[0]["control"].estimate().variance == pytest.approx(adjusted.var(ddof=1) / 4)
+        assert found.strata[0]["treatment"] == _units(y)
 
     def test_what_is_undefined(self) -> None:
         """Nobody with a past, or one and the same past for all: there is no adjustment, and no reduction to report."""
         y = np.array([1.0, 2.0])
-        assert adjust({"control": (_units(y), PairedSums())}) is None
-        assert adjust({"control": (_units(y), _paired(y, np.ones(2)))}) is None
+        assert adjust([{"control": (_units(y), PairedSums())}]) is None
+        assert adjust([{"control": (_units(y), _paired(y, np.ones(2)))}]) is None
         unknown, still = Estimate(1, 1.0, None), Estimate(9, 1.0, 0.0)
         assert variance_reduction((unknown, still), (still, still)) is None
         assert variance_reduction((still, still), (still, still)) is None
@@ -333,9 +349,9 @@ class TestCuped:
         y, x = np.array(pairs).T
         assume(np.ptp(x) > 0)
         parts = {"control": slice(0, at), "treatment": slice(at, None)}
-        found = adjust({name: (_units(y[part]), _paired(y[part], x[part])) for name, part in parts.items()})
+        found = adjust([{name: (_units(y[part]), _paired(y[part], x[part])) for name, part in parts.items()}])
         assert found is not None
-        together = found.variants["control"] + found.variants["treatment"]
+        together = found.strata[0]["control"] + found.strata[0]["treatment"]
         raw, after = _units(y).estimate().variance, together.estimate().variance
         assert raw is not None
         assert after is not None

@@ -452,6 +452,13 @@ def test_ids_are_fit_for_a_terminal() -> None:
     assert len(printable("x" * 250).plain) == 60
 
 
+def test_the_largest_grade_of_a_scale_is_there_once() -> None:
+    """0.36 + 1 is a little less than 1.36 in float64."""
+    assert scale(replace(EXPERIMENT, max_grade=1.36), 0.36) == [0.36, 1.36]
+    assert scale(replace(EXPERIMENT, max_grade=2.5), 1) == [1, 2, 2.5]
+    assert scale(replace(EXPERIMENT, max_grade=4), 1) == [1, 2, 3, 4]
+
+
 def test_one_grade_is_no_scale() -> None:
     """A bound behind a prior of one grade would be that grade, and none."""
     with pytest.raises(UsageError, match=r"experiments\.ranker\.gain: got one grade, expected two at least"):

@@ -78,7 +78,7 @@ class TestJson:
 
     def test_what_is_shown(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """By variant: empty answers, different items, the share of the catalogue, the most frequent."""
-        (tmp_path / "catalogue").write_text("x\ny\nk\n\nnever\n")
+        (tmp_path / "catalogue").write_text("\ufeffx\ny\nk\n\nnever\n")
         told = found(tmp_path, capsys, EVENTS, "--catalogue", str(tmp_path / "catalogue"), "--top", "1")["variants"]
         assert told["a"] == {
             "responses": 3, "empty_share": pytest.approx(1 / 3), "items": 2, "coverage": 0.5,

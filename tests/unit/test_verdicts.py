@@ -156,6 +156,19 @@ class TestStates:
         seen = [*crowd("control", means[0], 800, seed=1), *crowd("treatment", means[1], 800, seed=2)]
         assert judge(SENSITIVE, stored(SENSITIVE, seen), after(days)).verdicts["treatment"].state == state
 
+    def test_where_nothing_varies_neither_estimand_has_an_interval(self) -> None:
+        """Sums in fixed point are rounded: what is left of them is no variance."""
+        seen = [
+            Seen(name, FIRST, value, responses=rated, rated=rated, alike=40)
+            for name, value in (("control", 0.8691), ("treatment", 0.7382))
+            for rated in (2, 5, 9)
+        ]
+        judgement = judge(SENSITIVE, stored(SENSITIVE, seen), after(14))
+        verdict = judgement.verdicts["treatment"]
+        assert (verdict.state, verdict.days_to_resolve) == ("insufficient_data", None)
+        for both in judgement.comparisons["treatment"].values():
+            assert [each.lower for each in both.values()] == [None, None]
+
     def test_a_split_that_is_not_the_intended_one_is_invalid(self) -> None:
         """Whatever the effect."""
         seen = [*crowd("control", 1.5, 1000), *crowd("treatment", 2.0, 600)]
