@@ -270,16 +270,20 @@ def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
     live = (means_ms - groups.doubt_ms <= as_of_ms) & (groups.counts > 0)
     if not live.any():
         return Moments(*[np.zeros(()) for _ in range(5)])
-    times_ms = groups.times_ms[live]
+    times_ms, means_ms = groups.times_ms[live], means_ms[live]
+    counts, totals, squares = groups.counts[live], groups.totals[live], groups.squares[live]
+    count_moments, total_moments = groups.count_moments[live], groups.total_moments[live]
     if decay.half_life_ms is not None:
-        weight = np.exp2((times_ms - means_ms[live].max()) / decay.half_life_ms)
+        weight = np.exp2((times_ms - means_ms.max()) / decay.half_life_ms)
         slope = np.full_like(weight, math.log(2) / decay.half_life_ms)
     else:
-        weight = weights(np.maximum(as_of_ms - times_ms, 0.0), decay)
+        # Around the mean time: neither does an age become negative there, nor is it on the other side of the cutoff.
+        weight = weights(np.maximum(as_of_ms - means_ms, 0.0), decay)
         slope = weight / 86_400_000
+        total_moments = total_moments - totals * (means_ms - times_ms)
+        count_moments = np.zeros_like(counts)
     squared = weight * weight
-    counts, totals, squares = groups.counts[live], groups.totals[live], groups.squares[live]
-    count_moments, total_moments = slope * groups.count_moments[live], slope * groups.total_moments[live]
+    count_moments, total_moments = slope * count_moments, slope * total_moments
     return Moments(
         weight=np.asarray(weight @ (counts + count_moments)),
         squared_weight=np.asarray(squared @ (counts + 2 * count_moments)),

@@ -29,6 +29,8 @@ _TONES: Final[Mapping[State, Literal["good", "bad"]]] = {
     "invalid": "bad",
 }
 _LONGEST_LABEL: Final = 20
+_NOTHING: Final = 5e-5
+"""Means below it are shown as 0."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
@@ -69,8 +71,8 @@ def _mean(value: float | None) -> str:
 
 
 def _against(value: float | None, control: float | None) -> str:
-    """Return the difference from the control in per cent of it."""
-    if value is None or not control:
+    """Return the difference from the control in per cent of it; nothing where the control would be shown as 0."""
+    if value is None or control is None or abs(control) < _NOTHING:
         return ""
     return f"{(value - control) / control:+.1%}".replace("%", "\u202f%")
 

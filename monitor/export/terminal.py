@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +19,12 @@ from monitor.summary import ExperimentSummary, Summary, iso
 
 _PLAIN: Final = ("traffic", "feedback")
 _MARK: Final = " *"
+_WIDEST: Final = 10_000
+
+
+def console() -> Console:
+    """Return what prints to stdout: as wide as a terminal or `COLUMNS`, and as wide as it takes where neither is."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDEST)
 
 
 def render(summary: Summary, *, now_ms: int, events_per_second: float | None = None) -> RenderableType:
@@ -24,21 +35,51 @@ def render(summary: Summary, *, now_ms: int, events_per_second: float | None = N
         head.append(f"   {count(events_per_second)} events/s")
     parts.append(head)
     for experiment in summary.experiments.values():
-        parts.append(_table(experiment, now_ms))
+        parts.append(_tables(experiment, now_ms))
         parts += [Text(each.sentence, style="bold") for each in decisions(experiment)]
         parts += [Text(note, style="dim") for note in notes(experiment)]
     return Group(*parts)
 
 
-def _table(experiment: ExperimentSummary, now_ms: int) -> Table:
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """The first of several ways to show an experiment that fits, or the last."""
+
+    ways: Sequence[Sequence[Table]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for tables in self.ways:
+            width = max(console.measure(each, options=options.update(max_width=_WIDEST)).maximum for each in tables)
+            if width <= options.max_width:
+                break
+        for table in tables:
+            yield from console.render(table, options.update(width=width, max_width=width))
+
+
+def _tables(experiment: ExperimentSummary, now_ms: int) -> _Fitting:
+    """Return all variants side by side with details, without, and each treatment beside the control."""
+    names = [name for name, _ in experiment.ordered()]
+    pairs = [[names[0], name] for name in names[1:]] or [names]
+    return _Fitting(
+        [
+            [_table(experiment, now_ms, names, detailed=True)],
+            [_table(experiment, now_ms, names, detailed=False)],
+            [_table(experiment, now_ms, pair, detailed=False) for pair in pairs],
+        ]
+    )
+
+
+def _table(experiment: ExperimentSummary, now_ms: int, names: Collection[str], *, detailed: bool) -> Table:
     table = Table(title=Text(experiment.name, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     found = rows(experiment, now_ms)
     longest = max((len(row.group) for row in found if row.group not in _PLAIN), default=0) + len(_MARK)
     table.add_column("", no_wrap=True)
-    for name, _ in experiment.ordered():
+    shown = [name in names for name, _ in experiment.ordered()]
+    for name in names:
         role = " (control)" if name == experiment.control else ""
-        table.add_column(Text(name + role, style="dim" if role else "bold"), justify="right")
-        table.add_column("", style="dim", no_wrap=True)
+        table.add_column(Text(name + role, style="dim" if role else "bold"), justify="right", no_wrap=True)
+        if detailed:
+            table.add_column("", style="dim", no_wrap=True)
     last = ""
     for row in found:
         fresh = row.group != last
@@ -50,8 +91,8 @@ def _table(experiment: ExperimentSummary, now_ms: int) -> Table:
         if row.group not in _PLAIN:
             label = f"{row.group + _MARK * row.primary if fresh else '':{longest}}  {label}"
         cells: list[RenderableType] = [Text(label, style=style)]
-        for value, detail in zip(row.values, row.details, strict=True):
-            cells += [Text(value, style=style), Text(detail)]
+        for value, detail in compress(zip(row.values, row.details, strict=True), shown):
+            cells += [Text(value, style=style), *([Text(detail)] if detailed else [])]
         table.add_row(*cells)
     if any(row.primary for row in found):
         table.caption = "* primary metric"

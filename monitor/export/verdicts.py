@@ -34,7 +34,7 @@ def render_verdicts(experiment: ExperimentSummary, *, only: str | None = None) -
     judgement = experiment.judgement
     if judgement is None:
         return Text("")
-    parts: list[RenderableType] = [Text(f"{experiment.name}, as of {iso(judgement.at_ms)}", style="dim")]
+    parts: list[RenderableType] = [Text(f"{experiment.name}, {_when(judgement.at_ms)}", style="dim")]
     for name, verdict in judgement.verdicts.items():
         if only in (None, name):
             parts.append(Text(sentence(name, verdict), style="bold"))
@@ -81,6 +81,10 @@ def _facts(verdict: Verdict) -> Iterator[str]:
         yield f"days until an effect of {evidence.criteria.mde:.4g} is resolved: not known"
     else:
         yield f"days until an effect of {evidence.criteria.mde:.4g} is resolved: {_whole(verdict.days_to_resolve)}"
+
+
+def _when(at_ms: int) -> str:
+    return f"as of {iso(at_ms)}" if at_ms else "before the first event"
 
 
 def _whole(days: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import AuthorizationError, KafkaError, SaslAuthenticationFailedError
+from kafka.errors import AuthorizationError, FencedInstanceIdError, KafkaError, SaslAuthenticationFailedError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
@@ -121,6 +121,10 @@ def refused(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
         return UsageError(f"{place} refuses kafka.sasl_username {settings.sasl_username!r} or its password")
     if isinstance(error, AuthorizationError):
         return UsageError(f"{place} does not permit this: {error}; docs/security.md lists what is needed")
+    if isinstance(error, FencedInstanceIdError):
+        # The client never reads again after that.
+        name = settings.group_instance_id
+        return UsageError(f"{place}: another worker has come with kafka.group_instance_id {name!r}: give each its own")
     return DependencyUnavailable(f"{place}: {error}")
 
 

@@ -16,6 +16,7 @@ from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
     Groups,
     Layout,
+    bucket_span_ms,
     chunks_in_reach,
     decayed,
     join_limbs,
@@ -29,6 +30,7 @@ from monitor.tally import Tally
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 DAY = 86_400_000
+MINUTE = 60_000
 HALF_DAY_VECTORS = DecaySpec("1d", DAY)
 RECIPROCAL = DecaySpec("reciprocal-10d", None, 10 * DAY)
 
@@ -94,6 +96,21 @@ class TestDecayed:
         exact = decayed(Groups.single(times.astype(float), values / 2**30), int(times.max()), decay)
         assert found.mean == pytest.approx(exact.mean, rel=1e-4, abs=1e-9)
         assert found.effective_count == pytest.approx(exact.effective_count, rel=2e-4)
+
+    @pytest.mark.parametrize("beyond_ms", [-2 * MINUTE, 2 * MINUTE])
+    def test_reciprocal_weights_are_right_at_both_ends(self, beyond_ms: int) -> None:
+        """Of the newest event, and of one that has just passed the cutoff or is about to."""
+        layout, span_ms = Layout(1, (30,)), bucket_span_ms(RECIPROCAL)
+        tally = Tally(layout, [span_ms])
+        times = np.array([START, START + 10 * DAY + beyond_ms])
+        for at_ms, value in zip(times.tolist(), (0, 2**30), strict=True):
+            tally.add_response(1, 0, at_ms, rated=True, values=(value,))
+        numbers = np.array(sorted(tally.buckets[0]))
+        records = np.array([list(tally.buckets[0][number]) for number in numbers.tolist()])
+        found = decayed(Series.read(records, numbers, span_ms, layout).rated(0), int(times[1]), RECIPROCAL)
+        exact = decayed(Groups.single(times.astype(float), np.array([0.0, 1.0])), int(times[1]), RECIPROCAL)
+        assert found.mean == pytest.approx(exact.mean, rel=1e-4)
+        assert found.effective_count == pytest.approx(exact.effective_count, rel=1e-4)
 
 
 class TestBuckets:

@@ -305,12 +305,37 @@ class TestTable:
     def test_fits_eighty_columns(self) -> None:
         """Two variants side by side, without wrapping; an empty variant shows dashes."""
         out = io.StringIO()
-        Console(file=out, width=80).print(render(SUMMARY, now_ms=1_767_225_720_500))
+        Console(file=out, width=80, force_terminal=True, color_system=None).print(
+            render(SUMMARY, now_ms=1_767_225_720_500)
+        )
         text = out.getvalue()
         assert "decay 24h" in text
         assert "–" in text
         assert "3 responses name no student" in text
         assert max(map(len, text.splitlines())) <= 80
+
+    @pytest.mark.parametrize("width", [60, 80, 250])
+    def test_no_number_is_cut(self, width: int) -> None:
+        """Where a terminal is too narrow details are left out, then each treatment has a table with the control."""
+        summary = replace(SUMMARY.experiments["ranker-v2"], variants=dict.fromkeys(("control", *"abcd"), CONTROL))
+        out = io.StringIO()
+        shown = render(replace(SUMMARY, experiments={"ranker-v2": summary}), now_ms=1_767_225_720_500)
+        Console(file=out, width=width).print(shown)
+        text = out.getvalue()
+        assert "…" not in text
+        narrow = width < 250
+        assert text.count("control (control)") == (4 if narrow else 1)
+        for row in rows(summary, 1_767_225_720_500):
+            assert text.count(row.values[1]) >= 4
+            assert narrow or all(detail in text for detail in row.details)
+
+    def test_no_difference_is_told_from_what_is_shown_as_nothing(self) -> None:
+        """It would be millions of per cent."""
+        least, better = structs.replace(METRIC, mean=1e-9), structs.replace(METRIC, mean=0.2)
+        control, treatment = (replace(CONTROL, metrics={"dcg@5": each}) for each in (least, better))
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": control, "treatment": treatment})
+        (row,) = [row for row in rows(experiment, 0) if row.label == "all time"]
+        assert "%" not in row.details[1]
 
     def test_ages_and_shares(self) -> None:
         """Units that a person thinks in."""
