@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import msgspec
 
 from monitor.inference.estimates import Effect, Estimand, Estimate, effect_of
-from monitor.inference.rare import information
+from monitor.inference.rare import unseen_variance
 from monitor.inference.sequences import NormalMixture, anytime_p, mde_information, root
 
 SHOWN_UNITS = 20
@@ -17,7 +17,6 @@ DECIDING_UNITS = 50
 """Students per variant from which an interval decides."""
 
 _LONGEST_DAYS = 3650.0
-_ROUNDED = 1 + 1e-9
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -39,10 +38,6 @@ class Comparison(msgspec.Struct, frozen=True):
     p: float | None
     """Anytime-valid: from the largest e so far."""
 
-    def resolves(self, effect: float) -> bool:
-        """Whether the interval is narrow enough to tell an effect of this size from none."""
-        return self.lower is not None and self.upper is not None and self.upper - self.lower <= 2 * effect * _ROUNDED
-
     @property
     def decides(self) -> bool:
         """Whether a verdict may rest on it: closed units, and 50 of them per variant."""
@@ -62,8 +57,8 @@ def compare(
 ) -> Comparison:
     """Return the comparison at level 1 − `alpha`, its band tightest where it resolves an effect of `mde`.
 
-    `largest` is the largest value that a student can have (the smallest is 0), if there is one: where hardly a student
-    differs from either, bounds and e are those of `monitor.inference.rare`. `largest_log_e` is the largest of earlier
+    `largest` is the largest value that a student can have (the smallest is 0), if there is one: where few students
+    differ from either, bounds and e are those of `monitor.inference.rare`. `largest_log_e` is the largest of earlier
     looks under the same `alpha` and `mde`, for p; default: none was kept.
     """
     return compare_under(
@@ -90,17 +85,23 @@ def compare_under(
     alpha: float,
     *,
     largest: float | None = None,
+    family_alpha: float | None = None,
     estimand: Estimand = "closed",
     largest_log_e: float | None = None,
 ) -> Comparison:
-    """Return the comparison under a mixture that was tuned elsewhere."""
+    """Return the comparison under a mixture that was tuned elsewhere.
+
+    `family_alpha` is the level of what rare events add, so that e stays the same at all levels; default: `alpha`.
+    """
     difference = effect_of(control, treatment)
-    effect = difference.effect
-    known = information(difference, control, treatment, largest, partial(mixture.boundary, alpha=alpha))
-    if effect is None or known is None or min(control.units, treatment.units) < SHOWN_UNITS:
+    effect, information = difference.effect, difference.information
+    if effect is None or information is None or min(control.units, treatment.units) < SHOWN_UNITS:
         return Comparison(estimand, control, treatment, difference, alpha, None, None, None, None)
-    half = mixture.half_width(known, alpha)
-    log_e = mixture.log_e(known * effect, known)
+    unseen = unseen_variance(control, treatment, largest, family_alpha or alpha)
+    if unseen:
+        information = 1 / (1 / information + unseen)
+    half = mixture.half_width(information, alpha)
+    log_e = mixture.log_e(information * effect, information)
     p = anytime_p(log_e if largest_log_e is None else max(log_e, largest_log_e))
     return Comparison(estimand, control, treatment, difference, alpha, effect - half, effect + half, log_e, p)
 

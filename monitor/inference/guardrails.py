@@ -16,13 +16,12 @@ Reference: Schultzberg, Ankargren & Frånberg, "Risk-aware product decisions in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from monitor.inference.checks import level, positive
 from monitor.inference.comparison import DECIDING_UNITS
 from monitor.inference.estimates import Effect, Estimate, effect_of
-from monitor.inference.rare import information
+from monitor.inference.rare import unseen_variance
 from monitor.inference.sequences import HalfNormalMixture, mde_information
 
 GuardrailState = Literal["held", "open", "crossed", "unknown"]
@@ -78,10 +77,11 @@ def _bounds(
     if guardrail.bad == "up" and control.mean == treatment.mean == 0:
         # Nothing of the kind was ever seen: perhaps it has another name.
         return None, None
-    mixture = HalfNormalMixture.tuned(mde_information(guardrail.margin), alpha)
-    known = information(difference, control, treatment, guardrail.largest, partial(mixture.boundary, alpha=alpha))
-    if known is None:
+    if difference.information is None:
         return None, _most_unseen(guardrail, treatment, alpha)
+    unseen = unseen_variance(control, treatment, guardrail.largest, alpha)
+    mixture = HalfNormalMixture.tuned(mde_information(guardrail.margin), alpha)
+    known = 1 / (1 / difference.information + unseen) if unseen else difference.information
     half = mixture.half_width(known, alpha)
     harm = difference.effect if guardrail.bad == "up" else -difference.effect
     return harm - half, harm + half

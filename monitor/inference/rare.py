@@ -1,65 +1,74 @@
-"""Variants in which hardly a student differs from an end of the scale: their own spread says too little of the truth.
+"""Variants in which few students differ from an end of the scale: their own spread says too little of the truth.
 
-Of 60 students with a success rate of 2 %, a third of the samples have no success at all. Their variance is 0 then, and
-an interval that takes it as it is excludes the truth in up to a third of experiments with uneven shares, however late
-one looks. So where fewer than 20 students differ from one end, z²/2 pseudo-students at that end's other side are added
-to the spread, as Agresti & Coull do for a proportion; z is the boundary in standard errors.
+Of 60 students with a success rate of 2 %, three in ten samples have no success at all. Their variance is 0 then, and an
+interval that takes it as it is excludes the truth in up to a third of experiments with uneven shares, at some look. So
+where fewer than 20 students differ from one end of the scale, the spread gets what z²/2 students more who differ would
+add, as Agresti & Coull do for a proportion: of all of them where nobody differs, of none from 20 on. z is the two-sided
+boundary in standard errors where it is tightest, 3.04 at 5 %.
 
-By hand: no success among n of a proportion, and z² = 11 for a band at 5 %: the variance of the mean is 5.5/n². What a
-band excludes is then a rate from 7.8/n on, and (1 − 7.8/n)ⁿ < 0.0005.
+By hand: no success among n students, z²/2 = 4.6. The variance of the mean gets 4.6/n², so that the boundary is at a
+rate of 3.04·√4.6/n = 6.5/n at least, and (1 − 6.5/n)ⁿ < 0.0015.
 
 References: Agresti & Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
-Amer. Statist. 52(2), 1998. Kish 1965 (the effective number, (Σy)²/Σy²).
+Amer. Statist. 52(2), 1998. Kish 1965 (the effective number, (Σy)²/Σy²). Howard et al. 2021 (the boundary).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Final
 
-from monitor.inference.estimates import Effect, Estimate
+from monitor.inference.checks import level
+from monitor.inference.estimates import Estimate
 
 ENOUGH: Final = 20
 """Students who differ from an end of the scale, from which on their own spread is relied on."""
 
 
-def differing(estimate: Estimate, largest: float) -> float:
-    """Return how many students differ from 0, or from `largest` if that are fewer: the effective number, n·m²/E[y²].
+def students_to_add(alpha: float) -> float:
+    """Return z²/2, with z = u(v)/√v at the v that ρ is tuned for; see `monitor.inference.sequences.tuned_rho`.
 
-    By hand: two of 50 students have 1, the others 0; of values from 0 to 1, that is 2.
+    >>> round(students_to_add(0.05), 2), round(math.sqrt(2 * students_to_add(0.05)), 2)
+    (4.61, 3.04)
+    """
+    odds = -2 * math.log(level("alpha", alpha))
+    tuned = odds + math.log1p(odds)
+    return (1 + 1 / tuned) * (math.log1p(tuned) + odds) / 2
+
+
+def unseen_variance(control: Estimate, treatment: Estimate, largest: float | None, alpha: float) -> float:
+    """Return what the variance of the difference lacks, 0 where it rests on enough; both estimates are to be known.
+
+    `largest` is the largest value that a student can have, the smallest is 0; None if there is no bound. A variant in
+    which nothing varies, while the other one does, is taken to vary as that one.
+
+    By hand: of 50 students two have a success, so 18/20 of 4.6 students are added, each with 1/50².
 
     >>> from monitor.inference.estimates import UnitSums
-    >>> round(differing(UnitSums(50, 2.0, 2.0).estimate(), 1.0), 9)
-    2.0
-    >>> round(differing(UnitSums(50, 48.0, 48.0).estimate(), 1.0), 9)
-    2.0
+    >>> few, many = UnitSums(50, 2.0, 2.0).estimate(), UnitSums(400, 200.0, 200.0).estimate()
+    >>> round(unseen_variance(many, few, 1.0, 0.05) * 50**2, 2)
+    4.15
     """
-    if estimate.mean is None or estimate.unit_variance is None:
-        return 0.0
-    spread = estimate.unit_variance * (estimate.units - 1) / estimate.units
-    ends = (estimate.mean, largest - estimate.mean)
-    return min(estimate.units * end * end / (spread + end * end) if end else 0.0 for end in ends)
-
-
-def information(
-    difference: Effect,
-    control: Estimate,
-    treatment: Estimate,
-    largest: float | None,
-    boundary: Callable[[float], float],
-) -> float | None:
-    """Return 1/se² of the difference, where `boundary` says how far the walk may be at an information.
-
-    None where neither varies. `largest` is the largest value that a student can have, the smallest is 0; None if there
-    is no bound. A variant in which nothing varies is taken to vary as the other one does.
-    """
-    plain = difference.information
-    if plain is None:
-        return None
     missing = 0.0
     for own, other in ((control, treatment), (treatment, control)):
         if own.variance == 0:
             missing += (other.unit_variance or 0.0) / own.units
-        if largest is not None and differing(own, largest) < ENOUGH:
-            missing += boundary(plain) ** 2 / plain / 2 * (largest / own.units) ** 2
-    return 1 / (1 / plain + missing) if missing else plain
+        if largest is not None:
+            missing += students_to_add(alpha) * _rarity(own, largest) / own.units**2
+    return missing
+
+
+def _rarity(estimate: Estimate, largest: float) -> float:
+    """Return the square of what a student who differs from an end differs by, times how far from enough they are.
+
+    With y the distance from the end, (Σy)²/Σy² students differ, by Σy²/Σy; where none does, by all of the scale.
+    """
+    mean, units = estimate.mean or 0.0, estimate.units
+    spread = (estimate.unit_variance or 0.0) * (units - 1) / units
+    found = 0.0
+    for distance in (mean, largest - mean):
+        square = spread + distance * distance
+        differing = units * distance * distance / square if square else 0.0
+        by = min(square / distance, largest) if distance > 0 else largest
+        found += max(1 - differing / ENOUGH, 0.0) * by * by
+    return found

@@ -59,6 +59,6 @@ def compare_segments(
     discovered = e_bh([comparison.log_e for comparison in looked_at.values()], alpha)
     own = alpha * max(1, sum(discovered)) / max(1, len(parts))
     return tuple(
-        Segment(name, compare_under(mixture, *pair, own, largest=largest), found)
+        Segment(name, compare_under(mixture, *pair, own, largest=largest, family_alpha=alpha), found)
         for (name, pair), found in zip(parts.items(), discovered, strict=True)
     )

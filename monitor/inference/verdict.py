@@ -18,6 +18,7 @@ from monitor.inference.comparison import DECIDING_UNITS, Comparison, compare, da
 from monitor.inference.cuped import variance_reduction
 from monitor.inference.evidence import Arms, Evidence
 from monitor.inference.guardrails import GuardrailResult, watch
+from monitor.inference.rare import unseen_variance
 from monitor.inference.sample_ratio import SampleRatio, sample_ratio_test
 
 State: TypeAlias = Literal["insufficient_data", "invalid", "stop_harm", "ship", "non_inferior", "futile", "continue"]
@@ -46,7 +47,10 @@ class Verdict:
     reasons: tuple[Reason, ...]
     notes: tuple[Reason, ...]
     days_to_resolve: float | None
-    """Until the primary's band is as narrow as the mde on either side; None if unknown or never at today's rate."""
+    """Until the primary's band is as narrow as the mde on either side.
+
+    None if that is not known, as where events are rare (`monitor.inference.rare`), or never at today's rate.
+    """
     primary: Comparison
     other_population: Comparison | None
     unadjusted: Comparison | None
@@ -102,15 +106,16 @@ def decide(evidence: Evidence, sample_ratio: SampleRatio | None = None) -> Verdi
     )
     state, reasons = findings.state()
     adjustment = evidence.adjustment
-    days = days_to_resolve(
-        evidence.arms.control, evidence.arms.treatment, evidence.students_per_day, alpha=alpha, mde=criteria.mde
-    )
+    pair = evidence.arms.control, evidence.arms.treatment
+    # Where events are rare the interval is wider than the variances say, for nobody knows how long.
+    rare = unseen_variance(*pair, largest, alpha) if all(each.variance is not None for each in pair) else 0.0
     verdict = Verdict(
         state=state,
         reasons=reasons,
         notes=tuple(note for note in findings.notes() if note not in reasons),
-        # Where events are rare the interval is wider than the variances say, for nobody knows how long.
-        days_to_resolve=days if days or findings.primary.resolves(criteria.mde) else None,
+        days_to_resolve=None
+        if rare
+        else days_to_resolve(*pair, evidence.students_per_day, alpha=alpha, mde=criteria.mde),
         primary=findings.primary,
         other_population=findings.other,
         unadjusted=None if adjustment is None else compared(adjustment.unadjusted, criteria.mde, largest),

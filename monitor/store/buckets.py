@@ -27,7 +27,7 @@ from monitor.aggregates import (
     decayed,
 )
 from monitor.series import Series, digests, together
-from monitor.store.chunks import NO_CHUNKS, Chunks, Indexes, Name, Place
+from monitor.store.chunks import NO_CHUNKS, Changed, Chunks, Indexes, Name, Place
 from monitor.store.rows import chunk_integers, decode_records
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean
@@ -101,10 +101,11 @@ class Buckets:
         self._memory = memory
         self._as_of_ms = as_of_ms
         self._indexes = Indexes()
+        self._changed: Changed = {}
 
     def means(self, places: Sequence[Place]) -> tuple[list[list[DecayedMean]], Memory]:
         """Return the decayed means of every metric at each place, and what to remember for the same places."""
-        self._indexes = self._memory.indexes.now(self._store, places)
+        self._indexes, self._changed = self._memory.indexes.now(self._store, places)
         wanted = [(place, self._reach(place)) for place in places]
         means, windows = self._exponential([each for each in wanted if each[0].decay.half_life_ms is not None])
         means |= self._reciprocal([each for each in wanted if each[0].decay.half_life_ms is None])
@@ -183,7 +184,7 @@ class Buckets:
             shape = len(chunks), 5, 2 * place.layout.metrics
             return Window(chunks, np.full(len(chunks), np.inf), np.zeros(shape))
         found = known.part(chunks)
-        changed = [at for chunk in self._indexes.changed[place.name] if (at := found.place_of(chunk)) is not None]
+        changed = [at for chunk in self._changed[place.name] if (at := found.place_of(chunk)) is not None]
         if not changed:
             return found
         from_ms = found.from_ms.copy()

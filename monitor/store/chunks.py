@@ -46,38 +46,42 @@ class Place:
         return self.number, self.variant, self.decay.name
 
 
+Changed: TypeAlias = Mapping[Name, Sequence[int]]
+"""Chunks that have changed, by place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Indexes:
     """The chunks of some places, as of one moment on each shard."""
 
     commits: Sequence[int] = ()
     """How many each shard had applied."""
+    marks: Sequence[bytes] = ()
+    """What each shard was marked with when it was made: after a reset it is another one, and counts anew."""
     chunks: Mapping[Name, Chunks] = field(default_factory=dict)
     """All that are stored, from the oldest one on that retention keeps."""
-    changed: Mapping[Name, Sequence[int]] = field(default_factory=dict)
-    """Those of them that have changed since the indexes that were known before."""
 
-    def now(self, store: Shards, places: Sequence[Place]) -> Indexes:
-        """Return what they are now, of the same places; raises `StoreUnavailable`."""
-        commits, replies = [], []
+    def now(self, store: Shards, places: Sequence[Place]) -> tuple[Indexes, Changed]:
+        """Return what they are now, of the same places, and what has changed since. Raises `StoreUnavailable`."""
+        commits, marks, replies = [], [], []
         with unavailable(store.settings):
             for shard, known in zip(store, self.commits or [-1] * len(store), strict=True):
                 pipeline = shard.client.pipeline(transaction=True)
-                pipeline.hget(shard.keys.meta, "seq")
+                pipeline.hmget(shard.keys.meta, "seq", "made")
                 for place in places:
                     pipeline.zrange(shard.keys.chunks(*place.name), f"({known}", "+inf", byscore=True)
-                commit, *members = pipeline.execute()
-                if int(commit or 0) < known:
-                    # Somebody has reset the store: what is known of it is nobody's any more.
-                    return Indexes().now(store, places)
+                (commit, mark), *members = pipeline.execute()
                 commits.append(int(commit or 0))
+                marks.append(mark or b"")
                 replies.append(members)
+        if self.marks and marks != self.marks:
+            return Indexes().now(store, places)
         chunks, changed = {}, {}
         for place, *members in zip(places, *replies, strict=True):
             found = sorted({int(member) for some in members for member in some})
             changed[place.name] = found
             chunks[place.name] = _merged(self.chunks.get(place.name, NO_CHUNKS), found, place.oldest)
-        return Indexes(commits, chunks, changed)
+        return Indexes(commits, marks, chunks), changed
 
 
 def _merged(known: Chunks, found: Sequence[int], oldest: int) -> Chunks:

@@ -1,10 +1,12 @@
 """Names of everything in the store. All of a shard's names share one hash tag, so that one script may touch them.
 
 The first shard's tag is 0; `shard_tag` gives the others'. `abm:{0}:live` is the number of the generation that counts; a
-rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its number, a colon, and then
+rebuild fills the next one beside it. An index is a sorted set, by the number of the commit that last changed what it
+names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), closing:<e>,
-                            closed:<e>, begun, run, mark:<mark> (number of the commit that last changed rows of that
-                            mark, see `monitor.store.rows`); on the first shard also hash key, shards
+                            closed:<e>, begun, run, made (at random), mark:<mark> (number of the commit that last
+                            changed rows of that mark, see `monitor.store.rows`); on the first shard also hash key,
+                            shards
     d                       hash: experiment → its number and definitions, as JSON (first shard)
     z                       hash: number of an experiment → how long its rows may change (ms; first shard)
     o                       hash: topic:partition → next offset to apply
@@ -16,19 +18,19 @@ rebuild fills the next one beside it. A generation's names are `abm:{tag}:`, its
     u:<e>:<v>               sums over students
     c:<e>:<v>:<day>         sums over the students first shown a response that day
     b:<e>:<v>:<decay>:<n>   64 time buckets, see `monitor.store.runs`
-    i:<e>:<v>:<decay>       hash: chunk n → number of the commit that last changed it
-    y:<e>:<v>               hash: cohort days
+    i:<e>:<v>:<decay>       index of chunks n
+    y:<e>:<v>               index of cohort days
     g:<e>:<v>               traffic over all time, see `monitor.traffic`
     g:<e>:<v>:<hour>        the same of one hour
-    e:<e>:<v>               hash: hour → number of the commit that last changed it
+    e:<e>:<v>               index of hours
     v:<e>:<v>:<day>         responses of a UTC day, items shown by cell, responses by category (`monitor.traffic`)
-    f:<e>:<v>               hash: day → number of the commit that last changed it
+    f:<e>:<v>               index of days
     I:<e>:<v>:<slice>:<n>   hash: item and what is counted of it (`monitor.items.layout`) → whole number; n is a bucket
-    J:<e>:<v>               hash: slice → number of the commit that last changed it
+    J:<e>:<v>               index of slices
     B:<e>:<day>:<n>         hash: item, or place of a category → bad answers
-    D:<e>                   hash: day → number of the commit that last changed it
+    D:<e>                   index of days
     N:<e>:<era>:<n>         hash: item → its id
-    M:<e>                   hash: era → number of the commit that last changed it
+    M:<e>                   index of eras
     k:<e>:<v>               hash: kind → reactions, and "+" kind → responses with at least one
     t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change

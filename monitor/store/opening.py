@@ -62,6 +62,7 @@ def open_store(store: Shards, settings: Settings) -> Opened:
         keys, client = store.first.keys, store.client
         hash_key = _hash_key(store.first, settings, meta)
         for shard in reversed(store):
+            client.hsetnx(shard.keys.meta, "made", secrets.token_hex(_KEY_BYTES))
             client.hset(shard.keys.meta, "schema", SCHEMA)
         client.hset(keys.meta, "shards", len(store))
         client.set(LIVE, store.live, nx=True)

@@ -155,14 +155,15 @@ def test_a_server_that_lost_commits_is_read_anew() -> None:
         assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 5
 
 
-def test_a_store_that_was_reset_is_read_anew(redis_server: RedisServer) -> None:
-    """Its commits are counted from the beginning again: there are none after those that are remembered."""
+@pytest.mark.parametrize("commits", [1, 3, 5])
+def test_a_store_that_was_reset_is_read_anew(commits: int, redis_server: RedisServer) -> None:
+    """Its commits are counted from the beginning again, whether they are fewer or more by now."""
     bench = Bench(redis_server)
     bench.feed([[_response(number, START)] for number in range(3)])
     assert bench.reader.summary() == _fresh(bench).summary()
     redis_server.client().flushdb()
     again = Bench(redis_server)
-    again.feed([[_response(number, START + HOUR) for number in range(5)]])
+    again.feed([[_response(number, START + HOUR)] for number in range(commits)])
     assert bench.reader.summary() == _fresh(again).summary()
 
 
