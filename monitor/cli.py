@@ -10,9 +10,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
+from typing import Any, Final, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -23,7 +24,7 @@ from monitor.config import Settings, decision_warnings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
 from monitor.errors import AbMonitorError, InputRefused, UsageError
 from monitor.events import instant_ms
-from monitor.export import EXIT_CODES, render, render_verdicts
+from monitor.export import EXIT_CODES, render, render_verdicts, to_stdout
 from monitor.export.account import account
 from monitor.export.experiment_report import html as experiment_html
 from monitor.export.items import attention_json, items_json, render_attention, render_items, scale
@@ -34,14 +35,18 @@ from monitor.ingest.telemetry import Telemetry
 from monitor.service import http_for, opened, viewed, worker_for
 from monitor.store import warnings
 
+_TERMINATED: Final = 128 + signal.SIGTERM
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; see the table in README.md."""
-    arguments = _parser().parse_args(argv)
-    _log(verbose=arguments.verbose)
-    command: Callable[[argparse.Namespace], int] = arguments.command
+    arguments = argparse.Namespace(verbose=False)
     try:
-        return command(arguments)
+        with _stopped_by_signals(lambda: sys.exit(_TERMINATED), [signal.SIGTERM]), _streams():
+            _parser().parse_args(argv, arguments)
+            _log(verbose=arguments.verbose)
+            command: Callable[[argparse.Namespace], int] = arguments.command
+            return command(arguments)
     except AbMonitorError as error:
         if arguments.verbose:
             traceback.print_exc()
@@ -50,10 +55,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("ab-monitor: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; keep Python from complaining when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+class _Stdout:
+    """What commands print to: it does not matter to them that nobody reads on; what else goes wrong is one line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._guarded():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._guarded():
+            self._stream.flush()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # The rest goes nowhere; Python would complain of it when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if not isinstance(error, BrokenPipeError):
+                raise UsageError(f"stdout: {error.strerror}") from error
+
+
+@contextmanager
+def _streams() -> Iterator[None]:
+    """Guard stdout while the block runs; streams that were closed (`>&-`) lead nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  until the process ends
+    stdout = _Stdout(sys.stdout)
+    with redirect_stdout(cast(TextIO, stdout)):
+        try:
+            yield
+        finally:
+            stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -135,14 +179,16 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 @contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the block's work in order; a second one ends it at once."""
+def _stopped_by_signals(
+    stop: Callable[[], None], numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+) -> Iterator[None]:
+    """Let signals end the block's work in order; a second one ends it at once."""
 
     def handle(number: int, _frame: object) -> None:
-        stop()
         signal.signal(number, signal.SIG_DFL)
+        stop()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:
@@ -151,10 +197,12 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    settings = _settings(arguments)
-    kafka = settings.kafka
     telemetry = Telemetry()
     with ExitStack() as stack:
+        # Until there is a worker to stop, there is nothing to bring to an end: what is open is closed.
+        stack.enter_context(_stopped_by_signals(sys.exit))
+        settings = _settings(arguments)
+        kafka = settings.kafka
         opening = stack.enter_context(opened(settings, wall_clock))
         for warning in warnings(opening.store):
             logging.getLogger(__name__).warning("unsafe store: %s", warning)
@@ -185,7 +233,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         summary = ", ".join(f"{outcome} {count}" for outcome, count in sorted(counts.items()) if count) or "nothing new"
         finished = "replayed" if source.finished() else "stopped; the same command goes on from here. So far"
         console.print(f"{finished}: {worker.events} lines: {summary}", markup=False)
-        Console().print(render(opening.reader.summary(), now_ms=wall_clock()))
+        to_stdout(os.environ).print(render(opening.reader.summary(), now_ms=wall_clock()))
         if source.refused > settings.limits.max_refused_share * max(worker.events, 1):
             raise InputRefused(
                 f"{source.refused} of {worker.events} lines were refused "
@@ -226,7 +274,7 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False))
     else:
-        Console().print(render(summary, now_ms=wall_clock()))
+        to_stdout(os.environ).print(render(summary, now_ms=wall_clock()))
     return 0
 
 
@@ -242,7 +290,7 @@ def _verdict(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(summary.verdict_json(arguments.experiment, arguments.variant), indent=1, ensure_ascii=False))
     else:
-        Console().print(render_verdicts(experiment, only=arguments.variant))
+        to_stdout(os.environ).print(render_verdicts(experiment, only=arguments.variant))
     if not arguments.exit_code:
         return 0
     return max(

@@ -206,8 +206,16 @@ def reset(arguments: argparse.Namespace, settings: Settings) -> int:
         if not arguments.yes:
             if not sys.stdin.isatty():
                 raise UsageError(f"reset deletes {what}. Without a terminal to ask on, it needs --yes")
-            if input(f"This deletes {what}. Type yes to go on: ").strip() != "yes":
+            if _answer(f"This deletes {what}. Type yes to go on: ") != "yes":
                 print("nothing was deleted")
                 return 0
         print(f"{drop_everything(store)} keys deleted")
     return 0
+
+
+def _answer(question: str) -> str:
+    try:
+        return input(question).strip()
+    except EOFError:
+        print()
+        return ""

@@ -96,8 +96,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         try:
             written = _write_jsonl(events, arguments.out)
+        except BrokenPipeError:
+            # Whoever read has seen enough.
+            return 0
         except OSError as error:
-            raise UsageError(f"--out {arguments.out}: {error.strerror}") from error
+            place = "stdout" if arguments.out == "-" else f"--out {arguments.out}"
+            raise UsageError(f"{place}: {error.strerror}") from error
     print(f"{written} events written", file=sys.stderr)
     return 0
 
@@ -105,10 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _write_jsonl(events: Iterator[SimulatedEvent], path: str) -> int:
     """Write one event per line to a file (`.gz` is packed, `-` is stdout); return how many."""
     with ExitStack() as stack:
-        stream: BinaryIO = sys.stdout.buffer
+        stream: BinaryIO
         if path.endswith(".gz"):
             stream = cast(BinaryIO, stack.enter_context(gzip.open(path, "wb", compresslevel=5)))
-        elif path != "-":
+        elif path == "-":
+            stream = stack.enter_context(os.fdopen(sys.stdout.fileno(), "wb", closefd=False))
+        else:
             stream = stack.enter_context(Path(path).open("wb"))
         written = 0
         for event in events:

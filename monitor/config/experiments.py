@@ -148,12 +148,15 @@ def metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
 def _gain(key: str, value: object) -> Gain | Mapping[float, float]:
     if not isinstance(value, dict):
         return cast(Gain, one_of(key, value, get_args(Gain)))
-    table = {}
-    for grade, gain in value.items():
+    table: dict[float, float] = {}
+    for name, gain in value.items():
         try:
-            table[float(grade)] = number(f"{key}.{grade}", gain, 0.0, LARGEST_GAIN)
-        except ValueError:
-            raise ConfigError(key, grade, "grades as keys, such as { 0 = 0, 1 = 1, 2 = 3 }") from None
+            grade = number(key, float(name), 0.0, LARGEST_GAIN)
+        except (ValueError, ConfigError):
+            raise ConfigError(key, name, "grades as keys, such as { 0 = 0, 1 = 1, 2 = 3 }") from None
+        if grade in table:
+            raise ConfigError(key, name, "every grade once")
+        table[grade] = number(f"{key}.{name}", gain, 0.0, LARGEST_GAIN)
     gains = [table[grade] for grade in sorted(table)]
     if gains != sorted(gains) or not gains:
         raise ConfigError(key, value, "gains that do not fall as the grade rises")
@@ -271,7 +274,9 @@ def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
         **({"pre_period_ms": before} if before else {}),
         "variants": sorted(experiment.variants),
         "metrics": [metric.name for metric in experiment.metrics],
-        "gain": gain if isinstance(gain, str) else {f"{grade:g}": gain[grade] for grade in sorted(gain)},
+        "gain": gain
+        if isinstance(gain, str)
+        else {repr(grade).removesuffix(".0"): gain[grade] for grade in sorted(gain)},
         "discount": experiment.discount,
         "ideal": experiment.ideal,
         "max_grade": experiment.max_grade,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from monitor.config.checking import check_http, check_kafka, check_store
 from monitor.config.experiments import experiment_from
 from monitor.config.records import (
     DisplaySettings,
@@ -23,10 +23,20 @@ from monitor.config.records import (
     Settings,
     StoreSettings,
 )
-from monitor.config.values import duration_ms, instant_text, integer, number, one_of, switch, text
+from monitor.config.values import (
+    LARGEST_PORT,
+    PREFIX,
+    duration_ms,
+    instant_text,
+    integer,
+    is_host,
+    number,
+    one_of,
+    switch,
+    text,
+)
 from monitor.errors import ConfigError, UsageError
 
-PREFIX: Final = "ABMONITOR_"
 _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
     "store": {"password", "user_hash_key"},
@@ -34,13 +44,9 @@ _SECRETS: Final = {
 }
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_CLUSTERS: Final = ("redis+cluster://", "rediss+cluster://")
-_SERVERS: Final = ("redis://", "rediss://")
-_SCHEMES: Final = (*_SERVERS, *_CLUSTERS, "unix://", "embedded:")
 _MOST_SHARDS: Final = 256
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
-_LARGEST_PORT: Final = 65_535
 _SHORTEST_TOKEN: Final = 16
 
 Reader = Callable[[str, object], Any]
@@ -51,7 +57,10 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
 
     Raises `UsageError` for a file that cannot be read and `ConfigError` for the first value that is wrong.
     """
-    return settings_from(_document(path), environ)
+    try:
+        return settings_from(_document(path), environ)
+    except RecursionError as error:
+        raise UsageError(f"{path}: nested too deeply") from error
 
 
 def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
@@ -77,20 +86,20 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
     )
     for name in overrides:
         raise _unknown_variable(name)
-    _check_kafka(settings.kafka)
-    _check_store(settings.store, _table("store", document))
-    _check_http(settings.http)
+    check_kafka(settings.kafka)
+    check_store(settings.store, _table("store", document))
+    check_http(settings.http)
     return settings
 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"{path}: not TOML: {error}") from error
 
 
@@ -112,9 +121,16 @@ def _table(section: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
 def _overrides(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the overriding variables without their prefix; the content of `…_FILE` stands for the variable."""
     found = {name[len(PREFIX) :]: value for name, value in environ.items() if name.startswith(PREFIX)}
+    for name, value in found.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(PREFIX + name, "…", "UTF-8") from error
     for name in [name for name in found if name.endswith("_FILE")]:
         plain = name.removesuffix("_FILE").lower()
         if any(plain == f"{section}_{secret}" for section, names in _SECRETS.items() for secret in names):
+            if plain.upper() in found:
+                raise ConfigError(PREFIX + plain.upper(), "…", f"only one of it and {PREFIX}{name}")
             place = found.pop(name)
             try:
                 found[plain.upper()] = Path(place).read_text(encoding="utf-8").rstrip("\r\n")
@@ -169,7 +185,7 @@ def _from_text(given: str, read: Reader) -> object:
     if read in _SCALARS:
         try:
             return json.loads(given)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return given
     return given
 
@@ -198,14 +214,14 @@ def _toml_value(variable: str, given: str) -> object:
     """Return a variable's value as it would stand in the file: TOML or, failing that, text."""
     try:
         return tomllib.loads(f"value = {given}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         if given[:1] in "[{":
             raise ConfigError(variable, given, "a TOML value") from None
         return given
 
 
 def _port(key: str, value: object) -> int:
-    return integer(key, value, 0, _LARGEST_PORT)
+    return integer(key, value, 0, LARGEST_PORT)
 
 
 def _share(key: str, value: object) -> float:
@@ -258,6 +274,15 @@ def _file(key: str, value: object) -> str:
             return name
     except OSError as error:
         raise ConfigError(key, value, f"a file that can be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ConfigError(key, value, f"a file that can be read ({error})") from error
+
+
+def _host(key: str, value: object) -> str:
+    name = text(key, value)
+    if not is_host(name):
+        raise ConfigError(key, value, "a host's name or address")
+    return name
 
 
 def _token(key: str, value: object) -> str:
@@ -305,7 +330,7 @@ _STORE: Final[Mapping[str, Reader]] = MappingProxyType(
     }
 )
 _HTTP: Final[Mapping[str, Reader]] = MappingProxyType(
-    {"host": text, "port": _port, "tls_cert_file": _file, "tls_key_file": _file, "token": _token}
+    {"host": _host, "port": _port, "tls_cert_file": _file, "tls_key_file": _file, "token": _token}
 )
 _LIMITS: Final[Mapping[str, Reader]] = MappingProxyType(
     {
@@ -319,67 +344,3 @@ _LIMITS: Final[Mapping[str, Reader]] = MappingProxyType(
     }
 )
 _DISPLAY: Final[Mapping[str, Reader]] = MappingProxyType({"min_display_students": _count})
-
-
-def _check_kafka(kafka: KafkaSettings) -> None:
-    topics = {
-        "responses_topic": kafka.responses_topic,
-        "feedback_topic": kafka.feedback_topic,
-        "dead_letter_topic": kafka.dead_letter_topic,
-    }
-    for name, topic in topics.items():
-        if list(topics.values()).count(topic) > 1:
-            raise ConfigError(f"kafka.{name}", topic, "three different topics")
-    for server in kafka.bootstrap_servers.split(","):
-        host, _, port = server.strip().rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) <= _LARGEST_PORT:
-            raise ConfigError("kafka.bootstrap_servers", kafka.bootstrap_servers, "host:port, host:port, …")
-    protected = kafka.security_protocol
-    if kafka.sasl_mechanism and not protected.startswith("SASL"):
-        raise ConfigError(
-            "kafka.sasl_mechanism", kafka.sasl_mechanism, "security_protocol SASL_SSL or SASL_PLAINTEXT with it"
-        )
-    if protected.startswith("SASL"):
-        for name in ("sasl_mechanism", "sasl_username", "sasl_password"):
-            if getattr(kafka, name) is None:
-                raise ConfigError(f"kafka.{name}", None, f"a value, because security_protocol is {protected}")
-    if kafka.ssl_ca_file and not protected.endswith("SSL"):
-        raise ConfigError("kafka.ssl_ca_file", kafka.ssl_ca_file, "security_protocol SSL or SASL_SSL with it")
-    _check_pair("kafka.ssl", kafka.ssl_cert_file, kafka.ssl_key_file)
-
-
-def _check_pair(start: str, certificate: str | None, key: str | None) -> None:
-    if (certificate is None) != (key is None):
-        given, missing = ("cert_file", "key_file") if certificate else ("key_file", "cert_file")
-        raise ConfigError(f"{start}_{given}", certificate or key, f"{start}_{missing} with it")
-
-
-def _check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
-    url = store.url
-    shown = re.sub(r"//.*@", "//…@", url)
-    if not url.startswith(_SCHEMES) or url in _SCHEMES:
-        raise ConfigError("store.url", shown, f"one of {' '.join(_SCHEMES)}")
-    if not url.startswith("embedded:") and "?" in url:
-        raise ConfigError("store.url", shown, "no ?options: whatever can be set has a key of its own")
-    database = url.partition("://")[2].partition("/")[2]
-    if url.startswith(_SERVERS) and not re.fullmatch(r"[0-9]{0,9}", database):
-        raise ConfigError("store.url", shown, "the number of a database after the last /, such as redis://HOST:6379/0")
-    if url.startswith(_CLUSTERS) and database not in {"", "0"}:
-        raise ConfigError("store.url", shown, "no database but 0: a cluster has no other")
-    if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
-        raise ConfigError("store.url", "redis://…@…", f"the password in {PREFIX}STORE_PASSWORD, not in the file")
-    _check_pair("store.ssl", store.ssl_cert_file, store.ssl_key_file)
-
-
-def _check_http(http: HttpSettings) -> None:
-    _check_pair("http.tls", http.tls_cert_file, http.tls_key_file)
-    if http.tls_cert_file:
-        try:
-            # An empty password: OpenSSL would ask the terminal for that of an encrypted key.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(http.tls_cert_file, http.tls_key_file, "")
-        except OSError as error:
-            raise ConfigError(
-                "http.tls_cert_file",
-                http.tls_cert_file,
-                f"a PEM certificate and its unencrypted key in http.tls_key_file ({error})",
-            ) from error

@@ -10,6 +10,11 @@ from typing import Final
 
 from monitor.errors import ConfigError
 
+PREFIX: Final = "ABMONITOR_"
+"""Of the variables that override keys."""
+
+LARGEST_PORT: Final = 65_535
+_LONGEST_HOST: Final = 253
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
 _LATEST_MS: Final = 253_402_300_799_999
@@ -94,10 +99,19 @@ def instant_ms(key: str, value: object) -> int:
 
 def instant_text(key: str, value: object, expected: str) -> str:
     """Return an ISO time with an offset as it was written."""
-    if isinstance(value, str):
-        try:
-            if datetime.fromisoformat(value).tzinfo is not None:
-                return value
-        except ValueError:
-            pass
+    try:
+        if isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None:
+            instant_ms(key, value)
+            return value
+    except ValueError:
+        pass
     raise ConfigError(key, value, expected)
+
+
+def is_host(name: str) -> bool:
+    """Return whether a name can be asked for at all, as far as can be seen: parts of at most 63 characters."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return len(name) <= _LONGEST_HOST and name.isprintable() and " " not in name

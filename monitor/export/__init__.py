@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monitor.export.collectors import CATALOGUE, ExperimentsCollector, Exported
 from monitor.export.http import PATHS, HttpServer
-from monitor.export.terminal import render
+from monitor.export.terminal import render, to_stdout
 from monitor.export.verdicts import EXIT_CODES, render_verdicts
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "HttpServer",
     "render",
     "render_verdicts",
+    "to_stdout",
 ]

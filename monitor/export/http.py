@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hmac
+import io
 import json
 import logging
+import re
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from cheroot import wsgi
-from cheroot.makefile import StreamReader
 from cheroot.server import HTTPConnection
 from cheroot.ssl.builtin import BuiltinSSLAdapter
 from prometheus_client import CollectorRegistry
@@ -35,8 +37,11 @@ _TIMEOUT_S: Final = 10
 _LARGEST_HEADER: Final = 16_384
 _LARGEST_BODY: Final = 1
 """Bytes; cheroot takes 0 for no limit. What slips through is refused by `_admit`."""
-_THREADS: Final = 16
-"""Requests that may arrive or be answered at the same time; a slow one keeps its thread for `_TIMEOUT_S`."""
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
+_MOST_READING: Final = 16
+"""Requests that may wait for the store, and be sent what it says, at the same time."""
+_THREADS: Final = _MOST_READING + 8
+"""The others are for what does not need the store: probes are answered whatever becomes of it."""
 _MOST_CONNECTIONS: Final = 256
 _LARGEST_BACKLOG: Final = 64
 _OPEN_PATHS: Final = frozenset({"/-/healthy", "/-/ready"})
@@ -53,6 +58,7 @@ PATHS: Final = (
     "/api/experiments/NAME/items",
     "/api/experiments/NAME/attention",
 )
+_READING: Final = frozenset({"/", "/metrics/experiments", "/api/experiments"})
 _VERDICT: Final = "/verdict"
 _ITEMS: Final = ("/items", "/attention")
 
@@ -69,41 +75,84 @@ class _Answer(Exception):
         self.text = text
 
 
-class _Socket:
-    """The reading side of a connection: what arrives after `deadline` (monotonic seconds) is not waited for."""
+class _Body(list[bytes]):
+    """What is sent as an answer; cheroot calls `close` once it is, or cannot be."""
 
-    def __init__(self, inner: socket.socket) -> None:
-        self._inner = inner
-        self.deadline = 0.0
+    def __init__(self, body: bytes, held: ExitStack) -> None:
+        super().__init__([body])
+        self.close = held.close
 
-    def recv_into(self, buffer: Any) -> int:
-        self._inner.settimeout(max(self.deadline - time.monotonic(), 0.001))
-        try:
-            return self._inner.recv_into(buffer)
-        finally:
-            self._inner.settimeout(_TIMEOUT_S)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+class _Head(io.BytesIO):
+    """The head of one request, which is all of it; `followed` says whether the next one is here, too."""
+
+    def __init__(self, head: bytes, *, followed: bool) -> None:
+        super().__init__(head)
+        self._followed = followed
+
+    def has_data(self) -> bool:
+        """Return whether the connection is to be looked at again at once."""
+        return self._followed
 
 
 class _Connection(HTTPConnection):
-    """A connection whose handshake and whole request must be here within `_TIMEOUT_S`, not just each next byte."""
+    """A connection that takes what is here and waits for nothing, so that slow clients hold no thread.
+
+    Its handshake and each request must be here within `_TIMEOUT_S`, not just each next byte.
+    """
 
     def __init__(self, server: Any, sock: socket.socket, makefile: Any) -> None:
         super().__init__(server, sock, makefile)
-        self._reading = _Socket(sock)
-        self.rfile = StreamReader(self._reading, "rb", self.rbufsize)
+        self._received = bytearray()
+        self._began: float | None = None
+        self._last_used: float | None = None
+
+    @property
+    def last_used(self) -> float | None:
+        """Since when nothing has come of it: cheroot closes it by that."""
+        return self._began or self._last_used
+
+    @last_used.setter
+    def last_used(self, now: float | None) -> None:
+        self._last_used = now
 
     def communicate(self) -> bool:
-        self._reading.deadline = time.monotonic() + _TIMEOUT_S
-        if isinstance(self.socket, ssl.SSLSocket):
-            try:
-                self.socket.do_handshake()
-            except OSError as error:
-                log.debug("http no handshake with %s: %s", self.remote_addr, error)
-                return False
+        """Answer the next request if it is here; return whether to go on."""
+        now = time.time()
+        self._began = self._began or now
+        try:
+            whole = self._receive()
+        except OSError as error:
+            log.debug("http lost %s: %s", self.remote_addr, error)
+            return False
+        if not whole:
+            return now < self._began + _TIMEOUT_S
+        self._began = None
         return bool(cast(Any, super()).communicate())
+
+    def _receive(self) -> bool:
+        """Take what is here; return whether that is a whole request, or too much of one. Raises `OSError` at its end.
+
+        A piece has room for a whole record of TLS, so that none lies in a buffer where nobody would see it.
+        """
+        self.socket.settimeout(0)
+        try:
+            if isinstance(self.socket, ssl.SSLSocket):
+                self.socket.do_handshake()
+            while (end := _END_OF_HEAD.search(self._received)) is None and len(self._received) <= _LARGEST_HEADER:
+                piece = self.socket.recv(_LARGEST_HEADER)
+                if not piece:
+                    raise ConnectionResetError("closed in the middle of a request")
+                self._received += piece
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        finally:
+            self.socket.settimeout(_TIMEOUT_S)
+        length = len(self._received) if end is None else end.end()
+        head = bytes(self._received[:length])
+        del self._received[:length]
+        self.rfile = _Head(head, followed=_END_OF_HEAD.search(self._received) is not None)
+        return True
 
 
 class _Tls(BuiltinSSLAdapter):
@@ -158,6 +207,7 @@ class HttpServer:
         self._process = process_registry
         self._readiness = readiness
         self._page = Page(clock, display)
+        self._turns = threading.Semaphore(_MOST_READING)
         self._experiments = ExperimentsCollector(lambda: summary(None), display.min_display_students)
         self._server = _Server(
             (settings.host, settings.port),
@@ -204,11 +254,21 @@ class HttpServer:
             self._thread.join()
 
     def _answer(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        with ExitStack() as held:
+            status, body, headers = self._answered(environ, held)
+            start(f"{status.value} {status.phrase}", [*headers, ("Content-Length", str(len(body)))])
+            # Only what is sent can be counted on to be closed.
+            return _Body(body, held.pop_all()) if body and environ["REQUEST_METHOD"] != "HEAD" else []
+
+    def _answered(self, environ: Environ, held: ExitStack) -> tuple[HTTPStatus, bytes, list[tuple[str, str]]]:
+        """Return status, body and headers of an answer, and in `held` what it holds until it is sent."""
         path = environ.get("PATH_INFO", "")
         headers = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store")]
         try:
             self._authorize(path, environ)
             _admit(environ)
+            if path in _READING or path.startswith("/api/experiments/"):
+                self._take_turn(held)
             status, kind, body = self._route(path, environ)
         except _Answer as answer:
             status, kind, body = answer.status, "text/plain; charset=utf-8", answer.text.encode() + b"\n"
@@ -219,11 +279,16 @@ class HttpServer:
         except DependencyUnavailable as error:
             status, kind = HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8"
             body = f"the store is out of reach: {error}\n".encode()
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            headers.append(("Retry-After", str(_TIMEOUT_S)))
         if kind.startswith("text/html"):
             headers.append(("Content-Security-Policy", self._page.policy))
-        headers += [("Content-Type", kind), ("Content-Length", str(len(body)))]
-        start(f"{status.value} {status.phrase}", headers)
-        return [b""] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+        return status, body, [*headers, ("Content-Type", kind)]
+
+    def _take_turn(self, held: ExitStack) -> None:
+        if not self._turns.acquire(blocking=False):
+            raise _Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MOST_READING} requests wait for the store already")
+        held.callback(self._turns.release)
 
     def _authorize(self, path: str, environ: Environ) -> None:
         if self._settings.token is None or path in _OPEN_PATHS:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Final
@@ -22,9 +21,9 @@ _MARK: Final = " *"
 _WIDEST: Final = 10_000
 
 
-def console() -> Console:
+def to_stdout(environ: Mapping[str, str]) -> Console:
     """Return what prints to stdout: as wide as a terminal or `COLUMNS`, and as wide as it takes where neither is."""
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDEST)
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in environ else _WIDEST)
 
 
 def render(summary: Summary, *, now_ms: int, events_per_second: float | None = None) -> RenderableType:

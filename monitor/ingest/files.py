@@ -12,7 +12,10 @@ import gzip
 import heapq
 import io
 import logging
+import math
+import os
 import secrets
+import select
 import sys
 import time
 import zlib
@@ -33,6 +36,7 @@ _BATCH_LINES: Final = 2000
 _LONGEST_LINE: Final = 16 * 1024 * 1024
 _REPORTED: Final = 20
 _IDLE_S: Final = 0.2
+_PIECE: Final = 1 << 16
 
 
 class _When(msgspec.Struct):
@@ -50,6 +54,8 @@ class _File:
         self.line_number = 0
         self.line = b""
         self.at_ms = 0.0
+        self.waits = False
+        """Whether there is no line at hand because none has come yet."""
         self.ended = False
 
     def begin_again(self) -> None:
@@ -59,12 +65,20 @@ class _File:
         self.stream.seek(0)
         self.line_number, self.line, self.at_ms, self.ended = 0, b"", 0.0, False
 
-    def advance(self, instant: Callable[[bytes], float | None]) -> bool:
-        """Take the next line; a line without a readable time keeps the time of the one before."""
+    def read_line(self, until: float) -> bytes | None:
+        """Return the next line, b"" after the last one, None if none has come `until` then (monotonic seconds)."""
+        del until
+        return self.stream.readline(_LONGEST_LINE)
+
+    def advance(self, instant: Callable[[bytes], float | None], until: float = 0.0) -> bool:
+        """Take the next line or wait for it; a line without a readable time keeps the time of the one before."""
         try:
-            line = self.stream.readline(_LONGEST_LINE)
+            line = self.read_line(until)
         except (OSError, EOFError, zlib.error) as error:
             raise InputRefused(f"{self.path}: after line {self.line_number}: cannot be read on: {error}") from error
+        self.waits = line is None
+        if line is None:
+            return True
         if not line:
             self.ended = True
             return False
@@ -74,6 +88,32 @@ class _File:
         if at_ms is not None:
             self.at_ms = at_ms
         return True
+
+
+class _Stdin(_File):
+    """Lines that come by and by."""
+
+    def __init__(self) -> None:
+        super().__init__("stdin", sys.stdin.buffer, f"file-{secrets.token_hex(8)}:0")
+        self._read = bytearray()
+        self._all = False
+
+    def read_line(self, until: float) -> bytes | None:
+        """See `_File`."""
+        searched = 0
+        while not (end := self._read.find(b"\n", searched, _LONGEST_LINE) + 1):
+            searched = len(self._read)
+            if self._all or searched >= _LONGEST_LINE:
+                end = min(searched, _LONGEST_LINE)
+                break
+            if not select.select([self.stream], [], [], max(until - time.monotonic(), 0.0))[0]:
+                return None
+            piece = os.read(self.stream.fileno(), _PIECE)
+            self._read += piece
+            self._all = not piece
+        line = bytes(self._read[:end])
+        del self._read[:end]
+        return line
 
 
 class FileSource:
@@ -91,7 +131,8 @@ class FileSource:
         self._reported = 0
         self.refused = 0
         self.total_bytes = sum(Path(path).stat().st_size for path in paths if path != "-" and Path(path).is_file())
-        self._files = [self._open(path) for path in paths]
+        self._files = [self._open(path) for path in dict.fromkeys(paths)]
+        self._until = 0.0
         self._unplaced = True
         self._handed: dict[str, int] = {}
         self._merge: Iterator[_File] = iter(())
@@ -103,7 +144,7 @@ class FileSource:
 
     def _open(self, path: str) -> _File:
         if path == "-":
-            return _File("stdin", sys.stdin.buffer, f"file-{secrets.token_hex(8)}:0")
+            return _Stdin()
         try:
             raw = self._stack.enter_context(Path(path).open("rb"))  # noqa: SIM115  closed by the stack
             digest = file_digest(raw, lambda: blake2b(digest_size=12)).hexdigest()
@@ -144,7 +185,10 @@ class FileSource:
         for file in self._files:
             while file.line_number < positions[file.partition].next_offset and file.advance(self._when):
                 pass
-        self._merge = heapq.merge(*(self._lines(file) for file in self._files), key=lambda file: file.at_ms)
+        # What has nothing yet comes first: the others wait for it.
+        self._merge = heapq.merge(
+            *(self._lines(file) for file in self._files), key=lambda file: -math.inf if file.waits else file.at_ms
+        )
         self._ahead = next(self._merge, None)
 
     def hold(self, partitions: Collection[str]) -> None:
@@ -159,7 +203,7 @@ class FileSource:
         return self._held
 
     def _lines(self, file: _File) -> Iterator[_File]:
-        while file.advance(self._when):
+        while file.advance(self._when, self._until):
             yield file
 
     def rewind(self) -> None:
@@ -175,9 +219,12 @@ class FileSource:
         del wait
         lines: dict[str, tuple[int, list[int], list[bytes | None]]] = {}
         reached: dict[str, int] = {}
+        self._until = time.monotonic() + _IDLE_S
+        if self._ahead is not None and self._ahead.waits:
+            self._ahead = next(self._merge, None)
         for _ in range(_BATCH_LINES):
             file = self._ahead
-            if file is None:
+            if file is None or file.waits:
                 break
             _, offsets, payloads = lines.setdefault(file.partition, (self._handed[file.partition], [], []))
             reached[file.partition] = file.line_number

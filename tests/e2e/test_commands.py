@@ -224,6 +224,31 @@ class TestReplay:
         assert int(first[1]) + int(rest[1]) == 200_000
         assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 200_000
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_replay_that_waits_for_more_on_stdin_stops_in_order(self, tmp_path: Path, number: signal.Signals) -> None:
+        """At the first signal, with what was read applied."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        store = StoreSettings(url=f"embedded:{tmp_path / 'store'}")
+        command = [sys.executable, "-m", "monitor", "replay", "--config", str(config), "-"]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as process:
+            try:
+                assert process.stdin is not None
+                assert process.stderr is not None
+                process.stdin.write(json.dumps(RESPONSE).encode() + b"\n")
+                process.stdin.flush()
+                eventually("there is a store", (tmp_path / "store").is_dir, every_s=0.01)
+                with served(store, existing=True) as reached, closing(connect(reached)) as client:
+                    eventually("it is applied", lambda: client.exists(Keys().latest), within_s=30)
+                process.send_signal(number)
+                assert process.wait(30) == 0
+                assert "1 lines: applied 1" in process.stderr.read().decode()
+            finally:
+                process.kill()
+        assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 1
+        assert not (tmp_path / "store/valkey.sock").exists()
+
 
 class TestRun:
     """The service on a real broker."""

@@ -9,8 +9,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from monitor.clock import wall_clock
 from monitor.config import DisplaySettings, HttpSettings
 from monitor.errors import DependencyUnavailable
 from monitor.export import CATALOGUE, HttpServer
+from monitor.export.http import _MOST_READING
 from monitor.summary import Summary
 from tests.servers.chromium import dom, screenshot
 from tests.servers.process import free_port
@@ -208,9 +210,13 @@ def _no_store(_as_of_ms: int | None) -> Summary:
 
 @contextmanager
 def _server(
-    *, certificate: trustme.LeafCert | None = None, directory: Path | None = None, token: str | None = None
+    *,
+    certificate: trustme.LeafCert | None = None,
+    directory: Path | None = None,
+    token: str | None = None,
+    items: Callable[[str, Mapping[str, str]], dict[str, Any]] = _no_items,
 ) -> Iterator[int]:
-    """Yield the port of a server without a store."""
+    """Yield the port of a server without a store, but for what `items` says."""
     files = {}
     if certificate is not None and directory is not None:
         files = {"tls_cert_file": str(directory / "cert.pem"), "tls_key_file": str(directory / "key.pem")}
@@ -219,7 +225,7 @@ def _server(
     server = HttpServer(
         HttpSettings(port=0, token=token, **files),
         summary=_no_store,
-        items=_no_items,
+        items=items,
         process_registry=CollectorRegistry(),
         readiness=lambda: (),
         display=DisplaySettings(),
@@ -401,6 +407,28 @@ class TestStrangers:
             for end in ends:
                 assert 8 < end.result() - started < 60
 
+    @pytest.mark.parametrize("beginning", [b"G", b"GET / HT", b"GET / HTTP/1.1\r\nX: "])
+    def test_requests_that_stop_in_the_middle_hold_nobody_up(self, plain: int, beginning: bytes) -> None:
+        """However many they are: they wait for the rest of it, and nobody for them."""
+        with _sending(plain, [beginning] * 100):
+            for path in ("/-/healthy", "/-/ready", "/metrics") * 3:
+                asked = time.monotonic()
+                assert _ask(plain, path).status == 200
+                assert time.monotonic() - asked < 5
+
+    def test_a_request_may_come_in_pieces_and_with_the_next_one(self, plain: int) -> None:
+        """Each is answered in its turn once it is there."""
+        whole = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
+        with _sending(plain, [whole + whole + whole[:7]]) as (connection,):
+            answers = b""
+            while answers.count(b"healthy\n") < 2:
+                answers += connection.recv(4096)
+            for place in range(7, len(whole)):
+                connection.sendall(whole[place : place + 1])
+            while answers.count(b"healthy\n") < 3:
+                answers += connection.recv(4096)
+        assert answers.count(b"HTTP/1.1 200 OK\r\n") == 3
+
 
 def _drip(connection: socket.socket, drop: bytes) -> float:
     """Send a drop each second until the connection is closed; return when that was."""
@@ -416,3 +444,45 @@ def _drip(connection: socket.socket, drop: bytes) -> float:
         except OSError:
             break
     return time.monotonic()
+
+
+class TestBusy:
+    """A store that does not answer, or answers that nobody takes."""
+
+    ITEMS = "/api/experiments/x/items"
+
+    def test_whoever_waits_for_the_store_does_not_hold_up_the_others(self) -> None:
+        """So many may wait for it; the next ones are told to come again, and probes know nothing of it."""
+        asked, answering = threading.Semaphore(0), threading.Event()
+
+        def slow(_path: str, _query: Mapping[str, str]) -> dict[str, Any]:
+            asked.release()
+            answering.wait(60)
+            return {}
+
+        with _server(items=slow) as port, ThreadPoolExecutor(_MOST_READING) as pool:
+            waiting = [pool.submit(_ask, port, self.ITEMS) for _ in range(_MOST_READING)]
+            try:
+                assert all(asked.acquire(timeout=20) for _ in waiting)
+                for path in ("/-/healthy", "/-/ready", "/metrics") * 3:
+                    assert _ask(port, path).status == 200
+                for path in ("/", "/metrics/experiments", "/api/experiments", self.ITEMS) * 3:
+                    refused = _ask(port, path)
+                    assert (refused.status, refused.headers["Retry-After"]) == (503, "10")
+                    assert b"wait for the store already" in refused.body
+            finally:
+                answering.set()
+            assert {each.result().status for each in waiting} == {200}
+            assert {_ask(port, self.ITEMS, method).status for method in ("GET", "HEAD") * _MOST_READING} == {200}
+
+    def test_answers_that_nobody_takes_hold_up_as_few(self) -> None:
+        """Who asks for much and reads nothing of it counts as one that waits, until he is given up."""
+        with _server(items=lambda *_: {"much": "x" * 8_000_000}) as port:
+            request = f"GET {self.ITEMS} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            with _sending(port, [request] * _MOST_READING * 2):
+                eventually("all turns are taken", lambda: _ask(port, self.ITEMS, "HEAD").status == 503)
+                for path in ("/-/healthy", "/-/ready", "/metrics"):
+                    asked = time.monotonic()
+                    assert _ask(port, path).status == 200
+                    assert time.monotonic() - asked < 5
+            eventually("they are given up", lambda: _ask(port, self.ITEMS, "HEAD").status == 200)

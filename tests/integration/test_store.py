@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +49,7 @@ from monitor.store.keys import LIVE
 from monitor.store.rows import decode_student, encode_row
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
+from tests.support.command import eventually
 from tests.support.dump import dump
 from tests.support.streams import EXPERIMENT, HOUR, START, changed, settings_with, taken
 
@@ -535,6 +541,70 @@ class TestEmbedded:
             assert warnings(Shards(reached)) == []
         with served(settings) as later:
             assert RedisStore(later).client.get("a") == b"1"
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("begun", [True, False], ids=["serving", "starting"])
+    def test_it_stops_with_its_starter_however_that_ends(
+        self, tmp_path: Path, number: signal.Signals, *, begun: bool
+    ) -> None:
+        """Also when that is killed, and when it has only begun to start it."""
+        with _user(tmp_path / "store", wait=begun) as starter:
+            starter.send_signal(number)
+            starter.wait(60)
+            eventually("there is no process left", lambda: not _processes(tmp_path / "store"), within_s=30)
+        with served(StoreSettings(url=f"embedded:{tmp_path / 'store'}"), existing=True) as reached:
+            RedisStore(reached).client.ping()
+
+    def test_it_outlives_a_killed_starter_for_those_who_use_it(self, tmp_path: Path) -> None:
+        """It stops with the last of them, however that ends."""
+        settings = StoreSettings(url=f"embedded:{tmp_path / 'store'}")
+        with _user(tmp_path / "store") as starter, _user(tmp_path / "store") as last:
+            with served(settings) as reached:
+                starter.kill()
+                starter.wait(60)
+                # It would take a moment to stop.
+                time.sleep(1)
+                RedisStore(reached).client.set("a", "1")
+            assert RedisStore(reached).client.get("a") == b"1"
+            last.kill()
+            eventually("there is no process left", lambda: not _processes(tmp_path / "store"), within_s=30)
+
+
+@contextmanager
+def _user(directory: Path, *, wait: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process that uses an embedded store until it is killed; without `wait`, as soon as it starts one."""
+    script = (
+        "import sys, time; from monitor.config import StoreSettings; from monitor.store import served\n"
+        "with served(StoreSettings(url=sys.argv[1])): print('here', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", script, f"embedded:{directory}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            if wait:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"here\n"
+            else:
+                eventually("a server is started", lambda: _processes(directory), every_s=0.001)
+            yield process
+        finally:
+            process.kill()
+
+
+def _processes(directory: Path) -> list[int]:
+    """Return the processes that have to do with a Valkey in a directory."""
+    arguments = [str(directory).encode(), b"valkey-server"]
+    return [
+        int(each.name)
+        for each in Path("/proc").iterdir()
+        if each.name.isdigit() and all(word in _command(each) for word in arguments)
+    ]
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 class TestLostTail:

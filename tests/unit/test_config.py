@@ -139,6 +139,73 @@ class TestEnvironment:
         """Secrets are never parsed."""
         assert _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD="0123").store.password == "0123"
 
+    @pytest.mark.parametrize("name", ["STORE_PASSWORD", "STORE_USER_HASH_KEY", "STORE_USERNAME", "KAFKA_GROUP_ID"])
+    def test_what_is_not_utf_8_is_refused_and_not_shown(self, tmp_path: Path, name: str) -> None:
+        """Such bytes come as halves of characters that nothing can send on."""
+        with pytest.raises(ConfigError, match=f"ABMONITOR_{name}: got '…', expected UTF-8"):
+            _load(tmp_path, GOOD, **{f"ABMONITOR_{name}": b"hunter2\xff".decode("utf-8", "surrogateescape")})
+
+    def test_a_secret_given_twice_is_refused(self, tmp_path: Path) -> None:
+        """Neither wins in silence: both variables are named."""
+        secret = tmp_path / "password"
+        secret.write_text("hunter2\n")
+        names = {"ABMONITOR_STORE_PASSWORD": "hunter3", "ABMONITOR_STORE_PASSWORD_FILE": str(secret)}
+        with pytest.raises(ConfigError) as caught:
+            _load(tmp_path, GOOD, **names)
+        assert all(name in str(caught.value) for name in names)
+        assert "hunter3" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("redis:/:secretpw@h/0", "redis:/…@h/0"),
+            ("redis:secretpw@h/0", "…@h/0"),
+            ("secretpw@h/0", "…@h/0"),
+            ("redis:///secretpw@h/0", "redis:///…@h/0"),
+            ("redis://:secretpw@x@h:port/0", "redis://…@h:port/0"),
+            ("redis://:secret/pw@h/0", "redis://…@h/0"),
+            ("redis://:secret,pw@h/0", "redis://…@h/0"),
+            ("redis://:secret[pw@h/0", "redis://…@h/0"),
+            ("redis://:secret?pw@h/0", "redis://…@h/0"),
+            ("redis://:secret#pw@h/0", "redis://…@h/0"),
+            ("redis+cluster://:secret,pw@h:1,b:2", "redis+cluster://…@h:1,b:2"),
+        ],
+    )
+    def test_no_error_shows_a_password_of_an_address(self, tmp_path: Path, url: str, shown: str) -> None:
+        """Whatever stands before the last @ is left out, however many slashes there are."""
+        with pytest.raises(ConfigError) as caught:
+            _load(tmp_path, GOOD, ABMONITOR_STORE_URL=url)
+        assert str(caught.value).startswith(f"store.url: got {shown!r}, expected ")
+        assert "secret" not in str(caught.value)
+        assert "pw" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "redis://h",
+            "redis://h:6379",
+            "redis://:6379/0",
+            "redis://[::1]:6379/2",
+            "rediss://user:%2Cpw@h/",
+            "redis+cluster://h",
+            "redis+cluster://a:1,b:2",
+            "rediss+cluster://user:pw@a:1,b:2/0",
+            "unix:///run/valkey.sock",
+            "unix://user:pw@/run/valkey.sock",
+            "embedded:./store",
+        ],
+    )
+    def test_an_address_of_every_kind_is_taken(self, tmp_path: Path, url: str) -> None:
+        """With and without what may be left out."""
+        assert _load(tmp_path, GOOD, ABMONITOR_STORE_URL=url).store.url == url
+
+    @pytest.mark.parametrize("given", ["9" * 5000, "[" * 100_000, "{a=" * 100_000])
+    def test_a_value_that_no_parser_takes_is_refused_as_any_other(self, tmp_path: Path, given: str) -> None:
+        """More digits than an integer may have, or deeper than anybody nests."""
+        for name in ("HTTP_PORT", "EXPERIMENTS_0_MAX_GRADE"):
+            with pytest.raises(ConfigError, match=f"^ABMONITOR_{name}: got |^experiments.ranker.max_grade: got "):
+                _load(tmp_path, GOOD, **{f"ABMONITOR_{name}": given})
+
     def test_an_unknown_variable_is_refused_with_a_suggestion(self, tmp_path: Path) -> None:
         """A typing error in the environment is not silent."""
         with pytest.raises(ConfigError, match="did you mean ABMONITOR_HTTP_PORT"):
@@ -161,6 +228,30 @@ _FROM = "from = 2026-02-01T00:00:00Z"
 _HALF = "shares = { a = 0.5, b = 0.5 }"
 _RAIL = "metric = 'ndcg@5'\nbad = 'down'\nmargin = 0.1"
 
+_LONG = "a" * 64
+_BAD_URLS = [
+    ("redis://h:abc/0", "redis://HOST:PORT"),
+    ("redis://h:99999/0", "redis://HOST:PORT"),
+    ("redis://h:0/0", "redis://HOST:PORT"),
+    ("redis://[::1", "redis://HOST:PORT"),
+    ("redis://[1]", "redis://HOST:PORT"),
+    ("redis://a b", "redis://HOST:PORT"),
+    ("redis://a:1,b:1", "redis://HOST:PORT"),
+    (f"rediss://{_LONG}", "rediss://HOST:PORT"),
+    ("redis+cluster://,", "redis+cluster://HOST:PORT,HOST:PORT"),
+    ("redis+cluster://a:1,b", "redis+cluster://HOST:PORT,HOST:PORT"),
+    ("redis+cluster://a:1,b:²", "redis+cluster://HOST:PORT,HOST:PORT"),
+    ("redis://h#x/1", "no ?options"),
+    ("unix://x", "unix:///PATH"),
+    ("unix://x/y", "unix:///PATH"),
+    ("unix:///", "unix:///PATH"),
+]
+
+
+def _pair(start: str) -> str:
+    return f"{start}_cert_file = '{__file__}'\n{start}_key_file = '{__file__}'"
+
+
 FAULTS = [
     ("", "experiments", "at least one"),
     (_section("x = 1"), "x", "a known key"),
@@ -171,21 +262,39 @@ FAULTS = [
     (_section("[kafka]\nresponses_topic = 'a b'"), "kafka.responses_topic", "a topic's name"),
     (_section("[kafka]\nstart = 'noon'"), "kafka.start", "earliest, latest"),
     (_section("[kafka]\nstart = 2026-01-01T00:00:00"), "kafka.start", "with an offset"),
+    (_section("[kafka]\nstart = '1960-01-01T00:00:00Z'"), "kafka.start", "a time from 1970"),
+    (_section("[kafka]\nstart = 1969-12-31T23:59:59Z"), "kafka.start", "a time from 1970"),
+    (_section("[kafka]\nstart = '0001-01-01T00:00:00+23:59'"), "kafka.start", "a time from 1970"),
+    (_section("[kafka]\nbootstrap_servers = 'a:²'"), "kafka.bootstrap_servers", "host:port"),
+    (_section("[kafka]\nbootstrap_servers = 'a:9092²'"), "kafka.bootstrap_servers", "host:port"),
+    (_section("[kafka]\nbootstrap_servers = 'a:٩'"), "kafka.bootstrap_servers", "host:port"),
+    (_section(f"[kafka]\nbootstrap_servers = 'a:{'9' * 5000}'"), "kafka.bootstrap_servers", "host:port"),
+    (_section(f"[kafka]\nbootstrap_servers = '{_LONG}:1'"), "kafka.bootstrap_servers", "host:port"),
     (_section("[kafka]\nmax_poll_records = 0"), "kafka.max_poll_records", "an integer from 1"),
     (_section("[kafka]\nsecurity_protocol = 'TLS'"), "kafka.security_protocol", "one of PLAINTEXT"),
     (_section("[kafka]\nsecurity_protocol = 'SASL_SSL'"), "kafka.sasl_mechanism", "a value, because"),
     (_section("[kafka]\nsasl_mechanism = 'PLAIN'"), "kafka.sasl_mechanism", "SASL_SSL"),
     (_section("[kafka]\nssl_ca_file = '/nowhere/ca.pem'"), "kafka.ssl_ca_file", "a file that can be read"),
+    (_section('[kafka]\nssl_ca_file = "a\\u0000b"'), "kafka.ssl_ca_file", "a file that can be read"),
+    (_section("[kafka]\nsasl_username = 'x'"), "kafka.sasl_username", "SASL_SSL"),
+    (_section(f"[kafka]\n{_pair('ssl')}"), "kafka.ssl_cert_file", "security_protocol SSL or SASL_SSL with it"),
     (_section("[kafka]\nsasl_password = 'x'"), "kafka.sasl_password", "ABMONITOR_KAFKA_SASL_PASSWORD"),
     (_section("[store]\nurl = 'http://a'"), "store.url", "redis://"),
     (_section("[store]\nurl = 'redis+cluster://a:7000/1'"), "store.url", "no database but 0"),
     (_section("[store]\nurl = 'redis://a/main'"), "store.url", "the number of a database"),
     (_section("[store]\nurl = 'redis://a/-1'"), "store.url", "the number of a database"),
     (_section("[store]\nurl = 'redis://a?db=3'"), "store.url", "no ?options"),
+    *((_section(f"[store]\nurl = '{url}'"), "store.url", said) for url, said in _BAD_URLS),
+    (_section('[store]\nurl = "embedded:a\\u0000b"'), "store.url", "redis://"),
+    (_section(f"[store]\nssl_ca_file = '{__file__}'"), "store.ssl_ca_file", "rediss:// or rediss+cluster:// with it"),
+    (_section(f"[store]\n{_pair('ssl')}"), "store.ssl_cert_file", "rediss:// or rediss+cluster:// with it"),
     (_section("[store]\nshards = 0"), "store.shards", "an integer from 1 to 256"),
     (_section("[store]\nurl = 'redis://:secret@a'"), "store.url", "ABMONITOR_STORE_PASSWORD"),
     (_section("[store]\nurl = 5"), "store.url", "a non-empty string"),
     (_section("[http]\nport = 70000"), "http.port", "from 0 to 65535"),
+    (_section(f"[http]\nhost = '{'a' * 300}'"), "http.host", "a host's name or address"),
+    (_section(f"[http]\nhost = '{_LONG}.org'"), "http.host", "a host's name or address"),
+    (_section('[http]\nhost = "a\\u0000b"'), "http.host", "a host's name or address"),
     (_section("[http]\nport = true"), "http.port", "an integer"),
     (_section("[http]\ntoken = 'x'"), "http.token", "ABMONITOR_HTTP_TOKEN"),
     (_section(f"[http]\ntls_cert_file = '{__file__}'"), "http.tls_cert_file", "http.tls_key_file with it"),
@@ -214,6 +323,10 @@ FAULTS = [
     (_with("gain = 'log'"), "experiments.ranker.gain", "one of linear, exp2"),
     (_with("gain = { 0 = 0, 1 = 1 }"), "experiments.ranker.gain", "a gain for the grade 4"),
     (_with("gain = { 0 = 1, 4 = 0 }"), "experiments.ranker.gain", "do not fall"),
+    (_with('gain = { 4 = 3, "4.0" = 3 }'), "experiments.ranker.gain", "every grade once"),
+    (_with("gain = { nan = 0, 4 = 3 }"), "experiments.ranker.gain", "grades as keys"),
+    (_with("gain = { inf = 5, 4 = 3 }"), "experiments.ranker.gain", "grades as keys"),
+    (_with("gain = { -1 = 0, 4 = 3 }"), "experiments.ranker.gain", "grades as keys"),
     (_with("discount = 'log10'"), "experiments.ranker.discount", "log2-from-2"),
     (_with("ideal = 'judged'"), "experiments.ranker.ideal", "shown, constant"),
     (_with("max_grade = 0"), "experiments.ranker.max_grade", "a number from"),
@@ -338,7 +451,15 @@ class TestFaults:
         assert caught.value.exit_code == 2
 
     @pytest.mark.parametrize(
-        ("content", "expected"), [(b"a = ", "not TOML"), (b"\xff\xfe", "not UTF-8"), (None, "No such file")]
+        ("content", "expected"),
+        [
+            (b"a = ", "not TOML"),
+            (b"\xff\xfe", "not UTF-8"),
+            (None, "No such file"),
+            (b"a = " + b"9" * 5000, "not TOML"),
+            (b"a = " + b"[" * 100_000, "nested too deeply"),
+            (b"x" + b".a" * 5000 + b" = 1", "nested too deeply"),
+        ],
     )
     def test_an_unreadable_file_is_named(self, tmp_path: Path, content: bytes | None, expected: str) -> None:
         """Path and reason stand in the line."""
@@ -348,6 +469,12 @@ class TestFaults:
         with pytest.raises(UsageError, match=expected) as caught:
             load_settings(path, {})
         assert str(path) in str(caught.value)
+
+    def test_a_byte_order_mark_is_no_fault(self, tmp_path: Path) -> None:
+        """Some editors begin every file with one."""
+        path = tmp_path / "config.toml"
+        path.write_text(GOOD, encoding="utf-8-sig")
+        assert load_settings(path, {}).experiments[0].name == "ranker"
 
     def test_a_directory_is_not_a_file(self, tmp_path: Path) -> None:
         """Even that is a line and not a traceback."""
@@ -408,6 +535,15 @@ class TestDefinitions:
         text = GOOD.replace('control = "a"', 'control = "b"').replace("0.5, b = 0.5", "0.1, b = 0.9")
         (other,) = _load(tmp_path, text + "primary = 'ndcg@5'\nretention = '60d'\n").experiments
         assert definitions(one) == definitions(other)
+
+    def test_tables_that_hardly_differ_are_two(self, tmp_path: Path) -> None:
+        """Whole grades are written as they always were."""
+        one, other = (
+            _load(tmp_path, _with(f"gain = {{ 0 = 0, '{grade}' = 1, 4 = 10 }}")).experiments[0]
+            for grade in ("3.333331", "3.333333")
+        )
+        assert definitions(one)["gain"] == {"0": 0.0, "3.333331": 1.0, "4": 10.0}
+        assert definition_differences("ranker", definitions(one), definitions(other))
 
     @pytest.mark.parametrize(
         "line",
