@@ -116,7 +116,7 @@ class TestReference:
         ]
         bench = Bench(redis_server, experiment)
         bench.feed([[wrong, *days], [right]])
-        assert bench.store.client.hexists(bench.store.keys.days(bench.number, 1), str(START // DAY))
+        assert bench.store.client.zscore(bench.store.keys.days(bench.number, 1), str(START // DAY))
         found = _summary(bench)["treatment"].recommended
         assert found is not None
         assert list(found.reference.values()) == cells(bench.opened.hash_key, [days[0]])
