@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     status = add("status", _status, "what the store holds", configured)
     status.add_argument("--experiment", metavar="E", help="only this one")
-    status.add_argument("--as-of", metavar="T", help="decay to this ISO time instead of the newest event")
+    status.add_argument("--as-of", metavar="T", help="decay to this ISO time, not the newest event of what is shown")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     verdict = add("verdict", _verdict, "ship, stop or go on: what may be said about an experiment, and why", configured)
     verdict.add_argument("experiment", metavar="E", help="the experiment's name")

@@ -20,7 +20,7 @@ from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings
 from monitor.errors import DependencyUnavailable, Refusal, UsageError
 from monitor.events import REASONS, Decoder
-from monitor.ingest.connection import BOOTSTRAP_MS, connection_options
+from monitor.ingest.connection import BOOTSTRAP_MS, admission
 from monitor.ingest.dead_letters import NULL
 from monitor.ingest.probing import explained
 from monitor.summary import iso
@@ -88,9 +88,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 def dead_letters(settings: KafkaSettings) -> Iterator[Letter]:
     """Yield every letter once, from the beginning of the topic to what is its end now."""
     place = f"Kafka at {settings.bootstrap_servers}"
+    options = admission(settings)
     try:
         consumer = KafkaConsumer(
-            **connection_options(settings),
+            **options,
             group_id=None,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -109,7 +110,7 @@ def dead_letters(settings: KafkaSettings) -> Iterator[Letter]:
         finally:
             consumer.close(autocommit=False)
     except KafkaError as error:
-        raise explained(settings, connection_options(settings), error) from error
+        raise explained(settings, options, error) from error
 
 
 def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int], place: str) -> Iterator[Letter]:
@@ -194,10 +195,9 @@ def _retried(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
     still: Counter[str] = Counter()
     failures: list[BaseException] = []
     sent = 0
+    options = admission(settings.kafka)
     try:
-        producer = KafkaProducer(
-            **connection_options(settings.kafka), acks="all", max_request_size=_LARGEST, metrics_enabled=False
-        )
+        producer = KafkaProducer(**options, acks="all", max_request_size=_LARGEST, metrics_enabled=False)
         try:
             for each in letters:
                 decode = decoders.get(each.topic)
@@ -219,7 +219,7 @@ def _retried(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
         finally:
             producer.close(timeout=_REQUEST_S)
     except KafkaError as error:
-        raise explained(settings.kafka, connection_options(settings.kafka), error) from error
+        raise explained(settings.kafka, options, error) from error
     if failures:
         raise DependencyUnavailable(
             f"Kafka at {settings.kafka.bootstrap_servers} refused {len(failures)} of {sent} messages: {failures[0]}. "

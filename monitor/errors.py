@@ -40,7 +40,11 @@ class ConfigError(UsageError):
     """A configuration value is wrong: names the key, the value and what was expected."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
-        super().__init__(f"{key}: got {value!r}, expected {expected}")
+        try:
+            shown = repr(value)
+        except ValueError:  # Python writes no integer as long as a hexadecimal one may be
+            shown = "too many digits"
+        super().__init__(f"{key}: got {shown}, expected {expected}")
         self.key = key
         self.value = value
         self.expected = expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Final
 
 from rich import box
@@ -56,28 +55,29 @@ class _Fitting:
 
 
 def _tables(experiment: ExperimentSummary, now_ms: int) -> _Fitting:
-    """Return all variants side by side with details, without, and each treatment beside the control."""
+    """Return all variants side by side, with details of fewer and fewer, and each treatment beside the control."""
     names = [name for name, _ in experiment.ordered()]
     pairs = [[names[0], name] for name in names[1:]] or [names]
     return _Fitting(
         [
-            [_table(experiment, now_ms, names, detailed=True)],
-            [_table(experiment, now_ms, names, detailed=False)],
-            [_table(experiment, now_ms, pair, detailed=False) for pair in pairs],
+            [_table(experiment, now_ms, names, detailed=names)],
+            [_table(experiment, now_ms, names, detailed=names[1:])],
+            [_table(experiment, now_ms, names, detailed=())],
+            [_table(experiment, now_ms, pair, detailed=()) for pair in pairs],
         ]
     )
 
 
-def _table(experiment: ExperimentSummary, now_ms: int, names: Collection[str], *, detailed: bool) -> Table:
+def _table(experiment: ExperimentSummary, now_ms: int, names: Collection[str], *, detailed: Collection[str]) -> Table:
     table = Table(title=Text(experiment.name, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     found = rows(experiment, now_ms)
     longest = max((len(row.group) for row in found if row.group not in _PLAIN), default=0) + len(_MARK)
     table.add_column("", no_wrap=True)
-    shown = [name in names for name, _ in experiment.ordered()]
+    order = [name for name, _ in experiment.ordered()]
     for name in names:
         role = " (control)" if name == experiment.control else ""
         table.add_column(Text(name + role, style="dim" if role else "bold"), justify="right", no_wrap=True)
-        if detailed:
+        if name in detailed:
             table.add_column("", style="dim", no_wrap=True)
     last = ""
     for row in found:
@@ -90,8 +90,9 @@ def _table(experiment: ExperimentSummary, now_ms: int, names: Collection[str], *
         if row.group not in _PLAIN:
             label = f"{row.group + _MARK * row.primary if fresh else '':{longest}}  {label}"
         cells: list[RenderableType] = [Text(label, style=style)]
-        for value, detail in compress(zip(row.values, row.details, strict=True), shown):
-            cells += [Text(value, style=style), *([Text(detail)] if detailed else [])]
+        for name, value, detail in zip(order, row.values, row.details, strict=True):
+            if name in names:
+                cells += [Text(value, style=style), *([Text(detail)] if name in detailed else [])]
         table.add_row(*cells)
     if any(row.primary for row in found):
         table.caption = "* primary metric"

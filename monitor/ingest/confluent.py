@@ -14,7 +14,7 @@ from kafka.errors import for_code
 
 from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable, UsageError
-from monitor.ingest.connection import BOOTSTRAP_MS, connection_options, refused
+from monitor.ingest.connection import BOOTSTRAP_MS, admission, refused
 from monitor.ingest.membership import (
     FETCH_MS,
     METADATA_MS,
@@ -40,8 +40,6 @@ _MOST_AHEAD: Final = 10_000_000
 """What the client takes for a number of records fetched ahead."""
 _QUEUE_FULL_MS: Final = 20
 """So long it waits before it fetches more when it has enough; the default of a second lets the worker wait for it."""
-_REACH_S: Final = (3.0, BOOTSTRAP_MS / 1000 - 3.0)
-"""It tries again in silence until a time is over, so after the first one it is looked whether that can help."""
 _MOST_AT_ONCE: Final = 1_000_000
 """What the client takes for a number of records."""
 
@@ -66,23 +64,18 @@ def _connected(settings: KafkaSettings) -> Consumer:
         raise UsageError(
             f"kafka.client = \"confluent\" needs confluent-kafka: pip install 'ab-monitor[fast]' ({error})"
         ) from error
-    # Certificates that cannot be used are refused here, in the same words as with the other client.
-    options = connection_options(settings)
+    # What is refused is so in the same words as with the other client.
+    options = admission(settings)
     try:
         consumer = Consumer(_configuration(settings))
     except KafkaException as error:
         raise UsageError(f"kafka: librdkafka does not accept these settings: {error.args[0].str()}") from error
-    for timeout_s in _REACH_S:
-        try:
-            consumer.list_topics(settings.responses_topic, timeout=timeout_s)
-        except KafkaException as error:
-            refusal = explained(settings, options, DependencyUnavailable(error.args[0].str()))
-            if isinstance(refusal, UsageError):
-                break
-        else:
-            return consumer
-    consumer.close()
-    raise refusal
+    try:
+        consumer.list_topics(settings.responses_topic, timeout=BOOTSTRAP_MS / 1000)
+    except KafkaException as error:
+        consumer.close()
+        raise explained(settings, options, DependencyUnavailable(error.args[0].str())) from error
+    return consumer
 
 
 def _configuration(settings: KafkaSettings) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kafka.structs import TopicPartition
 from monitor.config import KafkaSettings
 from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError
 from monitor.ingest.membership import partition_name, partition_of
-from monitor.ingest.probing import explained
+from monitor.ingest.probing import check_admission, explained
 
 BOOTSTRAP_MS: Final = 10_000
 BEGINNING: Final = OffsetSpec.EARLIEST
@@ -52,14 +52,20 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
     return options
 
 
+def admission(settings: KafkaSettings) -> dict[str, Any]:
+    """Return the same; raises `UsageError` if a server refuses it."""
+    options = connection_options(settings)
+    check_admission(settings, options)
+    return options
+
+
 def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
     """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
+    options = admission(settings)
     try:
-        consumer = KafkaConsumer(
-            **connection_options(settings), bootstrap_timeout_ms=BOOTSTRAP_MS, metrics_enabled=False
-        )
+        consumer = KafkaConsumer(**options, bootstrap_timeout_ms=BOOTSTRAP_MS, metrics_enabled=False)
     except KafkaError as error:
-        raise explained(settings, connection_options(settings), error) from error
+        raise explained(settings, options, error) from error
     try:
         partitions = {
             topic: len(consumer.partitions_for_topic(topic) or ())

@@ -28,7 +28,7 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 from monitor.config import KafkaSettings
-from monitor.ingest.connection import BOOTSTRAP_MS, connection_options, refused
+from monitor.ingest.connection import BOOTSTRAP_MS, admission, refused
 from monitor.ingest.membership import (
     CLOSE_MS,
     FETCH_MS,
@@ -72,7 +72,7 @@ class KafkaPythonMember:
         self._settings = settings
         self._held: set[TopicPartition] = set()
         self._records: Mapping[TopicPartition, Sequence[Any]] = {}
-        options = connection_options(settings)
+        options = admission(settings)
         try:
             self._consumer = KafkaConsumer(
                 **options,

@@ -1,4 +1,4 @@
-"""Why a Kafka client could not start: it tries again in silence until its time is over, whatever the cause.
+"""Whether Kafka takes this side in, and if not why: a client tries in silence until its time is over, whatever it is.
 
 It cannot be asked either: a broker that refuses a user answers and hangs up, and the client forgets an answer that
 arrives together with the end of the connection.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -37,23 +38,44 @@ def explained(settings: KafkaSettings, options: dict[str, Any], error: Exception
     `UsageError` if a server refuses the user, or either side the other's certificate: waiting does not mend that.
     `DependencyUnavailable` for everything else, with the cause if there is one.
     """
-    said = str(error)
+    found: AbMonitorError = DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {error}")
+    for cause in _causes(settings, options):
+        found = cause or found
+        if isinstance(found, UsageError):
+            break
+    return found
+
+
+def check_admission(settings: KafkaSettings, options: dict[str, Any]) -> None:
+    """Raise `UsageError` as above, unless some server lets this side in first: no client has to try for that."""
+    for cause in _causes(settings, options):
+        if cause is None:
+            return
+        if isinstance(cause, UsageError):
+            raise cause
+
+
+def _causes(settings: KafkaSettings, options: dict[str, Any]) -> Iterator[AbMonitorError | None]:
+    """Yield why each server does not let this side in, None if it does, until one does not answer at all."""
     for server in settings.bootstrap_servers.split(",")[:_MOST_SERVERS]:
         place = server.strip()
         try:
             _come_in(place, options)
         except _Refused as refused:
-            return UsageError(f"Kafka at {place} refuses the user {settings.sasl_username}: {refused}")
+            yield UsageError(f"Kafka at {place} refuses the user {settings.sasl_username}: {refused}")
         except (EOFError, struct.error):
             said = f"hangs up. Does it speak kafka.security_protocol = {settings.security_protocol}?"
+            yield DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {said}")
         except (OSError, KafkaError) as cause:
             refusal = tls_refusal(str(cause))
-            if refusal is not None:
-                return UsageError(f"Kafka at {place}: {refusal}")
-            said = str(cause)
+            if refusal is None:
+                yield DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {cause}")
+            else:
+                yield UsageError(f"Kafka at {place}: {refusal}")
             if isinstance(cause, TimeoutError):
-                break
-    return DependencyUnavailable(f"Kafka at {settings.bootstrap_servers}: {said}")
+                return
+        else:
+            yield None
 
 
 def _come_in(place: str, options: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from kafka.errors import KafkaError
 from monitor.clock import Clock, wall_clock
 from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.connection import connection_options
+from monitor.ingest.connection import admission
 from monitor.ingest.probing import explained
 from monitor.ingest.simulator import SimulatedEvent
 
@@ -32,7 +32,7 @@ def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> 
     """Write events to their topics, keyed by student, and wait for every acknowledgement; return how many."""
     topics = {"response": settings.responses_topic, "feedback": settings.feedback_topic}
     failures: list[BaseException] = []
-    options: dict[str, Any] = connection_options(settings)
+    options: dict[str, Any] = admission(settings)
     try:
         producer = KafkaProducer(**options, acks="all", linger_ms=20, batch_size=1 << 17, metrics_enabled=False)
         written = 0
@@ -44,7 +44,7 @@ def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> 
         producer.flush(timeout=60)
         producer.close(timeout=60)
     except KafkaError as error:
-        raise explained(settings, connection_options(settings), error) from error
+        raise explained(settings, options, error) from error
     if failures:
         raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} refused an event: {failures[0]}")
     return written

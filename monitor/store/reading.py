@@ -143,7 +143,7 @@ class Reader:
             # A server that was started again may have lost commits: what came of them must not be believed.
             memory = Memory(runs)
         self._memories[as_of_ms is None] = found
-        until_ms = log.newest_ms + 1
+        until_ms = (log.newest_ms or at_ms) + 1
         if as_of_ms is not None and as_of_ms < log.newest_ms:
             # The hour that the time cuts through holds what came after it as well.
             until_ms = as_of_ms // HOUR_MS * HOUR_MS

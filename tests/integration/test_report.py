@@ -156,6 +156,16 @@ class TestWhatIsTold:
         bench = Bench(redis_server, DECIDED)
         assert "Nothing to tell yet" in html(account(bench.reader, DECIDED))
 
+    def test_the_traffic_of_an_empty_store_is_that_of_the_last_hours(self, redis_server: RedisServer) -> None:
+        """Not of those before 1970."""
+        bench = Bench(redis_server, DECIDED)
+        summary = Reader(bench.shards, bench.settings, bench.opened.numbers, lambda: 10**12).summary()
+        (experiment,) = summary.experiments.values()
+        for variant in experiment.variants.values():
+            assert variant.traffic is not None
+            assert variant.traffic.until_ms == 10**12 + 1
+            assert 0 < variant.traffic.until_ms - variant.traffic.since_ms <= 2 * HOUR_MS
+
     def test_more_ordered_and_less_good_is_told_apart(self, redis_server: RedisServer) -> None:
         """docs/metrics.md's example with students: grades 3, 0, 0 against 2, 3, 3 raise nDCG and lower DCG."""
         bench = Bench(redis_server, DECIDED)

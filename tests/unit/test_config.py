@@ -199,7 +199,7 @@ class TestEnvironment:
         """With and without what may be left out."""
         assert _load(tmp_path, GOOD, ABMONITOR_STORE_URL=url).store.url == url
 
-    @pytest.mark.parametrize("given", ["9" * 5000, "[" * 100_000, "{a=" * 100_000])
+    @pytest.mark.parametrize("given", ["9" * 5000, "0x" + "f" * 5000, "[" * 100_000, "{a=" * 100_000])
     def test_a_value_that_no_parser_takes_is_refused_as_any_other(self, tmp_path: Path, given: str) -> None:
         """More digits than an integer may have, or deeper than anybody nests."""
         for name in ("HTTP_PORT", "EXPERIMENTS_0_MAX_GRADE"):

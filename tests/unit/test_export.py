@@ -314,9 +314,21 @@ class TestTable:
         assert "3 responses name no student" in text
         assert max(map(len, text.splitlines())) <= 80
 
+    def test_the_details_of_the_control_are_left_out_first(self) -> None:
+        """How a treatment differs is what the table is looked at for."""
+        treatment = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, mean=2.2336875)})
+        variants = {"control": CONTROL, "treatment": treatment}
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants=variants)
+        out = io.StringIO()
+        shown = render(replace(SUMMARY, experiments={"ranker-v2": experiment}), now_ms=1_767_225_720_500)
+        Console(file=out, width=70).print(shown)
+        (line,) = [line for line in out.getvalue().splitlines() if "all time" in line]
+        assert "+10.0" in line
+        assert line.count("n ") == 1
+
     @pytest.mark.parametrize("width", [60, 80, 250])
     def test_no_number_is_cut(self, width: int) -> None:
-        """Where a terminal is too narrow details are left out, then each treatment has a table with the control."""
+        """Where a terminal is too narrow, details are left out; then each treatment has a table with the control."""
         summary = replace(SUMMARY.experiments["ranker-v2"], variants=dict.fromkeys(("control", *"abcd"), CONTROL))
         out = io.StringIO()
         shown = render(replace(SUMMARY, experiments={"ranker-v2": summary}), now_ms=1_767_225_720_500)
