@@ -70,7 +70,7 @@ class _History(KafkaSource):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `rebuild`."""
     parser.add_argument(
-        "--accept-loss", action="store_true", help="switch even if Kafka no longer holds all that the live one has"
+        "--accept-loss", action="store_true", help="switch even if the new generation has less than the live one"
     )
     parser.add_argument("--discard", action="store_true", help="delete what an earlier rebuild has left, and stop")
 
@@ -175,13 +175,15 @@ def _compare(live: Shards, building: Shards, *, accept_loss: bool) -> None:
             _row(table, "  rated", old.rated, new.rated)
             for metric in {**old.means, **new.means}:
                 _row(table, f"  {metric}", old.means.get(metric), new.means.get(metric))
-            if experiment in after and new.responses + newer < old.responses:
-                missing.append(f"{old.responses - new.responses} responses of {experiment} / {variant}")
+            for what, held, found in (("", old.responses, new.responses), ("rated ", old.rated, new.rated)):
+                if experiment in after and found + newer < held:
+                    missing.append(f"{held - found} {what}responses of {experiment} / {variant}")
     Console().print(table)
     if missing and not accept_loss:
         raise HistoryLost(
-            f"Kafka no longer holds {', '.join(missing)}. Nothing was switched; --accept-loss switches all the same, "
-            "--discard deletes what was built"
+            f"{', '.join(missing)} are missing: Kafka no longer holds them or their feedback, or these definitions "
+            "do not count them. Nothing was switched; --accept-loss switches all the same, --discard deletes "
+            "what was built"
         )
 
 

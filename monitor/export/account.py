@@ -8,8 +8,9 @@ from typing import Final
 
 from monitor.attribution import DAY_MS
 from monitor.config import DecaySpec, ExperimentSettings
+from monitor.export.presentation import rests_on
 from monitor.history import HOUR_MS, DecayedThen, Past, snapshot
-from monitor.inference import StoredStudents
+from monitor.inference import Comparison, GuardrailResult, StoredStudents
 from monitor.retracing import Split, exposure_days, looks, splits, students_by
 from monitor.store import Reader
 from monitor.summary import ExperimentSummary
@@ -48,6 +49,15 @@ class Account:
     """Snapshots that are about today's primary metric."""
     least_students: int
     """Means over fewer are not shown."""
+
+    def shows(self, compared: Comparison | GuardrailResult) -> bool:
+        """Return whether a comparison rests on enough students."""
+        return rests_on(compared, self.least_students)
+
+    def showed(self, treatment: str, at_ms: int) -> bool:
+        """Return whether the comparison that decides did so at the last look until then; one student always shows."""
+        look = next((each for each in reversed(self.looks) if each.at_ms <= at_ms), None)
+        return self.least_students <= 1 or (look is not None and self.shows(look.verdicts[treatment].primary))
 
 
 def account(reader: Reader, experiment: ExperimentSettings, least_students: int = 1) -> Account:

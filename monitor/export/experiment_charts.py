@@ -26,7 +26,11 @@ def legend(told: Account) -> list[tuple[str, str]]:
 def live(told: Account, treatment: str) -> Line:
     """Return the effect over all responses so far, as it was noted at the time."""
     noted = [(hour, then.treatments[treatment]) for hour, then in told.past.items() if treatment in then.treatments]
-    return Line("all responses", "live", [Point(hour * HOUR_MS, then.live[0]) for hour, then in noted], band=False)
+    points = [
+        Point(at_ms, then.live[0] if told.showed(treatment, at_ms) else None)
+        for at_ms, then in ((hour * HOUR_MS, then) for hour, then in noted)
+    ]
+    return Line("all responses", "live", points, band=False)
 
 
 def effect(told: Account, treatment: str, verdict: Verdict) -> str | None:
@@ -35,13 +39,13 @@ def effect(told: Account, treatment: str, verdict: Verdict) -> str | None:
     levels = [Level("no difference", 0.0, "zero"), Level("the smallest effect of interest", criteria.mde)]
     if criteria.margin:
         levels.append(Level("the tolerable loss", -criteria.margin))
-    closed = Line("effect", "treatment", [_step(look, treatment, told.least_students) for look in told.looks])
+    closed = Line("effect", "treatment", [_step(told, look, treatment) for look in told.looks])
     return chart(f"effect of {treatment} on {told.settings.primary} over time", [closed, live(told, treatment)], levels)
 
 
-def _step(look: Judgement, treatment: str, least: int) -> Point:
+def _step(told: Account, look: Judgement, treatment: str) -> Point:
     primary = look.verdicts[treatment].primary
-    if primary.lower is None or min(primary.control.units, primary.treatment.units) < least:
+    if primary.lower is None or not told.shows(primary):
         # A value without a band would say more than is known.
         return Point(look.at_ms, None)
     return Point(look.at_ms, primary.difference.effect, primary.lower, primary.upper)
@@ -57,7 +61,9 @@ def guardrail(told: Account, treatment: str, place: int) -> str | None:
     """Return the harm on one of the guardrails, with its bounds and what is tolerable."""
     results = [(look.at_ms, look.verdicts[treatment].guardrails[place]) for look in told.looks]
     points = [
-        Point(at_ms, None if each.least_harm is None else harm_of(each), each.least_harm, each.most_harm)
+        Point(at_ms, harm_of(each), each.least_harm, each.most_harm)
+        if each.least_harm is not None and told.shows(each)
+        else Point(at_ms, None)
         for at_ms, each in results
     ]
     rail = results[-1][1].guardrail

@@ -11,7 +11,7 @@ from monitor.config import ExperimentSettings, is_share
 from monitor.export import experiment_charts as charts
 from monitor.export.account import Account
 from monitor.export.page import template
-from monitor.export.presentation import ABSENT, MEANINGS, count, sentence, share
+from monitor.export.presentation import ABSENT, MEANINGS, count, rests_on, sentence, share
 from monitor.history import HOUR_MS
 from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, GuardrailState, Segment, State, Verdict
 from monitor.verdicts import Judgement
@@ -143,7 +143,9 @@ def _why(settings: ExperimentSettings, gain: str) -> str:
 
 
 def _headline(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
-    said = disagreements(told.settings, {told.settings.primary: verdict.primary, **dict(verdict.diagnostics)})
+    enough = told.shows(verdict.primary)
+    compared = {told.settings.primary: verdict.primary, **dict(verdict.diagnostics)} if enough else {}
+    said = disagreements(told.settings, compared)
     headline, mood = _HEADLINES[verdict.state]
     return {
         "headline": headline,
@@ -151,8 +153,8 @@ def _headline(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
         "sentence": sentence(name, verdict),
         "effect": _effect(told, name, verdict),
         "disagreements": [text for text, both in said.items() if both],
-        "reasons": [reason.text for reason in verdict.reasons],
-        "notes": [*(note.text for note in verdict.notes), *(text for text, both in said.items() if not both)],
+        "reasons": [reason.text for reason in verdict.reasons if enough],
+        "notes": [*(note.text for note in verdict.notes if enough), *(text for text, both in said.items() if not both)],
         "days": _days(verdict),
     }
 
@@ -180,7 +182,7 @@ def _effect(told: Account, treatment: str, verdict: Verdict) -> str:
 
 
 def _enough(told: Account, compared: Comparison) -> bool:
-    return min(compared.control.units, compared.treatment.units) >= max(told.least_students, 1)
+    return rests_on(compared, max(told.least_students, 1))
 
 
 def _days(verdict: Verdict) -> str:
@@ -200,7 +202,7 @@ def _treatment(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
     return {
         "name": name,
         "plot": charts.effect(told, name, verdict),
-        "live": len(charts.live(told, name).points) > 1,
+        "live": sum(each.value is not None for each in charts.live(told, name).points) > 1,
         "margin": criteria.margin,
         "mde": f"{criteria.mde:.4g}",
         "steps": [_step(told, look, name) for look in told.looks],
@@ -256,7 +258,7 @@ def _guardrail(told: Account, name: str, place: int, result: GuardrailResult) ->
     rail = result.guardrail
     said = _part if is_share(rail.name) else figure
     shown = (result.control.mean, result.treatment.mean, charts.harm_of(result), result.least_harm, result.most_harm)
-    enough = min(result.control.units, result.treatment.units) >= told.least_students
+    enough = told.shows(result)
     return {
         "name": f"{rail.name} ({rail.bad} is bad)",
         "margin": said(rail.margin),
@@ -298,8 +300,10 @@ def _said(told: Account, treatment: str) -> Iterator[list[str]]:
     for hour, then in told.past.items():
         now = then.treatments.get(treatment)
         if now is not None and now.state != before:
-            bounds = [figure(value, sign=True) for value in now.closed]
-            yield [moment(hour * HOUR_MS), now.state, *bounds, MEANINGS[now.state]]
+            at_ms = hour * HOUR_MS
+            shown = told.showed(treatment, at_ms)
+            bounds = [figure(value if shown else None, sign=True) for value in now.closed]
+            yield [moment(at_ms), now.state, *bounds, MEANINGS[now.state]]
             before = now.state
 
 

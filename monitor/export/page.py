@@ -50,7 +50,7 @@ class Page:
 
     def render(self, summary: Summary | None, trouble: Sequence[str]) -> bytes:
         """Return the page; without a summary, what is wrong."""
-        now_ms = self._clock()
+        now_ms, least = self._clock(), self._display.min_display_students
         experiments = [] if summary is None else list(summary.experiments.values())
         return self._template.render(
             experiments=[
@@ -58,9 +58,9 @@ class Page:
                     "name": each.name,
                     "control": each.control,
                     "variants": [name for name, _ in each.ordered()],
-                    "rows": rows(each, now_ms, self._display.min_display_students),
-                    "decisions": decisions(each),
-                    "notes": notes(each),
+                    "rows": rows(each, now_ms, least),
+                    "decisions": decisions(each, least),
+                    "notes": notes(each, least),
                     "attention": None if each.attention is None else _first(each.attention),
                     "empty": all(variant.last_event_at_ms is None for variant in each.variants.values()),
                 }

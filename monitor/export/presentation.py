@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from monitor.drift import DayDrift, Distance
-from monitor.inference import State, Verdict
+from monitor.inference import Comparison, GuardrailResult, State, Verdict
 from monitor.items.stored import Coverage
 from monitor.summary import ExperimentSummary, VariantSummary
 from monitor.traffic import LATENCY_BOUNDS_MS
@@ -209,19 +209,26 @@ class Decision(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def decisions(experiment: ExperimentSummary) -> list[Decision]:
-    """Return what was decided about each treatment, and why."""
+def decisions(experiment: ExperimentSummary, least_students: int = 1) -> list[Decision]:
+    """Return what was decided about each treatment, and why, unless that would be effects on fewer students."""
     verdicts = {} if experiment.judgement is None else experiment.judgement.verdicts
     return [
         Decision(
-            _TONES.get(verdict.state, "open"), sentence(name, verdict), tuple(each.text for each in verdict.reasons)
+            _TONES.get(verdict.state, "open"),
+            sentence(name, verdict),
+            tuple(each.text for each in verdict.reasons if rests_on(verdict.primary, least_students)),
         )
         for name, verdict in verdicts.items()
     ]
 
 
-def notes(experiment: ExperimentSummary) -> list[str]:
-    """Return what a reader of the table should know."""
+def rests_on(comparison: Comparison | GuardrailResult, least_students: int) -> bool:
+    """Return whether both variants have so many students there."""
+    return min(comparison.control.units, comparison.treatment.units) >= least_students
+
+
+def notes(experiment: ExperimentSummary, least_students: int = 1) -> list[str]:
+    """Return what a reader of the table should know; effects on fewer than `least_students` students are left out."""
     found: list[str] = []
     unnamed = sum(variant.responses_without_user for variant in experiment.variants.values())
     if unnamed:
@@ -233,7 +240,7 @@ def notes(experiment: ExperimentSummary) -> list[str]:
         found.append(
             f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean."
         )
-    found += _parts(experiment)
+    found += _parts(experiment, least_students)
     if any(variant.traffic is not None for variant in experiment.variants.values()):
         found.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
     if any((variant.categories or variant.recommended) is not None for variant in experiment.variants.values()):
@@ -244,7 +251,7 @@ def notes(experiment: ExperimentSummary) -> list[str]:
     return found
 
 
-def _parts(experiment: ExperimentSummary) -> Iterator[str]:
+def _parts(experiment: ExperimentSummary, least_students: int) -> Iterator[str]:
     """Yield a sentence for each part of the students in which an effect is shown, although all are looked at."""
     if experiment.judgement is None:
         return
@@ -252,5 +259,6 @@ def _parts(experiment: ExperimentSummary) -> Iterator[str]:
         for of, shown in (("first question in", parts.segments), ("days since the first answer:", parts.ages)):
             for each in shown:
                 lower, upper = each.comparison.lower, each.comparison.upper
-                if each.discovered and lower is not None and upper is not None:
+                enough = rests_on(each.comparison, least_students)
+                if each.discovered and enough and lower is not None and upper is not None:
                     yield f"{treatment}, {of} {each.name}: {experiment.primary} {lower:+.4g} to {upper:+.4g}."

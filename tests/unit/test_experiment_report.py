@@ -221,10 +221,14 @@ class TestTheVerdict:
 
     def test_few_students_are_not_shown(self) -> None:
         """Under `min_display_students` a mean would tell of persons."""
-        page = Page(html(told(BETTER, after(14), least=401)))
+        past = {after(13) // 3_600_000: _then("continue")}
+        page = Page(html(told(BETTER, after(14), past=past, least=401)))
         assert "Nothing is known of dcg@5 yet" in page.text
         primary = SHIPPED.judgement.verdicts["treatment"].primary
         assert figure(primary.control.mean) not in page.text
+        assert "the effect is between" not in page.text
+        assert "+0.2500" not in page.text
+        assert "+0.2500" in Page(html(told(BETTER, after(14), past=past))).text
         assert "effect of treatment on dcg@5 over time" not in page.plots()
 
     def test_nothing_is_minus_nothing(self) -> None:

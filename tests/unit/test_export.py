@@ -265,6 +265,7 @@ class TestVerdicts:
 
     def test_status_and_page_say_the_state_in_a_sentence(self) -> None:
         """Above what else a reader should know."""
+        assert not decisions(_judged().experiments["ranker"], 10**6)[0].reasons
         (decision,) = decisions(_judged().experiments["ranker"])
         assert (decision.tone, decision.sentence.partition(" – ")[0]) == ("good", "treatment: ship")
         assert decision.reasons
