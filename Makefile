@@ -21,7 +21,7 @@ demo: $(VENV)/run.stamp ## the main job on embedded parts, with simulated traffi
 
 test: $(VENV)/native.stamp ## all tests, on a real Kafka, Redis, Valkey, Prometheus and browser
 	@.ci/install-debian
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/native.stamp ## lint, types and the fast tests: before each commit
 	$(BIN)/ruff check .

@@ -174,11 +174,6 @@ def bucket_span_ms(decay: DecaySpec) -> int:
     return decay.half_life_ms if decay.half_life_ms is not None else 86_400_000
 
 
-def oldest_chunk(newest_ms: int, retention_ms: int, span_ms: int) -> int:
-    """Return the first chunk that retention keeps, given the experiment's newest event."""
-    return (newest_ms - retention_ms) // span_ms
-
-
 def weights(ages_ms: Floats, decay: DecaySpec) -> Floats:
     """Return each age's weight: 2^(−age/half_life), or 1/(1 + days) and 0 from the cutoff; 0 for a negative age."""
     if decay.half_life_ms is not None:

@@ -4,8 +4,8 @@ Every integer that can be recomputed from rows that are still held is recomputed
 
 - students' rows are kept, so the sums over students and cohorts are compared whole, and all-time sums over responses
   with what the students' totals add up to;
-- responses' rows are held from the sweep's boundary on, so time buckets after it are compared; as long as nothing was
-  swept, all-time sums, feedback kinds and what responses without a student contribute are compared as well.
+- responses' rows are held from the sweep's boundary on, so time buckets after it are compared, unless they are so old
+  that no row can change them; as long as nothing was swept, all-time sums, feedback kinds and what responses without a student contribute are compared as well.
 
 The rows are read with SCAN, a few thousand at a time, so the store has to stand still meanwhile: if a commit came in
 between, the audit starts over a few times and then says so.
@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms, oldest_chunk
+from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms
 from monitor.attribution import BEFORE, DAY_MS, PENDING, Row
 from monitor.audit.items import ItemAudit
 from monitor.cells import zeros
@@ -251,13 +251,12 @@ class _Pass:
     def _compare_traffic(self, where: tuple[str, str], experiment: Experiment, index: int) -> None:
         """Compare the hours and days that are kept and of which all rows are held."""
         number, keys, swept_ms = experiment.number, self._keys, self._swept[experiment.number]
-        newest_ms = self._newest(experiment)
         categories = [f"category {name}" for name in (*sorted(experiment.settings.categories), OTHER, NONE)]
         for kind, span_ms, index_of, record_of, labels in (
             ("traffic", HOUR_MS, keys.traffic_hours, keys.traffic_hour, _TRAFFIC),
             ("days", DAY_MS, keys.days, keys.day, (*_DAY, *categories)),
         ):
-            oldest = (newest_ms - experiment.settings.retention_ms) // span_ms
+            oldest = self._oldest_ms(experiment) // span_ms
             for place in self._places(where, kind, index_of(number, index), record_of(number, index, 0), oldest):
                 if place * span_ms >= swept_ms:
                     key = record_of(number, index, place)
@@ -283,16 +282,19 @@ class _Pass:
 
     def _compare_buckets(self, where: tuple[str, str], experiment: Experiment, index: int) -> None:
         number, keys = experiment.number, self._keys
-        newest_ms = self._newest(experiment)
         for decay in experiment.settings.decay:
             span_ms = bucket_span_ms(decay)
-            oldest = oldest_chunk(newest_ms, experiment.settings.retention_ms, span_ms)
+            oldest = self._oldest_ms(experiment) // span_ms
             first = -(-self._swept[number] * BUCKETS_PER_CHUNK // span_ms)
             names = keys.chunks(number, index, decay.name), keys.chunk(number, index, decay.name, 0)
             for chunk in self._places(where, "time buckets", *names, oldest):
                 from_bucket = max(first - chunk * BUCKETS_PER_CHUNK, 0)
                 if from_bucket < BUCKETS_PER_CHUNK:
                     self._compare_chunk(where, experiment, index, decay.name, chunk, span_ms, from_bucket)
+
+    def _oldest_ms(self, experiment: Experiment) -> int:
+        """Return since when the records of a time are held, whatever `retention` was before: it keeps that at least."""
+        return self._newest(experiment) - experiment.settings.horizon_ms
 
     def _newest(self, experiment: Experiment) -> int:
         """Return the newest response's time, of any variant."""

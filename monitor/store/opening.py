@@ -63,8 +63,9 @@ def open_store(store: Shards, settings: Settings) -> Opened:
         hash_key = _hash_key(store.first, settings, meta)
         for shard in reversed(store):
             client.hsetnx(shard.keys.meta, "made", secrets.token_hex(_KEY_BYTES))
-            client.hset(shard.keys.meta, "schema", SCHEMA)
-        client.hset(keys.meta, "shards", len(store))
+            # A schema without a number of shards would mean one.
+            shards = {"shards": len(store)} if shard is store.first else {}
+            client.hset(shard.keys.meta, mapping={"schema": SCHEMA, **shards})
         client.set(LIVE, store.live, nx=True)
         for name, definition in wanted.items():
             if name not in stored:

@@ -13,7 +13,6 @@ from monitor.aggregates import (
     Ints,
     Layout,
     bucket_span_ms,
-    oldest_chunk,
     responses_of,
 )
 from monitor.attribution import DAY_MS
@@ -312,7 +311,7 @@ class Reader:
             layout = self._layouts[arm.experiment.name]
             seen = arm.responses[4::8] < arm.responses[2]
             for decay in arm.experiment.decay:
-                oldest = oldest_chunk(newest[arm.number], arm.experiment.retention_ms, bucket_span_ms(decay))
+                oldest = (newest[arm.number] - arm.experiment.retention_ms) // bucket_span_ms(decay)
                 places.append(Place(arm.number, arm.variant, decay, layout, seen, oldest))
         means, found = Buckets(self.store, memory, as_of_ms).means(places)
         return {place.name: own for place, own in zip(places, means, strict=True)}, found

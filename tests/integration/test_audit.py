@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
 from tests.integration.test_exactness import _SLOW, Bench
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
+from tests.support.dump import dump
 from tests.support.streams import EXPERIMENT, HOUR, RICH, START, arrivals, streams
 
 Events = Sequence[Response | Feedback]
@@ -155,6 +157,18 @@ def test_what_was_swept_is_no_damage(bench: Bench) -> None:
     assert findings.differences == []
     assert any("feedback kinds" in line for line in findings.unchecked)
     assert any("1 responses name none" in line for line in findings.unchecked)
+
+
+def test_what_a_shorter_retention_has_dropped_is_no_damage(store_server: RedisServer) -> None:
+    """Rows outlive it for a while: the sweep goes by and by. It may be raised afterwards."""
+    bench = Bench(store_server)
+    bench.feed([[_response(1, START), _rating(1, START + 5), _response(3, START + 2 * EXPERIMENT.retention_ms)]])
+    _, store = bench.worker()
+    before = dump(bench.store)
+    Sweeper(store, [bench.experiment])._drop_past()
+    assert dump(bench.store) != before
+    longer = replace(EXPERIMENT, retention_ms=10 * EXPERIMENT.retention_ms)
+    assert audit(bench.shards, replace(bench.settings, experiments=(longer,))).differences == []
 
 
 def test_a_store_that_is_written_meanwhile_is_not_judged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

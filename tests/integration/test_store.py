@@ -294,6 +294,28 @@ class TestOpening:
             assert {each.numbers["ranker"] for each in opened} == {1}
             assert stores[0].client.hget(stores[0].first.keys.meta, "experiments") == b"1"
 
+    def test_who_comes_while_a_store_is_made_sees_all_of_its_shards(
+        self, store_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After each of the commands that make it."""
+        settings = replace(settings_with(EXPERIMENT), store=StoreSettings(url=store_server.url, shards=3))
+        store = live_store(settings.store)
+        make = store.client.execute_command
+        seen = []
+
+        def watched(*command: object, **options: object) -> object:
+            reply = make(*command, **options)
+            other = live_store(settings.store)
+            view_store(other, settings)
+            seen.append(len(other))
+            other.close()
+            return reply
+
+        monkeypatch.setattr(store.client, "execute_command", watched)
+        open_store(store, settings)
+        assert len(seen) > 5
+        assert set(seen) == {3}
+
     def test_a_wrong_hash_key_is_seen_by_just_looking(self, store_server: RedisServer) -> None:
         """`check` says what `run` would say."""
         bench = Bench(store_server)
