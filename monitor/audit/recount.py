@@ -5,7 +5,8 @@ Every integer that can be recomputed from rows that are still held is recomputed
 - students' rows are kept, so the sums over students and cohorts are compared whole, and all-time sums over responses
   with what the students' totals add up to;
 - responses' rows are held from the sweep's boundary on, so time buckets after it are compared, unless they are so old
-  that no row can change them; as long as nothing was swept, all-time sums, feedback kinds and what responses without a student contribute are compared as well.
+  that no row can change them; as long as nothing was swept, all-time sums, feedback kinds and what responses without a
+  student contribute are compared as well.
 
 The rows are read with SCAN, a few thousand at a time, so the store has to stand still meanwhile: if a commit came in
 between, the audit starts over a few times and then says so.
