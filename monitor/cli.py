@@ -180,7 +180,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 @contextmanager
 def _stopped_by_signals(
-    stop: Callable[[], None], numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+    stop: Callable[[], object], numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
 ) -> Iterator[None]:
     """Let signals end the block's work in order; a second one ends it at once."""
 
@@ -200,7 +200,8 @@ def _run(arguments: argparse.Namespace) -> int:
     telemetry = Telemetry()
     with ExitStack() as stack:
         # Until there is a worker to stop, there is nothing to bring to an end: what is open is closed.
-        stack.enter_context(_stopped_by_signals(sys.exit))
+        ways: list[Callable[[], object]] = [sys.exit]
+        stack.enter_context(_stopped_by_signals(lambda: ways[-1]()))  # noqa: PLW0108  the last by then
         settings = _settings(arguments)
         kafka = settings.kafka
         opening = stack.enter_context(opened(settings, wall_clock))
@@ -210,8 +211,8 @@ def _run(arguments: argparse.Namespace) -> int:
         stack.callback(source.close)
         topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}
         worker = worker_for(settings, opening, source, telemetry, topics, wall_clock)
+        ways.append(worker.stop)
         server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
-        stack.enter_context(_stopped_by_signals(worker.stop))
         logging.getLogger(__name__).info("serving url=%s", server.url)
         worker.run()
     return 0

@@ -68,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         source = SimulatedSource(generate(scenario), scenario.start_ms, speed)
         topics = {"response": "simulated", "feedback": "simulated"}
         worker = worker_for(settings, opening, source, telemetry, topics, source.now_ms)
-        server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
         interrupted = stack.enter_context(_interruptible(worker))
+        server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
         _watch(console, worker, opening, source, server)
         _explain(console, scenario, opening, server)
         if arguments.stay and not interrupted.is_set():

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,6 +20,7 @@ from rich.console import Console
 from monitor import audit, cli, rebuild
 from monitor.cli import main
 from monitor.ingest.kafka import KafkaSource
+from monitor.service import http_for
 from tests.unit.test_events import FEEDBACK, RESPONSE
 
 CONFIG = """
@@ -213,9 +215,26 @@ class TestSignals:
         monkeypatch.setattr(KafkaSource, "__init__", lambda *_: None)
         monkeypatch.setattr(KafkaSource, "close", lambda *_: None)
         monkeypatch.setattr(cli, place, interrupted)
-        with pytest.raises(SystemExit) as caught:
-            main(["run", "--config", str(inside / "config.toml")])
-        assert not caught.value.code
+        code: object = None
+        try:
+            code = main(["run", "--config", str(inside / "config.toml")])
+        except SystemExit as ended:
+            code = ended.code
+        assert not code
+
+    def test_one_that_comes_while_all_is_closed_ends_it(self, monkeypatch: pytest.MonkeyPatch, inside: Path) -> None:
+        """Were it an error in the midst of that, the threads that still serve would keep the process for ever."""
+        seen = []
+
+        def told_to_stop(*arguments: Any) -> object:
+            signal.raise_signal(signal.SIGTERM)
+            return http_for(*arguments)
+
+        monkeypatch.setattr(KafkaSource, "__init__", lambda *_: None)
+        monkeypatch.setattr(KafkaSource, "close", lambda *_: seen.append(signal.getsignal(signal.SIGTERM)))
+        monkeypatch.setattr(cli, "http_for", told_to_stop)
+        assert main(["run", "--config", str(inside / "config.toml")]) == 0
+        assert seen == [signal.SIG_DFL]
 
     def test_a_second_one_ends_it_in_any_order(self, monkeypatch: pytest.MonkeyPatch, inside: Path) -> None:
         """Whatever the first one waits for."""
