@@ -164,6 +164,9 @@ def _running(socket: Path) -> Literal["ready", "loading"] | None:
         return "loading"
     except redis.exceptions.ConnectionError:
         return None
+    except redis.exceptions.ResponseError:
+        # Its disk is full, which it says whatever it is asked.
+        return "ready"
     else:
         return "ready"
     finally:

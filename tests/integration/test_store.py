@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import redis
 
 from monitor.attribution import BEFORE, PENDING, Row
 from monitor.cells import zeros
@@ -576,6 +577,18 @@ class TestEmbedded:
             eventually("there is no process left", lambda: not _processes(tmp_path / "store"), within_s=30)
         with served(StoreSettings(url=f"embedded:{tmp_path / 'store'}"), existing=True) as reached:
             RedisStore(reached).client.ping()
+
+    def test_it_stops_although_its_disk_is_full(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Then it answers whatever it is asked with that."""
+        ping = redis.Redis.ping
+
+        def full(client: redis.Redis) -> object:
+            ping(client)
+            raise redis.exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left on device")
+
+        with served(StoreSettings(url=f"embedded:{tmp_path / 'store'}")):
+            monkeypatch.setattr(redis.Redis, "ping", full)
+        assert not _processes(tmp_path / "store")
 
     def test_it_outlives_a_killed_starter_for_those_who_use_it(self, tmp_path: Path) -> None:
         """It stops with the last of them, however that ends."""
