@@ -279,12 +279,14 @@ def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
         count_moments = np.zeros_like(counts)
     squared = weight * weight
     count_moments, total_moments = slope * count_moments, slope * total_moments
+    # Where the squares are is not known but for the totals: what does not vary has no spread.
+    square_moments = squares * np.divide(total_moments, totals, out=np.zeros_like(totals), where=totals > 0)
     return Moments(
         weight=np.asarray(weight @ (counts + count_moments)),
         squared_weight=np.asarray(squared @ (counts + 2 * count_moments)),
         total=np.asarray(weight @ (totals + total_moments)),
         squared_weight_total=np.asarray(squared @ (totals + 2 * total_moments)),
-        squared_weight_square=np.asarray(squared @ squares),
+        squared_weight_square=np.asarray(squared @ (squares + 2 * square_moments)),
     )
 
 

@@ -61,22 +61,24 @@ def digests(
 
 
 def _columns(records: Ints, layout: Layout) -> Floats:
-    """Return what sums are made of, 7 × m × n × buckets, in units of offset and of fixed point.
+    """Return what sums are made of, 8 × m × n × buckets, in units of offset and of fixed point.
 
-    Counts over rated and over all responses, offsets of both, totals, their moments, squares. Limbs are joined here, so
-    that where a metric is 1 its totals are the counts, and stay so in any sum.
+    Counts over rated and over all responses, offsets of both, totals, their moments, squares, theirs. Limbs are joined
+    here, so that where a metric is 1 its totals are the counts, and stay so in any sum. Of squares only the sum is
+    known: they are taken to be where the totals are, and what does not vary has no spread.
     """
     numbers = np.moveaxis(records, 2, 0).astype(np.float64, order="C")
     head, parts = numbers[:4], numbers[4:].reshape(layout.metrics, 8, *records.shape[:2]).swapaxes(0, 1)
-    columns = np.empty((7, layout.metrics, *records.shape[:2]))
+    columns = np.empty((8, layout.metrics, *records.shape[:2]))
     columns[0:3:2] = head[2:, None] - parts[:2]
     columns[1:4:2] = head[:2, None]
-    columns[4:] = parts[3::2] * float(1 << LIMB_BITS) + parts[2::2]
+    columns[4:7] = parts[3::2] * float(1 << LIMB_BITS) + parts[2::2]
+    columns[7] = columns[6] * columns[5] / np.maximum(columns[4], 1)
     return columns
 
 
 def _weighted(columns: Floats, spans_ms: Ints, layout: Layout) -> Floats:
-    """Return the sums (5 × 2 × m × n) of columns that were weighted with w, and with w² (2 × 7 × m × n)."""
+    """Return the sums (5 × 2 × m × n) of columns that were weighted with w, and with w² (2 × 8 × m × n)."""
     offset_ms, slope = _offset_ms(spans_ms), math.log(2) / spans_ms
     counts, totals = columns[:, :2], columns[:, 4:5] * _UNIT
     count_moments = slope * _moments(counts, columns[:, 2:4], offset_ms)
@@ -84,7 +86,9 @@ def _weighted(columns: Floats, spans_ms: Ints, layout: Layout) -> Floats:
     sums = np.empty((5, *counts.shape[1:]))
     sums[0], sums[2] = counts[0] + count_moments[0], counts[1] + 2 * count_moments[1]
     sums[1], sums[3] = totals[0] + total_moments[0], totals[1] + 2 * total_moments[1]
-    sums[4] = columns[1, 6] / layout.square_scale()[:, None]
+    squares = columns[1, 6:7]
+    square_moments = slope * _moments(squares, columns[1, 7:], offset_ms)
+    sums[4] = (squares + 2 * square_moments) / layout.square_scale()[:, None]
     return sums
 
 

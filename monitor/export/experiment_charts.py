@@ -14,6 +14,8 @@ from monitor.inference import Comparison, GuardrailResult, Segment, Verdict, ban
 from monitor.verdicts import Judgement
 
 _MOST_STYLES: Final = 6
+_BAND_FROM: Final = 50
+"""Effective responses: with fewer a decayed mean leaves its band far more often than is said."""
 
 
 def legend(told: Account) -> list[tuple[str, str]]:
@@ -155,7 +157,8 @@ def decayed(told: Account) -> Iterator[dict[str, Any]]:
 def _mean(at_ms: int, then: DecayedThen | None, constant: float | None) -> Point:
     if then is None or then.mean is None:
         return Point(at_ms, None)
-    if constant is None or then.standard_error is None:
+    known = then.effective_count is not None and then.effective_count >= _BAND_FROM
+    if constant is None or then.standard_error is None or not known:
         return Point(at_ms, then.mean)
     half = constant * then.standard_error
     return Point(at_ms, then.mean, then.mean - half, then.mean + half)

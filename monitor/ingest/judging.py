@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from monitor.agreement import Rating, TargetKind
@@ -70,7 +70,7 @@ def shown_answers(source: FileSource, settings: Settings, clock: Clock) -> dict[
     for experiment, rules, rows in _joined(source, settings, clock, identities):
         answers = found[experiment.name] = []
         for row, event in rows:
-            items = {identities.item(item): item for item in event.items}
+            items = {identities.item(item): item for item in _ranked(event)}
             judged = rules.judgements(row).items()
             answers.append(
                 Answer(
@@ -85,6 +85,13 @@ def shown_answers(source: FileSource, settings: Settings, clock: Clock) -> dict[
                 )
             )
     return found
+
+
+def _ranked(event: Response) -> Sequence[str]:
+    """Return a response's items by position."""
+    if event.ranks is None:
+        return event.items
+    return [item for _, item in sorted(zip(event.ranks, event.items, strict=True))]
 
 
 def _joined(

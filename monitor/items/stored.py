@@ -110,8 +110,10 @@ class StoredItems:
     def _variant_json(self, own: Mapping[str, Sums], n: int) -> dict[str, object]:
         shown = {item: sums.shown for item, sums in own.items() if sums.shown}
         known = len(self.catalogue)
+        # What is not in a catalogue is counted together, under one name.
+        items = sum(item in self.catalogue for item in shown) if known else len(shown)
         return {
-            "items": len(shown),
-            "coverage": sum(item in self.catalogue for item in shown) / known if known else None,
+            "items": items,
+            "coverage": items / known if known else None,
             "most_shown": leaders(shown, n).to_json(),
         }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +23,25 @@ from tests.support.oracle import decayed_mean, judge
 from tests.support.streams import EXPERIMENT, START, arrivals, streams
 
 HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("scores", [[4.0], [3.0, 4.0], [0.0, 1.0, 4.0]])
+def test_standard_errors_are_those_of_single_responses(redis_server: RedisServer, scores: list[float]) -> None:
+    """Within some per cent, as a bucket does not know where its squares are; what does not vary has none."""
+    bench, chance = Bench(redis_server), random.Random(3)
+    at_ms = sorted(START + chance.randrange(24 * HOUR) for _ in range(60))
+    grades = np.array([chance.choice(scores) for _ in at_ms])
+    events: list[Response | Feedback] = []
+    for number, (at, grade) in enumerate(zip(at_ms, grades.tolist(), strict=True)):
+        events += [_response(number, at), Feedback(f"f-{number}", f"r-{number}", at + 1, "rating", None, "v-1", grade)]
+    bench.feed([events])
+    summary = bench.reader.summary()
+    found = summary.experiments["ranker"].variants["control"].metrics["dcg@5"].decayed
+    for name, half_life_ms in (("1h", HOUR), ("24h", 24 * HOUR)):
+        weights = np.exp2((np.array(at_ms) - summary.as_of_ms) / half_life_ms)
+        mean = weights @ grades / weights.sum()
+        expected = np.sqrt(weights**2 @ (grades - mean) ** 2) / weights.sum()
+        assert found[name].standard_error == pytest.approx(expected, rel=0.05, abs=1e-6)
 
 
 def _fresh(bench: Bench) -> Reader:

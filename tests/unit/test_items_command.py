@@ -200,6 +200,8 @@ def test_variety_needs_topics(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     config, events, topics = tmp_path / "c.toml", tmp_path / "e.jsonl", tmp_path / "t.json"
     config.write_text(CONFIG)
     shown = [response("r1", "a", "x", "k", "y"), response("r2", "b", "x"), response("r3", "b", "unknown")]
+    # Positions say what comes first, not places in the array.
+    shown[0]["items"].reverse()
     events.write_text("".join(json.dumps(each) + "\n" for each in shown))
     topics.write_text(json.dumps({"x": ["sums"], "k": ["sums"], "y": ["prose"]}))
     given = ["items", "--config", str(config), str(events), "--json", "--topics", str(topics)]
