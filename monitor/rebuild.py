@@ -125,7 +125,9 @@ def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stopp
     finally:
         source.close()
     if source.refused:
-        print(f"{source.refused} events are refused and have their dead letters already")
+        print(
+            f"{source.refused} events are refused; a rebuild writes no dead letters: those refused before have theirs"
+        )
     return reached.is_set()
 
 

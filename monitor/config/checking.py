@@ -53,8 +53,8 @@ def check_kafka(kafka: KafkaSettings) -> None:
 def check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for an address that leads nowhere or shows a password in the file; the line never does."""
     url = store.url
-    # Whatever stands before the last @ may be a password, even where the address is none.
-    shown = re.sub(r"(?s)^([a-z+]+:/+)?.*@", r"\1…@", url)
+    # Whatever stands before the last @ may be a password, even where the address is none; and what follows a ?, too.
+    shown = re.sub(r"(?s)[?#].*", "?…", re.sub(r"(?s)^([a-z+]+:/+)?.*@", r"\1…@", url))
     if not url.startswith(_SCHEMES) or url in _SCHEMES or "\0" in url:
         raise ConfigError("store.url", shown, f"one of {' '.join(_SCHEMES)}")
     if not url.startswith(_EMBEDDED):

@@ -68,12 +68,13 @@ def served(settings: StoreSettings, *, existing: bool = False) -> Iterator[Store
         raise UsageError(f"store.url: there is no embedded store in {directory}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        users, start = [(directory / name).open("ab") for name in ("users.lock", "start.lock")]
     except OSError as error:
         raise StoreUnavailable(f"embedded store: cannot use {directory}: {error.strerror}") from error
     socket = _socket(directory)
     reached = replace(settings, url=f"unix://{socket}", username=None, password=None)
     server = None
-    with (directory / "users.lock").open("ab") as users, (directory / "start.lock").open("ab") as start:
+    with users, start:
         try:
             with _held(start):
                 fcntl.flock(users, fcntl.LOCK_SH)

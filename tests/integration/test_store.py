@@ -578,6 +578,15 @@ class TestEmbedded:
         with served(StoreSettings(url=f"embedded:{tmp_path / 'store'}"), existing=True) as reached:
             RedisStore(reached).client.ping()
 
+    def test_a_directory_that_cannot_be_written_is_one_line(self, tmp_path: Path) -> None:
+        """A directory stands where a file of its own would be: root may write everywhere else."""
+        (tmp_path / "users.lock").mkdir()
+        with (
+            pytest.raises(StoreUnavailable, match="embedded store: cannot use"),
+            served(StoreSettings(url=f"embedded:{tmp_path}")),
+        ):
+            pass
+
     def test_it_stops_although_its_disk_is_full(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Then it answers whatever it is asked with that."""
         ping = redis.Redis.ping

@@ -164,6 +164,7 @@ class TestEnvironment:
             ("redis:///secretpw@h/0", "redis:///…@h/0"),
             ("redis://:secretpw@x@h:port/0", "redis://…@h:port/0"),
             ("redis://:secret/pw@h/0", "redis://…@h/0"),
+            ("redis://h/0?password=secretpw", "redis://h/0?…"),
             ("redis://:secret,pw@h/0", "redis://…@h/0"),
             ("redis://:secret[pw@h/0", "redis://…@h/0"),
             ("redis://:secret?pw@h/0", "redis://…@h/0"),
