@@ -361,6 +361,8 @@ class TestHistory:
         plain = html(replace(SHIPPED, watched=tuple(unknown)))
         assert 'class="line v0"' in plain
         assert _mean(7, DecayedThen(2.0, 0.1, 50.0), 3.5) == Point(7, 2.0, 1.65, 2.35)
+        # With fewer effective responses it would be left far more often than is said.
+        assert _mean(7, DecayedThen(2.0, 0.1, 49.0), 3.5) == Point(7, 2.0)
         assert 'class="band v0" points' not in plain
 
 

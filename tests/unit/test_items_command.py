@@ -12,6 +12,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.items import Answer, categories
+from monitor.items.stored import StoredItems, Sums
 
 CONFIG = """
 [[experiments]]
@@ -193,6 +194,14 @@ def test_an_experiment_in_the_place_of_a_file_is_told_what_is_missing(
     config.write_text(CONFIG)
     assert main(["items", "--config", str(config), "e"]) == 2
     assert "items: e is an experiment and no file: add --worst N or --attention N" in capsys.readouterr().err
+
+
+def test_what_is_not_in_the_catalogue_is_no_item_of_it() -> None:
+    """It is counted under one name, which `most_shown` may have."""
+    own = {"x": Sums(shown=2), "k": Sums(shown=1), "(not in the catalogue)": Sums(shown=5)}
+    told = StoredItems(0, {"a": own}, {"x", "k", "y", "z"}, (0, 1))._variant_json(own, 3)
+    assert (told["items"], told["coverage"]) == (2, 0.5)
+    assert StoredItems(0, {"a": own}, (), (0, 1))._variant_json(own, 3)["items"] == 3
 
 
 def test_variety_needs_topics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,7 +215,7 @@ class TestSignals:
         monkeypatch.setattr(KafkaSource, "__init__", lambda *_: None)
         monkeypatch.setattr(KafkaSource, "close", lambda *_: None)
         monkeypatch.setattr(cli, place, interrupted)
-        code: object = None
+        code: object
         try:
             code = main(["run", "--config", str(inside / "config.toml")])
         except SystemExit as ended:
