@@ -324,7 +324,7 @@ class _View:
             rated_share=self.arms(treatment, RATED_SHARE, population),
             guardrails=tuple(
                 Watched(
-                    Guardrail(each.metric, each.bad, each.margin, self._largest(each.metric)),
+                    Guardrail(each.metric, each.bad, each.margin, self._largest(each.metric), each.worst_ms),
                     self.arms(treatment, each.metric, population),
                 )
                 for each in decision.guardrails

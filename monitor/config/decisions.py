@@ -56,11 +56,17 @@ def decision_from(table: Mapping[str, Any], where: str, experiment: ExperimentSe
 
 def decision_warnings(experiment: ExperimentSettings) -> list[str]:
     """Return what is allowed, but will not do what it may have been meant to do; a sentence each."""
+    where = f"experiments.{experiment.name}"
     return [
-        f"experiments.{experiment.name}.allocations[{index}].from is no UTC midnight: the whole day is left out of the "
+        f"{where}.allocations[{index}].from is no UTC midnight: the whole day is left out of the "
         "sample ratio and of the comparisons that decide"
         for index, allocation in enumerate(experiment.decision.allocations)
         if allocation.from_ms % _DAY_MS
+    ] + [
+        f"{where}.guardrails: {LATENCY} has no worst, the milliseconds after which an answer is given up: time-outs "
+        "that are too rare to have been seen yet are not in what it may be worse by at most"
+        for rail in experiment.decision.guardrails
+        if rail.metric == LATENCY and rail.worst_ms is None
     ]
 
 
@@ -111,15 +117,23 @@ def _shares(key: str, value: object, experiment: ExperimentSettings) -> Mapping[
 def _guardrails(key: str, value: object, experiment: ExperimentSettings) -> tuple[GuardrailSettings, ...]:
     metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE, LATENCY)
     found: list[GuardrailSettings] = []
-    for index, table in enumerate(_tables(key, value, {"metric", "bad", "margin"}, _MOST_GUARDRAILS)):
+    for index, table in enumerate(_tables(key, value, {"metric", "bad", "margin", "worst"}, _MOST_GUARDRAILS)):
         where = f"{key}[{index}]"
         metric = _watchable(f"{where}.metric", table.get("metric"), metrics)
         bad = cast(Any, one_of(f"{where}.bad", table.get("bad"), ("up", "down")))
         margin = number(f"{where}.margin", table.get("margin"), _SMALLEST, _largest(metric))
         if any(each.metric == metric for each in found):
             raise ConfigError(f"{where}.metric", metric, "every metric once")
-        found.append(GuardrailSettings(metric, bad, margin))
+        found.append(GuardrailSettings(metric, bad, margin, _worst_ms(f"{where}.worst", table, metric)))
     return tuple(found)
+
+
+def _worst_ms(key: str, table: Mapping[str, Any], metric: str) -> float | None:
+    if "worst" not in table:
+        return None
+    if metric != LATENCY:
+        raise ConfigError(key, table["worst"], f"this key with {LATENCY} only: other metrics have a largest value")
+    return number(key, table["worst"], 1.0, _LONGEST_LATENCY_MS)
 
 
 def _watchable(key: str, value: object, metrics: Collection[str]) -> str:

@@ -145,6 +145,8 @@ class GuardrailSettings:
     bad: Literal["up", "down"]
     margin: float
     """Tolerable harm, in the metric's own unit; above 0."""
+    worst_ms: float | None = None
+    """Of `latency_ms`: the longest that an answer can take, such as the time-out; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _ROUNDING: Final = 1e-8
 Estimand: TypeAlias = Literal["closed", "live"]
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
     """A variant's mean over `units` students."""
 
     units: int
@@ -35,11 +35,23 @@ class Estimate(msgspec.Struct, frozen=True):
     """None without units."""
     variance: float | None
     """Of the mean: the squared standard error. None with fewer than two units."""
+    effective_units: float | None = None
+    """Of several strata: how many units of a single one would have this variance. None: all of them."""
 
     @property
     def unit_variance(self) -> float | None:
         """What one unit contributes to the variance, so that it is this over the number of units."""
         return None if self.variance is None else self.variance * self.units
+
+    @property
+    def alike(self) -> float:
+        """Return the number of units that count alike: the effective ones, or all."""
+        return self.units if self.effective_units is None else self.effective_units
+
+    @property
+    def spread(self) -> float:
+        """Return the variance between units, s²; 0 where it is not known."""
+        return (self.variance or 0.0) * self.alike
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -63,7 +75,7 @@ class UnitSums(Sums, frozen=True):
         By hand: values 1, 2, 6 have mean 3 and s² = (4 + 1 + 9)/2 = 7.
 
         >>> UnitSums(3, 9.0, 41.0).estimate()
-        Estimate(units=3, mean=3.0, variance=2.3333333333333335)
+        Estimate(units=3, mean=3.0, variance=2.3333333333333335, effective_units=None)
         """
         n = self.units
         if n == 0:
@@ -90,6 +102,11 @@ def stratified(strata: Sequence[tuple[UnitSums, UnitSums]]) -> tuple[Estimate, E
     >>> control, treatment = stratified([first, second])
     >>> control.units, control.mean, treatment.mean, round(9 * control.variance, 12)
     (6, 2.0, 3.0, 1.0)
+
+    Weights of 1/3 and 2/3 are those of six students who count alike, 1/((1/3)²/2 + (2/3)²/4).
+
+    >>> round(control.effective_units, 12)
+    6.0
     """
     if len(strata) == 1:
         ((control, treatment),) = strata
@@ -102,11 +119,13 @@ def stratified(strata: Sequence[tuple[UnitSums, UnitSums]]) -> tuple[Estimate, E
 def _weighted(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     if not parts:
         return Estimate(0, None, None)
-    total, mean, variance = sum(weights), 0.0, 0.0
+    total, mean, variance, each_alike = sum(weights), 0.0, 0.0, 0.0
     for part, weight in zip(parts, weights, strict=True):
-        mean += weight / total * (part.mean or 0.0)
-        variance += (weight / total) ** 2 * (part.variance or 0.0)
-    return Estimate(sum(part.units for part in parts), mean, variance)
+        share = weight / total
+        mean += share * (part.mean or 0.0)
+        variance += share**2 * (part.variance or 0.0)
+        each_alike += share**2 / part.units
+    return Estimate(sum(part.units for part in parts), mean, variance, 1 / each_alike)
 
 
 class RatioSums(Sums, frozen=True):
@@ -128,7 +147,7 @@ class RatioSums(Sums, frozen=True):
         By hand: students (S, N) = (2, 1) and (2, 3): m = 4/4 = 1, Σ(S − N)² = 1 + 1, variance 2/1·2/16 = 0.25.
 
         >>> RatioSums(2, 4.0, 4.0, 8.0, 8.0, 10.0).estimate()
-        Estimate(units=2, mean=1.0, variance=0.25)
+        Estimate(units=2, mean=1.0, variance=0.25, effective_units=None)
         """
         if self.count <= 0:
             return Estimate(self.units, None, None)

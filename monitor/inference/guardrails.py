@@ -21,7 +21,7 @@ from typing import Literal
 from monitor.inference.checks import level, positive
 from monitor.inference.comparison import DECIDING_UNITS
 from monitor.inference.estimates import Effect, Estimate, effect_of
-from monitor.inference.rare import unseen_variance
+from monitor.inference.rare import unmet_variance, unseen_variance
 from monitor.inference.sequences import HalfNormalMixture, mde_information
 
 GuardrailState = Literal["held", "open", "crossed", "unknown"]
@@ -37,6 +37,8 @@ class Guardrail:
     """Tolerable harm, in the metric's own unit; above 0."""
     largest: float | None = None
     """The largest value that a student can have, 1 for shares (the smallest is 0); None if there is none."""
+    worst: float | None = None
+    """Without a `largest` one: a value that few may have and nobody yet, such as a time-out; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ def _bounds(
     if difference.information is None:
         return None, _most_unseen(guardrail, treatment, alpha)
     unseen = unseen_variance(control, treatment, guardrail.largest, alpha)
+    if guardrail.worst is not None:
+        unseen += sum(unmet_variance(each, guardrail.worst, alpha) for each in (control, treatment))
     mixture = HalfNormalMixture.tuned(mde_information(guardrail.margin), alpha)
     known = 1 / (1 / difference.information + unseen) if unseen else difference.information
     half = mixture.half_width(known, alpha)

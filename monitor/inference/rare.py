@@ -1,13 +1,18 @@
-"""Variants in which few students differ from an end of the scale: their own spread says too little of the truth.
+"""Values that few students have: a small sample's own spread says too little of them.
 
-Of 60 students with a success rate of 2 %, three in ten samples have no success at all. Their variance is 0 then, and an
-interval that takes it as it is excludes the truth in up to a third of experiments with uneven shares, at some look. So
-where fewer than 20 students differ from one end of the scale, the spread gets what z²/2 students more who differ would
-add, as Agresti & Coull do for a proportion: of all of them where nobody differs, of none from 20 on. z is the two-sided
-boundary in standard errors where it is tightest, 3.04 at 5 %.
+**At an end of the scale.** Of 60 students with a success rate of 2 %, three in ten samples have no success at all.
+Their variance is 0 then, and an interval that takes it as it is excludes the truth in up to a third of experiments with
+uneven shares, at some look. So where fewer than 20 students differ from one end of the scale, the spread gets what z²/2
+students more who differ would add, as Agresti & Coull do for a proportion: of all of them where nobody differs, of none
+from 20 on. z is the two-sided boundary in standard errors where it is tightest, 3.04 at 5 %.
 
 By hand: no success among n students, z²/2 = 4.6. The variance of the mean gets 4.6/n², so that the boundary is at a
 rate of 3.04·√4.6/n = 6.5/n at least, and (1 − 6.5/n)ⁿ < 0.0015.
+
+**Anywhere, where shares are uneven.** The few may have none of those students who make the many's variance, and then
+both parts of the variance are small: the many's for their number, the few's for want of those students. So it is taken
+to be at least half of what it would be if both varied as the one that varies more. With equal numbers it is that in any
+case, and so it is wherever neither variance is more than twice the other.
 
 References: Agresti & Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
 Amer. Statist. 52(2), 1998. Kish 1965 (the effective number, (Σy)²/Σy²). Howard et al. 2021 (the boundary).
@@ -23,6 +28,8 @@ from monitor.inference.estimates import Estimate
 
 ENOUGH: Final = 20
 """Students who differ from an end of the scale, from which on their own spread is relied on."""
+LEAST: Final = 0.5
+"""Part of the variance that variants would have if they varied alike, which is always assumed."""
 
 
 def students_to_add(alpha: float) -> float:
@@ -45,17 +52,44 @@ def unseen_variance(control: Estimate, treatment: Estimate, largest: float | Non
     By hand: of 50 students two have a success, so 18/20 of 4.6 students are added, each with 1/50².
 
     >>> from monitor.inference.estimates import UnitSums
-    >>> few, many = UnitSums(50, 2.0, 2.0).estimate(), UnitSums(400, 200.0, 200.0).estimate()
+    >>> few, many = UnitSums(50, 2.0, 2.0).estimate(), UnitSums(60, 30.0, 30.0).estimate()
     >>> round(unseen_variance(many, few, 1.0, 0.05) * 50**2, 2)
     4.15
+
+    Of 400 students with 1 ± 2 and 100 with 1 ± 0.5, the variance is 4/400 + 0.25/100, and half of 4/400 + 4/100 more:
+
+    >>> control, treatment = Estimate(400, 1.0, 4.0 / 400), Estimate(100, 1.0, 0.25 / 100)
+    >>> round(unseen_variance(control, treatment, None, 0.05), 6)
+    0.0125
     """
-    missing = 0.0
-    for own, other in ((control, treatment), (treatment, control)):
-        if own.variance == 0:
-            missing += (other.unit_variance or 0.0) / own.units
-        if largest is not None:
-            missing += students_to_add(alpha) * _rarity(own, largest) / own.units**2
+    both = (control, treatment), (treatment, control)
+    known = (control.variance or 0.0) + (treatment.variance or 0.0)
+    likewise = max(control.spread, treatment.spread) * sum(1 / own.alike for own, _ in both)
+    missing = max(
+        sum(other.spread / own.alike for own, other in both if own.variance == 0),
+        LEAST * likewise - known,
+        0.0,
+    )
+    if largest is not None:
+        missing += sum(students_to_add(alpha) * _rarity(own, largest) / own.alike**2 for own, _ in both)
     return missing
+
+
+def unmet_variance(estimate: Estimate, worst: float, alpha: float) -> float:
+    """Return what the variance of a mean lacks if few students may have the value `worst`, and nobody met it yet.
+
+    Again z²/2 students who do, (worst − mean) away from the others; none from 20 on. So many would make all of the
+    spread at least: how many there are is not known.
+
+    By hand: 1000 students with 800 ± 300 ms, of whom none can have met 30 s: 300²/29200² of a student, effectively.
+
+    >>> seen = Estimate(1000, 800.0, 300.0**2 / 1000)
+    >>> round(unmet_variance(seen, 30_000.0, 0.05) ** 0.5, 1)
+    62.5
+    """
+    away = max(worst - (estimate.mean or 0.0), 0.0) ** 2
+    met = estimate.alike * estimate.spread / away if away else ENOUGH
+    return students_to_add(alpha) * max(1 - met / ENOUGH, 0.0) * away / estimate.alike**2
 
 
 def _rarity(estimate: Estimate, largest: float) -> float:
@@ -63,8 +97,8 @@ def _rarity(estimate: Estimate, largest: float) -> float:
 
     With y the distance from the end, (Σy)²/Σy² students differ, by Σy²/Σy; where none does, by all of the scale.
     """
-    mean, units = estimate.mean or 0.0, estimate.units
-    spread = (estimate.unit_variance or 0.0) * (units - 1) / units
+    mean, units = estimate.mean or 0.0, estimate.alike
+    spread = estimate.spread * (units - 1) / units
     found = 0.0
     for distance in (mean, largest - mean):
         square = spread + distance * distance

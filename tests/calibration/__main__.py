@@ -198,18 +198,21 @@ def live_looks(seen: Traffic) -> Iterator[tuple[bool, bool]]:
             yield found.lower > 0 or found.upper < 0, abs(effect) > 1.96 * error
 
 
-def rare_looks(chance: np.random.Generator, share: float, students: int, rate: float) -> Iterator[tuple[bool, bool]]:
-    """Yield, day by day, whether 0 is outside where few treated students have a success, or lack one.
+def rare_looks(
+    chance: np.random.Generator, share: float, students: int, rates: Mapping[float, float], mde: float = MDE / 2
+) -> Iterator[tuple[bool, bool]]:
+    """Yield, day by day, whether 0 is outside where students have these values at these rates, in both variants.
 
     Second: whether it is outside of an interval that takes the variances as they are seen.
     """
-    mixture = mixture_for(MDE / 2, ALPHA)
-    seen = np.zeros((2, 2), dtype=np.int64)
+    mixture = mixture_for(mde, ALPHA)
+    values = np.array(list(rates))
+    seen = np.zeros((2, len(values)), dtype=np.int64)
     for _ in range(DAYS):
         new = chance.poisson(students / DAYS * np.array([1 - share, share]))
-        seen += np.stack([new, chance.binomial(new, rate)], axis=1)
-        arms = [UnitSums(int(n), float(k), float(k)).estimate() for n, k in seen]
-        found = compare(*arms, alpha=ALPHA, mde=MDE / 2, largest=1.0)
+        seen += chance.multinomial(new, list(rates.values()))
+        arms = [UnitSums(int(n.sum()), float(n @ values), float(n @ values**2)).estimate() for n in seen]
+        found = compare(*arms, alpha=ALPHA, mde=mde, largest=max(rates))
         if found.decides:
             effect, seen_only = found.difference.effect or 0.0, found.difference.information or 0.0
             yield _outside(found), abs(effect) > mixture.half_width(seen_only, ALPHA)
@@ -266,10 +269,13 @@ def main() -> None:
             parted_looks(traffic(chance))
         ),
         ("2 % of students have a success, shares 95:5", "… without what is added for rare events"): lambda chance: ever(
-            rare_looks(chance, 0.05, 6000, 0.02)
+            rare_looks(chance, 0.05, 6000, {0: 0.98, 1: 0.02})
         ),
         ("97 % of students have one, shares 99:1", "… without what is added for rare events"): lambda chance: ever(
-            rare_looks(chance, 0.01, 20_000, 0.97)
+            rare_looks(chance, 0.01, 20_000, {0: 0.03, 1: 0.97})
+        ),
+        ("one of 100 students has 44, others 3, shares 95:5", "… without what is assumed for uneven shares"): (
+            lambda chance: ever(rare_looks(chance, 0.05, 8000, {3: 0.99, 44: 0.01}, 0.44))
         ),
         ("sample ratio at 0.01, every hour", ""): mismatch_ever,
     }

@@ -511,6 +511,21 @@ class TestDecisions:
         settings = _load(tmp_path, GOOD, ABMONITOR_EXPERIMENTS_0_GUARDRAILS="[]", ABMONITOR_EXPERIMENTS_0_MDE="0.2")
         assert settings.experiments[0].decision == DecisionSettings(mde=0.2, guardrails=())
 
+    def test_the_worst_latency_is_for_latencies(self, tmp_path: Path) -> None:
+        """Milliseconds up to a day; who leaves it out is told what that means."""
+        rail = 'guardrails = [{ metric = "latency_ms", bad = "up", margin = 50'
+        (given,) = _load(tmp_path, _with(f"{rail}, worst = 30000 }}]")).experiments
+        assert given.decision.guardrails == (GuardrailSettings("latency_ms", "up", 50.0, 30_000.0),)
+        assert decision_warnings(given) == []
+        (bare,) = _load(tmp_path, _with(f"{rail} }}]")).experiments
+        (warning,) = decision_warnings(bare)
+        assert warning.startswith("experiments.ranker.guardrails: latency_ms has no worst")
+        for value in ("0", "86400001", '"30s"'):
+            with pytest.raises(ConfigError, match=r"guardrails\[0\]\.worst: got"):
+                _load(tmp_path, _with(f"{rail}, worst = {value} }}]"))
+        with pytest.raises(ConfigError, match=r"guardrails\[0\]\.worst: got 3"):
+            _load(tmp_path, _with('guardrails = [{ metric = "rated_share", bad = "down", margin = 0.1, worst = 3 }]'))
+
     def test_a_change_within_a_day_is_warned_of(self, tmp_path: Path) -> None:
         """Only that one; its offset does not matter."""
         noon, half = "from = 2026-02-03T12:00:00+01:00", "from = 2026-02-04T01:00:00+01:00"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.inference import Comparison, Guardrail, UnitSums, compare, compare_segments, watch
-from monitor.inference.estimates import Estimate, effect_of
+from monitor.inference.estimates import Estimate, effect_of, stratified
 from monitor.inference.sequences import NormalMixture, mde_information
 
 MDE, ALPHA = 0.05, 0.05
@@ -107,6 +107,39 @@ def test_a_guardrail_is_not_held_by_those_who_have_seen_too_little() -> None:
     assert watch(rail, share(20_000, 400), share(20_000, 300), alpha=ALPHA).state == "held"
 
 
+def test_latencies_are_not_held_before_a_time_out_could_have_been_met() -> None:
+    """One student of 200 meets one, in the treatment alone: 146 ms more on average, of which 100 would be tolerable."""
+    wrong = {None: 0, 30_000.0: 0}
+    for run in range(200):
+        chance = np.random.default_rng([3, run])
+        seen = np.zeros((2, 3))
+        ever = set()
+        for _ in range(28):
+            for arm, rate in enumerate((0.0, 1 / 200)):
+                values = np.where(chance.random(36) < rate, 30_000.0, chance.lognormal(6.6, 0.4, 36))
+                seen[arm] += 36, values.sum(), values @ values
+            arms = [UnitSums(int(n), total, squares).estimate() for n, total, squares in seen]
+            for worst in wrong:
+                rail = Guardrail("latency_ms", "up", 100.0, None, worst)
+                if watch(rail, *arms, alpha=ALPHA).state == "held":
+                    ever.add(worst)
+        for worst in ever:
+            wrong[worst] += 1
+    assert wrong[30_000.0] <= 200 * ALPHA < wrong[None]
+
+
+def test_time_outs_that_were_met_or_cannot_be_met_keep_nothing_from_being_held() -> None:
+    """By many students with ordinary latencies a guardrail is held; what may be worse than the worst adds nothing."""
+    own = Estimate(20_000, 800.0, 400.0**2 / 20_000)
+    rail = Guardrail("latency_ms", "up", 50.0, None, 30_000.0)
+    assert watch(rail, own, own, alpha=ALPHA).state == "held"
+    plain = watch(replace(rail, worst=None), own, own, alpha=ALPHA)
+    assert replace(watch(replace(rail, worst=700.0), own, own, alpha=ALPHA), guardrail=plain.guardrail) == plain
+    met = Estimate(20_000, 800.0, 30_000.0**2 / 1000 / 20_000)
+    varied = watch(replace(rail, worst=None), met, met, alpha=ALPHA)
+    assert replace(watch(rail, met, met, alpha=ALPHA), guardrail=varied.guardrail) == varied
+
+
 @pytest.mark.parametrize("successes", range(8))
 def test_a_segment_is_discovered_exactly_if_its_interval_excludes_nothing(successes: int) -> None:
     """At whichever level its interval is in the end."""
@@ -115,19 +148,58 @@ def test_a_segment_is_discovered_exactly_if_its_interval_excludes_nothing(succes
         assert excludes(each.comparison, 0.0) is each.discovered
 
 
-@pytest.mark.parametrize(("treated", "students", "rate"), [(0.05, 6000, 0.02), (0.01, 20_000, 0.97)])
-def test_looked_at_every_day_it_is_seldom_wrong(treated: float, students: int, rate: float) -> None:
+@pytest.mark.parametrize(
+    ("few", "many", "assumed"),
+    [((400, 1.0), (4000, 1.9), 1.0), ((400, 1.0), (4000, 9.0), 4.5), ((400, 9.0), (4000, 1.0), 9.0),
+     ((400, 1.0), (400, 9.0), 1.0), ((40_000, 1.0), (400_000, 9.0), 4.5)],
+)  # fmt: skip
+def test_the_few_are_taken_to_vary_half_as_much_as_the_many_at_least(
+    few: tuple[int, float], many: tuple[int, float], assumed: float
+) -> None:
+    """To the last digit it is the plain interval where they do, where they vary more, and with even shares."""
+    control, treatment = (Estimate(units, 5.0, variance / units) for units, variance in (many, few))
+    found = compare(control, treatment, alpha=ALPHA, mde=MDE)
+    mixture = NormalMixture.tuned(mde_information(MDE), ALPHA)
+    variance = (many[1] if assumed == few[1] else assumed) / many[0] + assumed / few[0]
+    assert width(found) == pytest.approx(2 * mixture.half_width(1 / variance, ALPHA), rel=1e-12)
+    swapped = compare(treatment, control, alpha=ALPHA, mde=MDE)
+    assert width(swapped) == pytest.approx(width(found), rel=1e-12)
+
+
+def test_phases_with_other_shares_are_no_uneven_variances() -> None:
+    """10 400 students against 600, most of the control's with a small weight: they vary alike all the same."""
+    strata = [
+        tuple(UnitSums(units, 2.0 * units, 5.0 * units) for units in shares) for shares in ((9900, 100), (500, 500))
+    ]
+    control, treatment = stratified([(one, other) for one, other in strata])
+    assert (control.units, treatment.units) == (10_400, 600)
+    found = compare(control, treatment, alpha=ALPHA, mde=MDE)
+    mixture = NormalMixture.tuned(mde_information(MDE), ALPHA)
+    assert width(found) == 2 * mixture.half_width(found.difference.information or math.nan, ALPHA)
+
+
+@pytest.mark.parametrize(
+    ("treated", "students", "rates"),
+    [
+        (0.05, 6000, {0.0: 0.98, 1.0: 0.02}),
+        (0.01, 20_000, {0.0: 0.03, 1.0: 0.97}),
+        (0.05, 8000, {1.0: 0.33, 3.0: 0.33, 7.0: 0.33, 44.0: 0.01}),
+        (0.1, 8000, {0.2: 0.99, 1.0: 0.01}),
+    ],
+)
+def test_looked_at_every_day_it_is_seldom_wrong(treated: float, students: int, rates: dict[float, float]) -> None:
     """Without an effect, 300 experiments of 28 days: 0 is outside at any look in less than one of twenty."""
     wrong = 0
+    values = np.array(list(rates))
     for run in range(300):
         chance = np.random.default_rng([2, run])
-        seen = np.zeros((2, 2), dtype=np.int64)
+        seen = np.zeros((2, len(values)), dtype=np.int64)
         ever = False
         for _ in range(28):
             new = chance.poisson(students / 28 * np.array([1 - treated, treated]))
-            seen += np.stack([new, chance.binomial(new, rate)], axis=1)
-            control, treatment = (share(int(n), int(k)) for n, k in seen)
-            found = compared(control, treatment)
+            seen += chance.multinomial(new, list(rates.values()))
+            arms = [UnitSums(int(n.sum()), float(n @ values), float(n @ values**2)).estimate() for n in seen]
+            found = compare(*arms, alpha=ALPHA, mde=max(rates) / 100, largest=max(rates))
             ever = ever or (found.decides and excludes(found, 0.0))
         wrong += ever
     assert wrong <= 300 * ALPHA
