@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from monitor import __version__, audit, dead_letters, demo, offline, rebuild, simulate
 from monitor.clock import wall_clock
-from monitor.config import Settings, decision_warnings, load_settings
+from monitor.config import Settings, experiment_warnings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
 from monitor.errors import AbMonitorError, InputRefused, UsageError
 from monitor.events import instant_ms
@@ -205,8 +205,8 @@ def _run(arguments: argparse.Namespace) -> int:
         settings = _settings(arguments)
         kafka = settings.kafka
         opening = stack.enter_context(opened(settings, wall_clock))
-        for warning in warnings(opening.store):
-            logging.getLogger(__name__).warning("unsafe store: %s", warning)
+        for warning in (*experiment_warnings(settings.experiments), *warnings(opening.store)):
+            logging.getLogger(__name__).warning("%s", warning)
         source = KafkaSource(kafka)
         stack.callback(source.close)
         topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}
@@ -385,7 +385,7 @@ def _check(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     names = ", ".join(experiment.name for experiment in settings.experiments)
     print(f"configuration  ok: {names}")
-    unsafe = [warning for experiment in settings.experiments for warning in decision_warnings(experiment)]
+    unsafe = experiment_warnings(settings.experiments)
     with viewed(settings, wall_clock, existing=False) as reader:
         shards = f", {len(reader.store)} shards" if len(reader.store) > 1 else ""
         print(f"store          ok: reachable, definitions agree{shards}")

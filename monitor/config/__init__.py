@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.config.decisions import decision_warnings
-from monitor.config.experiments import definition_differences, definitions, metric_specs
+from monitor.config.experiments import definition_differences, definitions, experiment_warnings, metric_specs
 from monitor.config.loading import load_settings
 from monitor.config.records import (
     FEEDBACK,
@@ -56,9 +55,9 @@ __all__ = [
     "Population",
     "Settings",
     "StoreSettings",
-    "decision_warnings",
     "definition_differences",
     "definitions",
+    "experiment_warnings",
     "is_share",
     "load_settings",
     "metric_specs",

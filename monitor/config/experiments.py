@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
-from monitor.config.decisions import DECISION_KEYS, decision_from
+from monitor.config.decisions import DECISION_KEYS, decision_from, decision_warnings
 from monitor.config.drifting import drift_from
 from monitor.config.itemizing import item_definitions, items_from
 from monitor.config.records import (
@@ -46,6 +47,8 @@ _MOST_METRICS: Final = 20
 _MOST_CATEGORIES: Final = 100
 _DAY_MS: Final = 86_400_000
 _SHORTEST_MS: Final = 1000
+_LEFT_OUT: Final = 2.0**-9
+"""Part of a decayed mean's weight that may be older than `retention`."""
 
 
 def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
@@ -109,6 +112,30 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         )
     _check_bounds(where, experiment)
     return experiment
+
+
+def experiment_warnings(experiments: Sequence[ExperimentSettings]) -> list[str]:
+    """Return what is allowed, but will not do what it may have been meant to do; a sentence each."""
+    return [
+        *(warning for each in experiments for warning in decision_warnings(each)),
+        *(
+            f"experiments.{each.name}.decay: {decay.name} leaves out what is older than retention, up to "
+            f"{left_out:.1%} of its weight: let retention be {needed} or more"
+            for each in experiments
+            for decay in each.decay
+            for left_out, needed in [_left_out(decay, each.retention_ms)]
+            if left_out > _LEFT_OUT
+        ),
+    ]
+
+
+def _left_out(decay: DecaySpec, retention_ms: int) -> tuple[float, str]:
+    """Return which part of the weight of steady traffic is older than `retention`, and how much would be enough."""
+    if decay.half_life_ms is not None:
+        return 2.0 ** (-retention_ms / decay.half_life_ms), "nine half-lives"
+    cutoff_days = (decay.cutoff_ms or 0) / _DAY_MS
+    kept = math.log1p(min(retention_ms / _DAY_MS, cutoff_days)) / math.log1p(cutoff_days)
+    return 1 - kept, f"{cutoff_days:g}d"
 
 
 def _name(key: str, value: object) -> str:

@@ -10,7 +10,7 @@ from monitor.agreement import Rating, TargetKind
 from monitor.attribution import UNKNOWN, Row, Rules, latency_of, merge_reaction, merge_response, reaction_of, review_of
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
-from monitor.errors import Refusal
+from monitor.errors import InputRefused, Refusal
 from monitor.evaluation import JudgedResponse
 from monitor.events import Decoder, Feedback, Response
 from monitor.identity import TAG_BYTES, Identities
@@ -129,6 +129,8 @@ def _read(source: FileSource, settings: Settings, clock: Clock) -> tuple[list[Re
                     responses.append(event)
                 else:
                     feedback[event.response_id].append(event)
+    if source.refused and not (responses or feedback):
+        raise InputRefused(f"not one of {source.refused} lines is an event")
     return responses, feedback
 
 

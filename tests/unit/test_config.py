@@ -11,9 +11,9 @@ from monitor.config import (
     DecisionSettings,
     GuardrailSettings,
     Settings,
-    decision_warnings,
     definition_differences,
     definitions,
+    experiment_warnings,
     load_settings,
 )
 from monitor.config.experiments import _KEYS
@@ -516,9 +516,9 @@ class TestDecisions:
         rail = 'guardrails = [{ metric = "latency_ms", bad = "up", margin = 50'
         (given,) = _load(tmp_path, _with(f"{rail}, worst = 30000 }}]")).experiments
         assert given.decision.guardrails == (GuardrailSettings("latency_ms", "up", 50.0, 30_000.0),)
-        assert decision_warnings(given) == []
+        assert experiment_warnings([given]) == []
         (bare,) = _load(tmp_path, _with(f"{rail} }}]")).experiments
-        (warning,) = decision_warnings(bare)
+        (warning,) = experiment_warnings([bare])
         assert warning.startswith("experiments.ranker.guardrails: latency_ms has no worst")
         for value in ("0", "86400001", '"30s"'):
             with pytest.raises(ConfigError, match=r"guardrails\[0\]\.worst: got"):
@@ -531,8 +531,20 @@ class TestDecisions:
         noon, half = "from = 2026-02-03T12:00:00+01:00", "from = 2026-02-04T01:00:00+01:00"
         allocations = ", ".join(f"{{ {each}, {_HALF} }}" for each in (_FROM, noon, half))
         (experiment,) = _load(tmp_path, _with(f"allocations = [{allocations}]")).experiments
-        (warning,) = decision_warnings(experiment)
+        (warning,) = experiment_warnings([experiment])
         assert warning.startswith("experiments.ranker.allocations[1].from is no UTC midnight")
+
+    def test_half_lives_that_retention_cuts_short_are_warned_of(self, tmp_path: Path) -> None:
+        """With 30 days: nothing for 80 hours, a share of the weight from then on; of reciprocal decay its days."""
+        decays = ["24h", "80h", "7d", "30d", "reciprocal-30d", "reciprocal-90d"]
+        (experiment,) = _load(tmp_path, _with(f"decay = {decays}")).experiments
+        found = [warning.removeprefix("experiments.ranker.decay: ") for warning in experiment_warnings([experiment])]
+        older = "leaves out what is older than retention, up to"
+        assert found == [
+            f"7d {older} 5.1% of its weight: let retention be nine half-lives or more",
+            f"30d {older} 50.0% of its weight: let retention be nine half-lives or more",
+            f"reciprocal-90d {older} 23.9% of its weight: let retention be 90d or more",
+        ]
 
     def test_none_of_it_is_a_definition(self, tmp_path: Path) -> None:
         """All of it may change while the store is in use."""

@@ -290,6 +290,13 @@ class TestRefusals:
         folder.write(qrels=QRELS.replace("q3 0 d1 1\n", ""))
         assert folder.refusal(*runs, *arguments, exit_code=2) == line
 
+    def test_files_without_a_single_event(self, folder: Folder) -> None:
+        """Exit code 4: perhaps they are of another kind; an empty file has nothing wrong in it."""
+        folder.write(config=CONFIG, empty="")
+        out, err = folder.run("old", "--config", "config", exit_code=4)
+        assert (out, err.splitlines()[-1]) == ("", "ab-monitor: not one of 5 lines is an event")
+        folder.run("empty", "--config", "config")
+
     def test_a_grade_beyond_the_scale(self, folder: Folder) -> None:
         """Exit code 4: against a smaller constant ideal, nDCG would exceed 1."""
         folder.write(qrels=QRELS.replace("q3 0 d1 1\n", ""))
