@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from monitor.cli import main
+try:
+    from monitor.cli import main
+except KeyboardInterrupt:  # Ctrl-C while everything is being loaded
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main())

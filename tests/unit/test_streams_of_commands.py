@@ -267,3 +267,17 @@ def test_a_pipe_is_as_wide_as_it_takes(
     assert max(map(len, wide.splitlines())) > 80
     assert "n 1" in wide
     assert "n 1" not in capsys.readouterr().out
+
+
+def test_interrupted_while_it_is_loaded() -> None:
+    """Exit code 130 and not a word, as later."""
+    program = (
+        "import runpy, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'monitor.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "runpy.run_module('monitor', run_name='__main__')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
