@@ -383,17 +383,18 @@ def _dead_letters(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
-    names = ", ".join(experiment.name for experiment in settings.experiments)
-    print(f"configuration  ok: {names}")
-    unsafe = experiment_warnings(settings.experiments)
+    print(f"configuration  ok: {', '.join(each.name for each in settings.experiments)}")
+    _warn(experiment_warnings(settings.experiments))
     with viewed(settings, wall_clock, existing=False) as reader:
         shards = f", {len(reader.store)} shards" if len(reader.store) > 1 else ""
         print(f"store          ok: reachable, definitions agree{shards}")
-        unsafe += warnings(reader.store)
+        _warn(warnings(reader.store))
     print(f"kafka          client {check_client(settings.kafka)}")
     for line, problem in inspect_cluster(settings.kafka):
         print(f"kafka          {line}")
-        unsafe += [problem] if problem else []
-    for warning in unsafe:
-        print(f"warning        {warning}")
+        _warn([problem] if problem else [])
     return 0
+
+
+def _warn(found: Sequence[str]) -> None:
+    print("".join(f"warning        {each}\n" for each in found), end="")

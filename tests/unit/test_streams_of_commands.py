@@ -281,3 +281,16 @@ def test_interrupted_while_it_is_loaded() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
+def test_check_warns_of_what_it_has_seen_before_kafka_fails(tmp_path: Path) -> None:
+    """Below the line that it belongs to."""
+    config = CONFIG.replace("embedded:", f"embedded:{tmp_path}/") + 'decay = ["60d"]\n'
+    (tmp_path / "config.toml").write_text(f'[kafka]\nbootstrap_servers = "127.0.0.1:1"\n{config}')
+    command = [sys.executable, "-m", "monitor", "check", "--config", str(tmp_path / "config.toml")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 3
+    configuration, warning, store, *_ = ended.stdout.splitlines()
+    assert configuration == "configuration  ok: ranker"
+    assert warning.startswith("warning        experiments.ranker.decay: 60d leaves out")
+    assert store.startswith("store          ok")
