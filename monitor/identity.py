@@ -17,6 +17,7 @@ from typing import Final, final
 
 RESPONSE_BYTES: Final = 16
 STUDENT_BYTES: Final = 10
+EXPERIMENT_BYTES: Final = 10
 ITEM_BYTES: Final = 6
 TAG_BYTES: Final = 6
 """Leading bytes of a student's hash that tell the students of one response apart."""
@@ -29,12 +30,13 @@ _CACHE_LIMIT: Final = 200_000
 class Identities:
     """Maps ids to their stored form under `key`, which has 32 bytes in a store; remembers recent students and items."""
 
-    __slots__ = ("_item", "_items", "_response", "_student", "_students")
+    __slots__ = ("_experiment", "_item", "_items", "_response", "_student", "_students")
 
     def __init__(self, key: bytes) -> None:
         self._response = blake2b(key, digest_size=RESPONSE_BYTES, person=b"response").copy
         self._student = blake2b(key, digest_size=STUDENT_BYTES, person=b"student").copy
         self._item = blake2b(key, digest_size=ITEM_BYTES, person=b"item").copy
+        self._experiment = blake2b(key, digest_size=EXPERIMENT_BYTES, person=b"experiment").copy
         self._students: dict[str, bytes] = {}
         self._items: dict[str, bytes] = {}
 
@@ -54,6 +56,10 @@ class Identities:
             known = _digest(self._student, user_id.encode())
             self._students[user_id] = known
         return known
+
+    def experiment(self, name: str) -> bytes:
+        """Return the hash of an experiment's name, `EXPERIMENT_BYTES` long; undeclared ones may be anything."""
+        return _digest(self._experiment, name.encode())
 
     def item(self, item_id: str) -> bytes:
         """Return the item's hash, `ITEM_BYTES` long."""

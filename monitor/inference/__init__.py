@@ -18,7 +18,7 @@ from monitor.inference.comparison import (
 from monitor.inference.cuped import Adjusted, PairedSums, adjust, variance_reduction
 from monitor.inference.decayed import band, band_constant, design_effect
 from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, UnitSums, effect_of, stratified
-from monitor.inference.evidence import Adjustment, Arms, Criteria, Diagnostic, Evidence, Watched
+from monitor.inference.evidence import Adjustment, Arms, Criteria, Diagnostic, Evidence, Skipped, Watched
 from monitor.inference.guardrails import Guardrail, GuardrailResult, GuardrailState, watch
 from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
 from monitor.inference.segments import Segment, compare_segments, e_bh
@@ -65,6 +65,7 @@ __all__ = [
     "Reason",
     "SampleRatio",
     "Segment",
+    "Skipped",
     "State",
     "StoredStudents",
     "UnitSums",

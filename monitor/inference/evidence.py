@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -78,6 +79,34 @@ class Adjustment:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """Events that workers skipped because their configuration did not have the experiment."""
+
+    responses: int
+    reactions: int
+    """To responses of before."""
+    unnamed: int
+    """Responses of experiments that are too many to be counted one by one: this one may be among them."""
+    first_ms: int
+    last_ms: int
+
+    def __str__(self) -> str:
+        """Return what is missing, and how it comes back."""
+        counts = ((self.responses, "responses"), (self.reactions, "reactions"))
+        found = [f"{count} {what}" for count, what in counts if count]
+        if self.unnamed:
+            found.append(f"perhaps some of {self.unnamed} responses of experiments that are not counted one by one")
+        return (
+            f"{' and '.join(found)} were skipped, dated {_utc(self.first_ms)} to {_utc(self.last_ms)}, because a "
+            "worker's configuration did not have the experiment; `ab-monitor rebuild` counts them"
+        )
+
+
+def _utc(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One treatment against the control, at one moment."""
 
@@ -99,6 +128,7 @@ class Evidence:
     lost_events: int = 0
     refused_share: float | None = None
     """Of the newest events of this experiment's topics; None where nobody has counted."""
+    skipped: Skipped | None = None
     other_population: Arms | None = None
     """The primary metric over the other population: all responses where `arms` is about rated ones, or the reverse."""
     rated_share: Arms | None = None

@@ -86,6 +86,25 @@ class Arm:
 
 
 @final
+class Skipped:
+    """Events that a batch passes over, because the configuration does not have their experiment."""
+
+    __slots__ = ("events", "first_ms", "last_ms")
+
+    def __init__(self, timestamp_ms: i64) -> None:
+        """Begin with none, at the time of the first one."""
+        self.events: i64 = 0
+        self.first_ms: i64 = timestamp_ms
+        self.last_ms: i64 = timestamp_ms
+
+    def add(self, timestamp_ms: i64) -> None:
+        """Count one."""
+        self.events += 1
+        self.first_ms = min(self.first_ms, timestamp_ms)
+        self.last_ms = max(self.last_ms, timestamp_ms)
+
+
+@final
 @dataclass(slots=True)
 class Batch:
     """What the events of one batch change."""
@@ -114,6 +133,24 @@ class Batch:
     responses: list[str] = field(default_factory=list)
     """Their outcomes."""
     feedback: list[str] = field(default_factory=list)
+    skipped_responses: dict[str, Skipped] = field(default_factory=dict)
+    """By the name of their experiment, which the configuration does not have."""
+    skipped_reactions: dict[int, Skipped] = field(default_factory=dict)
+    """By the number of the experiment of their response."""
+
+    def skip_response(self, experiment: str, timestamp_ms: i64) -> None:
+        """Note a response of an experiment that the configuration does not have."""
+        known = self.skipped_responses.get(experiment)
+        if known is None:
+            known = self.skipped_responses[experiment] = Skipped(timestamp_ms)
+        known.add(timestamp_ms)
+
+    def skip_reaction(self, number: int, timestamp_ms: i64) -> None:
+        """Note a reaction to a response of an experiment that the configuration does not have."""
+        known = self.skipped_reactions.get(number)
+        if known is None:
+            known = self.skipped_reactions[number] = Skipped(timestamp_ms)
+        known.add(timestamp_ms)
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         """Return (response or feedback, outcome) → events."""

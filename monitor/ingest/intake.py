@@ -20,7 +20,10 @@ from monitor.store.keys import shard_of
 class Answer:
     """A response event as its row takes it; see `monitor.attribution.Row`."""
 
-    __slots__ = ("arm", "category", "ids", "items", "latency_ms", "mark", "name", "ranks", "student", "timestamp_ms")
+    __slots__ = (
+        "arm", "category", "ids", "items", "latency_ms", "mark", "name", "ranks", "student", "timestamp_ms",
+        "undeclared",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class Answer:
         category: int,
         ids: tuple[str, ...],
         mark: int,
+        undeclared: str = "",
     ) -> None:
         """Take what was worked out."""
         self.name: Final = name
@@ -50,6 +54,8 @@ class Answer:
         """Of the items, where those are counted."""
         self.mark: Final = mark
         """See `monitor.store.rows`."""
+        self.undeclared: Final = undeclared
+        """Its experiment, if the configuration does not have that."""
 
 
 @final
@@ -103,7 +109,8 @@ class Intake:
         experiment = self._experiments.get(event.experiment)
         arm = PENDING if experiment is None else experiment.arm_of(event.variant, timestamp_ms)
         if experiment is None or arm == PENDING:
-            return Answer(name, timestamp_ms, PENDING, b"", b"", None, UNKNOWN, UNKNOWN, (), mark)
+            undeclared = event.experiment if experiment is None else ""
+            return Answer(name, timestamp_ms, PENDING, b"", b"", None, UNKNOWN, UNKNOWN, (), mark, undeclared)
         return Answer(
             name,
             timestamp_ms,

@@ -13,6 +13,7 @@ from monitor.ingest.differences import write_batch
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.intake import Answer, Events
 from monitor.ingest.items import ItemCounts
+from monitor.ingest.skips import Skips
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import decode_row, encode_row, is_unwritten, mark_of, next_version, unwritten
 
@@ -31,6 +32,7 @@ class Responses:
         self._store = store
         self._prefix = store.keys.row(b"")
         self._limit = cached
+        self._skips = Skips(store, identities)
         self._rows: Cache[Row] = Cache()
         self._items = {
             experiment.number: items
@@ -79,6 +81,8 @@ class Responses:
                 others[events.answered[at]] = new
         self._settle_rows(batch, commit)
         write_batch(commit, self._store.keys, batch)
+        if batch.skipped_responses or batch.skipped_reactions:
+            self._skips.write(commit, batch)
         if len(self._rows) > self._limit:
             self._rows.age()
         return batch
@@ -91,6 +95,8 @@ class Responses:
             arm = answer.arm
             if arm == PENDING:
                 batch.responses.append("skipped")
+                if answer.undeclared:
+                    batch.skip_response(answer.undeclared, answer.timestamp_ms)
             elif answer.timestamp_ms < late_ms[arm >> 8]:
                 batch.responses.append("late")
                 arm = PENDING
@@ -177,6 +183,7 @@ class Responses:
         """Put a response into a row that there is: it has been seen, or feedback to it."""
         if row.arm != PENDING and row.arm >> 8 not in self._by_number:
             batch.responses.append("skipped")
+            batch.skip_response(self._by_number[answer.arm >> 8].settings.name, answer.timestamp_ms)
             return
         arm, timestamp_ms, student, category = answer.arm, answer.timestamp_ms, answer.student, answer.category
         first = self._touch(batch, row)
@@ -225,6 +232,7 @@ class Responses:
             is_late = row.timestamp_ms < late_ms[number]
         else:
             batch.feedback.append("skipped")
+            batch.skip_reaction(number, reaction[0])
             return None
         if is_late:
             batch.feedback.append("late")

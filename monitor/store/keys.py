@@ -12,6 +12,8 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     o                       hash: topic:partition → next offset to apply
     w                       hash: topic:partition → the rest of its `Position`
     l                       hash: topic:partition → events that Kafka had lost before they could be applied
+    S                       hash: r<hash of an experiment's name> or f<e> → events that were skipped, see
+                            `monitor.store.skips`
     r<response>             a response's row, on the shard of the response
     s<experiment><student>  a student's row, on the shard of the student
     a:<e>:<v>               all-time sums over responses       (64-bit big-endian integers)
@@ -32,7 +34,8 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     N:<e>:<era>:<n>         hash: item → its id
     M:<e>                   index of eras
     k:<e>:<v>               hash: kind → reactions, and "+" kind → responses with at least one
-    t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms)
+    t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms); +<field of S>,
+                            -<field of S> → newest and oldest of what was skipped (ms; the oldest less than 0)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
     h                       hash: <e>:<hour> → rows noted there
     p:<e>                   hash: hour → what was known then (`monitor.history`; first shard)
@@ -110,6 +113,10 @@ class Keys:
     @property
     def lost(self) -> bytes:
         return self.prefix + b"l"
+
+    @property
+    def skipped(self) -> bytes:
+        return self.prefix + b"S"
 
     @property
     def lanes(self) -> bytes:

@@ -12,8 +12,11 @@ from monitor.store.runs import summed
 Dump = dict[bytes, dict[int | bytes, int]]
 
 
-def dump(store: RedisStore | Shards) -> Dump:
-    """Return every aggregate of a generation, over all its shards: key → index or field → integer, zeros left out."""
+def dump(store: RedisStore | Shards, *, skips: bool = False) -> Dump:
+    """Return every aggregate of a generation, over all its shards: key → index or field → integer, zeros left out.
+
+    With `skips` also how many events were skipped: of one that was sent twice, both.
+    """
     sums: dict[bytes, Counter[int | bytes]] = {}
     for shard in [store] if isinstance(store, RedisStore) else store:
         keys = shard.keys
@@ -24,7 +27,7 @@ def dump(store: RedisStore | Shards) -> Dump:
                 stored = store.client.get(name) or b""
                 vector = np.frombuffer(summed(stored) if own[:2] == b"b:" else stored, dtype=">i8")
                 found.update({int(index): int(vector[index]) for index in np.flatnonzero(vector)})
-            elif own[:2] in {b"k:", b"I:", b"B:"}:
+            elif own[:2] in {b"k:", b"I:", b"B:"} or (skips and name == keys.skipped):
                 found.update({field: int(value) for field, value in store.client.hgetall(name).items()})
             elif name == keys.latest:
                 for field, value in store.client.hgetall(name).items():
