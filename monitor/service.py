@@ -20,6 +20,7 @@ from monitor.ingest.history import Historian
 from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
 from monitor.ingest.sharded import ShardedWriter
+from monitor.ingest.skips import SkipsSaid
 from monitor.ingest.source import Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
@@ -67,6 +68,7 @@ def worker_for(
         progress=Progress(opening.held.horizons_ms),
         sweepers=[Sweeper(shard, experiments) for shard in opening.store],
         historian=Historian(opening.reader),
+        skips=SkipsSaid(opening.reader, identities),
         source=source,
         telemetry=telemetry,
         clock=clock,

@@ -320,6 +320,7 @@ class _View:
             students=self.students,
             lost_events=self.stored.lost_events,
             refused_share=self.stored.refused_share,
+            skipped=self.stored.skipped,
             other_population=self.deciding_arms(treatment, other)[0],
             rated_share=self.arms(treatment, RATED_SHARE, population),
             guardrails=tuple(

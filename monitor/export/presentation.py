@@ -240,6 +240,7 @@ def notes(experiment: ExperimentSummary, least_students: int = 1) -> list[str]:
         found.append(
             f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean."
         )
+    found += _skipped(experiment)
     found += _parts(experiment, least_students)
     if any(variant.traffic is not None for variant in experiment.variants.values()):
         found.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
@@ -249,6 +250,12 @@ def notes(experiment: ExperimentSummary, least_students: int = 1) -> list[str]:
         "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
     )
     return found
+
+
+def _skipped(experiment: ExperimentSummary) -> list[str]:
+    """Return a sentence if events of the experiment were skipped: the same for every treatment."""
+    verdicts = {} if experiment.judgement is None else experiment.judgement.verdicts
+    return [f"{each.evidence.skipped}." for each in verdicts.values() if each.evidence.skipped is not None][:1]
 
 
 def _parts(experiment: ExperimentSummary, least_students: int) -> Iterator[str]:

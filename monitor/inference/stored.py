@@ -12,6 +12,7 @@ from monitor.aggregates import LIMB_BITS, PAIR_WIDTH, Ints, Layout
 from monitor.attribution import DAY_MS
 from monitor.inference.cuped import PairedSums
 from monitor.inference.estimates import Estimate, RatioSums, UnitSums
+from monitor.inference.evidence import Skipped
 from monitor.ranking import SCALE_BITS
 
 Population: TypeAlias = Literal["rated", "all"]
@@ -55,6 +56,7 @@ class StoredStudents:
     """Events that were gone from Kafka before they could be applied; of all experiments, as nobody has read them."""
     refused_share: float | None = None
     """Of the newest events of the topics, of all experiments; None where there were none."""
+    skipped: Skipped | None = None
     _live: dict[tuple[Layout, Population], Mapping[str, list[Estimate]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -28,6 +28,7 @@ Code: TypeAlias = Literal[
     "worse", "guardrail_crossed",
     "better", "not_worse", "too_small", "undecided",
     "adjusted", "guardrail_held", "guardrail_open", "rated_share_differs", "populations_disagree", "metrics_disagree",
+    "skipped_events",
 ]  # fmt: skip
 
 
@@ -279,6 +280,8 @@ class _Findings:
         """Yield what else the reader should know, whatever the state."""
         yield from self.wrong()
         yield from self.harm(self.primary.upper if self.primary.upper is not None else float("inf"))
+        if self.evidence.skipped is not None:
+            yield Reason("skipped_events", str(self.evidence.skipped))
         if (difference := self.rated_share_difference()) is not None:
             margin = self.evidence.criteria.rated_share_margin
             text = f"rated shares differ by {difference:+.2%}, more than {margin:.2%}: who rates may have changed"

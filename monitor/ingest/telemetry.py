@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counter_
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -107,6 +107,17 @@ class Telemetry:
                 self.events.labels(topic, outcome)
             for reason in REASONS:
                 self.rejected.labels(topic, reason)
+
+    def count(self, topics: Mapping[str, str], outcomes: Mapping[tuple[str, str], int]) -> None:
+        """Count what became of events; `topics` names each kind's."""
+        for (kind, outcome), events in outcomes.items():
+            self.events.labels(topics[kind], outcome).inc(events)
+
+    def see_batch(self, events: int, newest_ms: Iterable[int], now_ms: int) -> None:
+        """Show the size of a batch, and how old the newest events of its partitions are."""
+        self.batch_events.observe(events)
+        for each in newest_ms:
+            self.event_delay_seconds.observe(max(now_ms - each, 0) / 1000)
 
     def outcomes(self) -> Counter_[str]:
         """Return how many events had each outcome, over all topics."""

@@ -28,6 +28,7 @@ from monitor.ingest.engine import Outcomes
 from monitor.ingest.history import Historian
 from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
+from monitor.ingest.skips import SkipsSaid
 from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
@@ -71,6 +72,7 @@ class Worker:
         progress: Progress,
         sweepers: Sequence[Sweeper],
         historian: Historian,
+        skips: SkipsSaid,
         source: Source,
         telemetry: Telemetry,
         clock: Clock,
@@ -81,6 +83,7 @@ class Worker:
         self._progress = progress
         self._sweepers = sweepers
         self._historian = historian
+        self._skips = skips
         self._source = source
         self._decode = partial(decode, decoder=Decoder(settings), intake=intake)
         self._telemetry = telemetry
@@ -281,15 +284,12 @@ class Worker:
     def _applied(self, batch: _Sent, outcomes: Outcomes) -> None:
         self._sent = None
         self._resumed()
-        for (kind, outcome), count in outcomes.items():
-            self._telemetry.events.labels(self._topics[kind], outcome).inc(count)
+        self._telemetry.count(self._topics, outcomes)
+        self._skips.note(outcomes)
         self._progress.advanced(batch.advances)
         self._progress.see_ends(self._source.ends())
         self.events += batch.records
-        self._telemetry.batch_events.observe(batch.records)
-        now_ms = self._clock()
-        for newest_ms in batch.decoded.newest_ms.values():
-            self._telemetry.event_delay_seconds.observe(max(now_ms - newest_ms, 0) / 1000)
+        self._telemetry.see_batch(batch.records, batch.decoded.newest_ms.values(), self._clock())
         self._source.acknowledge({step.partition: step.position.next_offset for step in batch.advances})
         self._align()
 

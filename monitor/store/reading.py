@@ -20,7 +20,8 @@ from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
-from monitor.inference import Estimate, StoredStudents, design_effect, live_rated_shares
+from monitor.identity import Identities
+from monitor.inference import Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
 from monitor.items.stored import Coverage
 from monitor.store.buckets import Buckets, Memory
 from monitor.store.chunks import Place
@@ -30,10 +31,12 @@ from monitor.store.days import DayReader, Drifts, Used
 from monitor.store.history import History
 from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
+from monitor.store.opening import stored_hash_key
 from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
 from monitor.store.rows import decode_record, decode_records
 from monitor.store.shards import Shards
+from monitor.store.skips import SkippedEvents
 from monitor.store.traffic import hours_before, read_traffic
 from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
@@ -79,6 +82,9 @@ class _Log:
     """Newest records of all partitions: of each, `limits.refused_window` to twice as many."""
     refused: int = 0
     """Of those."""
+    skipped: SkippedEvents = field(default_factory=SkippedEvents)
+    missing: Mapping[str, Skipped] = field(default_factory=dict)
+    """By experiment, what that means for it."""
 
 
 class Reader:
@@ -208,6 +214,9 @@ class Reader:
             log = _Log()
             for shard in self.store:
                 self._add(arms, log, shard)
+        if log.skipped.events:
+            identities = Identities(stored_hash_key(self.store, self._settings))
+            log.missing = log.skipped.missing(self.experiments, self.numbers, identities)
         return arms, log
 
     def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
@@ -216,6 +225,7 @@ class Reader:
         pipeline = shard.client.pipeline(transaction=True)
         pipeline.hgetall(keys.latest)
         pipeline.hgetall(keys.lost)
+        pipeline.hgetall(keys.skipped)
         pipeline.hgetall(keys.offsets)
         pipeline.hgetall(keys.progress)
         for arm in arms:
@@ -224,9 +234,11 @@ class Reader:
             pipeline.hgetall(keys.kinds(arm.number, arm.variant))
             pipeline.zrange(keys.cohorts(arm.number, arm.variant), 0, -1)
         replies = iter(pipeline.execute())
-        latest = {name.decode(): int(ms) for name, ms in next(replies).items()}
+        times = next(replies)
+        latest = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
         log.lost += sum(map(int, next(replies).values()))
+        log.skipped.add(next(replies), times)
         positions = positions_of(next(replies), next(replies))
         if shard is self.store.first:
             # Every shard knows of all partitions.
@@ -363,6 +375,7 @@ def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
         newest_ms=max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None),
         lost_events=log.lost,
         refused_share=log.refused / log.records if log.records else None,
+        skipped=log.missing.get(arms[0].experiment.name),
     )
 
 

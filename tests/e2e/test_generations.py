@@ -78,6 +78,27 @@ class TestRebuild:
             expected = dump(RedisStore(StoreSettings(url=anew.url)))
         assert dump(store) == expected
 
+    def test_what_was_skipped_is_said_and_counted_by_a_rebuild(self, arena: Arena) -> None:
+        """An experiment that was taken out of the configuration for a while, and put back."""
+        old = arena.directory / "old.toml"
+        old.write_text(arena.config.read_text().replace('name = "ranker-v2"', 'name = "another"'))
+        with arena.worker(old) as worker:
+            arena.write(arena.events[arena.half :], per_second=20_000)
+            arena.finish()
+            assert worker.said().count("events are skipped for good experiment=ranker-v2") == 1
+        skipped = re.compile(
+            r"\d+ responses and \d+ reactions were skipped, dated 20.*`ab-monitor rebuild` counts them"
+        )
+        for command in (["status"], ["verdict", "ranker-v2"]):
+            said = ab_monitor(*command, "--config", arena.config).stdout
+            assert skipped.search(" ".join(said.split()))
+        assert "skipped_events" in ab_monitor("verdict", "ranker-v2", "--config", arena.config, "--json").stdout
+        done = ab_monitor("rebuild", "--config", arena.config)
+        assert done.returncode == 0, done.stderr
+        assert "were skipped" not in ab_monitor("status", "--config", arena.config).stdout
+        arena.store = _live(arena)
+        assert arena.compare().equal
+
     def test_an_older_schema_is_rebuilt_and_an_idle_worker_of_the_old_one_stops(self, arena: Arena) -> None:
         """Without any event to write, by looking every ten seconds."""
         with arena.worker() as worker:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Ints, Layout
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentSettings, GuardrailSettings
-from monitor.inference import Comparison, StoredStudents, compare, decide, evidence_from, sample_ratio_test
+from monitor.inference import Comparison, Skipped, StoredStudents, compare, decide, evidence_from, sample_ratio_test
 from monitor.inference.estimates import Estimate
 from monitor.inference.evidence import Arms
 from monitor.inference.guardrails import Guardrail, watch
@@ -179,6 +179,16 @@ class TestStates:
         """Nobody knows what they would have said."""
         verdict = judge(SENSITIVE, stored(SENSITIVE, BETTER, lost_events=3), after(14)).verdicts["treatment"]
         assert (verdict.state, verdict.reasons[0].code) == ("invalid", "lost_events")
+
+    def test_skipped_events_are_noted(self) -> None:
+        """They are missing whatever the variant: the sample ratio shows it where they are not."""
+        skipped = Skipped(responses=5, reactions=0, unnamed=0, first_ms=FIRST * DAY, last_ms=after(14))
+        verdict = judge(SENSITIVE, stored(SENSITIVE, BETTER, skipped=skipped), after(14)).verdicts["treatment"]
+        assert verdict.state == judge(SENSITIVE, stored(SENSITIVE, BETTER), after(14)).verdicts["treatment"].state
+        (note,) = [each.text for each in verdict.notes if each.code == "skipped_events"]
+        assert note.startswith("5 responses were skipped, dated 20")
+        assert note.endswith("did not have the experiment; `ab-monitor rebuild` counts them")
+        assert decide(evidence_from(json.loads(json.dumps(verdict.to_json()))["evidence"])).notes == verdict.notes
 
     def test_crossovers_are_counted_of_all_students(self) -> None:
         """Nine of 809 are more than one per cent."""
