@@ -35,23 +35,13 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
     """None without units."""
     variance: float | None
     """Of the mean: the squared standard error. None with fewer than two units."""
-    effective_units: float | None = None
-    """Of several strata: how many units of a single one would have this variance. None: all of them."""
+    strata: tuple[tuple[float, Estimate], ...] = ()
+    """What it was put together from, each with its share of the weight (`stratified`); nothing if it was not."""
 
     @property
     def unit_variance(self) -> float | None:
         """What one unit contributes to the variance, so that it is this over the number of units."""
         return None if self.variance is None else self.variance * self.units
-
-    @property
-    def alike(self) -> float:
-        """Return the number of units that count alike: the effective ones, or all."""
-        return self.units if self.effective_units is None else self.effective_units
-
-    @property
-    def spread(self) -> float:
-        """Return the variance between units, s²; 0 where it is not known."""
-        return (self.variance or 0.0) * self.alike
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -75,7 +65,7 @@ class UnitSums(Sums, frozen=True):
         By hand: values 1, 2, 6 have mean 3 and s² = (4 + 1 + 9)/2 = 7.
 
         >>> UnitSums(3, 9.0, 41.0).estimate()
-        Estimate(units=3, mean=3.0, variance=2.3333333333333335, effective_units=None)
+        Estimate(units=3, mean=3.0, variance=2.3333333333333335, strata=())
         """
         n = self.units
         if n == 0:
@@ -102,11 +92,6 @@ def stratified(strata: Sequence[tuple[UnitSums, UnitSums]]) -> tuple[Estimate, E
     >>> control, treatment = stratified([first, second])
     >>> control.units, control.mean, treatment.mean, round(9 * control.variance, 12)
     (6, 2.0, 3.0, 1.0)
-
-    Weights of 1/3 and 2/3 are those of six students who count alike, 1/((1/3)²/2 + (2/3)²/4).
-
-    >>> round(control.effective_units, 12)
-    6.0
     """
     if len(strata) == 1:
         ((control, treatment),) = strata
@@ -119,13 +104,12 @@ def stratified(strata: Sequence[tuple[UnitSums, UnitSums]]) -> tuple[Estimate, E
 def _weighted(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     if not parts:
         return Estimate(0, None, None)
-    total, mean, variance, each_alike = sum(weights), 0.0, 0.0, 0.0
-    for part, weight in zip(parts, weights, strict=True):
-        share = weight / total
+    total, mean, variance = sum(weights), 0.0, 0.0
+    strata = tuple((weight / total, part) for part, weight in zip(parts, weights, strict=True))
+    for share, part in strata:
         mean += share * (part.mean or 0.0)
         variance += share**2 * (part.variance or 0.0)
-        each_alike += share**2 / part.units
-    return Estimate(sum(part.units for part in parts), mean, variance, 1 / each_alike)
+    return Estimate(sum(part.units for part in parts), mean, variance, strata)
 
 
 class RatioSums(Sums, frozen=True):
@@ -147,7 +131,7 @@ class RatioSums(Sums, frozen=True):
         By hand: students (S, N) = (2, 1) and (2, 3): m = 4/4 = 1, Σ(S − N)² = 1 + 1, variance 2/1·2/16 = 0.25.
 
         >>> RatioSums(2, 4.0, 4.0, 8.0, 8.0, 10.0).estimate()
-        Estimate(units=2, mean=1.0, variance=0.25, effective_units=None)
+        Estimate(units=2, mean=1.0, variance=0.25, strata=())
         """
         if self.count <= 0:
             return Estimate(self.units, None, None)

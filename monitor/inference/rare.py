@@ -47,7 +47,7 @@ def unseen_variance(control: Estimate, treatment: Estimate, largest: float | Non
     """Return what the variance of the difference lacks, 0 where it rests on enough; both estimates are to be known.
 
     `largest` is the largest value that a student can have, the smallest is 0; None if there is no bound. A variant in
-    which nothing varies, while the other one does, is taken to vary as that one.
+    which nothing varies, while the other one does, is taken to vary as that one. Strata lack each their own.
 
     By hand: of 50 students two have a success, so 18/20 of 4.6 students are added, each with 1/50².
 
@@ -62,16 +62,19 @@ def unseen_variance(control: Estimate, treatment: Estimate, largest: float | Non
     >>> round(unseen_variance(control, treatment, None, 0.05), 6)
     0.0125
     """
+    if control.strata:
+        pairs = zip(control.strata, treatment.strata, strict=True)
+        return sum(share**2 * unseen_variance(one, other, largest, alpha) for (share, one), (_, other) in pairs)
     both = (control, treatment), (treatment, control)
     known = (control.variance or 0.0) + (treatment.variance or 0.0)
-    likewise = max(control.spread, treatment.spread) * sum(1 / own.alike for own, _ in both)
+    likewise = max(own.unit_variance or 0.0 for own, _ in both) * sum(1 / own.units for own, _ in both)
     missing = max(
-        sum(other.spread / own.alike for own, other in both if own.variance == 0),
+        sum((other.unit_variance or 0.0) / own.units for own, other in both if own.variance == 0),
         LEAST * likewise - known,
         0.0,
     )
     if largest is not None:
-        missing += sum(students_to_add(alpha) * _rarity(own, largest) / own.alike**2 for own, _ in both)
+        missing += sum(students_to_add(alpha) * _rarity(own, largest) / own.units**2 for own, _ in both)
     return missing
 
 
@@ -87,9 +90,11 @@ def unmet_variance(estimate: Estimate, worst: float, alpha: float) -> float:
     >>> round(unmet_variance(seen, 30_000.0, 0.05) ** 0.5, 1)
     62.5
     """
+    if estimate.strata:
+        return sum(share**2 * unmet_variance(part, worst, alpha) for share, part in estimate.strata)
     away = max(worst - (estimate.mean or 0.0), 0.0) ** 2
-    met = estimate.alike * estimate.spread / away if away else ENOUGH
-    return students_to_add(alpha) * max(1 - met / ENOUGH, 0.0) * away / estimate.alike**2
+    met = estimate.units * (estimate.unit_variance or 0.0) / away if away else ENOUGH
+    return students_to_add(alpha) * max(1 - met / ENOUGH, 0.0) * away / estimate.units**2
 
 
 def _rarity(estimate: Estimate, largest: float) -> float:
@@ -97,8 +102,8 @@ def _rarity(estimate: Estimate, largest: float) -> float:
 
     With y the distance from the end, (Σy)²/Σy² students differ, by Σy²/Σy; where none does, by all of the scale.
     """
-    mean, units = estimate.mean or 0.0, estimate.alike
-    spread = estimate.spread * (units - 1) / units
+    mean, units = estimate.mean or 0.0, estimate.units
+    spread = (estimate.unit_variance or 0.0) * (units - 1) / units
     found = 0.0
     for distance in (mean, largest - mean):
         square = spread + distance * distance

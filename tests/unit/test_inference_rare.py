@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,6 +26,11 @@ def share(students: int, successes: int) -> Estimate:
 def compared(control: Estimate, treatment: Estimate, largest: float | None = 1.0) -> Comparison:
     """Return the comparison of two proportions."""
     return compare(control, treatment, alpha=ALPHA, mde=MDE, largest=largest)
+
+
+def printed_and_read(estimate: Estimate) -> Estimate:
+    """Return the estimate that is printed as this one is."""
+    return msgspec.json.decode(msgspec.json.encode(estimate), type=Estimate)
 
 
 def width(found: Comparison) -> float:
@@ -176,6 +182,18 @@ def test_phases_with_other_shares_are_no_uneven_variances() -> None:
     found = compare(control, treatment, alpha=ALPHA, mde=MDE)
     mixture = NormalMixture.tuned(mde_information(MDE), ALPHA)
     assert width(found) == 2 * mixture.half_width(found.difference.information or math.nan, ALPHA)
+
+
+def test_a_phase_lacks_what_it_lacks_however_little_later_ones_vary() -> None:
+    """100 of 10 000 without one of the far values, then days on which nobody has them."""
+    far = UnitSums(9900, 0.2 * 9801 + 99.0, 0.04 * 9801 + 99.0), UnitSums(100, 20.1, 4.0402)
+    flat = UnitSums(300, 60.0, 12.02)
+    control, treatment = stratified([far, (flat, flat)])
+    found = compare(control, treatment, alpha=ALPHA, mde=0.01, largest=1.0)
+    assert not excludes(found, 0.0)
+    half = NormalMixture.tuned(mde_information(0.01), ALPHA).half_width(found.difference.information or 0, ALPHA)
+    assert abs(found.difference.effect or 0.0) > half
+    assert printed_and_read(control) == control
 
 
 @pytest.mark.parametrize(
