@@ -29,7 +29,10 @@ class Position:
     """The newest event time applied; 0 before the first."""
     refusals: Refusals = _NONE_REFUSED
     origin: str = ""
-    """The log that the offset is of: the topic's identity, and after `entered` how often and where it went on anew."""
+    """The log that the offset is of: `T#N@B` is the topic's identity, how often it was `entered`, and where last.
+
+    `T#N@B^F` went on behind a gap in the same log, of which F was the `first`.
+    """
 
     @property
     def topic(self) -> str:
@@ -41,14 +44,27 @@ class Position:
         """What says which of two positions of a partition is further: the number of logs entered, the offset."""
         return self._entries()[0], self.next_offset
 
+    @property
+    def first(self) -> int | None:
+        """The first offset of this log that was to be applied; None if it was not noted, or others came before it."""
+        number, begin = self._entries()
+        first = self.origin.partition("^")[2]
+        return int(first) if first else None if number or "@" not in self.origin else begin
+
     @classmethod
     def start(cls, topic: str, begin: int) -> Position:
         """Return the first position in a topic's partition."""
         return cls(begin, origin=f"{topic}#0@{begin}")
 
     def entered(self, topic: str, begin: int) -> Position:
-        """Return the position in what follows after a loss: offsets of before mean nothing there."""
-        return Position(begin, origin=f"{topic}#{self._entries()[0] + 1}@{begin}")
+        """Return the position in what follows after a loss: behind a gap in the same log, or in another one.
+
+        Offsets of another one mean nothing here.
+        """
+        origin = f"{topic}#{self._entries()[0] + 1}@{begin}"
+        if topic and topic == self.topic and self.first is not None and begin >= self.next_offset:
+            origin += f"^{self.first}"
+        return Position(begin, origin=origin)
 
     def entry(self) -> Position:
         """Return the position at which this log was entered."""
@@ -56,7 +72,7 @@ class Position:
 
     def _entries(self) -> tuple[int, int]:
         number, _, begin = self.origin.partition("#")[2].partition("@")
-        return int(number or 0), int(begin or 0)
+        return int(number or 0), int(begin.partition("^")[0] or 0)
 
 
 @dataclass(frozen=True, slots=True)
