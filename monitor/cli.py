@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -22,7 +22,7 @@ from monitor import __version__, audit, dead_letters, demo, offline, rebuild, si
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
-from monitor.errors import AbMonitorError, InputRefused, UsageError
+from monitor.errors import ENDED_BY, AbMonitorError, InputRefused, UsageError
 from monitor.events import instant_ms
 from monitor.export import EXIT_CODES, render, render_verdicts, to_stdout
 from monitor.export.account import account
@@ -35,14 +35,12 @@ from monitor.ingest.telemetry import Telemetry
 from monitor.service import http_for, opened, viewed, worker_for
 from monitor.store import warnings
 
-_TERMINATED: Final = 128 + signal.SIGTERM
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; see the table in README.md."""
     arguments = argparse.Namespace(verbose=False)
     try:
-        with _stopped_by_signals(lambda: sys.exit(_TERMINATED), [signal.SIGTERM]), _streams():
+        with _stopped_by_signals(lambda: sys.exit(ENDED_BY + signal.SIGTERM), [signal.SIGTERM]), _streams():
             _parser().parse_args(argv, arguments)
             _log(verbose=arguments.verbose)
             command: Callable[[argparse.Namespace], int] = arguments.command
@@ -181,16 +179,18 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 @contextmanager
 def _stopped_by_signals(
     stop: Callable[[], object], numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
-) -> Iterator[None]:
-    """Let signals end the block's work in order; a second one ends it at once."""
+) -> Iterator[Sequence[int]]:
+    """Let signals end the block's work in order, and yield which have come; a second one ends it at once."""
+    come: list[int] = []
 
     def handle(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
+        come.append(number)
         stop()
 
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
-        yield
+        yield come
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -227,7 +227,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         source = FileSource(arguments.events, instant_ms, report=lambda line: console.print(line, markup=False))
         stack.callback(source.close)
         worker = worker_for(settings, opening, source, telemetry, {"response": "file", "feedback": "file"}, wall_clock)
-        stack.enter_context(_stopped_by_signals(worker.stop))
+        signals = stack.enter_context(_stopped_by_signals(worker.stop))
         with _progress(console, source):
             worker.run()
         counts = telemetry.outcomes()
@@ -240,7 +240,7 @@ def _replay(arguments: argparse.Namespace) -> int:
                 f"{source.refused} of {worker.events} lines were refused "
                 f"(limits.max_refused_share = {settings.limits.max_refused_share}); the others are applied"
             )
-    return 0
+    return 0 if source.finished() or not signals else ENDED_BY + signals[0]
 
 
 @contextmanager

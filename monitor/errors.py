@@ -17,6 +17,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+ENDED_BY: Final = 128
+"""Plus the signal's number: the exit code of what a signal has ended before it was done, as a shell says it."""
 _TLS_REFUSAL: Final = re.compile(
     r"\[(?:SSL|X509)(?:: (?P<name>CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|NO_CERTIFICATE\w*"
     r"|\w*ALERT_\w*(?:CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE|ACCESS_DENIED|PROTOCOL_VERSION)\w*))\] (?P<text>[^(]+)"

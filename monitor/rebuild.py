@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 _NO_LIMIT: Final = 1_000_000_000
 
-Stoppable = Callable[[Callable[[], None]], AbstractContextManager[None]]
+Stoppable = Callable[[Callable[[], None]], AbstractContextManager[Sequence[int]]]
 
 
 class _History(KafkaSource):

@@ -216,7 +216,8 @@ class TestReplay:
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=30)[1].decode()
         first = re.search(r"(\d+) lines", said)
-        assert process.returncode == 0, said
+        assert process.returncode == 130, said
+        assert "stopped; the same command goes on from here" in said
         done = ab_monitor("replay", "--config", config, lines)
         rest = re.search(r"(\d+) lines", done.stderr)
         assert first is not None
@@ -242,7 +243,7 @@ class TestReplay:
                 with served(store, existing=True) as reached, closing(connect(reached)) as client:
                     eventually("it is applied", lambda: client.exists(Keys().latest), within_s=30)
                 process.send_signal(number)
-                assert process.wait(30) == 0
+                assert process.wait(30) == 128 + number
                 assert "1 lines: applied 1" in process.stderr.read().decode()
             finally:
                 process.kill()
