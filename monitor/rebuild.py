@@ -1,8 +1,9 @@
 """`ab-monitor rebuild` and `ab-monitor reset`: a new generation beside the live one, or nothing at all.
 
 A rebuild reads Kafka from its beginning into the next generation, under the definitions of the configuration file,
-until it has reached the positions of the live one. Then the numbers are compared and the live generation is switched in
-one write; workers of the old one stop (exit code 5) and, started again with the same file, go on with the new one.
+until it has reached the positions of the live one. Then both are compared, by where they began and by their numbers,
+and the live generation is switched in one write; workers of the old one stop (exit code 5) and, started again with the
+same file, go on with the new one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
+from monitor.losses import losses
 from monitor.memory import keep_memory
 from monitor.service import Opening, worker_for
 from monitor.store import Position, Reader, Shards, open_store, served
@@ -40,6 +42,7 @@ from monitor.store.generations import (
     switch,
     totals,
 )
+from monitor.store.opening import stored_experiments
 
 log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
@@ -70,7 +73,10 @@ class _History(KafkaSource):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `rebuild`."""
     parser.add_argument(
-        "--accept-loss", action="store_true", help="switch even if the new generation has less than the live one"
+        "--accept-loss",
+        action="store_true",
+        help="switch even if the file leaves experiments or variants out, or Kafka no longer holds what the live "
+        "generation has read",
     )
     parser.add_argument("--discard", action="store_true", help="delete what an earlier rebuild has left, and stop")
 
@@ -88,16 +94,34 @@ def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppa
         if arguments.discard:
             print(f"{drop(live, building.generation)} keys of an unfinished rebuild deleted")
             return 0
+        _check_names(live, settings, arguments)
         opening = _opening(building, live, settings)
         if not _filled(live, opening, settings, stoppable):
             print("stopped; the same command goes on from here, --discard deletes what there is", file=sys.stderr)
             return 0
-        _compare(live, building, accept_loss=arguments.accept_loss)
-        if not switch(live, building.generation):
+        lost = _compare(live, building, settings, accept_loss=arguments.accept_loss)
+        if not switch(live, building, lost):
             raise StoreOwned("somebody else has switched the store meanwhile; nothing was changed")
         print(f"switched to generation {building.generation}")
         print(f"{drop(live, live.live)} keys of generation {live.live} deleted")
     return 0
+
+
+def _check_names(live: Shards, settings: Settings, arguments: argparse.Namespace) -> None:
+    """Raise `HistoryLost` if the file leaves out what the live generation has responses of, unless that is accepted."""
+    wanted = {each.name: each.variants for each in settings.experiments}
+    left: dict[str, int] = {}
+    for name, arms in totals(live).items():
+        for variant, arm in arms.items():
+            place = name if name not in wanted else "" if variant in wanted[name] else f"{name} / {variant}"
+            if place and arm.responses:
+                left[place] = left.get(place, 0) + arm.responses
+    if left and not arguments.accept_loss:
+        raise HistoryLost(
+            f"{arguments.config}: expected the live generation's experiments and variants, but it does not have "
+            + ", ".join(f"{place} ({responses:,} responses)" for place, responses in left.items())
+            + ". Correct it, or leave them out with --accept-loss. Nothing was read"
+        )
 
 
 def _opening(building: Shards, live: Shards, settings: Settings) -> Opening:
@@ -160,33 +184,87 @@ def _of_topics(positions: Mapping[str, Position], topics: set[str]) -> dict[str,
     return {name: each for name, each in positions.items() if name.rpartition(":")[0] in topics}
 
 
-def _compare(live: Shards, building: Shards, *, accept_loss: bool) -> None:
-    """Print both generations side by side; raises `HistoryLost` if the new one has less than the live one."""
+def _compare(live: Shards, building: Shards, settings: Settings, *, accept_loss: bool) -> dict[str, int]:
+    """Print both generations side by side; return what the new one has to count as lost.
+
+    Raises `HistoryLost` if it lacks what the live one has and nobody has accepted that. Fewer responses are such a lack
+    if definitions do not explain them, or if offsets cannot tell.
+    """
+    found = losses(settings.kafka, live, building)
+    lost, fewer = dict(found.lost), _table(live, building)
+    if found.there_again:
+        print(f"{found.there_again} lost events are there again, by the number of events in the topics created anew")
+    said = [str(each) for each in found.missing]
+    if not found.missing:
+        differ = _differing(live, building)
+        for (experiment, variant), counts in fewer.items():
+            counted = " and ".join(f"{count:,} {what}" for what, count in counts.items())
+            said_of = f"{experiment} / {variant}: {counted} fewer"
+            if experiment in differ and not found.unknown:
+                print(f"{said_of}: these definitions count less (they differ in {', '.join(differ[experiment])})")
+                continue
+            said.append(said_of)
+            lost[f"{experiment}/{variant}"] = lost.get(f"{experiment}/{variant}", 0) + max(counts.values())
+    if not said:
+        return lost
+    if found.missing:
+        why = ""
+    elif found.unknown:
+        why = ": where the live generation began is not known, or that was another log, so offsets cannot tell why"
+    else:
+        why = " although Kafka begins where it did and the definitions are the same: compaction, kafka.start or limits"
+    if not accept_loss:
+        raise HistoryLost(
+            f"{'; '.join(said)}{why}. Nothing was switched; --accept-loss switches all the same and counts them as "
+            "lost events, which makes verdicts invalid; --discard deletes what was built"
+        )
+    print(f"counted as lost events: {'; '.join(said)}")
+    return lost
+
+
+def _table(live: Shards, building: Shards) -> dict[tuple[str, str], dict[str, int]]:
+    """Print the numbers of both; return, of what both have, what there is fewer of, and by how many."""
     before, after = totals(live), totals(building)
     own, others = building.positions(), live.positions()
     newer = sum(max(each.next_offset - own[name].next_offset, 0) for name, each in others.items() if name in own)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(("", "live", "rebuilt")):
         table.add_column(column, justify="right" if place else "left")
-    missing = []
+    fewer: dict[tuple[str, str], dict[str, int]] = {}
     for experiment, arms in {**before, **after}.items():
-        for variant in arms:
+        for variant in {**arms, **before.get(experiment, {})}:
             old = before.get(experiment, {}).get(variant, ArmTotals(0, 0, {}))
             new = after.get(experiment, {}).get(variant, ArmTotals(0, 0, {}))
             _row(table, f"{experiment} / {variant}: responses", old.responses, new.responses)
             _row(table, "  rated", old.rated, new.rated)
             for metric in {**old.means, **new.means}:
                 _row(table, f"  {metric}", old.means.get(metric), new.means.get(metric))
-            for what, held, found in (("", old.responses, new.responses), ("rated ", old.rated, new.rated)):
-                if experiment in after and found + newer < held:
-                    missing.append(f"{held - found} {what}responses of {experiment} / {variant}")
+            if variant not in after.get(experiment, {}):
+                # Left out, and that was accepted.
+                continue
+            for what, held, found in (
+                ("responses", old.responses, new.responses),
+                ("rated responses", old.rated, new.rated),
+            ):
+                if found + newer < held:
+                    fewer.setdefault((experiment, variant), {})[what] = held - found
     Console().print(table)
-    if missing and not accept_loss:
-        raise HistoryLost(
-            f"{', '.join(missing)} are missing: Kafka no longer holds them or their feedback, or these definitions "
-            "do not count them. Nothing was switched; --accept-loss switches all the same, --discard deletes "
-            "what was built"
-        )
+    return fewer
+
+
+def _differing(live: Shards, building: Shards) -> dict[str, list[str]]:
+    """Return, by experiment, the definitions in which the generations differ."""
+    before, after = stored_experiments(live), stored_experiments(building)
+    found = {
+        name: [
+            key
+            for key in sorted({*each["definitions"], *after[name]["definitions"]})
+            if each["definitions"].get(key) != after[name]["definitions"].get(key)
+        ]
+        for name, each in before.items()
+        if name in after
+    }
+    return {name: keys for name, keys in found.items() if keys}
 
 
 def _row(table: Table, name: str, *values: float | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +16,7 @@ from monitor.errors import StoreOwned, UsageError
 from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, ROOT, Keys
 from monitor.store.opening import stored_experiments
-from monitor.store.redis import live_number
+from monitor.store.redis import SCHEMA, live_number
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
 
@@ -25,6 +25,7 @@ _NAME: Final = re.compile(rb"abm:\{\d+\}:(\d+):")
 _META: Final = re.compile(rb"abm:\{\d+\}:\d+:m")
 _SWITCH: Final = """
 if (redis.call('GET', KEYS[1]) or '0') ~= ARGV[1] then return 0 end
+for i = 3, #ARGV, 2 do redis.call('HINCRBY', KEYS[2], ARGV[i], ARGV[i + 1]) end
 redis.call('SET', KEYS[1], ARGV[2])
 return 1
 """
@@ -88,10 +89,37 @@ def generations(store: Shards) -> set[int]:
     return {int(name.split(b":")[2]) for name in _metas(store) if name.startswith(ROOT)}
 
 
-def switch(store: Shards, to: int) -> bool:
-    """Make a generation the live one in place of the one the store was opened under; False if that is live no more."""
+def switch(store: Shards, to: Shards, lost: Mapping[str, int]) -> bool:
+    """Make a generation the live one in place of the one the store was opened under; False if that is live no more.
+
+    What is `lost` is added to the new one's lost events in the same write.
+    """
+    counts = [part for count in lost.items() for part in count]
     with unavailable(store.settings):
-        return bool(store.client.eval(_SWITCH, 1, LIVE, store.live, to))
+        return bool(store.client.eval(_SWITCH, 2, LIVE, to.first.keys.lost, store.live, to.generation, *counts))
+
+
+def lost_events(store: Shards) -> dict[str, int]:
+    """Return a generation's lost events, see `Keys`."""
+    with unavailable(store.settings):
+        return {name.decode(): int(count) for name, count in store.client.hgetall(store.first.keys.lost).items()}
+
+
+def first_day(store: Shards, experiments: Collection[str]) -> int | None:
+    """Return the first UTC day of which a generation has a response of these experiments; None without any.
+
+    0 for a generation of another schema: it may be any.
+    """
+    days: set[int] = set()
+    with unavailable(store.settings):
+        if int(store.client.hget(store.first.keys.meta, "schema") or 0) != SCHEMA:
+            return 0
+    for name, stored in stored_experiments(store).items():
+        for index in range(len(stored["definitions"]["variants"]) if name in experiments else 0):
+            for shard in store:
+                with unavailable(store.settings):
+                    days.update(map(int, store.client.zrange(shard.keys.cohorts(stored["number"], index), 0, -1)))
+    return min(days, default=None)
 
 
 def drop(store: Shards, generation: int) -> int:

@@ -11,7 +11,8 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     z                       hash: number of an experiment → how long its rows may change (ms; first shard)
     o                       hash: topic:partition → next offset to apply
     w                       hash: topic:partition → the rest of its `Position`
-    l                       hash: topic:partition → events that Kafka had lost before they could be applied
+    l                       hash: topic:partition → events that Kafka had lost before they could be applied; with <
+                            before it, those that a rebuild had to do without; <experiment>/<variant> → such responses
     S                       hash: r<hash of an experiment's name> or f<e> → events that were skipped, see
                             `monitor.store.skips`
     r<response>             a response's row, on the shard of the response
@@ -58,6 +59,7 @@ from redis.crc import key_slot
 
 ROOT: Final = b"abm:{0}:"
 LIVE: Final = ROOT + b"live"
+BEFORE: Final = "<"
 _TOLERANCE: Final = 16
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,15 +112,15 @@ class TestRebuild:
             assert "switched to generation 1" in worker.said()
         assert ab_monitor("status", "--config", arena.config).returncode == 0
 
-    @pytest.mark.parametrize(("topic", "missing"), [("responses", "responses"), ("feedback", "rated responses")])
-    def test_lost_history_is_not_switched_to(self, arena: Arena, topic: str, missing: str) -> None:
+    @pytest.mark.parametrize("topic", ["responses", "feedback"])
+    def test_lost_history_is_not_switched_to(self, arena: Arena, topic: str) -> None:
         """Kafka holds less than the store: the live generation stays unless that is accepted."""
         with KafkaAdminClient(bootstrap_servers=arena.broker.bootstrap) as admin:
             admin.delete_records({TopicPartition(arena.topics[topic], 0): 100})
         before = dump(arena.store)
         done = ab_monitor("rebuild", "--config", arena.config)
         assert done.returncode == 6
-        assert re.search(rf"\d {missing} of .* are missing: Kafka no longer holds them", done.stderr)
+        assert f"{arena.topics[topic]}:0: 100 offsets that the live generation has read are gone" in done.stderr
         assert _live(arena).live == 0
         assert {name: found for name, found in dump(arena.store).items() if name in before} == before
         accepted = ab_monitor("rebuild", "--config", arena.config, "--accept-loss")

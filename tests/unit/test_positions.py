@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.losses import _older
 from monitor.store import Position
 
 READ = replace(Position.start("T", 5), next_offset=20)
@@ -36,3 +37,20 @@ def test_another_log_has_none(after: Position) -> None:
 def test_where_it_was_not_noted_there_is_none(origin: str) -> None:
     """Files, and stores of before."""
     assert Position(20, origin=origin).first is None
+
+
+@pytest.mark.parametrize(
+    ("begin", "oldest", "since", "older"),
+    [
+        (10, 10, 15, True),
+        (10, 10, 10, False),
+        (10, 12, 12, False),
+        (10, 10, -1, True),
+        (10, -1, 15, True),
+        (10, -1, 10, False),
+        (10, -1, -1, False),
+    ],
+)
+def test_a_record_from_before_a_time(begin: int, oldest: int, since: int, *, older: bool) -> None:
+    """Only where a broker says so for certain."""
+    assert _older(begin, oldest, since) == older

@@ -13,7 +13,7 @@ ROOMS = [
     "errors", "clock", "memory", "config", "events", "ranking", "identity", "attribution", "varints", "students",
     "aggregates", "series", "cells", "tally", "traffic", "agreement", "items", "drift", "evaluation", "inference",
     "stretches", "parts", "verdicts", "retracing", "summary", "history", "store", "ingest", "export", "service",
-    "audit", "rebuild", "dead_letters", "offline", "demo", "simulate", "cli", "__main__", "__init__",
+    "audit", "losses", "rebuild", "dead_letters", "offline", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
     "events", "ranking", "identity", "attribution", "varints", "students", "aggregates", "series", "cells", "tally",
