@@ -12,6 +12,7 @@ import argparse
 import logging
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -23,7 +24,8 @@ from rich.table import Table
 
 from monitor.clock import wall_clock
 from monitor.config import Settings
-from monitor.errors import HistoryLost, StoreOwned, UsageError
+from monitor.errors import ENDED_BY, DependencyUnavailable, HistoryLost, StoreOwned, UsageError
+from monitor.ingest.connection import Topics
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
@@ -52,9 +54,12 @@ Stoppable = Callable[[Callable[[], None]], AbstractContextManager[Sequence[int]]
 
 
 class _History(KafkaSource):
-    """Both topics from their beginning, by a group of its own; what was refused has its dead letter already."""
+    """Both topics from their beginning, by a group of its own.
 
-    def __init__(self, settings: Settings, generation: int) -> None:
+    Dead letters are written of what the live generation has not read: the rest has them already.
+    """
+
+    def __init__(self, settings: Settings, generation: int, read: Mapping[str, Position]) -> None:
         kafka = settings.kafka
         super().__init__(
             replace(
@@ -64,10 +69,21 @@ class _History(KafkaSource):
                 start="earliest" if kafka.start == "latest" else kafka.start,
             )
         )
-        self.refused = 0
+        self.read = read
+        """How far the live generation is."""
+        self.refused: Counter[str] = Counter()
+        self.kept = 0
 
     def keep_refused(self, refused: Sequence[Refused]) -> None:
-        self.refused += len(refused)
+        unread = [each for each in refused if each.offset >= self._read_until(each.partition)]
+        if unread:
+            super().keep_refused(unread)
+        self.refused.update(each.reason for each in refused)
+        self.kept += len(unread)
+
+    def _read_until(self, partition: str) -> int:
+        held, topic = self.read.get(partition), self._described.get(partition.rpartition(":")[0])
+        return 0 if held is None or topic is None or held.topic != topic.identity else held.next_offset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,10 +111,12 @@ def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppa
             print(f"{drop(live, building.generation)} keys of an unfinished rebuild deleted")
             return 0
         _check_names(live, settings, arguments)
+        _check_topics(settings)
         opening = _opening(building, live, settings)
-        if not _filled(live, opening, settings, stoppable):
+        ended = _filled(live, opening, settings, stoppable)
+        if ended:
             print("stopped; the same command goes on from here, --discard deletes what there is", file=sys.stderr)
-            return 0
+            return ended
         lost = _compare(live, building, settings, accept_loss=arguments.accept_loss)
         if not switch(live, building, lost):
             raise StoreOwned("somebody else has switched the store meanwhile; nothing was changed")
@@ -124,6 +142,23 @@ def _check_names(live: Shards, settings: Settings, arguments: argparse.Namespace
         )
 
 
+def _check_topics(settings: Settings) -> None:
+    """Raise `DependencyUnavailable` if there is nothing to read: a service would wait for its topics to be created."""
+    kafka = settings.kafka
+    wanted = [kafka.responses_topic, kafka.feedback_topic]
+    topics = Topics(kafka)
+    try:
+        found = topics.describe(wanted)
+    finally:
+        topics.close()
+    missing = [topic for topic in wanted if topic not in found]
+    if missing:
+        raise DependencyUnavailable(
+            f"Kafka at {kafka.bootstrap_servers}: no topic {', '.join(missing)}; a rebuild reads what is there. "
+            "Nothing was read"
+        )
+
+
 def _opening(building: Shards, live: Shards, settings: Settings) -> Opening:
     """Return the next generation, taken up where an interrupted rebuild left it if that had the same definitions."""
     try:
@@ -135,45 +170,55 @@ def _opening(building: Shards, live: Shards, settings: Settings) -> Opening:
     return Opening(building, Reader(building, settings, held.numbers, wall_clock), held)
 
 
-def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stoppable) -> bool:
-    """Read history until the live positions are reached; return whether they were."""
-    source = _History(settings, opening.store.generation)
+def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stoppable) -> int:
+    """Read history until the live positions are reached; return the exit code if a signal came before that, else 0."""
+    source = _History(settings, opening.store.generation, live.positions())
     topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
     limits = replace(settings.limits, max_refused_share=1.0, max_refused_run=_NO_LIMIT)
     try:
         worker = worker_for(replace(settings, limits=limits), opening, source, Telemetry(), topics, wall_clock)
         # The worker's own connection is for its thread alone.
         watched = opening.store.again()
-        with stoppable(worker.stop), _watched(worker, live, watched, set(topics.values())) as reached:
+        with stoppable(worker.stop) as signals, _watched(worker, live, watched, source, set(topics.values())):
             worker.run()
     finally:
         source.close()
     if source.refused:
-        print(
-            f"{source.refused} events are refused; a rebuild writes no dead letters: those refused before have theirs"
+        print(_said_of_refused(source.refused, source.kept))
+    return ENDED_BY + signals[0] if signals else 0
+
+
+def _said_of_refused(refused: Counter[str], kept: int) -> str:
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in refused.most_common())
+    said = f"{refused.total():,} messages are refused under this file ({reasons})."
+    read = refused.total() - kept
+    if read:
+        said += (
+            f" The live generation has read {read:,} of them: those that it refused, too, have their dead letters; "
+            "any that it counted have none and count no more."
         )
-    return reached.is_set()
+    return said + (f" {kept:,} that it has not read have dead letters now." if kept else "")
 
 
 @contextmanager
-def _watched(worker: Worker, live: Shards, building: Shards, topics: set[str]) -> Iterator[threading.Event]:
+def _watched(worker: Worker, live: Shards, building: Shards, source: _History, topics: set[str]) -> Iterator[None]:
     """Stop the worker once it has reached the live positions, or the ends if those are behind them."""
-    reached, done = threading.Event(), threading.Event()
+    done = threading.Event()
 
     def look() -> None:
         while not done.wait(_LOOK_S):
-            target = _of_topics(live.positions(), topics)
+            source.read = live.positions()
+            target = _of_topics(source.read, topics)
             own = building.positions()
             behind = any(own[name].next_offset < each.next_offset for name, each in target.items() if name in own)
             if worker.waiting == 0 or (target and not behind and target.keys() <= own.keys()):
-                reached.set()
                 worker.stop()
                 return
 
     thread = threading.Thread(target=look, name="rebuild", daemon=True)
     thread.start()
     try:
-        yield reached
+        yield
     finally:
         done.set()
         thread.join()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -346,3 +348,58 @@ class TestLostBefore:
         assert "another log" in refused.stderr
         assert lossy.rebuild("--accept-loss", config=other).returncode == 0
         assert lossy.lost() == {"ranker/treatment": 6}
+
+
+class TestRefused:
+    """Messages that the file's limits do not let in."""
+
+    def test_the_line_says_who_has_read_them(self, ground: Ground) -> None:
+        """And those that nobody has get their dead letters: the switch goes past them."""
+        ground.write(40, 2, items=[{"item_id": "a", "position": 1}, {"item_id": "b", "position": 2}])
+        ground.write(42, 1, variant=7)
+        ground.apply(43)
+        assert ground.letters() == 1
+        ground.write(43, 1, variant=7)
+        done = ground.rebuild("--accept-loss", config=ground.written("other.toml", items="1"))
+        assert done.returncode == 0, done.stderr
+        line = next(line for line in done.stdout.splitlines() if "refused" in line)
+        assert line.startswith("4 messages are refused under this file (")
+        assert "The live generation has read 3 of them" in line
+        assert line.endswith("1 that it has not read have dead letters now.")
+        assert ground.letters() == 2
+
+
+class TestEnds:
+    """How the command ends when it is not done."""
+
+    def test_a_signal_is_no_success(self, ground: Ground) -> None:
+        """It goes on afterwards."""
+        with KafkaAdminClient(bootstrap_servers=ground.broker.bootstrap) as admin:
+            admin.delete_topics([f"{ground.name}.dead"])
+        # Without a place for the dead letter it waits.
+        ground.write(40, 1, variant=7)
+        command = [sys.executable, "-m", "monitor", "rebuild", "--config", str(ground.config)]
+        log = ground.directory / "rebuild.log"
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with log.open("wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream) as process:
+                try:
+                    eventually("it waits", lambda: "paused reason" in log.read_text())
+                    process.send_signal(number)
+                    assert process.wait(60) == 128 + number
+                finally:
+                    process.kill()
+            assert "stopped; the same command goes on from here" in log.read_text()
+        assert ground.number() == 0
+        ground.create_topics("dead")
+        assert ground.rebuild().returncode == 0
+        assert ground.number() == 1
+
+    def test_topics_that_do_not_exist_are_not_waited_for(self, bare: Ground) -> None:
+        """Nothing would ever come."""
+        bare.create_topics("responses")
+        started = time.monotonic()
+        done = bare.rebuild()
+        assert time.monotonic() - started < 30
+        assert done.returncode == 3
+        assert f"Kafka at {bare.broker.bootstrap}: no topic {bare.name}.feedback; a rebuild reads" in done.stderr
+        assert done.stderr.count("\n") == 1
