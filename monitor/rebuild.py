@@ -33,7 +33,7 @@ from monitor.ingest.worker import Worker
 from monitor.losses import losses
 from monitor.memory import keep_memory
 from monitor.service import Opening, worker_for
-from monitor.store import Position, Reader, Shards, open_store, served
+from monitor.store import Opened, Position, Reader, Shards, open_store, served
 from monitor.store.generations import (
     ArmTotals,
     drop,
@@ -162,12 +162,20 @@ def _check_topics(settings: Settings) -> None:
 def _opening(building: Shards, live: Shards, settings: Settings) -> Opening:
     """Return the next generation, taken up where an interrupted rebuild left it if that had the same definitions."""
     try:
-        held = open_store(building, settings)
+        held = _taken_up(building, settings)
     except StoreOwned as error:
         log.info("an earlier rebuild is deleted reason=%s", error)
         drop(live, building.generation)
         held = open_store(building, settings)
     return Opening(building, Reader(building, settings, held.numbers, wall_clock), held)
+
+
+def _taken_up(building: Shards, settings: Settings) -> Opened:
+    """Return the generation taken possession of; raises `StoreOwned` if it was begun with other experiments, too."""
+    begun, wanted = set(stored_experiments(building)), {each.name for each in settings.experiments}
+    if begun and begun != wanted:
+        raise StoreOwned(f"it was begun with other experiments: {', '.join(sorted(begun ^ wanted))}")
+    return open_store(building, settings)
 
 
 def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stoppable) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,19 @@ class TestRebuild:
         assert generations(arena.store) == {0, 1}
         assert ab_monitor("rebuild", "--config", arena.config, "--discard").returncode == 0
         assert generations(arena.store) == {0}
+
+    def test_what_is_left_of_one_with_other_experiments_is_no_beginning(self, arena: Arena) -> None:
+        """What it has read already would be missing of an experiment that the file has by now."""
+        with KafkaAdminClient(bootstrap_servers=arena.broker.bootstrap) as admin:
+            admin.delete_records({TopicPartition(arena.topics["responses"], 0): 300})
+        assert ab_monitor("rebuild", "--config", arena.config).returncode == 6
+        more = arena.directory / "more.toml"
+        arms = "{ control = 0.5, treatment = 0.5 }"
+        added = f'[[experiments]]\nname = "added"\ncontrol = "control"\nvariants = {arms}\n'
+        more.write_text(f"{arena.config.read_text()}\n{added}")
+        done = ab_monitor("rebuild", "--config", more, "--accept-loss")
+        assert done.returncode == 0, done.stderr
+        assert "an earlier rebuild is deleted reason=it was begun with other experiments: added" in done.stderr
 
 
 class TestReset:
