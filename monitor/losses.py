@@ -1,4 +1,4 @@
-"""What a rebuilt generation lacks of the live one, by the offsets where Kafka begins.
+"""What a rebuilt generation lacks of the live one, by the offsets where both began.
 
 Counts cannot say that: new events and wider definitions hide what is missing, narrower ones look like a loss.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from monitor.attribution import DAY_MS
 from monitor.config import KafkaSettings
 from monitor.ingest.connection import BEGINNING, Topics
-from monitor.store import Position, Shards
+from monitor.store import Shards
 from monitor.store.generations import first_day, lost_events
 from monitor.store.keys import BEFORE
 from monitor.store.opening import stored_experiments
@@ -24,32 +24,13 @@ _EVER: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """Offsets of a partition that the live generation has read and the rebuilt one has not, at most."""
-
-    partition: str
-    offsets: int
-    first: int
-    """Where the live one began."""
-    begin: int
-    """Where Kafka begins now."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.partition}: {self.offsets} offsets that the live generation has read are gone: it began at "
-            f"{self.first}, Kafka begins at {self.begin}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Losses:
     """What is to be decided about, and what is to be counted."""
 
-    missing: list[Missing]
+    missing: list[str]
+    """What the live generation has read and the new one has not, or may not have: a sentence for each partition."""
     lost: Mapping[str, int]
     """What the new generation has to count as lost (see `Keys`) besides what it has lost itself."""
-    there_again: int
-    """Events that the live one had lost, and their topics, created anew, have by their number."""
     unknown: bool
     """Whether the live one has read something that offsets say nothing of: another log, files, an older store."""
 
@@ -57,47 +38,39 @@ class Losses:
 def losses(settings: KafkaSettings, live: Shards, building: Shards) -> Losses:
     """Compare where both generations began; raises `DependencyUnavailable`."""
     held, own = live.positions(), building.positions()
-    lost, own_lost = lost_events(live), lost_events(building)
-    same = {name: each.first or 0 for name, each in held.items() if name in own and _one_log(each, own[name])}
-    begins, older = _beginnings(settings, same, _first_ms(live, building))
-    missing, counted, there_again = [], Counter[str](), 0
-    for name, first in same.items():
-        begin, before = min(own[name].first or 0, begins[name]), lost.get(BEFORE + name, 0)
-        known = lost.get(name, 0) + before
-        gone = begin - first + before
+    same = {
+        name: (first, begin)
+        for name, each in held.items()
+        if name in own and each.topic and each.topic == own[name].topic
+        for first, begin in [(each.first, own[name].first)]
+        if first is not None and begin is not None
+    }
+    lost, crossed = lost_events(live), lost_events(building)
+    older = _older_partitions(settings, same, _first_ms(live, building))
+    missing, counted = [], Counter[str]()
+    for name, (first, begin) in same.items():
+        before = lost.get(BEFORE + name, 0)
+        gone, known = begin - first + before, lost.get(name, 0) + before
         # Where nothing that counts is gone, nobody knows that of what was lost.
         counted[BEFORE + name] = min(gone, known) if name in older else gone
-        offsets = min(begin, held[name].next_offset) - first + before - known + own_lost.get(name, 0)
+        offsets = min(begin, held[name].next_offset) - first - lost.get(name, 0)
         if offsets > 0 and name not in older:
-            missing.append(Missing(name, offsets, first, begin))
+            missing.append(
+                f"{name}: {offsets} offsets that the live generation has read are not there: it began at {first}, a "
+                f"rebuild begins at {begin}"
+            )
+        if name in crossed:
+            missing.append(f"{name}: {crossed[name]} offsets went while the new generation was read")
+    unknown = bool(own.keys() - held.keys()) or any(
+        name not in same and (each.next_offset != each.first or name in lost) for name, each in held.items()
+    )
+    experiments = stored_experiments(building)
     for field, count in lost.items():
-        name = field.removeprefix(BEFORE)
-        if name in same:
-            continue
-        if name in held and _there_again(name, held, own):
-            there_again += count
-        else:
+        name, arm = field.removeprefix(BEFORE), "/" in field
+        # Responses that were missing by their number are missing no more where offsets tell everything.
+        if (unknown and name.rpartition("/")[0] in experiments) if arm else name not in same:
             counted[BEFORE + name if name in held else field] += count
-    unknown = any(name not in same and (each.next_offset != each.first or name in lost) for name, each in held.items())
-    return Losses(missing, {name: count for name, count in counted.items() if count > 0}, there_again, unknown)
-
-
-def _one_log(held: Position, own: Position) -> bool:
-    """Return whether two positions are of the same log, and it is known of both where they began."""
-    return held.topic != "" and held.topic == own.topic and held.first is not None and own.first is not None
-
-
-def _there_again(name: str, held: Mapping[str, Position], own: Mapping[str, Position]) -> bool:
-    """Return whether a partition's topic, created anew, has as many events as the live generation had read and lost."""
-    before, now = _read(name, held), _read(name, own)
-    return before is not None and now is not None and now >= before
-
-
-def _read(name: str, positions: Mapping[str, Position]) -> int | None:
-    """Return how many offsets of a partition's topic there are up to the positions; None if that is not known."""
-    topic = name.rpartition(":")[0]
-    own = [(each.first, each.next_offset) for other, each in positions.items() if other.rpartition(":")[0] == topic]
-    return None if any(first is None for first, _ in own) else sum(end - (first or 0) for first, end in own)
+    return Losses(missing, {name: count for name, count in counted.items() if count > 0}, unknown)
 
 
 def _first_ms(live: Shards, building: Shards) -> int | None:
@@ -110,22 +83,16 @@ def _first_ms(live: Shards, building: Shards) -> int | None:
     return max(min(times) - _CLOCKS_MS, _EVER) if times else None
 
 
-def _beginnings(
-    settings: KafkaSettings, partitions: Collection[str], since_ms: int | None
-) -> tuple[Mapping[str, int], Collection[str]]:
-    """Return where partitions begin, and those of them that still have a record from before that time.
-
-    There retention has taken nothing that is as late.
-    """
+def _older_partitions(settings: KafkaSettings, partitions: Collection[str], since_ms: int | None) -> Collection[str]:
+    """Return the partitions that still have a record from before that time: retention took nothing that is as late."""
+    if since_ms is None:
+        return partitions
     topics = Topics(settings)
     try:
-        begins = topics.offsets(partitions, BEGINNING)
-        if since_ms is None:
-            return begins, partitions
-        oldest, since = topics.offsets(partitions, _EVER), topics.offsets(partitions, since_ms)
+        begins, oldest, since = (topics.offsets(partitions, at) for at in (BEGINNING, _EVER, since_ms))
     finally:
         topics.close()
-    return begins, {name for name in partitions if _older(begins[name], oldest[name], since[name])}
+    return {name for name in partitions if _older(begins[name], oldest[name], since[name])}
 
 
 def _older(begin: int, oldest: int, since: int) -> bool:

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from monitor.clock import wall_clock
-from monitor.config import Settings
-from monitor.errors import ENDED_BY, DependencyUnavailable, HistoryLost, StoreOwned, UsageError
-from monitor.ingest.connection import Topics
+from monitor.config import Settings, definition_differences
+from monitor.errors import ENDED_BY, DependencyUnavailable, HistoryLost, StoreOwned, StoreUnavailable, UsageError
+from monitor.ingest.connection import Topics, admission
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
@@ -49,6 +49,12 @@ from monitor.store.opening import stored_experiments
 log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 _NO_LIMIT: Final = 1_000_000_000
+_PERIOD: Final = ("starts_at_ms", "ends_at_ms")
+_LOWERS: Final = {
+    "responses": _PERIOD,
+    "rated responses": (*_PERIOD, "grades", "max_grade", "feedback_window_ms"),
+}
+"""Definitions that decide how many there are."""
 
 Stoppable = Callable[[Callable[[], None]], AbstractContextManager[Sequence[int]]]
 
@@ -75,15 +81,17 @@ class _History(KafkaSource):
         self.kept = 0
 
     def keep_refused(self, refused: Sequence[Refused]) -> None:
-        unread = [each for each in refused if each.offset >= self._read_until(each.partition)]
+        unread = [each for each in refused if each.offset not in self._read_by_live(each.partition)]
         if unread:
             super().keep_refused(unread)
         self.refused.update(each.reason for each in refused)
         self.kept += len(unread)
 
-    def _read_until(self, partition: str) -> int:
+    def _read_by_live(self, partition: str) -> range:
         held, topic = self.read.get(partition), self._described.get(partition.rpartition(":")[0])
-        return 0 if held is None or topic is None or held.topic != topic.identity else held.next_offset
+        if held is None or topic is None or held.topic != topic.identity:
+            return range(0)
+        return range(held.first or 0, held.next_offset)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-loss",
         action="store_true",
-        help="switch even if the file leaves experiments or variants out, or Kafka no longer holds what the live "
-        "generation has read",
+        help="switch even if Kafka no longer holds what the live generation has read",
+    )
+    parser.add_argument(
+        "--leave-out", action="store_true", help="leave behind experiments and variants that the file does not have"
     )
     parser.add_argument("--discard", action="store_true", help="delete what an earlier rebuild has left, and stop")
 
@@ -110,7 +120,8 @@ def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppa
         if arguments.discard:
             print(f"{drop(live, building.generation)} keys of an unfinished rebuild deleted")
             return 0
-        _check_names(live, settings, arguments)
+        if not arguments.leave_out:
+            _check_names(live, settings, arguments.config)
         _check_topics(settings)
         opening = _opening(building, live, settings)
         ended = _filled(live, opening, settings, stoppable)
@@ -125,8 +136,8 @@ def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppa
     return 0
 
 
-def _check_names(live: Shards, settings: Settings, arguments: argparse.Namespace) -> None:
-    """Raise `HistoryLost` if the file leaves out what the live generation has responses of, unless that is accepted."""
+def _check_names(live: Shards, settings: Settings, config: object) -> None:
+    """Raise `UsageError` if the file leaves out what the live generation has responses of."""
     wanted = {each.name: each.variants for each in settings.experiments}
     left: dict[str, int] = {}
     for name, arms in totals(live).items():
@@ -134,17 +145,21 @@ def _check_names(live: Shards, settings: Settings, arguments: argparse.Namespace
             place = name if name not in wanted else "" if variant in wanted[name] else f"{name} / {variant}"
             if place and arm.responses:
                 left[place] = left.get(place, 0) + arm.responses
-    if left and not arguments.accept_loss:
-        raise HistoryLost(
-            f"{arguments.config}: expected the live generation's experiments and variants, but it does not have "
+    if left:
+        raise UsageError(
+            f"{config}: expected the live generation's experiments and variants, but it does not have "
             + ", ".join(f"{place} ({responses:,} responses)" for place, responses in left.items())
-            + ". Correct it, or leave them out with --accept-loss. Nothing was read"
+            + ". Correct it, or leave them out with --leave-out"
         )
 
 
 def _check_topics(settings: Settings) -> None:
-    """Raise `DependencyUnavailable` if there is nothing to read: a service would wait for its topics to be created."""
+    """Raise `DependencyUnavailable` if there is nothing to read: a service would wait for its topics to be created.
+
+    Raises `UsageError` if Kafka refuses who asks.
+    """
     kafka = settings.kafka
+    admission(kafka)
     wanted = [kafka.responses_topic, kafka.feedback_topic]
     topics = Topics(kafka)
     try:
@@ -154,8 +169,7 @@ def _check_topics(settings: Settings) -> None:
     missing = [topic for topic in wanted if topic not in found]
     if missing:
         raise DependencyUnavailable(
-            f"Kafka at {kafka.bootstrap_servers}: no topic {', '.join(missing)}; a rebuild reads what is there. "
-            "Nothing was read"
+            f"Kafka at {kafka.bootstrap_servers}: no topic {', '.join(missing)}; a rebuild reads what is there"
         )
 
 
@@ -189,6 +203,8 @@ def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stopp
         watched = opening.store.again()
         with stoppable(worker.stop) as signals, _watched(worker, live, watched, source, set(topics.values())):
             worker.run()
+    except HistoryLost as error:
+        raise HistoryLost(f"{error}. --discard deletes what was built; the command then begins anew") from error
     finally:
         source.close()
     if source.refused:
@@ -215,13 +231,14 @@ def _watched(worker: Worker, live: Shards, building: Shards, source: _History, t
 
     def look() -> None:
         while not done.wait(_LOOK_S):
-            source.read = live.positions()
-            target = _of_topics(source.read, topics)
-            own = building.positions()
-            behind = any(own[name].next_offset < each.next_offset for name, each in target.items() if name in own)
-            if worker.waiting == 0 or (target and not behind and target.keys() <= own.keys()):
-                worker.stop()
-                return
+            # A store that does not answer is the worker's to wait for.
+            with suppress(StoreUnavailable):
+                source.read = live.positions()
+                target, own = _of_topics(source.read, topics), building.positions()
+                behind = any(own[name].next_offset < each.next_offset for name, each in target.items() if name in own)
+                if worker.waiting == 0 or (target and not behind and target.keys() <= own.keys()):
+                    worker.stop()
+                    return
 
     thread = threading.Thread(target=look, name="rebuild", daemon=True)
     thread.start()
@@ -244,46 +261,53 @@ def _compare(live: Shards, building: Shards, settings: Settings, *, accept_loss:
     if definitions do not explain them, or if offsets cannot tell.
     """
     found = losses(settings.kafka, live, building)
-    lost, fewer = dict(found.lost), _table(live, building)
-    if found.there_again:
-        print(f"{found.there_again} lost events are there again, by the number of events in the topics created anew")
-    said = [str(each) for each in found.missing]
-    if not found.missing:
-        differ = _differing(live, building)
-        for (experiment, variant), counts in fewer.items():
-            counted = " and ".join(f"{count:,} {what}" for what, count in counts.items())
-            said_of = f"{experiment} / {variant}: {counted} fewer"
-            if experiment in differ and not found.unknown:
-                print(f"{said_of}: these definitions count less (they differ in {', '.join(differ[experiment])})")
-                continue
-            said.append(said_of)
-            lost[f"{experiment}/{variant}"] = lost.get(f"{experiment}/{variant}", 0) + max(counts.values())
+    lost, fewer = dict(found.lost), _table(live, building, settings)
+    said = list(found.missing)
     if not said:
-        return lost
-    if found.missing:
-        why = ""
-    elif found.unknown:
-        why = ": where the live generation began is not known, or that was another log, so offsets cannot tell why"
-    else:
-        why = " although Kafka begins where it did and the definitions are the same: compaction, kafka.start or limits"
-    if not accept_loss:
+        for (arm, what), count in fewer.items():
+            text = f"{' / '.join(arm)}: {count:,} {what} fewer"
+            why = _explained(arm[0], what, live, building)
+            if why and not found.unknown:
+                print(f"{text}: these definitions count less: {'; '.join(why)}")
+                continue
+            said.append(text)
+            field = "/".join(arm)
+            lost[field] = max(count, lost.get(field, 0))
+        if said and found.unknown:
+            said[-1] += ", and where the live generation began is not known, or in another log: offsets cannot tell why"
+        elif said:
+            said[-1] += (
+                ", although Kafka holds every offset and no definition says so: was the topic compacted, or are limits "
+                "or allowed_lateness tighter?"
+            )
+    if said and not accept_loss:
         raise HistoryLost(
-            f"{'; '.join(said)}{why}. Nothing was switched; --accept-loss switches all the same and counts them as "
+            f"{'; '.join(said)}. Nothing was switched; --accept-loss switches all the same and counts them as "
             "lost events, which makes verdicts invalid; --discard deletes what was built"
         )
-    print(f"counted as lost events: {'; '.join(said)}")
+    if said:
+        print(f"counted as lost events: {'; '.join(said)}")
     return lost
 
 
-def _table(live: Shards, building: Shards) -> dict[tuple[str, str], dict[str, int]]:
-    """Print the numbers of both; return, of what both have, what there is fewer of, and by how many."""
+def _explained(experiment: str, what: str, live: Shards, building: Shards) -> list[str]:
+    """Return the definitions that may count less of something than those of the live generation did."""
+    before, after = (stored_experiments(each)[experiment]["definitions"] for each in (live, building))
+    keys = _LOWERS[what]
+    return definition_differences(
+        experiment, *({key: value for key, value in each.items() if key in keys} for each in (before, after))
+    )
+
+
+def _table(live: Shards, building: Shards, settings: Settings) -> dict[tuple[tuple[str, str], str], int]:
+    """Print the numbers of both; return, of what both have, (experiment, variant) and what → how many fewer."""
     before, after = totals(live), totals(building)
-    own, others = building.positions(), live.positions()
-    newer = sum(max(each.next_offset - own[name].next_offset, 0) for name, each in others.items() if name in own)
+    newer = _newer(live, building)
+    responses = newer[settings.kafka.responses_topic]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(("", "live", "rebuilt")):
         table.add_column(column, justify="right" if place else "left")
-    fewer: dict[tuple[str, str], dict[str, int]] = {}
+    fewer: dict[tuple[tuple[str, str], str], int] = {}
     for experiment, arms in {**before, **after}.items():
         for variant in {**arms, **before.get(experiment, {})}:
             old = before.get(experiment, {}).get(variant, ArmTotals(0, 0, {}))
@@ -293,31 +317,25 @@ def _table(live: Shards, building: Shards) -> dict[tuple[str, str], dict[str, in
             for metric in {**old.means, **new.means}:
                 _row(table, f"  {metric}", old.means.get(metric), new.means.get(metric))
             if variant not in after.get(experiment, {}):
-                # Left out, and that was accepted.
+                # Left out, and that was asked for.
                 continue
-            for what, held, found in (
-                ("responses", old.responses, new.responses),
-                ("rated responses", old.rated, new.rated),
+            for what, held, found, unread in (
+                ("responses", old.responses, new.responses, responses),
+                ("rated responses", old.rated, new.rated, newer.total()),
             ):
-                if found + newer < held:
-                    fewer.setdefault((experiment, variant), {})[what] = held - found
+                if found + unread < held:
+                    fewer[(experiment, variant), what] = held - found
     Console().print(table)
     return fewer
 
 
-def _differing(live: Shards, building: Shards) -> dict[str, list[str]]:
-    """Return, by experiment, the definitions in which the generations differ."""
-    before, after = stored_experiments(live), stored_experiments(building)
-    found = {
-        name: [
-            key
-            for key in sorted({*each["definitions"], *after[name]["definitions"]})
-            if each["definitions"].get(key) != after[name]["definitions"].get(key)
-        ]
-        for name, each in before.items()
-        if name in after
-    }
-    return {name: keys for name, keys in found.items() if keys}
+def _newer(live: Shards, building: Shards) -> Counter[str]:
+    """Return, by topic, how many offsets the live generation has read beyond the new one, of the same log."""
+    own, found = building.positions(), Counter[str]()
+    for name, each in live.positions().items():
+        if name in own and own[name].topic == each.topic:
+            found[name.rpartition(":")[0]] += max(each.next_offset - own[name].next_offset, 0)
+    return found
 
 
 def _row(table: Table, name: str, *values: float | None) -> None:

@@ -63,9 +63,9 @@ def decision_warnings(experiment: ExperimentSettings) -> list[str]:
         for index, allocation in enumerate(experiment.decision.allocations)
         if allocation.from_ms % _DAY_MS
     ] + [
-        f"{where}.guardrails: {LATENCY} has no worst, the milliseconds after which an answer is given up: time-outs "
-        "that are too rare to have been seen yet are not in what it may be worse by at most"
-        for rail in experiment.decision.guardrails
+        f"{where}.guardrails[{index}] watches {LATENCY} without worst: say when an answer is given up, such as "
+        "worst = 30000 (ms), or time-outs that are too rare to have been seen yet are in none of its bounds"
+        for index, rail in enumerate(experiment.decision.guardrails)
         if rail.metric == LATENCY and rail.worst_ms is None
     ]
 

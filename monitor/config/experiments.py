@@ -132,7 +132,7 @@ def experiment_warnings(experiments: Sequence[ExperimentSettings]) -> list[str]:
 def _left_out(decay: DecaySpec, retention_ms: int) -> tuple[float, str]:
     """Return which part of the weight of steady traffic is older than `retention`, and how much would be enough."""
     if decay.half_life_ms is not None:
-        return 2.0 ** (-retention_ms / decay.half_life_ms), "nine half-lives"
+        return 2.0 ** (-retention_ms / decay.half_life_ms), f"{math.ceil(9 * decay.half_life_ms / _DAY_MS)}d"
     cutoff_days = (decay.cutoff_ms or 0) / _DAY_MS
     kept = math.log1p(min(retention_ms / _DAY_MS, cutoff_days)) / math.log1p(cutoff_days)
     return 1 - kept, f"{cutoff_days:g}d"

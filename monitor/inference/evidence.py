@@ -92,12 +92,13 @@ class Skipped:
 
     def __str__(self) -> str:
         """Return what is missing, and how it comes back."""
-        counts = ((self.responses, "responses"), (self.reactions, "reactions"))
-        found = [f"{count} {what}" for count, what in counts if count]
+        counts = ((self.responses, "response"), (self.reactions, "reaction"))
+        found = [f"{count:,} {what}{'s' * (count > 1)}" for count, what in counts if count]
         if self.unnamed:
-            found.append(f"perhaps some of {self.unnamed} responses of experiments that are not counted one by one")
+            found.append(f"perhaps some of {self.unnamed:,} responses of experiments that are not counted one by one")
+        verb = "was" if self.responses + self.reactions + self.unnamed == 1 else "were"
         return (
-            f"{' and '.join(found)} were skipped, dated {_utc(self.first_ms)} to {_utc(self.last_ms)}, because a "
+            f"{' and '.join(found)} {verb} skipped, dated {_utc(self.first_ms)} to {_utc(self.last_ms)}, because a "
             "worker's configuration did not have the experiment; `ab-monitor rebuild` counts them"
         )
 

@@ -47,7 +47,7 @@ def unseen_variance(control: Estimate, treatment: Estimate, largest: float | Non
     """Return what the variance of the difference lacks, 0 where it rests on enough; both estimates are to be known.
 
     `largest` is the largest value that a student can have, the smallest is 0; None if there is no bound. A variant in
-    which nothing varies, while the other one does, is taken to vary as that one. Strata lack each their own.
+    which nothing varies, while the other one does, is taken to vary as that one.
 
     By hand: of 50 students two have a success, so 18/20 of 4.6 students are added, each with 1/50².
 
@@ -62,27 +62,29 @@ def unseen_variance(control: Estimate, treatment: Estimate, largest: float | Non
     >>> round(unseen_variance(control, treatment, None, 0.05), 6)
     0.0125
     """
+    missing = _unequal(control, treatment)
+    if largest is not None:
+        missing += sum(students_to_add(alpha) * _rarity(own, largest) / own.units**2 for own in (control, treatment))
+    return missing
+
+
+def _unequal(control: Estimate, treatment: Estimate) -> float:
+    """Return what is missing to half of the variance that there would be if both varied alike; of strata, of each."""
     if control.strata:
         pairs = zip(control.strata, treatment.strata, strict=True)
-        return sum(share**2 * unseen_variance(one, other, largest, alpha) for (share, one), (_, other) in pairs)
+        return sum(share**2 * _unequal(one, other) for (share, one), (_, other) in pairs)
     both = (control, treatment), (treatment, control)
     known = (control.variance or 0.0) + (treatment.variance or 0.0)
     likewise = max(own.unit_variance or 0.0 for own, _ in both) * sum(1 / own.units for own, _ in both)
-    missing = max(
-        sum((other.unit_variance or 0.0) / own.units for own, other in both if own.variance == 0),
-        LEAST * likewise - known,
-        0.0,
-    )
-    if largest is not None:
-        missing += sum(students_to_add(alpha) * _rarity(own, largest) / own.units**2 for own, _ in both)
-    return missing
+    as_the_other = sum((other.unit_variance or 0.0) / own.units for own, other in both if own.variance == 0)
+    return max(as_the_other, LEAST * likewise - known, 0.0)
 
 
 def unmet_variance(estimate: Estimate, worst: float, alpha: float) -> float:
     """Return what the variance of a mean lacks if few students may have the value `worst`, and nobody met it yet.
 
     Again z²/2 students who do, (worst − mean) away from the others; none from 20 on. So many would make all of the
-    spread at least: how many there are is not known.
+    spread at least: how many there are is not known. They may all be of the stratum in which one weighs most.
 
     By hand: 1000 students with 800 ± 300 ms, of whom none can have met 30 s: 300²/29200² of a student, effectively.
 
@@ -90,11 +92,11 @@ def unmet_variance(estimate: Estimate, worst: float, alpha: float) -> float:
     >>> round(unmet_variance(seen, 30_000.0, 0.05) ** 0.5, 1)
     62.5
     """
-    if estimate.strata:
-        return sum(share**2 * unmet_variance(part, worst, alpha) for share, part in estimate.strata)
     away = max(worst - (estimate.mean or 0.0), 0.0) ** 2
-    met = estimate.units * (estimate.unit_variance or 0.0) / away if away else ENOUGH
-    return students_to_add(alpha) * max(1 - met / ENOUGH, 0.0) * away / estimate.units**2
+    parts = estimate.strata or ((1.0, estimate),)
+    met = sum(part.units * (part.unit_variance or 0.0) for _, part in parts) / away if away else ENOUGH
+    weight = max(share / part.units for share, part in parts)
+    return students_to_add(alpha) * max(1 - met / ENOUGH, 0.0) * away * weight**2
 
 
 def _rarity(estimate: Estimate, largest: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,9 @@ Code: TypeAlias = Literal[
     "adjusted", "guardrail_held", "guardrail_open", "rated_share_differs", "populations_disagree", "metrics_disagree",
     "skipped_events",
 ]  # fmt: skip
+
+_NOTICEABLE: Final = 0.05
+"""Of the variance: what widens an interval by more than a fortieth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +111,9 @@ def decide(evidence: Evidence, sample_ratio: SampleRatio | None = None) -> Verdi
     state, reasons = findings.state()
     adjustment = evidence.adjustment
     pair = evidence.arms.control, evidence.arms.treatment
-    # Where events are rare the interval is wider than the variances say, for nobody knows how long.
-    rare = unseen_variance(*pair, largest, alpha) if all(each.variance is not None for each in pair) else 0.0
+    # Where events are rare the interval is noticeably wider than the variances say, for nobody knows how long.
+    variances = [each.variance for each in pair if each.variance is not None]
+    rare = len(variances) == len(pair) and unseen_variance(*pair, largest, alpha) > _NOTICEABLE * sum(variances)
     verdict = Verdict(
         state=state,
         reasons=reasons,

@@ -171,7 +171,7 @@ def test_one_that_is_taken_out_and_put_back_has_a_hole(town: Town, caplog: pytes
     caplog.clear()
     town.read(OLD, NEW)
     (said,) = _warnings(caplog)
-    assert said.startswith("incomplete experiment=new reason=1 responses and 4 reactions were skipped")
+    assert said.startswith("incomplete experiment=new reason=1 response and 4 reactions were skipped")
 
 
 def test_what_is_skipped_of_others_is_not_said(town: Town, caplog: pytest.LogCaptureFixture) -> None:

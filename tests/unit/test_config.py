@@ -519,7 +519,7 @@ class TestDecisions:
         assert experiment_warnings([given]) == []
         (bare,) = _load(tmp_path, _with(f"{rail} }}]")).experiments
         (warning,) = experiment_warnings([bare])
-        assert warning.startswith("experiments.ranker.guardrails: latency_ms has no worst")
+        assert warning.startswith("experiments.ranker.guardrails[0] watches latency_ms without worst: ")
         for value in ("0", "86400001", '"30s"'):
             with pytest.raises(ConfigError, match=r"guardrails\[0\]\.worst: got"):
                 _load(tmp_path, _with(f"{rail}, worst = {value} }}]"))
@@ -541,8 +541,8 @@ class TestDecisions:
         found = [warning.removeprefix("experiments.ranker.decay: ") for warning in experiment_warnings([experiment])]
         older = "leaves out what is older than retention, up to"
         assert found == [
-            f"7d {older} 5.1% of its weight: let retention be nine half-lives or more",
-            f"30d {older} 50.0% of its weight: let retention be nine half-lives or more",
+            f"7d {older} 5.1% of its weight: let retention be 63d or more",
+            f"30d {older} 50.0% of its weight: let retention be 270d or more",
             f"reciprocal-90d {older} 23.9% of its weight: let retention be 90d or more",
         ]
 

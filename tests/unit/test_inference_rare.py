@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.inference import Comparison, Guardrail, UnitSums, compare, compare_segments, watch
+from monitor.inference import (
+    Arms,
+    Comparison,
+    Criteria,
+    Evidence,
+    Guardrail,
+    Phase,
+    UnitSums,
+    compare,
+    compare_segments,
+    decide,
+    watch,
+)
 from monitor.inference.estimates import Estimate, effect_of, stratified
 from monitor.inference.sequences import NormalMixture, mde_information
 
@@ -132,6 +144,28 @@ def test_latencies_are_not_held_before_a_time_out_could_have_been_met() -> None:
         for worst in ever:
             wrong[worst] += 1
     assert wrong[30_000.0] <= 200 * ALPHA < wrong[None]
+
+
+def test_phases_meet_time_outs_together() -> None:
+    """Twelve phases of 250 students know as much of them as one of 3000."""
+    rail = Guardrail("latency_ms", "up", 100.0, None, 30_000.0)
+    one = UnitSums(250, 800.0 * 250, (800.0**2 + 300.0**2) * 250)
+    all_at_once = UnitSums(3000, 800.0 * 3000, (800.0**2 + 300.0**2) * 3000).estimate()
+    parted = watch(rail, *stratified([(one, one)] * 12), alpha=ALPHA)
+    assert parted.most_harm == pytest.approx(watch(rail, all_at_once, all_at_once, alpha=ALPHA).most_harm, rel=1e-3)
+
+
+@pytest.mark.parametrize(("few", "known"), [(10_500, True), (60, False)])
+def test_days_are_told_where_hardly_anything_is_lacking(few: int, *, known: bool) -> None:
+    """After a day on which 15 of 1500 were treated, none of them with a success."""
+    canary = UnitSums(1485, 30.0, 30.0), UnitSums(15, 0.0, 0.0)
+    later = [UnitSums(students, 0.02 * students, 0.02 * students) for students in (10_500, few)]
+    arms = Arms(*stratified([canary, (later[0], later[1])]))
+    phase = Phase({"a": 0.5, "b": 0.5}, {"a": 500, "b": 500})
+    evidence = Evidence(
+        "a", "b", "success@5", Criteria(0.01, 0.0), arms, 20.0, (100.0, 100.0), (phase,), students=30_000, largest=1.0
+    )
+    assert (decide(evidence).days_to_resolve is not None) is known
 
 
 def test_time_outs_that_were_met_or_cannot_be_met_keep_nothing_from_being_held() -> None:
