@@ -82,13 +82,19 @@ def _bounds(
     if difference.information is None:
         return None, _most_unseen(guardrail, treatment, alpha)
     unseen = unseen_variance(control, treatment, guardrail.largest, alpha)
-    if guardrail.worst is not None:
-        unseen += sum(unmet_variance(each, guardrail.worst, alpha) for each in (control, treatment))
     mixture = HalfNormalMixture.tuned(mde_information(guardrail.margin), alpha)
-    known = 1 / (1 / difference.information + unseen) if unseen else difference.information
-    half = mixture.half_width(known, alpha)
+    information = difference.information
+
+    def half(lacking: float) -> float:
+        return mixture.half_width(1 / (1 / information + lacking) if lacking else information, alpha)
+
     harm = difference.effect if guardrail.bad == "up" else -difference.effect
-    return harm - half, harm + half
+    # What the treatment has not met would make the harm larger, what the control has not met smaller.
+    unmet = [
+        0.0 if guardrail.worst is None else unmet_variance(each, guardrail.worst, alpha)
+        for each in ((control, treatment) if guardrail.bad == "up" else (treatment, control))
+    ]
+    return harm - half(unseen + unmet[0]), harm + half(unseen + unmet[1])
 
 
 def _most_unseen(guardrail: Guardrail, treatment: Estimate, alpha: float) -> float | None:

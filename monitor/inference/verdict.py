@@ -53,7 +53,7 @@ class Verdict:
     days_to_resolve: float | None
     """Until the primary's band is as narrow as the mde on either side.
 
-    None if that is not known, as where events are rare (`monitor.inference.rare`), or never at today's rate.
+    None if that is not known, as where rare values widen the band (`monitor.inference.rare`), or never at today's rate.
     """
     primary: Comparison
     other_population: Comparison | None

@@ -146,6 +146,15 @@ def test_latencies_are_not_held_before_a_time_out_could_have_been_met() -> None:
     assert wrong[30_000.0] <= 200 * ALPHA < wrong[None]
 
 
+def test_time_outs_that_nobody_met_hide_no_harm() -> None:
+    """Those of the few in the treatment could only add to it; where lower is bad, they could make it none."""
+    rail = Guardrail("latency_ms", "up", 100.0, None, 30_000.0)
+    many, slow, fast = (Estimate(n, mean, 400.0**2 / n) for n, mean in ((9000, 2000.0), (200, 2500.0), (200, 1500.0)))
+    assert watch(rail, many, slow, alpha=ALPHA).state == "crossed"
+    assert watch(rail, many, fast, alpha=ALPHA).state == "open"
+    assert watch(replace(rail, bad="down"), many, fast, alpha=ALPHA).state == "open"
+
+
 def test_phases_meet_time_outs_together() -> None:
     """Twelve phases of 250 students know as much of them as one of 3000."""
     rail = Guardrail("latency_ms", "up", 100.0, None, 30_000.0)
