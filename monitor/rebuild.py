@@ -261,7 +261,7 @@ def _compare(live: Shards, building: Shards, settings: Settings, *, accept_loss:
     if definitions do not explain them, or if offsets cannot tell.
     """
     found = losses(settings.kafka, live, building)
-    lost, fewer = dict(found.lost), _table(live, building, settings)
+    fewer, counted = _table(live, building, settings), dict[str, int]()
     said = list(found.missing)
     if not said:
         for (arm, what), count in fewer.items():
@@ -271,8 +271,8 @@ def _compare(live: Shards, building: Shards, settings: Settings, *, accept_loss:
                 print(f"{text}: these definitions count less: {'; '.join(why)}")
                 continue
             said.append(text)
-            field = "/".join(arm)
-            lost[field] = max(count, lost.get(field, 0))
+            # Of responses that are missing, some were rated.
+            counted["/".join(arm)] = max(count, counted.get("/".join(arm), 0))
         if said and found.unknown:
             said[-1] += ", and where the live generation began is not known, or in another log: offsets cannot tell why"
         elif said:
@@ -287,7 +287,7 @@ def _compare(live: Shards, building: Shards, settings: Settings, *, accept_loss:
         )
     if said:
         print(f"counted as lost events: {'; '.join(said)}")
-    return lost
+    return Counter(found.lost) + Counter(counted)
 
 
 def _explained(experiment: str, what: str, live: Shards, building: Shards) -> list[str]:

@@ -247,7 +247,7 @@ class TestOffsets:
         assert ground.lost() == {}
 
     def test_definitions_that_do_not_decide_how_many_explain_nothing(self, ground: Ground) -> None:
-        """Messages that are compacted away leave no gap in the offsets that a reader would see."""
+        """Another gain counts the same responses: it is the limits that do not let them in."""
         other = ground.written("other.toml", more='gain = "exp2"', items="1")
         ground.write(40, 10, items=[{"item_id": "a", "position": 1}, {"item_id": "b", "position": 2}])
         ground.apply(50)
@@ -365,6 +365,11 @@ class TestLostBefore:
         assert "another log" in refused.stderr
         assert lossy.rebuild("--accept-loss", config=other).returncode == 0
         assert lossy.lost() == {"ranker/treatment": 6, "<P": 10}
+        # What is missing besides comes on top.
+        lossy.create_anew()
+        lossy.write(0, 30, variant="control")
+        assert lossy.rebuild("--accept-loss", config=other).returncode == 0
+        assert lossy.lost() == {"ranker/treatment": 10, "<P": 10}
 
 
 class TestRefused:
