@@ -24,6 +24,8 @@ _CARRY: Final = 2.0**LIMB_BITS
 UNIT: Final = 2.0**-SCALE_BITS
 """One in the last place of a contribution in fixed point."""
 _MOST: Final = 2.0**70
+_INTEGER: Final = 2.0**62
+"""Below this a number becomes a small integer of compiled code at once."""
 _WHOLE: Final = 2.0**52
 """From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
 
@@ -65,12 +67,28 @@ def zeros(width: i64) -> Record:
     return record
 
 
-def add_mean(record: Record, at: i64, sign: i64, mean: float, squares: float) -> None:
+def add_mean(record: Record, at: i64, sign: i64, value: float, squares: float) -> None:
     """Add a student's mean, in fixed point, and its square at this scale."""
-    whole = rounded(mean)
+    whole = rounded(value)
     scaled = whole * UNIT
     add_limbs(record, at, sign, whole)
     add_limbs(record, at + 2, sign, rounded(scaled * scaled * squares))
+
+
+def mean(total: i64, count: i64) -> float:
+    """Return a student's mean, 0 of nothing; of less than nothing too, while shards are brought in line."""
+    if total <= 0:
+        return 0.0
+    return float(total) / float(count) if count > 1 else float(total)
+
+
+def replace_mean(record: Record, at: i64, old: float, new: float, squares: float) -> None:
+    """Replace a student's mean, in fixed point, and its square at this scale; a mean of 0 adds nothing."""
+    if old != new:
+        if old > 0.0:
+            add_mean(record, at, -1, old, squares)
+        if new > 0.0:
+            add_mean(record, at, 1, new, squares)
 
 
 def rounded(number: float) -> float:
@@ -98,10 +116,14 @@ def replace_limbs(record: Record, at: i64, old: float, new: float) -> None:
 
 
 def add_limbs(record: Record, at: i64, sign: i64, number: float) -> None:
-    """Add a whole number ≥ 0 in its two limbs, at most 2⁷⁰ of it: more would not fit the commit script's float64.
+    """Add a whole number in its two limbs, at most 2⁷⁰ of it: more would not fit the commit script's float64.
 
-    Nothing but a million points of one student's comes near: an id that many share.
+    It is below 0 only while shards are brought in line. Nothing but a million points of one student's comes near: an
+    id that many share.
     """
+    if 0.0 <= number < _INTEGER:
+        add_whole(record, at, sign, i64(number))
+        return
     number = min(_MOST, number)
     high = i64(number * _HIGH)
     record[at] += sign * i64(number - float(high) * _CARRY)

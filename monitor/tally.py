@@ -24,7 +24,9 @@ from monitor.cells import (
     add_limbs,
     add_mean,
     add_whole,
+    mean,
     replace_limbs,
+    replace_mean,
     replace_whole,
     rounded,
     zeros,
@@ -169,8 +171,7 @@ class Tally:
             self._replace_totals(units, was.totals, now.totals)
             if now.differs_in_window(was):
                 cohort = self._cohorts.at(now.variant << CELL_BITS | now.first_ms // DAY_MS)
-                self._add_to_cohort(cohort, -1, was.first_category, was.window)
-                self._add_to_cohort(cohort, 1, now.first_category, now.window)
+                self._replace_in_cohort(cohort, now.first_category, was.window, now.window)
 
     def _add_only(self, sign: i64, only: Only) -> Record:
         """Add a student of one variant, and return the record of the cohort."""
@@ -192,18 +193,20 @@ class Tally:
         units[3] += sign
         if sign > 0:
             self._replace_totals(units, self._nothing, totals)
+            self._replace_in_cohort(cohort, category, self._nothing, window)
         else:
             self._replace_totals(units, totals, self._nothing)
-        self._add_to_cohort(cohort, sign, category, window)
+            self._replace_in_cohort(cohort, category, window, self._nothing)
 
-    def _add_to_cohort(self, cohort: Record, sign: i64, category: i64, window: Record) -> None:
-        if window[0] == 0:
-            return
-        self._add_window(cohort, sign, window)
+    def _replace_in_cohort(self, cohort: Record, category: i64, was: Record, now: Record) -> None:
+        """Replace a unit's sums over the days that are compared; without a response it is in none of them."""
+        old = was if was[0] != 0 else self._nothing
+        new = now if now[0] != 0 else self._nothing
+        self._replace_window(cohort, old, new)
         if self._watched:
-            self._add_watched(cohort, sign, window)
+            self._replace_watched(cohort, old, new)
         if self._segments:
-            self._add_part(cohort, sign, category - UNKNOWN, window)
+            self._replace_part(cohort, category - UNKNOWN, old, new)
 
     def _add_ages(self, record: Record, sign: i64, student: Student, variant: i64, totals: Record) -> None:
         """Add the student to each range of days since first exposure with responses."""
@@ -239,19 +242,24 @@ class Tally:
         add_limbs(record, at + 9, sign, rounded((x * UNIT) * (y * UNIT) * squares))
 
     def _add_part(self, record: Record, sign: i64, part: i64, sums: Record) -> None:
-        """Add [units with n_q, y, y², units, y', y'²] of the primary metric; see `Layout.part_place`."""
+        if sign > 0:
+            self._replace_part(record, part, self._nothing, sums)
+        else:
+            self._replace_part(record, part, sums, self._nothing)
+
+    def _replace_part(self, record: Record, part: i64, was: Record, now: Record) -> None:
+        """Replace [units with n_q, y, y², units, y', y'²] of the primary metric; see `Layout.part_place`."""
         metric = self._primary
-        total, count = sums[2 + metric], sums[0]
-        defined = sums[1] - sums[2 + self._metrics + metric]
+        undefined = 2 + self._metrics + metric
+        old, new = was[2 + metric], now[2 + metric]
+        known, defined = was[1] - was[undefined], now[1] - now[undefined]
         at = self._first_part + PART_WIDTH * part
-        if defined > 0:
-            record[at] += sign
-        if count > 0:
-            record[at + 5] += sign
-        if total > 0:
+        record[at] += i64(defined > 0) - i64(known > 0)
+        record[at + 5] += i64(now[0] > 0) - i64(was[0] > 0)
+        if old > 0 or new > 0:
             squares = self._squares[metric]
-            add_mean(record, at + 1, sign, float(total) / (float(defined) if defined > 0 else 1.0), squares)
-            add_mean(record, at + 6, sign, float(total) / (float(count) if count > 0 else 1.0), squares)
+            replace_mean(record, at + 1, mean(old, known), mean(new, defined), squares)
+            replace_mean(record, at + 6, mean(old, was[0]), mean(new, now[0]), squares)
 
     def _replace_totals(self, record: Record, was: Record, now: Record) -> None:
         """Replace [N, n, units with n, N², n², n·N] + per metric [n_q>0, n_q, S, S², S·n_q, n_q², S·N] of a unit."""
@@ -290,42 +298,49 @@ class Tally:
                 replace_limbs(record, at + 10, before * seen * _SCALE, value * shown * _SCALE)
             metric += 1
 
-    def _add_window(self, record: Record, sign: i64, window: Record) -> None:
-        """Add [units, units with n, n/N, (n/N)²] + per metric [n_q>0, y, y², y', y'²], y = S/n_q and y' = S/N."""
-        metrics = self._metrics
-        count, rated = window[0], window[1]
-        if count > 0:
-            record[1] += sign
-        if rated <= 0:
+    def _replace_window(self, record: Record, was: Record, now: Record) -> None:
+        """Replace [units, units with n, n/N, (n/N)²] + per metric [n_q>0, y, y², y', y'²], y = S/n_q and y' = S/N."""
+        count, counted = now[0], was[0]
+        # Only while shards are brought in line can there be fewer of a unit than none.
+        rated, graded = max(now[1], 0), max(was[1], 0)
+        record[1] += i64(count > 0) - i64(counted > 0)
+        if rated == 0 and graded == 0:
             return
-        record[2] += sign
-        shown = float(count) if count > 0 else 1.0
-        share = rounded(float(rated) / shown * _SCALE)
-        add_limbs(record, 3, sign, share)
-        add_limbs(record, 5, sign, rounded((share * UNIT) * (share * UNIT) * _SCALE))
+        record[2] += i64(rated > 0) - i64(graded > 0)
+        replace_mean(record, 3, mean(graded, counted) * _SCALE, mean(rated, count) * _SCALE, _SCALE)
+        metrics = self._metrics
         metric: i64 = 0
         while metric < metrics:
             at = 7 + 9 * metric
-            total, defined = float(window[2 + metric]), rated - window[2 + metrics + metric]
-            if defined > 0:
-                record[at] += sign
-            if total > 0:
+            undefined = 2 + metrics + metric
+            new, defined = now[2 + metric], rated - now[undefined]
+            old, known = was[2 + metric], graded - was[undefined]
+            if rated == 0:
+                new = defined = 0
+            if graded == 0:
+                old = known = 0
+            record[at] += i64(defined > 0) - i64(known > 0)
+            if new > 0 or old > 0:
                 squares = self._squares[metric]
-                add_mean(record, at + 1, sign, total / (float(defined) if defined > 0 else 1.0), squares)
-                add_mean(record, at + 5, sign, total / shown, squares)
+                replace_mean(record, at + 1, mean(old, known), mean(new, defined), squares)
+                replace_mean(record, at + 5, mean(old, counted), mean(new, count), squares)
             metric += 1
 
-    def _add_watched(self, record: Record, sign: i64, window: Record) -> None:
-        """Add [units that have it, y, y²] of all that is watched; y is a mean over the responses that have it."""
+    def _replace_watched(self, record: Record, was: Record, now: Record) -> None:
+        """Replace [units that have it, y, y²] of all that is watched; y is a mean over the responses that have it."""
         watched: i64 = len(self._watched)
         first = 2 + 2 * self._metrics
         at = 7 + 9 * self._metrics
         place: i64 = 0
         while place < watched:
-            total, known = window[first + place], window[0] - window[first + watched + place]
+            missing = first + watched + place
+            known, counted = now[0] - now[missing], was[0] - was[missing]
+            new, old = i64(0), i64(0)
             if known > 0:
-                record[at] += sign
-                if total > 0:
-                    add_mean(record, at + 1, sign, float(total) / float(known) * _SCALE, self._watched[place])
+                new = now[first + place]
+            if counted > 0:
+                old = was[first + place]
+            record[at] += i64(known > 0) - i64(counted > 0)
+            replace_mean(record, at + 1, mean(old, counted) * _SCALE, mean(new, known) * _SCALE, self._watched[place])
             at += 5
             place += 1
