@@ -1,7 +1,8 @@
 """Bytes → `Response` and `Feedback`, or a `Refusal` with its reason.
 
-A well-formed event is decoded and checked in one pass. Only when that fails is the event taken apart slowly, to see
-whether it is wrapped in a CloudEvents envelope and what exactly is wrong with it.
+A usual event is read and checked in one pass over its bytes (`monitor.events.scanning`). Any other is decoded by
+msgspec, and only when that fails is it taken apart slowly, to see whether it is wrapped in a CloudEvents envelope and
+what exactly is wrong with it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from monitor.errors import Refusal
 from monitor.events.event import Feedback, Response
 from monitor.events.instant import instant_ms
 from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS, WireFeedback, WireItem, WireResponse
+from monitor.events.scanning import scan_feedback, scan_response
 
 _LONGEST_KIND: Final = 64
 _FEW: Final = 8
@@ -146,24 +148,59 @@ class Decoder:
     def response(self, payload: bytes | None, now_ms: int) -> Response:
         """Return the response in a message; raises `Refusal`."""
         payload = self._sized(payload)
+        usual = self._usual_response(payload, now_ms)
+        return self._any_response(payload, now_ms) if usual is None else usual
+
+    def feedback(self, payload: bytes | None, now_ms: int) -> Feedback:
+        """Return the feedback in a message; raises `Refusal`."""
+        payload = self._sized(payload)
+        usual = self._usual_feedback(payload, now_ms)
+        return self._any_feedback(payload, now_ms) if usual is None else usual
+
+    def event(self, payload: bytes | None, now_ms: int) -> Response | Feedback:
+        """Return whichever kind of event is in a message: feedback has a feedback_id; raises `Refusal`."""
+        payload = self._sized(payload)
+        feedback = self._usual_feedback(payload, now_ms)
+        if feedback is not None:
+            return feedback
+        # An event may have all fields of both.
+        response = None if b"feedback_id" in payload else self._usual_response(payload, now_ms)
+        return self._any_event(payload, now_ms) if response is None else response
+
+    def _usual_response(self, payload: bytes, now_ms: int) -> Response | None:
+        found = scan_response(payload, self._max_id, self._max_items)
+        if found is None:
+            return None
+        response_id, at_ms, experiment, variant, ids, user_id, query_id, category, latency_ms = found
+        if at_ms > now_ms + self._max_skew_ms:
+            return None
+        return Response(response_id, at_ms, experiment, variant, ids, None, user_id, query_id, category, latency_ms)
+
+    def _usual_feedback(self, payload: bytes, now_ms: int) -> Feedback | None:
+        found = scan_feedback(payload, self._max_id)
+        if found is None:
+            return None
+        feedback_id, response_id, at_ms, kind, user_id, item_id, score = found
+        scale = self._scales.get(kind)
+        if at_ms > now_ms + self._max_skew_ms or (scale is not None and score > scale):
+            return None
+        return Feedback(feedback_id, response_id, at_ms, kind, user_id, item_id, score)
+
+    def _any_response(self, payload: bytes, now_ms: int) -> Response:
         try:
             wire = _response_from(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._response(self._slowly(payload, WireResponse), now_ms)
         return self._response(wire, now_ms)
 
-    def feedback(self, payload: bytes | None, now_ms: int) -> Feedback:
-        """Return the feedback in a message; raises `Refusal`."""
-        payload = self._sized(payload)
+    def _any_feedback(self, payload: bytes, now_ms: int) -> Feedback:
         try:
             wire = _feedback_from(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._feedback(self._slowly(payload, WireFeedback), now_ms)
         return self._feedback(wire, now_ms)
 
-    def event(self, payload: bytes | None, now_ms: int) -> Response | Feedback:
-        """Return whichever kind of event is in a message: feedback has a feedback_id; raises `Refusal`."""
-        payload = self._sized(payload)
+    def _any_event(self, payload: bytes, now_ms: int) -> Response | Feedback:
         try:
             return self._feedback(_feedback_from(payload), now_ms)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
