@@ -83,12 +83,12 @@ def mean(total: i64, count: i64) -> float:
 
 
 def replace_mean(record: Record, at: i64, old: float, new: float, squares: float) -> None:
-    """Replace a student's mean, in fixed point, and its square at this scale; a mean of 0 adds nothing."""
+    """Replace a student's mean, in fixed point, and its square at this scale; a mean below 0 adds nothing."""
     if old != new:
-        if old > 0.0:
-            add_mean(record, at, -1, old, squares)
-        if new > 0.0:
-            add_mean(record, at, 1, new, squares)
+        before, after = rounded(max(old, 0.0)), rounded(max(new, 0.0))
+        was, now = before * UNIT, after * UNIT
+        replace_rounded(record, at, before, after)
+        replace_rounded(record, at + 2, rounded(was * was * squares), rounded(now * now * squares))
 
 
 def rounded(number: float) -> float:
@@ -111,8 +111,16 @@ def replace_whole(record: Record, at: i64, old: i64, new: i64) -> None:
 def replace_limbs(record: Record, at: i64, old: float, new: float) -> None:
     """Replace a number, rounded, in its two limbs."""
     if old != new:
-        add_limbs(record, at, -1, rounded(old))
-        add_limbs(record, at, 1, rounded(new))
+        replace_rounded(record, at, rounded(old), rounded(new))
+
+
+def replace_rounded(record: Record, at: i64, old: float, new: float) -> None:
+    """Replace a whole number in its two limbs, as if it were taken away and added again; see `add_limbs`."""
+    if 0.0 <= old < _INTEGER and 0.0 <= new < _INTEGER:
+        replace_whole(record, at, i64(old), i64(new))
+    else:
+        add_limbs(record, at, -1, old)
+        add_limbs(record, at, 1, new)
 
 
 def add_limbs(record: Record, at: i64, sign: i64, number: float) -> None:

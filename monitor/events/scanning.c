@@ -90,14 +90,19 @@ static inline int are_plain(const char *at) {
     return ((bytes | (bytes - ONES * ' ') | (quotes - ONES) | (slashes - ONES)) & ONES * 0x80) == 0;
 }
 
+/* Behind as much plain ASCII as can be passed eight bytes at a time. */
+static inline const char *pass_plain(const char *at, const char *end) {
+    while (end - at >= 8 && are_plain(at))
+        at += 8;
+    return at;
+}
+
 /* A string without escapes; its bytes beyond ASCII are not looked at. */
 static int read_text(Reading *reading, Text *text) {
     if (!take(reading, '"'))
         return 0;
-    const char *at = reading->at;
+    const char *at = pass_plain(reading->at, reading->end);
     char seen = 0;
-    while (reading->end - at >= 8 && are_plain(at))
-        at += 8;
     while (is_plain(*at))
         seen |= *at++;
     text->at = reading->at;
@@ -130,6 +135,7 @@ static int skip_text(Reading *reading) {
     if (!take(reading, '"'))
         return 0;
     for (;;) {
+        reading->at = pass_plain(reading->at, reading->end);
         while (is_plain(*reading->at))
             reading->at++;
         if (*reading->at == '"') {
@@ -190,7 +196,8 @@ static int skip_value(Reading *reading) {
 }
 
 static inline int is_here(const char *at, const char *end, const Field *field) {
-    return end - at > field->length && memcmp(at, field->name, field->length) == 0 && at[field->length] == '"';
+    return *at == *field->name && end - at > field->length && memcmp(at, field->name, field->length) == 0 &&
+           at[field->length] == '"';
 }
 
 /* The place of the next name among the fields, most likely the expected one. */

@@ -104,7 +104,7 @@ def _configuration(settings: KafkaSettings) -> dict[str, Any]:
         "reconnect.backoff.max.ms": RECONNECT_MS,
         "fetch.wait.max.ms": FETCH_MS,
         "fetch.message.max.bytes": _FETCHED_BYTES,
-        "queued.min.messages": min(2 * settings.max_poll_records, _MOST_AHEAD),
+        "queued.min.messages": min(max(1, settings.max_poll_records // 2), _MOST_AHEAD),
         "queued.max.messages.kbytes": _QUEUED_KB,
         "fetch.queue.backoff.ms": _QUEUE_FULL_MS,
         # Below the other client's, which the command line keeps silent unless asked.
@@ -212,10 +212,15 @@ class ConfluentMember:
             self._messages += self._consumer.consume(self._most - 1, 0)
         found: dict[tuple[str | None, int | None], list[Message]] = {}
         ends = {}
+        last, own = None, []
         for message in self._messages:
             error = message.error()
             if error is None:
-                found.setdefault((message.topic(), message.partition()), []).append(message)
+                # Those of one fetch follow each other.
+                place = message.topic(), message.partition()
+                if place != last:
+                    last, own = place, found.setdefault(place, [])
+                own.append(message)
             elif error.code() == self._end:
                 ends[f"{message.topic()}:{message.partition()}"] = message.offset() or 0
             else:
@@ -224,7 +229,7 @@ class ConfluentMember:
         for (topic, number), messages in found.items():
             name = f"{topic}:{number}"
             if name in self._reached:
-                offsets: list[Any] = [message.offset() for message in messages]
+                offsets = _offsets(messages)
                 self._reached[name] = offsets[-1] + 1
                 batches.append(Fetched(name, offsets, [message.value() for message in messages]))
         # An end lies behind what transactions leave in the log.
@@ -282,6 +287,13 @@ class ConfluentMember:
         if offsets:
             self.acknowledge(offsets)
         self._consumer.close()
+
+
+def _offsets(messages: Sequence[Message]) -> Sequence[int]:
+    """Return the offsets of a partition's messages, of which only the ends are asked for where none is left out."""
+    first: Any = messages[0].offset()
+    last: Any = messages[-1].offset()
+    return range(first, last + 1) if last - first + 1 == len(messages) else [each.offset() or 0 for each in messages]
 
 
 def _name(partition: TopicPartition) -> str:
