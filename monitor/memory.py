@@ -6,8 +6,9 @@ import ctypes
 import gc
 from typing import Final
 
-_COLLECT_AFTER: Final = 200_000
-"""Allocations between two runs of Python's cyclic garbage collector, which walks every cached row."""
+_COLLECT_AFTER: Final = 400_000
+"""Objects more than there were, between two runs of Python's cyclic garbage collector, which walks every cached row.
+What a worker remembers is fewer, with a batch of the largest size that is advised."""
 _OPTIONS: Final = (
     (-8, 1),  # M_ARENA_MAX: what one thread has freed, the others use
     (-3, 16 << 20),  # M_MMAP_THRESHOLD: smaller blocks are not mapped by themselves, nor given back at once

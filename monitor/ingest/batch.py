@@ -13,6 +13,7 @@ from monitor.cells import CELL_BITS
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
 from monitor.ingest.students import Shown
+from monitor.store.keys import shard_of
 from monitor.tally import Tally
 from monitor.traffic import Traffic
 
@@ -109,12 +110,14 @@ class Skipped:
 class Batch:
     """What the events of one batch change."""
 
+    shards: int = 1
+    """Of the store."""
     rows: list[Row] = field(default_factory=list)
     """Those it touches."""
     before: dict[bytes, Before] = field(default_factory=dict)
     """Name of a row that it touches → what that contributed, if it had its response already."""
-    shown: list[Shown] = field(default_factory=list)
-    """What it means for students."""
+    shown: list[list[Shown]] = field(init=False)
+    """What it means for the students of each shard."""
     tallies: dict[int, Tally] = field(default_factory=dict)
     traffic: dict[int, Traffic] = field(default_factory=dict)
     """Both by experiment number."""
@@ -137,6 +140,14 @@ class Batch:
     """By the name of their experiment, which the configuration does not have."""
     skipped_reactions: dict[int, Skipped] = field(default_factory=dict)
     """By the number of the experiment of their response."""
+
+    def __post_init__(self) -> None:
+        """Begin with nothing for any student."""
+        self.shown = [[] for _ in range(self.shards)]
+
+    def show(self, shown: Shown) -> None:
+        """Note what a response means for its student."""
+        self.shown[shard_of(shown[1], self.shards) if self.shards > 1 else 0].append(shown)
 
     def skip_response(self, experiment: str, timestamp_ms: i64) -> None:
         """Note a response of an experiment that the configuration does not have."""

@@ -56,7 +56,7 @@ class Engine:
         commit = Commit()
         try:
             batch = self._responses.apply(events, late, commit)
-            self._students.apply(batch.shown, batch.tallies, commit)
+            self._students.apply(batch.shown[0], batch.tallies, commit)
         except StoreUnavailable:
             self.forget()
             raise

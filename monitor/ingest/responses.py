@@ -23,15 +23,21 @@ _NAMES: Final = 200_000
 
 @final
 class Responses:
-    """The responses of one shard; `late` says, by experiment number, which times are past the horizon."""
+    """The responses of one of so many shards; `late` says, by experiment number, which times are past the horizon."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int
+        self,
+        experiments: Sequence[Experiment],
+        identities: Identities,
+        store: RedisStore,
+        cached: int,
+        shards: int = 1,
     ) -> None:
         self._by_number = {experiment.number: experiment for experiment in experiments}
         self._store = store
         self._prefix = store.keys.row(b"")
         self._limit = cached
+        self._shards: Final = shards
         self._skips = Skips(store, identities)
         self._rows: Cache[Row] = Cache()
         self._items = {
@@ -53,7 +59,7 @@ class Responses:
         Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
         nothing. When rows cannot be read (`StoreUnavailable`), the cache knows half of the batch: see `forget`.
         """
-        batch = Batch()
+        batch = Batch(self._shards)
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
         answers = events.answers
@@ -220,7 +226,7 @@ class Responses:
     def _expose(self, batch: Batch, row: Row, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
         """Note that a student was shown a response that does not stand: another one under its id does, in the row."""
         if student and arm & 255 != BEFORE:
-            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, (), mark_of(row.version)))
+            batch.show((arm >> 8, student, timestamp_ms, arm & 255, category, (), mark_of(row.version)))
 
     def _apply_feedback(
         self, batch: Batch, row: Row | None, name: bytes, reaction: Reaction, mark: int, late_ms: dict[int, int]
@@ -334,7 +340,7 @@ class Responses:
                 batch.of(arm).count(sign, value.kinds)
         if student:
             signed = value.sums if sign > 0 else tuple([-number for number in value.sums])
-            batch.shown.append((arm >> 8, student, timestamp_ms, arm & 255, category, signed, mark))
+            batch.show((arm >> 8, student, timestamp_ms, arm & 255, category, signed, mark))
         elif during:
             tally.add_anonymous(sign, arm & 255, timestamp_ms, category, value.sums)
 
@@ -352,7 +358,7 @@ class Responses:
             if row.student:
                 was, now = old.sums, new.sums
                 difference = tuple([now[place] - was[place] for place in range(len(now))])
-                batch.shown.append((row.arm >> 8, row.student, at_ms, variant, row.category, difference, mark))
+                batch.show((row.arm >> 8, row.student, at_ms, variant, row.category, difference, mark))
             else:
                 tally.add_anonymous(-1, variant, at_ms, row.category, old.sums)
                 tally.add_anonymous(1, variant, at_ms, row.category, new.sums)

@@ -31,7 +31,7 @@ from monitor.ingest.intake import Events
 from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Responses
 from monitor.ingest.source import Slice
-from monitor.ingest.students import Shown, Students, parcels
+from monitor.ingest.students import Shown, Students
 from monitor.ingest.writer import Outcome, Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
 from monitor.store.shards import slowest
@@ -62,10 +62,10 @@ class _Shard:
     """One shard as the writer believes it to be."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int
+        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int, shards: int
     ) -> None:
         self.store = store
-        self.responses = Responses(experiments, identities, store, cached)
+        self.responses = Responses(experiments, identities, store, cached, shards)
         self.students = Students({experiment.number: experiment for experiment in experiments}, store, cached)
         self.positions: Mapping[str, Position] = {}
         self.swept_ms: Mapping[str, int] = {}
@@ -89,7 +89,7 @@ class ShardedWriter:
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
         self._store = store
-        self._shards = [_Shard(experiments, identities, shard, cached // len(store)) for shard in store]
+        self._shards = [_Shard(experiments, identities, shard, cached // len(store), len(store)) for shard in store]
         self._lanes = Unsettled()
         self._outcomes: Outcomes = Counter()
         """Of what shards have applied, and no outcome has told yet."""
@@ -264,7 +264,7 @@ class ShardedWriter:
         commit = Commit(advances=advances)
         batch = shard.responses.apply(own, late, commit)
         write_tallies(commit, shard.store, self._experiments, batch.tallies)
-        packed = [(target, shown, _pack(shown)) for target, shown in parcels(batch.shown, len(self._shards)).items()]
+        packed = [(target, shown, _pack(shown)) for target, shown in enumerate(batch.shown) if shown]
         for target, _, said in packed:
             commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), said)
         outcomes = batch.outcomes()

@@ -12,7 +12,6 @@ from monitor.attribution import BEFORE
 from monitor.ingest.cache import Cache
 from monitor.ingest.experiment import Experiment
 from monitor.store import Commit, RedisStore
-from monitor.store.keys import shard_of
 from monitor.store.rows import is_unwritten, next_version, read_student, unwritten
 from monitor.students import NEVER, Student
 from monitor.tally import Tally
@@ -23,19 +22,6 @@ response that was shown.
 
 Without a difference it does not stand (another one under its id does), but has been seen.
 """
-
-
-def parcels(shown: list[Shown], count: int) -> dict[int, list[Shown]]:
-    """Return what was shown to the students of each of so many shards, where there are any."""
-    found: dict[int, list[Shown]] = {}
-    for each in shown:
-        shard = shard_of(each[1], count)
-        parcel = found.get(shard)
-        if parcel is None:
-            found[shard] = [each]
-        else:
-            parcel.append(each)
-    return found
 
 
 @final
