@@ -22,7 +22,6 @@ MODULES = [
     "cells.py",
     "events/decoder.py",
     "events/event.py",
-    "events/instant.py",
     "identity.py",
     "ingest/batch.py",
     "ingest/cache.py",

@@ -83,9 +83,9 @@ def mean(total: i64, count: i64) -> float:
 
 
 def replace_mean(record: Record, at: i64, old: float, new: float, squares: float) -> None:
-    """Replace a student's mean, in fixed point, and its square at this scale; a mean below 0 adds nothing."""
+    """Replace a student's mean, in fixed point, and its square at this scale."""
     if old != new:
-        before, after = rounded(max(old, 0.0)), rounded(max(new, 0.0))
+        before, after = rounded(old), rounded(new)
         was, now = before * UNIT, after * UNIT
         replace_rounded(record, at, before, after)
         replace_rounded(record, at + 2, rounded(was * was * squares), rounded(now * now * squares))

@@ -20,8 +20,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 def pytest_sessionstart() -> None:
     """Refuse to test what is not there any more: compiled modules that are older than their sources."""
     for compiled in (Path(__file__).parents[1] / "monitor").rglob("*.so"):
-        for source in compiled.parent.glob(f"{compiled.name.partition('.')[0]}.[pc]*"):
-            if source.suffix in {".py", ".c"} and source.stat().st_mtime > compiled.stat().st_mtime:
+        for suffix in (".py", ".c"):
+            source = compiled.parent / f"{compiled.name.partition('.')[0]}{suffix}"
+            if source.exists() and source.stat().st_mtime > compiled.stat().st_mtime:
                 pytest.exit(f"{source} has changed since it was compiled: make check, or python deploy/native.py", 2)
 
 

@@ -293,7 +293,7 @@ static inline int number_at(const char *at, int count) {
     return number;
 }
 
-/* The milliseconds of 2026-01-31T12:00:00Z, or with three decimals, whatever follows them; -1 if it is not written so. */
+/* The milliseconds of 2026-01-31T12:00:00Z, or with three or more decimals; -1 if it is not written so. */
 static long long instant_of(const Text *text) {
     static const int DAYS[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
     const char *at = text->at;

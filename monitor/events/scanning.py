@@ -2,8 +2,9 @@
 
 This is what is there when nothing is compiled: it leaves every event to the slow way (`monitor.events.decoder`). The
 other form, scanning.c, does the same with what is wrong, and with what is right but unusual: escapes in what is used,
-positions that are not 1, 2, 3 …, lists of more than 64, exponents, numbers of more than 15 digits, any times but those
-with Z and milliseconds, nested fields that nobody asks for, CloudEvents envelopes.
+names of fields and kinds beyond ASCII, ids that are longer than the limit in bytes alone, null as a score, fields that
+are there twice, positions that are not 1, 2, 3 …, lists of more than 64, exponents, numbers of more than 15 digits,
+texts of times without Z or with one or two decimals, nested fields that nobody asks for, CloudEvents envelopes.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Batch:
     """What the events of one batch change."""
 
     shards: int = 1
-    """Of the store."""
+    """How many the store has."""
     rows: list[Row] = field(default_factory=list)
     """Those it touches."""
     before: dict[bytes, Before] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kafka.errors import for_code
 
@@ -38,6 +38,8 @@ _FETCHED_BYTES: Final = 262_144
 little ahead is little lost."""
 _MOST_AHEAD: Final = 10_000_000
 """What the client takes for a number of records fetched ahead."""
+_AHEAD: Final = 2
+"""A poll's records by this are fetched ahead of each partition: what is ahead of one that is held is fetched again."""
 _QUEUE_FULL_MS: Final = 20
 """So long it waits before it fetches more when it has enough; the default of a second lets the worker wait for it."""
 _MOST_AT_ONCE: Final = 1_000_000
@@ -104,7 +106,7 @@ def _configuration(settings: KafkaSettings) -> dict[str, Any]:
         "reconnect.backoff.max.ms": RECONNECT_MS,
         "fetch.wait.max.ms": FETCH_MS,
         "fetch.message.max.bytes": _FETCHED_BYTES,
-        "queued.min.messages": min(max(1, settings.max_poll_records // 2), _MOST_AHEAD),
+        "queued.min.messages": min(max(1, settings.max_poll_records // _AHEAD), _MOST_AHEAD),
         "queued.max.messages.kbytes": _QUEUED_KB,
         "fetch.queue.backoff.ms": _QUEUE_FULL_MS,
         # Below the other client's, which the command line keeps silent unless asked.
@@ -291,9 +293,10 @@ class ConfluentMember:
 
 def _offsets(messages: Sequence[Message]) -> Sequence[int]:
     """Return the offsets of a partition's messages, of which only the ends are asked for where none is left out."""
-    first: Any = messages[0].offset()
-    last: Any = messages[-1].offset()
-    return range(first, last + 1) if last - first + 1 == len(messages) else [each.offset() or 0 for each in messages]
+    first, last = cast(int, messages[0].offset()), cast(int, messages[-1].offset())
+    if last - first + 1 == len(messages):
+        return range(first, last + 1)
+    return [cast(int, each.offset()) for each in messages]
 
 
 def _name(partition: TopicPartition) -> str:
