@@ -153,7 +153,7 @@ ITEMS = [
     *(f'[{{"item_id":{item},"position":1}}]' for item in ("null", "1", '"\\u0061"', '"\xff"', '"\\ud800"', "[]")),
     *(
         f'[{{"item_id":"a","position":1,{more}}}]'
-        for more in ('"position":1', '"item_id":"b"', '"t":"x"', '"t":{}', '"t":-1', "")
+        for more in ('"position":1', '"item_id":"b"', '"t":"x"', '"t":"\xff"', '"t":{}', '"t":-1', "")
     ),
     "[" + ",".join([f'{{"item_id":"{place}","position":{place}}}' for place in range(1, 7)]) + "]",
     "[" + ",".join([f'{{"item_id":"{place}","position":{place}}}' for place in range(1, 8)]) + "]",
@@ -171,6 +171,7 @@ ANY = [
     '"\\u00e9\\b"',
     '"\\uDC00"',
     '"\\u00g0"',
+    '"\xff"',
 ]
 SEPARATORS = [(",", ":"), (", ", ": "), ("\n,\t", " :\r")]
 
@@ -255,6 +256,7 @@ def test_long_lists_are_read(count: int) -> None:
     items = [{"item_id": f"v{place}", "position": place} for place in range(1, count + 1)]
     payload = json.dumps({**RESPONSE, "items": items}).encode()
     assert fields_of(decoder.response(payload, NOW)) == fields_of(decoder._any_response(payload, NOW))
+    assert (scan_response(payload, 20, 100) is None) == (count > 64)
 
 
 @given(st.integers(0, 10**15 - 1), st.integers(0, 14))
