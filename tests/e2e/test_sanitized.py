@@ -9,9 +9,17 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 from deploy.native import SOURCES
+from monitor.events import scanning
+from tests.servers.process import need
 
 ROOT = Path(__file__).parents[2]
+pytestmark = [
+    pytest.mark.skipif(scanning.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what is loaded before Python is for Linux"),
+]
 _CHECKED = ("-g", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
 
 
@@ -22,12 +30,15 @@ def test_what_is_written_in_c_is_right_about_memory(tmp_path: Path) -> None:
             shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
         else:
             shutil.copy(ROOT / part, tmp_path / part)
+    compiler = need("gcc", "gcc")
     suffix, headers = sysconfig.get_config_var("EXT_SUFFIX"), sysconfig.get_path("include")
     for source in SOURCES:
         path = tmp_path / "monitor" / source
         target = path.with_name(path.stem + suffix)
-        subprocess.run(["gcc", *_CHECKED, "-fno-sanitize-recover", f"-I{headers}", path, "-o", target], check=True)
-    library = subprocess.run(["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True).stdout
+        subprocess.run([compiler, *_CHECKED, "-fno-sanitize-recover", f"-I{headers}", path, "-o", target], check=True)
+    library = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+    ).stdout
     environment = os.environ | {
         "LD_PRELOAD": library.strip(),
         "ASAN_OPTIONS": "detect_leaks=0",
