@@ -8,12 +8,13 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from monitor.attribution import Row, Value
+from monitor.attribution import PENDING, Row, Value
 from monitor.cells import CELL_BITS
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
 from monitor.ingest.students import Shown
-from monitor.store.keys import shard_of
+from monitor.store.keys import shard_of_student
+from monitor.store.rows import is_unwritten
 from monitor.tally import Tally
 from monitor.traffic import Traffic
 
@@ -133,6 +134,8 @@ class Batch:
     cell: i64 = -1
     """That of the row noted last, and what was noted there; -1 would be of no time."""
     noted: list[bytes] = field(default_factory=list)
+    reached: dict[int, int] = field(default_factory=dict)
+    """Number of an experiment, or `PENDING` → time of the oldest row or event of it that outcomes rest on."""
     responses: list[str] = field(default_factory=list)
     """Their outcomes."""
     feedback: list[str] = field(default_factory=list)
@@ -147,7 +150,7 @@ class Batch:
 
     def show(self, shown: Shown) -> None:
         """Note what a response means for its student."""
-        self.shown[shard_of(shown[1], self.shards) if self.shards > 1 else 0].append(shown)
+        self.shown[shard_of_student(shown[1], self.shards) if self.shards > 1 else 0].append(shown)
 
     def skip_response(self, experiment: str, timestamp_ms: i64) -> None:
         """Note a response of an experiment that the configuration does not have."""
@@ -162,6 +165,17 @@ class Batch:
         if known is None:
             known = self.skipped_reactions[number] = Skipped(timestamp_ms)
         known.add(timestamp_ms)
+
+    def reach(self, number: int, timestamp_ms: int) -> None:
+        """Note that what becomes of an event rests on a row, or on there being none, of that time."""
+        oldest = self.reached.get(number)
+        if oldest is None or timestamp_ms < oldest:
+            self.reached[number] = timestamp_ms
+
+    def reach_row(self, row: Row) -> None:
+        """Note the same of a row that the store has."""
+        if not is_unwritten(row.version):
+            self.reach(PENDING if row.arm == PENDING else row.arm >> 8, row.timestamp_ms)
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         """Return (response or feedback, outcome) → events."""

@@ -54,6 +54,8 @@ def write_traffic(commit: Commit, keys: Keys, number: int, traffic: Traffic) -> 
 
 def write_batch(commit: Commit, keys: Keys, batch: Batch) -> None:
     """Append what a batch changes besides rows and tallies."""
+    for number, oldest_ms in batch.reached.items():
+        commit.reached[_class_of(number)] = oldest_ms
     for number, traffic in batch.traffic.items():
         write_traffic(commit, keys, number, traffic)
     for arm, changes in batch.arms.items():
@@ -68,12 +70,16 @@ def write_batch(commit: Commit, keys: Keys, batch: Batch) -> None:
         commit.stamps += (index, at)
     for cell, noted in batch.notes.items():
         number, hour = cell >> CELL_BITS, cell & _PLACE
-        experiment = PENDING_CLASS if number == PENDING else str(number)
+        experiment = _class_of(number)
         writer = BytesWriter()
         for row in noted:
             writer.append(u8(len(row)))
             writer.write(row)
         commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), writer.getvalue(), len(noted))
+
+
+def _class_of(number: int) -> str:
+    return PENDING_CLASS if number == PENDING else str(number)
 
 
 def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:

@@ -13,7 +13,7 @@ from monitor.attribution import PENDING, UNKNOWN, Reaction, latency_of, reaction
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.experiment import Experiment
-from monitor.store.keys import shard_of
+from monitor.store.keys import shard_of_response
 
 
 @final
@@ -77,9 +77,9 @@ class Events:
         """Return the events of each of so many shards."""
         parts = [Events() for _ in range(count)]
         for answer in self.answers:
-            parts[shard_of(answer.name, count)].answers.append(answer)
+            parts[shard_of_response(answer.name, count)].answers.append(answer)
         for at, name in enumerate(self.answered):
-            part = parts[shard_of(name, count)]
+            part = parts[shard_of_response(name, count)]
             part.answered.append(name)
             part.reactions.append(self.reactions[at])
             part.marks.append(self.marks[at])

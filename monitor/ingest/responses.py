@@ -106,6 +106,8 @@ class Responses:
             elif answer.timestamp_ms < late_ms[arm >> 8]:
                 batch.responses.append("late")
                 arm = PENDING
+            else:
+                batch.reach(arm >> 8, answer.timestamp_ms)
             arms.append(arm)
         return arms
 
@@ -187,6 +189,7 @@ class Responses:
 
     def _answer_again(self, batch: Batch, row: Row, answer: Answer) -> None:
         """Put a response into a row that there is: it has been seen, or feedback to it."""
+        batch.reach_row(row)
         if row.arm != PENDING and row.arm >> 8 not in self._by_number:
             batch.responses.append("skipped")
             batch.skip_response(self._by_number[answer.arm >> 8].settings.name, answer.timestamp_ms)
@@ -243,6 +246,10 @@ class Responses:
         if is_late:
             batch.feedback.append("late")
             return None
+        if row is not None:
+            batch.reach_row(row)
+        if row is None or row.arm == PENDING:
+            batch.reach(PENDING, reaction[0])
         new: Row | None = None
         first = True
         if row is None:

@@ -9,10 +9,12 @@ from monitor.attribution import DAY_MS
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.items.layout import BAD_DAYS, ItemLayout
-from monitor.store import RedisStore
+from monitor.store import Past, RedisStore
 
-_SCRIPTS_AT_ONCE = 50
-"""Each deletes a thousand rows: more than come in a second."""
+_ROWS = 1000
+"""That a script takes, or a few more."""
+_SCRIPTS = 10
+"""At once, besides those for what has come."""
 
 
 class Sweeper:
@@ -28,8 +30,12 @@ class Sweeper:
         """Experiments whose boundary was moved to their end."""
         self._due: list[tuple[str, int]] = []
 
-    def sweep(self, progress: Progress) -> None:
-        """Delete some ten thousand rows at most; look for new work whenever the watermark enters another hour."""
+    def sweep(self, progress: Progress, events: int = 0) -> None:
+        """Delete twice as many rows at most as events were applied here since the last time, and some ten thousand.
+
+        So it keeps up with what comes, however fast that is read. Look for new work whenever the watermark enters
+        another hour.
+        """
         hour = progress.watermark_ms() // HOUR_MS
         if hour > self._hour:
             late = progress.late_before()
@@ -45,7 +51,7 @@ class Sweeper:
             # One that an outage has interrupted begins again in another hour.
             if next(deletion, None) is None:
                 del self._closing[number]
-        for _ in range(_SCRIPTS_AT_ONCE):
+        for _ in range(_SCRIPTS + 2 * events // _ROWS):
             if not self._due:
                 return
             experiment, noted = self._due[-1]
@@ -78,27 +84,29 @@ class Sweeper:
             if newest_ms is None:
                 continue
             oldest_ms = newest_ms - experiment.settings.retention_ms
-            for variant in range(len(experiment.arms)):
-                self._drop_times(experiment, variant, oldest_ms)
+            pasts = [
+                past for variant in range(len(experiment.arms)) for past in self._times(experiment, variant, oldest_ms)
+            ]
             if experiment.counts_items:
-                self._drop_items(experiment, newest_ms)
+                pasts += self._items(experiment, newest_ms)
+            self._store.drop(pasts)
 
-    def _drop_times(self, experiment: Experiment, variant: int, oldest_ms: int) -> None:
-        keys, drop, number, settings = self._store.keys, self._store.drop_before, experiment.number, experiment.settings
+    def _times(self, experiment: Experiment, variant: int, oldest_ms: int) -> Iterator[Past]:
+        keys, number, settings = self._store.keys, experiment.number, experiment.settings
 
         def chunks(decay: str) -> Callable[[int], list[bytes]]:
             return lambda chunk: [keys.chunk(number, variant, decay, chunk)]
 
         for decay in settings.decay:
             oldest = oldest_ms // bucket_span_ms(decay)
-            drop(keys.chunks(number, variant, decay.name), chunks(decay.name), oldest)
+            yield Past(keys.chunks(number, variant, decay.name), chunks(decay.name), oldest)
         hours, days = keys.traffic_hours(number, variant), keys.days(number, variant)
-        drop(hours, lambda hour: [keys.traffic_hour(number, variant, hour)], oldest_ms // HOUR_MS)
-        drop(days, lambda day: [keys.day(number, variant, day)], oldest_ms // DAY_MS, settings.drift.days)
+        yield Past(hours, lambda hour: [keys.traffic_hour(number, variant, hour)], oldest_ms // HOUR_MS)
+        yield Past(days, lambda day: [keys.day(number, variant, day)], oldest_ms // DAY_MS, settings.drift.days)
 
-    def _drop_items(self, experiment: Experiment, newest_ms: int) -> None:
-        """Delete the counts of items that are behind their horizon, once they can no longer change."""
-        keys, drop, number = self._store.keys, self._store.drop_before, experiment.number
+    def _items(self, experiment: Experiment, newest_ms: int) -> Iterator[Past]:
+        """Yield the counts of items that are behind their horizon, once they can no longer change."""
+        keys, number = self._store.keys, experiment.number
         layout, settled_ms = ItemLayout.of(experiment.settings), newest_ms - experiment.settings.horizon_ms
         oldest = min(layout.oldest(newest_ms), layout.slice_of(settled_ms))
         buckets = range(layout.buckets)
@@ -107,8 +115,8 @@ class Sweeper:
             return lambda piece: (keys.items(number, variant, piece, bucket) for bucket in buckets)
 
         for variant in range(len(experiment.arms)):
-            drop(keys.item_slices(number, variant), slices(variant), oldest)
-        names = keys.item_eras(number)
-        drop(names, lambda era: (keys.item_names(number, era, bucket) for bucket in buckets), layout.era_of(oldest))
+            yield Past(keys.item_slices(number, variant), slices(variant), oldest)
+        names, era = keys.item_eras(number), layout.era_of(oldest)
+        yield Past(names, lambda era: (keys.item_names(number, era, bucket) for bucket in buckets), era)
         oldest_day = min(newest_ms // DAY_MS - BAD_DAYS, settled_ms // DAY_MS)
-        drop(keys.bad_days(number), lambda day: (keys.bad(number, day, bucket) for bucket in buckets), oldest_day)
+        yield Past(keys.bad_days(number), lambda day: (keys.bad(number, day, bucket) for bucket in buckets), oldest_day)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counter_
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import (
@@ -87,18 +86,18 @@ class Telemetry:
         self.paused.set(0)
         self._lagging: set[tuple[str, str]] = set()
 
-    def show_lag(self, topic: str, partition: str, events: int, seconds: float) -> None:
-        """Show how far behind a partition is."""
-        self._lagging.add((topic, partition))
-        self.lag_events.labels(topic, partition).set(events)
-        self.lag_seconds.labels(topic, partition).set(seconds)
-
-    def keep_lag_of(self, own: AbstractSet[tuple[str, str]]) -> None:
-        """Show no lag of partitions that are somebody else's by now: it would never change again."""
-        for topic, partition in self._lagging - own:
-            self.lag_events.remove(topic, partition)
-            self.lag_seconds.remove(topic, partition)
-        self._lagging &= own
+    def show_lags(self, own: Collection[str], lags: Iterable[tuple[str, int, float]]) -> None:
+        """Show how many events, and seconds, partitions are behind; none that is somebody else's by now."""
+        shown = {_place(partition) for partition in own}
+        for partition, events, seconds in lags:
+            place = _place(partition)
+            self._lagging.add(place)
+            self.lag_events.labels(*place).set(events)
+            self.lag_seconds.labels(*place).set(seconds)
+        for place in self._lagging - shown:
+            self.lag_events.remove(*place)
+            self.lag_seconds.remove(*place)
+        self._lagging &= shown
 
     def expect(self, topics: Iterable[str]) -> None:
         """Show every topic's outcomes and reasons from the start, at 0: what increases must have been there before."""
@@ -127,3 +126,9 @@ class Telemetry:
                 if sample.name.endswith("_total"):
                     found[sample.labels["outcome"]] += int(sample.value)
         return found
+
+
+def _place(partition: str) -> tuple[str, str]:
+    """Return topic and number of a partition."""
+    topic, _, number = partition.rpartition(":")
+    return topic, number

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -40,6 +41,8 @@ Result = TypeVar("Result")
 _HOUSEKEEPING_S = 1.0
 _OTHERS_S = 10.0
 _HELD_SAID_S = 60.0
+_HELD_S = 0.02
+"""So long a worker waits, all of whose partitions are held, before it looks again how far others are."""
 _WORTH = 16
 """Ahead of less than such a part of a full batch nothing is read: what arrives meanwhile is in the very next one."""
 
@@ -97,12 +100,15 @@ class Worker:
         self._held_said_at = -_HELD_SAID_S
         self._trouble: str | None = None
         self._restarts = 0
-        self._placed = self._refused = self._holding = False
+        self._placed = self._refused = False
+        self._held: AbstractSet[str] = frozenset()
         self._sent: _Sent | None = None
         self.waiting: int | None = None
         """Events between the positions and the ends of all partitions, as last seen."""
         self.events = 0
         """Records committed so far, of whatever outcome."""
+        self._swept_after = 0
+        """How many they were when rows were last swept."""
 
     def readiness(self) -> Sequence[str]:
         """Return why the worker is not ready; nothing when it is."""
@@ -131,6 +137,11 @@ class Worker:
                 elif self._source.finished():
                     self._housekeep(force=True)
                     return
+                elif self._held:
+                    # What they wait for may be others' partitions.
+                    if self._all_held():
+                        time.sleep(_HELD_S)
+                    self._see_others()
                 self._housekeep()
             self._finish()
         except Stopped:
@@ -139,7 +150,7 @@ class Worker:
     def _poll(self) -> Sequence[Slice]:
         """Return the next records; while a batch is at the store, those that are there already."""
         try:
-            return self._source.poll(wait=self._sent is None)
+            return self._source.poll(wait=self._sent is None and not self._all_held())
         except AbMonitorError:
             # It may last: what was read before is brought to its end first.
             self._finish()
@@ -196,11 +207,35 @@ class Worker:
         """Read nothing more from partitions that are far ahead of the slowest in event time, until it has caught up."""
         ahead = self._progress.ahead(self._source.own(), self._settings.kafka.max_drift_ms)
         self._source.hold(ahead)
-        self._holding = bool(ahead)
+        self._held = ahead
         now = time.monotonic()
         if ahead and now - self._held_said_at > _HELD_SAID_S:
             self._held_said_at = now
             log.info("partitions far ahead in event time are held back count=%d", len(ahead))
+
+    def _all_held(self) -> bool:
+        return bool(self._held) and self._held >= set(self._source.own())
+
+    def _see_others(self) -> bool:
+        """Learn how far the partitions of all workers are, on which the watermark rests; False if the source went back.
+
+        The store may have, or may be another one by now.
+        """
+        self._others_at = time.monotonic() + _OTHERS_S
+        positions, changed = self._insist(self._writer.look)
+        own = self._source.own()
+        if changed or self._progress.went_back(positions, own):
+            state = self._state()
+            positions = state.positions
+            went_back = self._progress.went_back(positions, own)
+            self._progress.load(state)
+            if went_back:
+                log.info("the store has gone back: what it has lost is read again")
+                self._source.rewind()
+                return False
+        self._progress.see_others(positions, own)
+        self._align()
+        return True
 
     def _begin(self, slices: Sequence[Slice], decoded: Decoded) -> None:
         """Send a batch to the store; what becomes of it is only left for later if it is worth reading ahead meanwhile.
@@ -303,36 +338,20 @@ class Worker:
         self._source.acknowledge({})
         ends = self._source.ends()
         self._progress.see_ends(ends)
-        if now >= self._others_at or self._holding:
-            # The watermark rests on the partitions of all workers.
-            self._others_at = now + _OTHERS_S
-            positions, changed = self._insist(self._writer.look)
-            own = self._source.own()
-            if changed or self._progress.went_back(positions, own):
-                state = self._state()
-                positions = state.positions
-                went_back = self._progress.went_back(positions, own)
-                self._progress.load(state)
-                if went_back:
-                    log.info("the store has gone back: what it has lost is read again")
-                    self._source.rewind()
-                    return
-            self._progress.see_others(positions, own)
-            self._align()
+        if (now >= self._others_at or self._held) and not self._see_others():
+            return
         self._measure_lag(ends)
         self.waiting = None if self._trouble is not None else self._progress.waiting()
         if self.waiting is not None:
             self._catching_up.report(self.waiting, self.events)
+        events, self._swept_after = self.events - self._swept_after, self.events
         for sweeper in self._sweepers:
-            self._insist(partial(sweeper.sweep, self._progress))
+            self._insist(partial(sweeper.sweep, self._progress, events // len(self._sweepers)))
         self._historian.note(self._progress)
 
     def _measure_lag(self, ends: Mapping[str, int | None]) -> None:
         own = self._source.own()
-        for partition, behind, age_s in self._progress.lags(own, ends, self._clock()):
-            topic, _, number = partition.rpartition(":")
-            self._telemetry.show_lag(topic, number, behind, age_s)
-        self._telemetry.keep_lag_of({(topic, number) for topic, _, number in (each.rpartition(":") for each in own)})
+        self._telemetry.show_lags(own, self._progress.lags(own, ends, self._clock()))
 
     def _look_at_source(self) -> None:
         """Say in the readiness when the source is out of reach, and when it is back."""

@@ -9,7 +9,7 @@ from monitor.store.inspection import warnings
 from monitor.store.keys import Keys
 from monitor.store.opening import Opened, open_store, view_store
 from monitor.store.reading import Reader
-from monitor.store.records import Advance, Commit, Position, Refusals, Sent, State, Status
+from monitor.store.records import Advance, Commit, Past, Position, Refusals, Sent, State, Status
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
 
@@ -19,6 +19,7 @@ __all__ = [
     "History",
     "Keys",
     "Opened",
+    "Past",
     "Position",
     "Reader",
     "RedisStore",

@@ -4,9 +4,10 @@
 --       n2 rows, n3 vectors of integers, n4 hashes, n5 indexes, n7 lists, n8 outboxes, n9 journals, n10 hashes, n11 chunks
 --       of time buckets, and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
---       4 expected number of sweeps  5 … thirteen counts n1 … n13, then
+--       4 expected number of sweeps  5 expected number of closings  6 … fourteen counts n1 … n14, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n13 × (mark, expected number of the commit that last changed rows of that mark, or "")
+--   n14 × (field of meta that says up to when rows were swept, time (ms) of the oldest row or event of those that matter)
 --   n2 × (row)                                begins with its version, which follows that of the stored row; of the last n12
 --         nothing may be stored
 --   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many (32768 more if one of them has an
@@ -23,7 +24,7 @@
 -- whole (TRYAGAIN) instead of failing half way.
 -- Returns {status, seq, {length of each n11}, {marks whose rows others have changed}, for each n8 the entry before, the
 -- new entry}, of which a commit that was not applied has but the first two. 0 applied, 1 the positions have moved, 2 a row
--- has changed, 3 rows were swept, 4 the server was started again or replaced, 5 another generation is live, or this one is
+-- has changed, 3 rows that matter were swept, or an experiment is being closed, 4 the server was started again or replaced, 5 another generation is live, or this one is
 -- being deleted.
 
 -- A number of Lua holds 53 bits. Terms and sums up to 2^51 say that what was there is below 2^52: all are exact.
@@ -59,8 +60,8 @@ local function add_halves(sums, changes, begin, count)
 end
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
-local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13 = unpack(ARGV, 5, 17)
-local first = 18
+local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14 = unpack(ARGV, 6, 19)
+local first = 20
 
 if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
   return {5, seq}
@@ -84,7 +85,8 @@ for i = 0, n1 - 1 do
   end
 end
 local marks = first + 5 * n1
-local rows = marks + 2 * n13
+local reached = marks + 2 * n13
+local rows = reached + 2 * n14
 local receipts = rows + n2 + n3 + 2 * n4 + n5 + 2 * n6 + 3 * n7 + 2 * n8
 for i = 0, n9 - 1 do
   local at = receipts + 4 * i
@@ -92,14 +94,21 @@ for i = 0, n9 - 1 do
     return {1, seq}
   end
 end
-if (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4] then
+if (redis.call('HGET', KEYS[1], 'closings') or '0') ~= ARGV[5] then
   return {3, seq}
+end
+if (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4] then
+  for at = reached, rows - 1, 2 do
+    if tonumber(redis.call('HGET', KEYS[1], ARGV[at]) or '0') > tonumber(ARGV[at + 1]) then
+      return {3, seq}
+    end
+  end
 end
 
 local key = 7
 local touched = {}
 if seq ~= tonumber(ARGV[3]) then
-  for at = marks, rows - 1, 2 do
+  for at = marks, reached - 1, 2 do
     if (redis.call('HGET', KEYS[1], 'mark:' .. ARGV[at]) or '') ~= ARGV[at + 1] then
       touched[#touched + 1] = tonumber(ARGV[at])
     end
@@ -132,7 +141,7 @@ for i = 0, n1 - 1 do
   redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 3])
   redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 4])
 end
-for at = marks, rows - 1, 2 do
+for at = marks, reached - 1, 2 do
   redis.call('HSET', KEYS[1], 'mark:' .. ARGV[at], seq)
 end
 

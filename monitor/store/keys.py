@@ -3,10 +3,10 @@
 The first shard's tag is 0; `shard_tag` gives the others'. `abm:{0}:live` is the number of the generation that counts; a
 rebuild fills the next one beside it. An index is a sorted set, by the number of the commit that last changed what it
 names. A generation's names are `abm:{tag}:`, its number, a colon, and then
-    m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), closing:<e>,
-                            closed:<e>, begun, run, made (at random), mark:<mark> (number of the commit that last
-                            changed rows of that mark, see `monitor.store.rows`); on the first shard also hash key,
-                            shards
+    m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), closings (number),
+                            closing:<e>, closed:<e>, begun, run, made (at random), mark:<mark> (number of the commit
+                            that last changed rows of that mark, see `monitor.store.rows`); on the first shard also
+                            hash key, shards
     d                       hash: experiment → its number and definitions, as JSON (first shard)
     z                       hash: number of an experiment → how long its rows may change (ms; first shard)
     o                       hash: topic:partition → next offset to apply
@@ -54,13 +54,18 @@ from itertools import count
 from typing import Final
 from zlib import crc32
 
+from librt.strings import read_i32_be
+from mypy_extensions import i64
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
+
+from monitor.identity import RESPONSE_BYTES
 
 ROOT: Final = b"abm:{0}:"
 LIVE: Final = ROOT + b"live"
 BEFORE: Final = "<"
 _TOLERANCE: Final = 16
+_POSITIVE: Final = (1 << 31) - 1
 
 
 @cache
@@ -75,9 +80,16 @@ def shard_tag(shard: int, shards: int) -> bytes:
     return b"%d" % next(tag for tag in count() if away(tag) * shards * _TOLERANCE <= SLOTS)
 
 
-def shard_of(row: bytes, shards: int) -> int:
-    """Return the shard of a response (by its stored id) or of a student (by its hash)."""
-    return crc32(row) % shards
+def shard_of_student(student: bytes, shards: i64) -> i64:
+    """Return the shard of a student: a hash of a secret key is as good as chance, so its first bytes say it."""
+    return (i64(read_i32_be(student, 0)) & _POSITIVE) % shards
+
+
+def shard_of_response(response: bytes, shards: i64) -> i64:
+    """Return the shard of a response by its stored id, which is the id itself if that is short."""
+    if len(response) == RESPONSE_BYTES:
+        return shard_of_student(response, shards)
+    return crc32(response) % shards
 
 
 @dataclass(frozen=True, slots=True)

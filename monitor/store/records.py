@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -103,6 +103,9 @@ class Commit:
     receipts: list[bytes] = field(default_factory=list)
     names: list[bytes] = field(default_factory=list)
     buckets: list[bytes] = field(default_factory=list)
+    reached: dict[str, int] = field(default_factory=dict)
+    """Experiment number (or "p" for rows without their response) → time (ms) of the oldest row or event that it rests
+    on: if rows were swept up to a later one, it may be gone."""
     full: list[int] = field(default_factory=list)
     """Of each of the chunks of buckets, at how many bytes it is summed up: not for the script."""
 
@@ -112,6 +115,18 @@ class Sent(NamedTuple):
 
     before: bytes
     entry: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Records of times that an index names, and which of those are past."""
+
+    index: bytes
+    records: Callable[[int], Iterable[bytes]]
+    """The keys of one time."""
+    before: int
+    kept: int = 0
+    """So many times from the earliest one on stay."""
 
 
 @dataclass(frozen=True, slots=True)

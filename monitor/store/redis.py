@@ -2,8 +2,8 @@
 
 `RedisStore.start` is the only place that changes what an aggregate amounts to:
 
-1. the script compares the live generation, the server's run, the number of sweeps and the offset of each partition of
-   the batch with what the worker expects;
+1. the script compares the live generation, the server's run and the offset of each partition of the batch with what
+   the worker expects, and if rows were swept since, whether any could be one that the batch rests on;
 2. if anybody else has committed since this worker's last commit, it looks for rows that are new to the worker, and
    compares the versions of the others if somebody else has touched any of their marks (`monitor.store.rows`);
 3. it writes rows, differences and the new offsets, and what the batch means for other shards into their outboxes.
@@ -29,11 +29,11 @@ from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.store.connection import Pending, connect, unavailable
 from monitor.store.keys import LIVE, Keys
-from monitor.store.records import Commit, Position, Sent, State, Status, encode_progress, positions_of
+from monitor.store.records import Commit, Past, Position, Sent, State, Status, encode_progress, positions_of
 from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
 
-SCHEMA: Final = 9
+SCHEMA: Final = 10
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
 _SUM_AT_ONCE: Final = 32
@@ -65,7 +65,7 @@ class RedisStore:
         self._state = self.client.register_script((scripts / "state.lua").read_text())
         self._keep = self.client.register_script((scripts / "history.lua").read_text())
         self._register = self.client.register_script((scripts / "register.lua").read_text())
-        self._commits = self._sweeps = self._compared = 0
+        self._commits = self._sweeps = self._closings = self._compared = 0
         self._run = ""
         self._marks: dict[int, int] = {}
         self._pending: Pending | None = None
@@ -78,7 +78,7 @@ class RedisStore:
         self.client.close()
 
     def state(self) -> State:
-        """Read the positions and remember the number of commits and sweeps as this worker's belief."""
+        """Read the positions and remember the numbers of commits, sweeps and closings as this worker's belief."""
         (meta, offsets, progress, lanes), run = self._said()
         self._run = run
         if meta.get(b"begun", b"0") != meta.get(b"seq", b"0"):
@@ -90,6 +90,7 @@ class RedisStore:
             self._meet_server()
         self._commits = int(meta.get(b"seq", 0))
         self._sweeps = int(meta.get(b"sweeps", 0))
+        self._closings = int(meta.get(b"closings", 0))
         self._marks = {int(name[5:]): int(number) for name, number in meta.items() if name.startswith(b"mark:")}
         if self.outdated():
             self._patience = min(2 * self._patience, _OUTDATED_AFTER[1])
@@ -215,11 +216,11 @@ class RedisStore:
             len(commit.advances), len(rows) // 2, len(commit.differences) // 2, len(commit.counts) // 3,
             len(commit.stamps) // 2, len(commit.latest) // 2, len(commit.notes) // 4, len(commit.sends) // 3,
             len(commit.receipts) // 5, len(commit.names) // 3, len(commit.buckets) // 2,
-            len(commit.new_rows) // 2, len(marks),
+            len(commit.new_rows) // 2, len(marks), len(commit.reached),
         ]  # fmt: skip
         keys: list[Any] = [own.meta, own.offsets, own.progress, own.latest, own.hours, own.lanes]
         live = self.live if own.shard == 0 else ""
-        arguments: list[Any] = [live, self._run, self._commits, self._sweeps, *sizes]
+        arguments: list[Any] = [live, self._run, self._commits, self._sweeps, self._closings, *sizes]
         for step in commit.advances:
             arguments += (
                 step.partition,
@@ -230,6 +231,8 @@ class RedisStore:
             )
         for mark in marks:
             arguments += mark, self._marks.get(mark, "")
+        for experiment, oldest_ms in commit.reached.items():
+            arguments += f"swept:{experiment}", oldest_ms
         for part, width in ((rows, 2), (commit.differences, 2), (commit.counts, 3), (commit.stamps, 2)):
             _split(part, width, keys, arguments)
         arguments += commit.latest
@@ -342,7 +345,8 @@ class RedisStore:
         with unavailable(self.settings):
             # Whoever is about to write to them reads the state first, and then leaves them alone.
             marking = self.client.pipeline(transaction=True)
-            marking.hset(self.keys.meta, f"closing:{experiment}", 1).hincrby(self.keys.meta, "sweeps", 1).execute()
+            marking.hset(self.keys.meta, f"closing:{experiment}", 1)
+            marking.hincrby(self.keys.meta, "closings", 1).hincrby(self.keys.meta, "sweeps", 1).execute()
             pattern = self.keys.prefix + b"s" + _escaped(experiment.to_bytes(2)) + b"*"
             names = self.client.scan_iter(pattern, count=_SCAN_AT_ONCE)
             left = True
@@ -360,20 +364,20 @@ class RedisStore:
             times = self.client.hmget(self.keys.latest, [f"{experiment}:{variant}:r" for variant in variants])
         return max((int(time) for time in times if time is not None), default=None)
 
-    def drop_before(self, index: bytes, records: Callable[[int], Iterable[bytes]], oldest: int, first: int = 0) -> None:
-        """Delete the records of times before `oldest`, of those that the index names, and their entries in it.
-
-        The `first` times from the earliest one on stay.
-        """
+    def drop(self, pasts: Sequence[Past]) -> None:
+        """Delete what is past, and its entries in the indexes that name it."""
         with unavailable(self.settings):
-            names = self.client.zrange(index, 0, -1)
-            begins = min(map(int, names), default=0) + first
-            gone = [name for name in names if begins <= int(name) < oldest]
-            deleted = chain.from_iterable(records(int(name)) for name in gone)
-            while batch := list(islice(deleted, _SCAN_AT_ONCE)):
-                self.client.unlink(*batch)
-            if gone:
-                self.client.zrem(index, *gone)
+            looking = self.client.pipeline(transaction=False)
+            for past in pasts:
+                looking.zrange(past.index, 0, -1)
+            for past, names in zip(pasts, looking.execute(), strict=True):
+                begins = min(map(int, names), default=0) + past.kept
+                gone = [name for name in names if begins <= int(name) < past.before]
+                deleted = chain.from_iterable(past.records(int(name)) for name in gone)
+                while batch := list(islice(deleted, _SCAN_AT_ONCE)):
+                    self.client.unlink(*batch)
+                if gone:
+                    self.client.zrem(past.index, *gone)
 
 
 def live_number(stored: bytes | None) -> int:

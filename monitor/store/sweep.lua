@@ -19,28 +19,39 @@ if not noted then
   return {-1, before, tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')}
 end
 local after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
+local boundary = tonumber(ARGV[5])
 local deleted, seen = 0, 0
 while noted do
-  local at = 1
+  local keys, at = {}, 1
   while at <= #noted do
     local length = string.byte(noted, at)
-    local key = ARGV[3] .. string.sub(noted, at + 1, at + length)
-    at, seen = at + 1 + length, seen + 1
-    -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has not
-    -- been seen. After two bytes more come six of time, which is the newest reaction's then: if that is too young, the
-    -- row is noted once more under that reaction's hour. A response that has become another experiment's, by an earlier
-    -- event with the same id, is noted there, too.
-    local head, owner = redis.call('GETRANGE', key, 4, 15), nil
-    if #head == 12 then
-      local arm = struct.unpack('>i4', head)
-      if arm >= 0 then
-        owner = math.floor(arm / 256)
-      elseif struct.unpack('>I6', head, 7) < tonumber(ARGV[5]) then
-        owner = 'p'
+    keys[#keys + 1] = ARGV[3] .. string.sub(noted, at + 1, at + length)
+    at = at + 1 + length
+  end
+  seen = seen + #keys
+  for first = 1, #keys, 1000 do
+    local gone = {}
+    -- Whole rows of some at once: that is less than a command for a part of each.
+    for i, row in ipairs(redis.call('MGET', unpack(keys, first, math.min(first + 999, #keys)))) do
+      -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has
+      -- not been seen. After two bytes more come six of time, which is the newest reaction's then: if that is too
+      -- young, the row is noted once more under that reaction's hour. A response that has become another experiment's,
+      -- by an earlier event with the same id, is noted there, too.
+      local owner = nil
+      if row and #row >= 16 then
+        local arm, _, time = struct.unpack('>i4I2I6', row, 5)
+        if arm >= 0 then
+          owner = math.floor(arm / 256)
+        elseif time < boundary then
+          owner = 'p'
+        end
+      end
+      if tostring(owner) == ARGV[2] then
+        gone[#gone + 1] = keys[first + i - 1]
       end
     end
-    if tostring(owner) == ARGV[2] then
-      deleted = deleted + redis.call('UNLINK', key)
+    if #gone > 0 then
+      deleted = deleted + redis.call('UNLINK', unpack(gone))
     end
   end
   noted = seen < 1000 and redis.call('LPOP', KEYS[2])

@@ -177,6 +177,32 @@ def test_a_backlog_is_not_looked_at_hour_by_hour(bench: Bench) -> None:
     assert reader.asked == 3
 
 
+def test_several_workers_take_no_more_of_a_backlog_than_one(bench: Bench) -> None:
+    """Whoever sees that others have just taken one waits; an hour that is nobody's is taken all the same."""
+    clock = [0.0]
+
+    class Slow(Reader):
+        """Takes 15 ms."""
+
+        def summary(self, as_of_ms: int | None = None) -> Any:
+            clock[0] += 0.015
+            return super().summary(as_of_ms)
+
+    reader = Slow(bench.shards, bench.settings, bench.opened.numbers, lambda: 0)
+    historians = [Historian(reader, lambda: clock[0]) for _ in range(4)]
+    for historian in historians:
+        historian.note(_at(bench, 0))
+    for step in range(300):
+        clock[0] = max(clock[0], step / 10)
+        for historian in historians:
+            historian.note(_at(bench, DAY_9 + step))
+    assert 18 <= len(bench.reader.history("ranker")) <= 20
+    for _ in range(2):
+        clock[0] += 20
+        historians[0].note(_at(bench, DAY_9 + 400))
+    assert DAY_9 + 400 in bench.reader.history("ranker")
+
+
 def test_the_watermark_says_which_hour_it_is(bench: Bench) -> None:
     """A partition that is far ahead does not make it later: others have that hour still to come."""
     progress = _at(bench, DAY_9)
@@ -199,8 +225,9 @@ def test_the_documented_rights_are_enough(bench: Bench, redis_server: RedisServe
         service = Reader(stores["ab-monitor"], bench.settings, bench.opened.numbers, lambda: 0)
         admin.script_flush()
         historian = Historian(service)
-        historian._take(DAY_9)
-        historian._take(DAY_9 + 1)
+        for hour in (DAY_9, DAY_9 + 1):
+            historian.note(_at(bench, hour))
+            historian._not_before = 0.0
         History(service.store).drop(bench.number, [DAY_9])
         reader = Reader(stores["ab-monitor-reader"], bench.settings, bench.opened.numbers, lambda: 0)
         assert list(reader.history("ranker")) == [DAY_9 + 1]

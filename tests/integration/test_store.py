@@ -531,6 +531,77 @@ class TestSweep:
         assert bench.store.sweep("1", START // HOUR_MS, START + HOUR) == 1
         assert store.commit(commit) == "swept"
 
+    def test_a_sweep_of_what_a_batch_does_not_rest_on_refuses_nobody(self, store_server: RedisServer) -> None:
+        """While several workers read a backlog, somebody always sweeps."""
+        bench = Bench(store_server)
+        bench.feed([[_response(1, START), _rating(9, START)]])
+        engine, store = bench.worker()
+        later = START + 3 * HOUR
+        commit, _ = engine.apply(bench.taken(_response(2, later), _rating(8, later)), {"1": 0, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:5", None, Position(1, later))]
+        bench.store.state()
+        assert bench.store.sweep("1", START // HOUR, START + HOUR) == 1
+        assert bench.store.sweep(PENDING_CLASS, START // HOUR, START + HOUR) == 1
+        assert store.commit(commit) == "applied"
+
+    def test_an_id_that_is_used_again_after_a_sweep_is_a_new_response_for_whoever_has_not_seen_that(
+        self, store_server: RedisServer
+    ) -> None:
+        """The row that the worker remembers is not there any more, and what was counted stays."""
+        bench = Bench(store_server)
+        engine, store = bench.worker()
+        late = {"1": 0, PENDING_CLASS: 0}
+        commit, _ = engine.apply(bench.taken(_response(1, START)), late)
+        commit.advances = [Advance("t:0", None, Position(1, START))]
+        assert store.commit(commit) == "applied"
+        later = START + 3 * HOUR
+        bench.store.state()
+        assert bench.store.sweep("1", START // HOUR, START + HOUR) == 1
+        for refused in (True, False):
+            commit, outcomes = engine.apply(bench.taken(_response(1, later)), late)
+            commit.advances = [Advance("t:0", 1, Position(2, later))]
+            assert store.commit(commit) == ("swept" if refused else "applied")
+            store.state()
+            engine.forget()
+        assert outcomes == {("response", "applied"): 1}
+        assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 2
+
+    @pytest.mark.parametrize("event", [_response(1, START + 2 * HOUR), _rating(1, START + 2 * HOUR)])
+    def test_what_joins_a_reaction_that_was_swept_meanwhile_is_applied_anew(
+        self, store_server: RedisServer, event: Response | Feedback
+    ) -> None:
+        """The worker remembers reactions without a response that the store has deleted."""
+        bench = Bench(store_server)
+        engine, store = bench.worker()
+        late = {"1": 0, PENDING_CLASS: 0}
+        commit, _ = engine.apply(bench.taken(_rating(1, START)), late)
+        commit.advances = [Advance("t:0", None, Position(1, START))]
+        assert store.commit(commit) == "applied"
+        bench.store.state()
+        assert bench.store.sweep(PENDING_CLASS, START // HOUR, START + HOUR) == 1
+        commit, _ = engine.apply(bench.taken(event), late)
+        commit.advances = [Advance("t:0", 1, Position(2, event.timestamp_ms))]
+        assert store.commit(commit) == "swept"
+
+    def test_a_backlog_is_swept_as_fast_as_it_is_read(self, store_server: RedisServer) -> None:
+        """Some ten thousand rows at once, and twice as many as were applied."""
+        bench = Bench(store_server)
+        bench.feed(
+            [
+                [_response(number, START + number) for number in range(begin, begin + 1000)]
+                for begin in range(0, 16_000, 1000)
+            ]
+        )
+        engine, store = bench.worker()
+        progress = Progress({"1": EXPERIMENT.horizon_ms})
+        progress.load(store.state())
+        progress.advanced([Advance("t:0", 16_000, Position(16_000, START + EXPERIMENT.horizon_ms + 2 * HOUR))])
+        progress.see_ends({"t:0": 16_000})
+        sweeper = Sweeper(store, [engine._experiments[1]])
+        for events, left in ((0, 6000), (1000, 0)):
+            sweeper.sweep(progress, events)
+            assert len(list(store.client.scan_iter(store.keys.row(b"*"), count=10_000))) == left
+
     def test_buckets_go_past_retention(self, store_server: RedisServer) -> None:
         """Chunks behind the newest response's retention are deleted; all-time sums stay."""
         bench = Bench(store_server)
@@ -857,6 +928,8 @@ class TestForgottenRows:
         commit, _ = other.apply(bench.taken(_response(3, START)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:1", None, Position(1))]
         assert elsewhere.commit(commit) == "swept"
+        # As one that is only about students, on a shard that has not the responses.
+        assert elsewhere.commit(Commit(advances=commit.advances)) == "swept"
 
     def test_rows_of_an_experiment_that_is_configured_no_longer_go_too(self, store_server: RedisServer) -> None:
         """Its horizon is kept in the store."""

@@ -14,10 +14,9 @@ def lags(telemetry: Telemetry) -> dict[str, float]:
 def test_a_partition_that_was_handed_over_has_no_lag_here() -> None:
     """Its last lag would stay for ever, and wake somebody for ever; it may come back."""
     telemetry = Telemetry()
-    telemetry.show_lag("feedback", "0", 10, 4.0)
-    telemetry.show_lag("feedback", "1", 90, 600.0)
-    telemetry.keep_lag_of({("feedback", "0")})
+    both = ["feedback:0", "feedback:1"]
+    telemetry.show_lags(both, [("feedback:0", 10, 4.0), ("feedback:1", 90, 600.0)])
+    telemetry.show_lags(both[:1], [("feedback:0", 10, 4.0)])
     assert lags(telemetry) == {"0": 4.0}
-    telemetry.show_lag("feedback", "1", 3, 1.0)
-    telemetry.keep_lag_of({("feedback", "1")})
+    telemetry.show_lags(both[1:], [("feedback:1", 3, 1.0)])
     assert lags(telemetry) == {"1": 1.0}
