@@ -1,8 +1,9 @@
 """One batch of events → one commit, where one shard holds everything.
 
 The rows that the batch touches are read, the events applied to that one in-memory view, and what has to be written
-returned. Rows stay in a bounded cache: the commit's comparison of offsets and versions is what makes them trustworthy,
-so after a commit that was not applied the cache is dropped (`forget`) and the batch applied again.
+returned. Rows stay in a bounded cache: the commit's comparison of offsets, versions and the sweep's boundaries is what
+makes them trustworthy, so after a commit that was not applied the cache is dropped (`forget`) and the batch applied
+again.
 """
 
 from __future__ import annotations

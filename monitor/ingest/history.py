@@ -19,6 +19,8 @@ _SHARE: Final = 0.01
 looked at."""
 _TAKES_S: Final = 0.015
 """A snapshot, as long as this worker has taken none."""
+_AT_MOST_S: Final = 1.0
+"""What one is taken to have taken at most: a store that did not answer is not waited for a hundred times as long."""
 
 
 class Historian:
@@ -54,7 +56,7 @@ class Historian:
 
     def _look(self, hour: int) -> None:
         known = {name: self._history.hours(number) for name, number in self._reader.numbers.items()}
-        seen, self._newest = self._newest, max([max(hours, default=0) for hours in known.values()])
+        seen, self._newest = self._newest, max([max(hours, default=0) for hours in known.values()], default=0)
         if hour <= self._hour:
             return
         if all(hour in hours for hours in known.values()):
@@ -65,7 +67,7 @@ class Historian:
             try:
                 self._take(hour, known)
             finally:
-                self._takes_s = self._seconds() - started
+                self._takes_s = min(self._seconds() - started, _AT_MOST_S)
 
     def _take(self, hour: int, known: Mapping[str, set[int]]) -> None:
         numbers = self._reader.numbers

@@ -240,6 +240,7 @@ class Responses:
         elif (number := row.arm >> 8) in self._by_number:
             is_late = row.timestamp_ms < late_ms[number]
         else:
+            batch.reach_row(row)
             batch.feedback.append("skipped")
             batch.skip_reaction(number, reaction[0])
             return None

@@ -12,8 +12,8 @@ from monitor.items.layout import BAD_DAYS, ItemLayout
 from monitor.store import Past, RedisStore
 
 _ROWS = 1000
-"""That a script takes, or a few more."""
-_SCRIPTS = 10
+"""That a script takes at least, where an hour has so many."""
+_SCRIPTS = 50
 """At once, besides those for what has come."""
 
 
@@ -31,7 +31,7 @@ class Sweeper:
         self._due: list[tuple[str, int]] = []
 
     def sweep(self, progress: Progress, events: int = 0) -> None:
-        """Delete twice as many rows at most as events were applied here since the last time, and some ten thousand.
+        """Delete some fifty thousand rows, and twice as many as events were applied here since the last time.
 
         So it keeps up with what comes, however fast that is read. Look for new work whenever the watermark enters
         another hour.
@@ -73,8 +73,9 @@ class Sweeper:
                 continue
             # The sweep's boundary tells every worker that nothing of it may be touched any more. Students go an hour of
             # event time later: by then it was moved on every shard, and what was on the way has arrived.
-            progress.swept(str(each.number), each.ends_ms)
-            self._store.sweep(str(each.number), (each.ends_ms - 1) // HOUR_MS, each.ends_ms)
+            hour = (each.ends_ms - 1) // HOUR_MS
+            progress.swept(str(each.number), (hour + 1) * HOUR_MS)
+            self._store.sweep(str(each.number), hour, (hour + 1) * HOUR_MS)
             self._over.add(each.number)
 
     def _drop_past(self) -> None:

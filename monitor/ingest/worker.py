@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -27,6 +26,7 @@ from monitor.ingest.catching_up import CatchingUp
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.engine import Outcomes
 from monitor.ingest.history import Historian
+from monitor.ingest.holding import Holding
 from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
 from monitor.ingest.skips import SkipsSaid
@@ -40,9 +40,6 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _HOUSEKEEPING_S = 1.0
 _OTHERS_S = 10.0
-_HELD_SAID_S = 60.0
-_HELD_S = 0.02
-"""So long a worker waits, all of whose partitions are held, before it looks again how far others are."""
 _WORTH = 16
 """Ahead of less than such a part of a full batch nothing is read: what arrives meanwhile is in the very next one."""
 
@@ -97,11 +94,10 @@ class Worker:
         self._stop = threading.Event()
         self._reasons: tuple[str, ...] = ("starting: no position loaded yet",)
         self._housekeeping_at = self._others_at = 0.0
-        self._held_said_at = -_HELD_SAID_S
         self._trouble: str | None = None
         self._restarts = 0
         self._placed = self._refused = False
-        self._held: AbstractSet[str] = frozenset()
+        self._holding = Holding(source, progress, settings.kafka.max_drift_ms)
         self._sent: _Sent | None = None
         self.waiting: int | None = None
         """Events between the positions and the ends of all partitions, as last seen."""
@@ -137,10 +133,9 @@ class Worker:
                 elif self._source.finished():
                     self._housekeep(force=True)
                     return
-                elif self._held:
+                elif self._holding.held:
                     # What they wait for may be others' partitions.
-                    if self._all_held():
-                        time.sleep(_HELD_S)
+                    self._holding.rest()
                     self._see_others()
                 self._housekeep()
             self._finish()
@@ -150,7 +145,7 @@ class Worker:
     def _poll(self) -> Sequence[Slice]:
         """Return the next records; while a batch is at the store, those that are there already."""
         try:
-            return self._source.poll(wait=self._sent is None and not self._all_held())
+            return self._source.poll(wait=self._sent is None and not self._holding.all_held())
         except AbMonitorError:
             # It may last: what was read before is brought to its end first.
             self._finish()
@@ -173,7 +168,7 @@ class Worker:
         self._progress.see_ends(self._source.ends())
         self._placed = True
         self._ready()
-        self._align()
+        self._holding.align()
 
     def _state(self) -> State:
         """Drop every belief and return what the store holds."""
@@ -203,24 +198,8 @@ class Worker:
             self._telemetry.lost.labels(topic, number).inc(gap.lost)
             log.error("history lost, going on at offset %d: %s", gap.resume.next_offset, line)
 
-    def _align(self) -> None:
-        """Read nothing more from partitions that are far ahead of the slowest in event time, until it has caught up."""
-        ahead = self._progress.ahead(self._source.own(), self._settings.kafka.max_drift_ms)
-        self._source.hold(ahead)
-        self._held = ahead
-        now = time.monotonic()
-        if ahead and now - self._held_said_at > _HELD_SAID_S:
-            self._held_said_at = now
-            log.info("partitions far ahead in event time are held back count=%d", len(ahead))
-
-    def _all_held(self) -> bool:
-        return bool(self._held) and self._held >= set(self._source.own())
-
     def _see_others(self) -> bool:
-        """Learn how far the partitions of all workers are, on which the watermark rests; False if the source went back.
-
-        The store may have, or may be another one by now.
-        """
+        """Learn how far the partitions of all workers are, on which the watermark rests; False if the source goes back."""
         self._others_at = time.monotonic() + _OTHERS_S
         positions, changed = self._insist(self._writer.look)
         own = self._source.own()
@@ -234,7 +213,7 @@ class Worker:
                 self._source.rewind()
                 return False
         self._progress.see_others(positions, own)
-        self._align()
+        self._holding.align()
         return True
 
     def _begin(self, slices: Sequence[Slice], decoded: Decoded) -> None:
@@ -326,7 +305,7 @@ class Worker:
         self.events += batch.records
         self._telemetry.see_batch(batch.records, batch.decoded.newest_ms.values(), self._clock())
         self._source.acknowledge({step.partition: step.position.next_offset for step in batch.advances})
-        self._align()
+        self._holding.align()
 
     def _housekeep(self, *, force: bool = False) -> None:
         """Now and then: lag, ends, sweeping, history."""
@@ -338,7 +317,7 @@ class Worker:
         self._source.acknowledge({})
         ends = self._source.ends()
         self._progress.see_ends(ends)
-        if (now >= self._others_at or self._held) and not self._see_others():
+        if (now >= self._others_at or self._holding.held) and not self._see_others():
             return
         self._measure_lag(ends)
         self.waiting = None if self._trouble is not None else self._progress.waiting()

@@ -24,8 +24,8 @@
 -- whole (TRYAGAIN) instead of failing half way.
 -- Returns {status, seq, {length of each n11}, {marks whose rows others have changed}, for each n8 the entry before, the
 -- new entry}, of which a commit that was not applied has but the first two. 0 applied, 1 the positions have moved, 2 a row
--- has changed, 3 rows that matter were swept, or an experiment is being closed, 4 the server was started again or replaced, 5 another generation is live, or this one is
--- being deleted.
+-- has changed, 3 rows were swept that it may rest on, or an experiment is being closed, 4 the server was started again or
+-- replaced, 5 another generation is live, or this one is being deleted.
 
 -- A number of Lua holds 53 bits. Terms and sums up to 2^51 say that what was there is below 2^52: all are exact.
 local whole = struct.unpack('>i8', '\0\0\1\0\0\0\0\0') == 1099511627776  -- not where C's long has 32 bits
@@ -97,7 +97,8 @@ end
 if (redis.call('HGET', KEYS[1], 'closings') or '0') ~= ARGV[5] then
   return {3, seq}
 end
-if (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4] then
+local swept = (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4]
+if swept then
   for at = reached, rows - 1, 2 do
     if tonumber(redis.call('HGET', KEYS[1], ARGV[at]) or '0') > tonumber(ARGV[at + 1]) then
       return {3, seq}
@@ -112,6 +113,10 @@ if seq ~= tonumber(ARGV[3]) then
     if (redis.call('HGET', KEYS[1], 'mark:' .. ARGV[at]) or '') ~= ARGV[at + 1] then
       touched[#touched + 1] = tonumber(ARGV[at])
     end
+  end
+  if swept and #touched > 0 and rows > reached then
+    -- A row may have been moved to before the boundary, deleted, and made anew with the version that is expected.
+    return {3, seq}
   end
   local changed = n2 - n12
   for i = 0, #touched > 0 and changed - 1 or -1, 500 do

@@ -311,13 +311,7 @@ class RedisStore:
             deleted, before, after = self._run_script(
                 self._sweep,
                 [keys.meta, keys.hour(experiment, hour), keys.hours],
-                [
-                    f"{experiment}:{hour}",
-                    experiment,
-                    keys.prefix + b"r",
-                    f"swept:{experiment}",
-                    before_ms,
-                ],
+                [f"{experiment}:{hour}", experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms],
             )
         # Rows of feedback without a response may be in the caller's cache and change again; those of responses cannot.
         if before == self._sweeps and not (experiment == "p" and deleted > 0):

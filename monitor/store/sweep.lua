@@ -3,8 +3,8 @@
 -- KEYS  1 meta  2 list of row keys  3 hours
 -- ARGV  1 field of hours  2 number of the experiment, or "p" for rows without their response  3 the row keys' prefix
 --       4 field of meta that says up to when rows have been swept  5 that time in ms
--- Returns {rows deleted or -1 when the hour is done, number of sweeps before, number of sweeps after}: a worker whose rows
--- it might have touched sees that the number has moved.
+-- Returns {rows deleted or -1 when the hour is done, number of sweeps before, number of sweeps after}: a worker to whom the
+-- number is new compares the boundary with what its commit rests on.
 
 local before = tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')
 local swept = redis.call('HGET', KEYS[1], ARGV[4])
@@ -34,16 +34,13 @@ while noted do
     -- Whole rows of some at once: that is less than a command for a part of each.
     for i, row in ipairs(redis.call('MGET', unpack(keys, first, math.min(first + 999, #keys)))) do
       -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has
-      -- not been seen. After two bytes more come six of time, which is the newest reaction's then: if that is too
-      -- young, the row is noted once more under that reaction's hour. A response that has become another experiment's,
-      -- by an earlier event with the same id, is noted there, too.
+      -- not been seen. After two bytes more come six of time, which is the newest reaction's then. A row that is too
+      -- young, or another experiment's by an earlier event with the same id, is noted once more where it belongs.
       local owner = nil
       if row and #row >= 16 then
         local arm, _, time = struct.unpack('>i4I2I6', row, 5)
-        if arm >= 0 then
-          owner = math.floor(arm / 256)
-        elseif time < boundary then
-          owner = 'p'
+        if time < boundary then
+          owner = arm >= 0 and math.floor(arm / 256) or 'p'
         end
       end
       if tostring(owner) == ARGV[2] then

@@ -583,8 +583,49 @@ class TestSweep:
         commit.advances = [Advance("t:0", 1, Position(2, event.timestamp_ms))]
         assert store.commit(commit) == "swept"
 
-    def test_a_backlog_is_swept_as_fast_as_it_is_read(self, store_server: RedisServer) -> None:
-        """Some ten thousand rows at once, and twice as many as were applied."""
+    def test_a_row_that_was_moved_swept_and_made_anew_is_not_taken_for_the_one_that_was_there(
+        self, store_server: RedisServer
+    ) -> None:
+        """It has the version that a worker expects who remembers the first one, and a boundary that is before that."""
+        bench = Bench(store_server)
+        (engine, store), (other, elsewhere) = bench.worker(), bench.worker()
+        late = {"1": 0, PENDING_CLASS: 0}
+
+        def apply(
+            engine: Engine, store: RedisStore, event: Response | Feedback, partition: str, begin: int | None
+        ) -> str:
+            commit, _ = engine.apply(bench.taken(event), late)
+            commit.advances = [Advance(partition, begin, Position((begin or 0) + 1))]
+            return store.commit(commit)
+
+        assert apply(engine, store, _response(1, START + 2 * HOUR), "t:0", None) == "applied"
+        elsewhere.state()
+        assert apply(other, elsewhere, _response(1, START), "t:1", None) == "applied"
+        bench.store.state()
+        assert bench.store.sweep("1", START // HOUR, START + HOUR) == 1
+        elsewhere.state()
+        other.forget()
+        assert apply(other, elsewhere, _rating(1, START + 3 * HOUR), "t:1", 1) == "applied"
+        assert apply(engine, store, _rating(1, START + 2 * HOUR + 1), "t:0", 1) == "swept"
+
+    def test_a_row_that_is_young_again_is_not_swept_by_an_old_note(self, store_server: RedisServer) -> None:
+        """Its id was noted under two hours, and was used again after it had gone with the first."""
+        bench = Bench(store_server)
+        bench.feed([[_response(1, START + 2 * HOUR)], [_response(1, START)]])
+        bench.store.state()
+        assert bench.store.sweep("1", START // HOUR, START + HOUR) == 1
+        engine, store = bench.worker()
+        commit, _ = engine.apply(bench.taken(_response(1, START + 9 * HOUR)), {"1": START + HOUR, PENDING_CLASS: 0})
+        commit.advances = [Advance("t:5", None, Position(1))]
+        assert store.commit(commit) == "applied"
+        assert bench.store.sweep("1", START // HOUR + 2, START + 3 * HOUR) == 0
+        assert bench.store.sweep("1", START // HOUR + 9, START + 10 * HOUR) == 1
+
+    def test_a_backlog_is_swept_as_fast_as_it_is_read(
+        self, store_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So many rows at once, and twice as many as were applied."""
+        monkeypatch.setattr("monitor.ingest.sweeper._SCRIPTS", 10)
         bench = Bench(store_server)
         bench.feed(
             [

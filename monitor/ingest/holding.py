@@ -1,0 +1,44 @@
+"""Partitions that wait for the slowest: those far ahead of it in event time, while there is a backlog."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from monitor.ingest.progress import Progress
+from monitor.ingest.source import Source
+
+log = logging.getLogger(__name__)
+_SAID_S: Final = 60.0
+_REST_S: Final = 0.02
+
+
+class Holding:
+    """Holds back what is more than `by_ms` ahead of the watermark."""
+
+    def __init__(self, source: Source, progress: Progress, by_ms: int) -> None:
+        self._source = source
+        self._progress = progress
+        self._by_ms = by_ms
+        self._said_at = -_SAID_S
+        self.held: AbstractSet[str] = frozenset()
+
+    def align(self) -> None:
+        """Read nothing more from partitions that are far ahead, until the slowest has caught up."""
+        self.held = self._progress.ahead(self._source.own(), self._by_ms)
+        self._source.hold(self.held)
+        now = time.monotonic()
+        if self.held and now - self._said_at > _SAID_S:
+            self._said_at = now
+            log.info("partitions far ahead in event time are held back count=%d", len(self.held))
+
+    def all_held(self) -> bool:
+        """Return whether nothing can come, because all of the source's partitions wait for somebody else's."""
+        return bool(self.held) and self.held >= set(self._source.own())
+
+    def rest(self) -> None:
+        """Wait for a moment, if nothing can come."""
+        if self.all_held():
+            time.sleep(_REST_S)
