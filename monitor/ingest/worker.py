@@ -199,7 +199,7 @@ class Worker:
             log.error("history lost, going on at offset %d: %s", gap.resume.next_offset, line)
 
     def _see_others(self) -> bool:
-        """Learn how far the partitions of all workers are, on which the watermark rests; False if the source goes back."""
+        """Learn how far all workers' partitions are, on which the watermark rests; False if the source goes back."""
         self._others_at = time.monotonic() + _OTHERS_S
         positions, changed = self._insist(self._writer.look)
         own = self._source.own()
