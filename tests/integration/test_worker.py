@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from monitor.ingest.source import Slice
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
 from monitor.service import Opening, opened, worker_for
-from monitor.store import Commit, RedisStore, Sent, Status
+from monitor.store import Advance, Commit, Position, RedisStore, Sent, Status
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer
 from tests.support.streams import EXPERIMENT, START
@@ -227,6 +227,40 @@ def test_what_was_read_ahead_of_a_partition_that_the_store_has_lost_is_read_agai
         (summary,) = opening.reader.summary().experiments.values()
         source.close()
     assert summary.variants["control"].responses == worker.events == 9
+
+
+def test_partitions_that_wait_for_another_workers_go_on_as_soon_as_that_has_caught_up(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has nothing to read looks how far the others are each time, not once a second."""
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
+        slow = Advance("other:0", None, Position(1, START - 10 * HOUR_MS))
+        other = RedisStore(opening.store.first.settings)
+        other.state()
+        assert other.commit(Commit(advances=[slow])) == "applied"
+        poll, ends = source.poll, source.ends
+        held: set[str] = set()
+        waited: list[bool] = []
+
+        def polled(*, wait: bool = True) -> Sequence[Slice]:
+            if not held:
+                return poll(wait=wait)
+            waited.append(wait)
+            if len(waited) == 3:
+                caught_up = Advance("other:0", 1, Position(2, START))
+                assert other.commit(Commit(advances=[caught_up])) == "applied"
+            return []
+
+        def hold(partitions: Collection[str]) -> None:
+            held.clear()
+            held.update(partitions)
+
+        monkeypatch.setattr(source, "poll", polled)
+        monkeypatch.setattr(source, "hold", hold)
+        monkeypatch.setattr(source, "ends", lambda: {**ends(), "other:0": 5})
+        worker.run()
+    assert waited == [False] * 3
+    assert worker.events == 9
 
 
 def test_what_others_swept_while_a_reply_was_lost_is_known(
