@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from monitor.clock import Clock
-from monitor.config import Settings
+from monitor.config import ExperimentSettings, Settings
 from monitor.config.values import integer, one_of
 from monitor.export import HttpServer
 from monitor.export.items import attention_json, items_json, scale
@@ -29,6 +29,7 @@ from monitor.ingest.writer import DirectWriter, Writer
 from monitor.memory import keep_memory
 from monitor.store import Opened, Reader, Shards, live_store, open_store, served, view_store
 
+_LEAST_LEEWAY_MS: Final = 60_000
 _MOST_ENTRIES: Final = 1000
 _DIGITS: Final = 4
 
@@ -65,7 +66,7 @@ def worker_for(
         settings=settings,
         intake=Intake(experiments, identities),
         writer=writer_for(opening.store, experiments, identities),
-        progress=Progress(opening.held.horizons_ms),
+        progress=Progress(opening.held.horizons_ms, min(map(_leeway_ms, settings.experiments))),
         sweepers=[Sweeper(shard, experiments) for shard in opening.store],
         historian=Historian(opening.reader),
         skips=SkipsSaid(opening.reader, identities),
@@ -74,6 +75,11 @@ def worker_for(
         clock=clock,
         topics=topics,
     )
+
+
+def _leeway_ms(experiment: ExperimentSettings) -> int:
+    """Return how far ahead of what is confirmed the watermark may be: a part of what may come late anyway."""
+    return max(experiment.allowed_lateness_ms // 2, _LEAST_LEEWAY_MS)
 
 
 def writer_for(

@@ -252,6 +252,10 @@ class FileSource:
         """See `Source`."""
         return {file.partition: file.line_number if file.ended else None for file in self._files}
 
+    def ask_ends(self) -> Mapping[str, int | None]:
+        """See `Source`."""
+        return self.ends()
+
     def trouble(self) -> str | None:
         """See `Source`: never."""
         return None

@@ -200,6 +200,11 @@ class KafkaSource:
             ends[name] = known if mark is None else max(mark, known or 0)
         return ends
 
+    def ask_ends(self) -> Mapping[str, int | None]:
+        """See `Source`: also of partitions that were added since."""
+        self._look()
+        return self.ends()
+
     def trouble(self) -> str | None:
         """See `Source`: whether a bootstrap server answers and the topics are there.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from monitor.config import LimitSettings
@@ -16,10 +17,13 @@ _UNREAD = Position(0)
 class Progress:
     """Position and end of every partition of the source, this worker's and the others'.
 
-    `horizons_ms` says, by experiment number, how long a response may change.
+    `horizons_ms` says, by experiment number, how long a response may change; `leeway_ms`, how far the watermark may go
+    beyond what it was when the source was last asked for all ends: a backlog may have come since, for other partitions.
     """
 
-    def __init__(self, horizons_ms: Mapping[str, int]) -> None:
+    def __init__(self, horizons_ms: Mapping[str, int], leeway_ms: float = math.inf) -> None:
+        self._leeway_ms = leeway_ms
+        self._confirmed_ms = 0
         self._horizons = {**horizons_ms, PENDING_CLASS: max(horizons_ms.values())}
         self._swept: Mapping[str, int] = {}
         self._positions: dict[str, Position] = {}
@@ -57,6 +61,15 @@ class Progress:
     def see_ends(self, ends: Mapping[str, int | None]) -> None:
         """Note where the partitions of the source end; partitions of other sources do not concern this one."""
         self._ends = dict(ends)
+
+    def confirm(self, ends: Mapping[str, int | None]) -> None:
+        """Note where the partitions end, of which the source was asked just now."""
+        self.see_ends(ends)
+        self._confirmed_ms = self._newest_of_all_ms()
+
+    def is_unsure(self) -> bool:
+        """Return whether the watermark cannot move on before the source is asked for all ends."""
+        return self._newest_of_all_ms() > self._confirmed_ms + self._leeway_ms
 
     def see_others(self, positions: Mapping[str, Position], own: Collection[str]) -> None:
         """Take over what other workers have applied since."""
@@ -108,7 +121,14 @@ class Progress:
             yield partition, behind, max(now_ms - position.newest_ms, 0) / 1000 if behind and position.newest_ms else 0
 
     def watermark_ms(self) -> int:
-        """Return the smallest newest event time of the partitions not read to their end; of all, the largest."""
+        """Return the smallest newest event time of the partitions not read to their end; of all, the largest.
+
+        No more than the leeway beyond what was confirmed.
+        """
+        return int(min(self._newest_of_all_ms(), self._confirmed_ms + self._leeway_ms))
+
+    def _newest_of_all_ms(self) -> int:
+        """Return the watermark by the ends as they were last seen."""
         behind = self._behind()
         if behind:
             return min(behind.values())

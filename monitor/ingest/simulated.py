@@ -91,6 +91,10 @@ class SimulatedSource:
         """See `Source`."""
         return {_PARTITION: self._offset if self._next is None else None}
 
+    def ask_ends(self) -> Mapping[str, int | None]:
+        """See `Source`."""
+        return self.ends()
+
     def trouble(self) -> str | None:
         """See `Source`: never."""
         return None

@@ -84,6 +84,9 @@ class Source(Protocol):
     def ends(self) -> Mapping[str, int | None]:
         """Return the end of every partition, also of those that others read; None where it is not known yet."""
 
+    def ask_ends(self) -> Mapping[str, int | None]:
+        """Return the same as it is now; raises `DependencyUnavailable`."""
+
     def joined(self) -> bool:
         """Return whether it is known which partitions are this worker's, be it none."""
 

@@ -165,7 +165,7 @@ class Worker:
             return
         self._progress.load(state)
         self._source.place(state.positions)
-        self._progress.see_ends(self._source.ends())
+        self._progress.confirm(self._source.ends())
         self._placed = True
         self._ready()
         self._holding.align()
@@ -235,6 +235,8 @@ class Worker:
 
     def _send(self, records: int, decoded: Decoded, advances: list[Advance]) -> None:
         """Have the writer begin with a batch; if the store is away, that is the outcome."""
+        if self._progress.is_unsure():
+            self._progress.confirm(self._insist(self._source.ask_ends))
         started = time.perf_counter()
         try:
             late = self._progress.late_before()

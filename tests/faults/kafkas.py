@@ -23,6 +23,9 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.proxy import Proxy
 from tests.support.command import HASHED, eventually
 
+_FROZEN_S = 7.0
+"""Less than the session of a member."""
+
 
 @contextmanager
 def _own_broker(ground: Ground) -> Iterator[tuple[Arena, Worker]]:
@@ -270,6 +273,30 @@ def backlog(ground: Ground) -> Result:
             eventually("one waits for the other", lambda: "held back" in first.said() + second.said())
             arena.resumes(began)
             arena.finish()
+        return arena.compare()
+
+
+@fault(
+    "kafka",
+    "A backlog comes while all is read",
+    "two workers that have nothing to do, 60 days for all partitions at once, and one worker frozen for longer than the other needs to read its half",
+)
+def sudden_backlog(ground: Ground) -> Result:
+    with ground.arena(days=60) as arena, arena.worker() as first, arena.worker() as second:
+        second.says("assigned count=4")
+        first.ready()
+        second.ready()
+        second.signal(signal.SIGSTOP)
+        try:
+            frozen = time.monotonic()
+            arena.write(per_second=1e9)
+            arena.written()
+            time.sleep(max(0.0, frozen + _FROZEN_S - time.monotonic()))
+        finally:
+            second.signal(signal.SIGCONT)
+        arena.resumes(time.monotonic())
+        arena.finish()
+        assert "held back" in first.said()
         return arena.compare()
 
 

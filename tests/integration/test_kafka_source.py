@@ -415,6 +415,22 @@ def test_workers_with_either_client_share_a_group(settings: KafkaSettings) -> No
         _assigned(first)
 
 
+def test_ends_are_asked_for_where_nothing_was_read_and_where_partitions_were_added(
+    settings: KafkaSettings, kafka: KafkaBroker
+) -> None:
+    """On them rests what may be forgotten, and a backlog may have come for everybody a moment ago."""
+    with _source(settings) as source:
+        _started(source)
+        _fill(settings, 4)
+        with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
+            admin.create_partitions({settings.feedback_topic: 3})
+        added = f"{settings.feedback_topic}:2"
+        ends = eventually("the new partition has an end", lambda: added in (ends := source.ask_ends()) and ends)
+        assert ends == dict.fromkeys(_partitions(settings), 2) | {
+            f"{settings.feedback_topic}:{number}": 0 for number in range(3)
+        }
+
+
 @pytest.mark.parametrize("settings", ["kafka-python"], indirect=True)
 def test_partitions_that_were_forgotten_are_shared_out_again(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,28 @@ def test_partitions_of_other_sources_do_not_count() -> None:
     assert _progress(positions, {"a:0": 9}).watermark_ms() == START
 
 
+def test_the_watermark_goes_far_only_on_ends_that_were_asked_for() -> None:
+    """What came since for partitions that were read to their end, a backlog of months maybe, must not become late."""
+    progress = Progress({"1": HORIZON}, leeway_ms=HOUR)
+    start = {"a:0": Position(1, START), "b:0": Position(1, START)}
+    progress.load(State(0, 0, {}, start))
+    progress.confirm({"a:0": 1, "b:0": 1})
+    progress.see_others({"a:0": Position(2, START + HOUR)}, set())
+    assert not progress.is_unsure()
+    assert progress.watermark_ms() == START + HOUR
+    progress.see_others({"a:0": Position(3, START + 900 * HOUR)}, set())
+    assert progress.is_unsure()
+    assert progress.watermark_ms() == START + HOUR
+    assert progress.late_before()["1"] == START + HOUR - HORIZON
+    progress.confirm({"a:0": 3, "b:0": 50})
+    assert not progress.is_unsure()
+    assert progress.watermark_ms() == START
+    progress.see_others({"b:0": Position(50, START + 800 * HOUR)}, set())
+    assert progress.is_unsure()
+    progress.confirm({"a:0": 3, "b:0": 50})
+    assert progress.watermark_ms() == START + 900 * HOUR
+
+
 def test_what_was_swept_stays_late() -> None:
     """A row that is gone cannot be counted twice, whatever the watermark says later."""
     progress = _progress({"a:0": Position(9, START)}, {"a:0": 10}, {"1": START + HOUR, PENDING_CLASS: 7})
