@@ -33,9 +33,10 @@ log = logging.getLogger(__name__)
 _POLL_S: Final = POLL_MS / 1000
 _QUEUED_KB: Final = 8_192
 """Of records fetched ahead, over all partitions; the default of 64 MB would be a third of the worker's memory."""
-_FETCHED_BYTES: Final = 262_144
-"""Of one partition at once, or one larger record. What was fetched of a partition that is held is fetched again later:
-little ahead is little lost."""
+_FETCHED_BYTES: Final = 1 << 20
+"""Of one partition at once, or one larger record: a batch of few partitions has fewer students, so fewer rows."""
+_ROUND_BYTES: Final = 8 << 20
+"""Of all partitions at once."""
 _MOST_AHEAD: Final = 10_000_000
 """What the client takes for a number of records fetched ahead."""
 _AHEAD: Final = 2
@@ -106,6 +107,7 @@ def _configuration(settings: KafkaSettings) -> dict[str, Any]:
         "reconnect.backoff.max.ms": RECONNECT_MS,
         "fetch.wait.max.ms": FETCH_MS,
         "fetch.message.max.bytes": _FETCHED_BYTES,
+        "fetch.max.bytes": _ROUND_BYTES,
         "queued.min.messages": min(max(1, settings.max_poll_records // _AHEAD), _MOST_AHEAD),
         "queued.max.messages.kbytes": _QUEUED_KB,
         "fetch.queue.backoff.ms": _QUEUE_FULL_MS,
