@@ -729,8 +729,10 @@ class TestEmbedded:
 @contextmanager
 def _user(directory: Path, *, wait: bool = True) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that uses an embedded store until it is killed; without `wait`, as soon as it starts one."""
+    # Tests that run in a shell's background were started with Ctrl-C ignored.
     script = (
-        "import sys, time; from monitor.config import StoreSettings; from monitor.store import served\n"
+        "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from monitor.config import StoreSettings; from monitor.store import served\n"
         "with served(StoreSettings(url=sys.argv[1])): print('here', flush=True); time.sleep(600)"
     )
     command = [sys.executable, "-c", script, f"embedded:{directory}"]
