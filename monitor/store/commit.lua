@@ -4,10 +4,13 @@
 --       n2 rows, n3 vectors of integers, n4 hashes, n5 indexes, n7 lists, n8 outboxes, n9 journals, n10 hashes, n11 chunks
 --       of time buckets, and on the first shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
---       4 expected number of sweeps  5 expected number of closings  6 … fourteen counts n1 … n14, then
+--       4 expected number of sweeps  5 expected number of closings  6 what is asked for: 0 all of it; 1 only whether the
+--       batch can be applied without a comparison of rows; 2 all but the rows, in a transaction that writes them besides,
+--       and has counted that a commit was begun  7 … fourteen counts n1 … n14, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n13 × (mark, expected number of the commit that last changed rows of that mark, or "")
 --   n14 × (field of meta that says up to when rows were swept, time (ms) of the oldest row or event of those that matter)
+--   n9 × (field of lanes, expected entry or "", entry, what it says or "" if it is taken back)
 --   n2 × (row)                                begins with its version, which follows that of the stored row; of the last n12
 --         nothing may be stored
 --   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many (32768 more if one of them has an
@@ -17,7 +20,6 @@
 --   n6 × (field of latest, ms)
 --   n7 × (field of hours, row keys with their lengths, how many)
 --   n8 × (field of lanes, what it means for students of another shard)
---   n9 × (field of lanes, expected entry or "", entry, what it says or "" if it is taken back)
 --   n10 × (field, text)                       fields that always have the same text
 --   n11 × (differences as above)              appended: see monitor/store/runs.py
 -- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
@@ -25,7 +27,7 @@
 -- Returns {status, seq, {length of each n11}, {marks whose rows others have changed}, for each n8 the entry before, the
 -- new entry}, of which a commit that was not applied has but the first two. 0 applied, 1 the positions have moved, 2 a row
 -- has changed, 3 rows were swept that it may rest on, or an experiment is being closed, 4 the server was started again or
--- replaced, 5 another generation is live, or this one is being deleted.
+-- replaced, 5 another generation is live, or this one is being deleted, 6 rows would have to be compared (if asked 1).
 
 -- A number of Lua holds 53 bits. Terms and sums up to 2^51 say that what was there is below 2^52: all are exact.
 local whole = struct.unpack('>i8', '\0\0\1\0\0\0\0\0') == 1099511627776  -- not where C's long has 32 bits
@@ -60,8 +62,9 @@ local function add_halves(sums, changes, begin, count)
 end
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
-local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14 = unpack(ARGV, 6, 19)
-local first = 20
+local asked = ARGV[6]
+local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14 = unpack(ARGV, 7, 20)
+local first = 21
 
 if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
   return {5, seq}
@@ -86,8 +89,8 @@ for i = 0, n1 - 1 do
 end
 local marks = first + 5 * n1
 local reached = marks + 2 * n13
-local rows = reached + 2 * n14
-local receipts = rows + n2 + n3 + 2 * n4 + n5 + 2 * n6 + 3 * n7 + 2 * n8
+local receipts = reached + 2 * n14
+local rows = receipts + 4 * n9
 for i = 0, n9 - 1 do
   local at = receipts + 4 * i
   if (redis.call('HGET', KEYS[6], ARGV[at]) or '') ~= ARGV[at + 1] then
@@ -99,7 +102,7 @@ if (redis.call('HGET', KEYS[1], 'closings') or '0') ~= ARGV[5] then
 end
 local swept = (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4]
 if swept then
-  for at = reached, rows - 1, 2 do
+  for at = reached, receipts - 1, 2 do
     if tonumber(redis.call('HGET', KEYS[1], ARGV[at]) or '0') > tonumber(ARGV[at + 1]) then
       return {3, seq}
     end
@@ -114,9 +117,12 @@ if seq ~= tonumber(ARGV[3]) then
       touched[#touched + 1] = tonumber(ARGV[at])
     end
   end
-  if swept and #touched > 0 and rows > reached then
+  if swept and #touched > 0 and receipts > reached then
     -- A row may have been moved to before the boundary, deleted, and made anew with the version that is expected.
     return {3, seq}
+  end
+  if asked == '1' and #touched > 0 then
+    return {6, seq}
   end
   local changed = n2 - n12
   for i = 0, #touched > 0 and changed - 1 or -1, 500 do
@@ -138,8 +144,14 @@ if seq ~= tonumber(ARGV[3]) then
   end
 end
 
+if asked == '1' then
+  return {0, seq}
+end
+
 -- One more is begun at the first write than are done until the last one: see RedisStore.state.
-redis.call('HINCRBY', KEYS[1], 'begun', 1)
+if asked == '0' then
+  redis.call('HINCRBY', KEYS[1], 'begun', 1)
+end
 seq = seq + 1
 for i = 0, n1 - 1 do
   local at = first + 5 * i
@@ -211,12 +223,14 @@ if n8 + n9 > 0 then
     result[#result + 1], result[#result + 2] = before, entry
     key, at = key + 1, at + 2
   end
-  for _ = 1, n9 do
-    redis.call('HSET', KEYS[6], ARGV[at], ARGV[at + 2])
-    if ARGV[at + 3] ~= '' then
-      redis.call('XADD', KEYS[key], 'MINID', '~', oldest, '*', 'i', ARGV[at + 2], 'p', ARGV[at + 1], 'c', ARGV[at + 3])
+  for taken = receipts, rows - 1, 4 do
+    redis.call('HSET', KEYS[6], ARGV[taken], ARGV[taken + 2])
+    if ARGV[taken + 3] ~= '' then
+      redis.call(
+        'XADD', KEYS[key], 'MINID', '~', oldest, '*', 'i', ARGV[taken + 2], 'p', ARGV[taken + 1], 'c', ARGV[taken + 3]
+      )
     end
-    key, at = key + 1, at + 4
+    key = key + 1
   end
 end
 for _ = 1, n10 do

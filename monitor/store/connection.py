@@ -59,28 +59,46 @@ def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
 
 @final
 class Pending:
-    """A command that was sent, over a connection of its own, and whose reply is still to be read or to be given up.
+    """Commands that were sent over a connection of their own, and whose replies are still to be read or to be given up.
 
     redis-py can only send and read at once, and for a node of a cluster it packs ten times as slowly.
     """
 
-    def __init__(self, client: Any, command: Sequence[Any]) -> None:
-        """Send a command over a connection of the client's pool."""
+    def __init__(self, client: Any, *commands: Sequence[Any]) -> None:
+        """Send commands over a connection of the client's pool."""
         self._client = client
-        self._name = command[0]
+        self._names: list[str] = []
         self._connection: Any = client.connection_pool.get_connection()
+        self.send(*commands)
+
+    def send(self, *commands: Sequence[Any]) -> None:
+        """Send more commands."""
         try:
-            self._connection.send_packed_command(_pack(*command))
+            self._connection.send_packed_command([piece for command in commands for piece in _pack(*command)])
         except BaseException:  # also an interruption: nobody else would give the connection back
             self.abandon()
             raise
+        self._names += [command[0] for command in commands]
+
+    def replies(self) -> list[Any]:
+        """Wait for the replies to all that was sent since; what is raised at the first error leaves nothing pending."""
+        found = []
+        try:
+            while self._names:
+                found.append(self._client.parse_response(self._connection, self._names.pop(0)))
+        except BaseException:
+            if self._names:
+                self.abandon()
+            else:
+                self._release()
+            raise
+        return found
 
     def reply(self) -> Any:
-        """Wait for the reply; to be called once."""
-        try:
-            return self._client.parse_response(self._connection, self._name)
-        finally:
-            self._release()
+        """Wait for the last reply; to be called once."""
+        found = self.replies()[-1]
+        self._release()
+        return found
 
     def abandon(self) -> None:
         """Give the reply up, unless it was read: with it unread, the connection would answer something else with it."""

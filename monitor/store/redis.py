@@ -1,12 +1,13 @@
 """The store on Redis ≥ 6.2 or Valkey ≥ 7.2: one script per batch, positions and effects in one write.
 
-`RedisStore.start` is the only place that changes what an aggregate amounts to:
+`RedisStore.start` is the only place that changes what an aggregate amounts to. Its script
 
-1. the script compares the live generation, the server's run and the offset of each partition of the batch with what
-   the worker expects, and if rows were swept since, whether any could be one that the batch rests on;
-2. if anybody else has committed since this worker's last commit, it looks for rows that are new to the worker, and
+1. compares the live generation, the server's run and the offset of each partition of the batch with what the worker
+   expects, and if rows were swept since, whether any could be one that the batch rests on;
+2. if anybody else has committed since this worker's last commit, looks for rows that are new to the worker, and
    compares the versions of the others if somebody else has touched any of their marks (`monitor.store.rows`);
-3. it writes rows, differences and the new offsets, and what the batch means for other shards into their outboxes.
+3. writes rows, differences and the new offsets, and what the batch means for other shards into their outboxes. Many
+   rows are written beside it (`monitor.store.parcel`).
 
 A worker whose beliefs are out of date changes nothing. That includes all that it believed of a server which has since
 been started again, or replaced by its replica: what was acknowledged there last may be gone. When a reply is lost, the
@@ -29,7 +30,8 @@ from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.store.connection import Pending, connect, unavailable
 from monitor.store.keys import LIVE, Keys
-from monitor.store.records import Commit, Past, Position, Sent, State, Status, encode_progress, positions_of
+from monitor.store.parcel import Parcel
+from monitor.store.records import Commit, Past, Position, Sent, State, Status, positions_of
 from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
 
@@ -39,8 +41,8 @@ _SCAN_AT_ONCE: Final = 2000
 _SUM_AT_ONCE: Final = 32
 _OUTDATED_AFTER: Final = 64, 4096
 """Commits with comparisons after which reading all rows anew is cheaper: at first, and at most if it does not help."""
-_PAIR: Final = 2
-_EVAL: Final = "EVALSHA"
+_ELSEWHERE: Final = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
+_FORBIDDEN: Final = (redis.exceptions.NoPermissionError, redis.exceptions.ExecAbortError)
 Reply = TypeVar("Reply")
 
 _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "restarted", "switched")
@@ -59,7 +61,7 @@ class RedisStore:
         self.client: Any = client or connect(settings)
         self.clustered = hasattr(self.client, "get_nodes")
         scripts = files("monitor.store")
-        self._commit = self.client.register_script((scripts / "commit.lua").read_text())
+        self._commit: Any = self.client.register_script((scripts / "commit.lua").read_text())
         self._sum = self.client.register_script((scripts / "sum.lua").read_text())
         self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
         self._state = self.client.register_script((scripts / "state.lua").read_text())
@@ -69,6 +71,9 @@ class RedisStore:
         self._run = ""
         self._marks: dict[int, int] = {}
         self._pending: Pending | None = None
+        self.many = 500  # rows, from which on they are written beside the script
+        self._transacts = True  # unless this user may not
+        self._behind = False  # whether others have committed since what is believed
         self._patience = _OUTDATED_AFTER[0]
         self.opened = False
         """Whether `open_store` has registered the experiments here."""
@@ -89,6 +94,7 @@ class RedisStore:
         if self.opened and meta.get(b"run") != self._run.encode():
             self._meet_server()
         self._commits = int(meta.get(b"seq", 0))
+        self._behind = False
         self._sweeps = int(meta.get(b"sweeps", 0))
         self._closings = int(meta.get(b"closings", 0))
         self._marks = {int(name[5:]): int(number) for name, number in meta.items() if name.startswith(b"mark:")}
@@ -140,7 +146,7 @@ class RedisStore:
             self.client.hset(self.keys.meta, "run", self._run)
 
     def _run_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any] = ()) -> Any:
-        command = (_EVAL, script.sha, len(keys), *keys, *arguments)
+        command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
         return self._loaded(script, command, lambda: self.on_own_node(self.client.execute_command, *command))
 
     def _loaded(self, script: Any, command: Sequence[Any], reply: Callable[[], Any]) -> Any:
@@ -151,12 +157,12 @@ class RedisStore:
             self.on_own_node(self.client.execute_command, "SCRIPT LOAD", script.script)
             return self.on_own_node(self.client.execute_command, *command)
 
-    def _send(self, command: Sequence[Any]) -> Pending:
-        """Send a command to the server that is believed to hold this shard."""
+    def _send(self, *commands: Sequence[Any]) -> Pending:
+        """Send commands to the server that is believed to hold this shard."""
         client = self.client
         if self.clustered:
             client = client.get_redis_connection(client.get_node_from_key(self.keys.meta))
-        return Pending(client, command)
+        return Pending(client, *commands)
 
     def _reply(self, pending: Pending, command: Sequence[Any]) -> Any:
         """Return the reply to a command; where the shard is elsewhere by now, a cluster's client finds it.
@@ -165,7 +171,7 @@ class RedisStore:
         """
         try:
             return pending.reply()
-        except (redis.exceptions.AskError, redis.exceptions.TryAgainError):
+        except _ELSEWHERE:
             return self.on_own_node(self.client.execute_command, *command)
 
     def on_own_node(self, command: Callable[..., Reply], *arguments: object) -> Reply:
@@ -208,44 +214,50 @@ class RedisStore:
 
         Both may raise `StoreUnavailable`. It is to be called once, and before anything else is asked of this store.
         """
-        own = self.keys
-        rows = commit.rows + commit.new_rows
-        # A version begins with it.
-        marks = {row[0] for row in commit.rows[1::2]}
-        sizes = [
-            len(commit.advances), len(rows) // 2, len(commit.differences) // 2, len(commit.counts) // 3,
-            len(commit.stamps) // 2, len(commit.latest) // 2, len(commit.notes) // 4, len(commit.sends) // 3,
-            len(commit.receipts) // 5, len(commit.names) // 3, len(commit.buckets) // 2,
-            len(commit.new_rows) // 2, len(marks), len(commit.reached),
-        ]  # fmt: skip
-        keys: list[Any] = [own.meta, own.offsets, own.progress, own.latest, own.hours, own.lanes]
-        live = self.live if own.shard == 0 else ""
-        arguments: list[Any] = [live, self._run, self._commits, self._sweeps, self._closings, *sizes]
-        for step in commit.advances:
-            arguments += (
-                step.partition,
-                "" if step.expected is None else step.expected,
-                step.position.origin if step.left is None else step.left,
-                step.position.next_offset,
-                encode_progress(step.position),
-            )
-        for mark in marks:
-            arguments += mark, self._marks.get(mark, "")
-        for experiment, oldest_ms in commit.reached.items():
-            arguments += f"swept:{experiment}", oldest_ms
-        for part, width in ((rows, 2), (commit.differences, 2), (commit.counts, 3), (commit.stamps, 2)):
-            _split(part, width, keys, arguments)
-        arguments += commit.latest
-        for part, width in ((commit.notes, 4), (commit.sends, 3), (commit.receipts, 5), (commit.names, 3)):
-            _split(part, width, keys, arguments)
-        _split(commit.buckets, 2, keys, arguments)
-        if own.shard == 0:
-            keys.append(LIVE)
+        live = self.live if self.keys.shard == 0 else ""
+        beliefs = [live, self._run, self._commits, self._sweeps, self._closings]
+        parcel = Parcel(commit, self.keys, beliefs, self._marks)
         with unavailable(self.settings):
-            command = (_EVAL, self._commit.sha, len(keys), *keys, *arguments)
-            self._pending = self._send(command)
-        reply = partial(self._loaded, self._commit, command, partial(self._reply, self._pending, command))
-        return lambda: self._judged(reply, marks, commit.buckets[::2], commit.full)
+            reply = self._sent_apart(parcel) or self._sent(parcel)
+        return lambda: self._judged(reply, parcel.marks, commit.buckets[::2], commit.full)
+
+    def _sent(self, parcel: Parcel) -> Callable[[], Any]:
+        """Send a batch to the script as a whole; return what waits for its reply."""
+        command = parcel.whole(self._commit.sha)
+        self._pending = self._send(command)
+        return partial(self._loaded, self._commit, command, partial(self._reply, self._pending, command))
+
+    def _sent_apart(self, parcel: Parcel) -> Callable[[], Any] | None:
+        """Send many rows beside the script; None if they are few, or the script has to compare them, or may not."""
+        if parcel.rows < self.many or not self._transacts:
+            return None
+        pending = self._pending = self._send(*parcel.looking(self._commit.sha, anew=self._behind))
+        try:
+            _, *others, (status, commits), _ = pending.replies()
+            if status != 0 or (commits != self._commits and parcel.has_new and others != [0]):
+                pending.send(("DISCARD",))
+                pending.reply()
+                return None
+            pending.send(*parcel.apart(self._commit.script))
+        except redis.exceptions.ResponseError as error:
+            pending.abandon()
+            self._transacts = not isinstance(error, _FORBIDDEN)
+            return None
+        return partial(self._done, parcel, pending)
+
+    def _done(self, parcel: Parcel, pending: Pending) -> Any:
+        """Return what the script said in the transaction; if none of that was done, have the script do all of it."""
+        try:
+            done = pending.reply()
+        except (*_ELSEWHERE, *_FORBIDDEN) as error:
+            self._transacts = not isinstance(error, _FORBIDDEN)
+            done = None
+        if done is None:
+            return self._sent(parcel)()
+        for reply in done:
+            if isinstance(reply, Exception):
+                raise reply
+        return done[1]
 
     def abandon(self) -> None:
         """Wait no more for what was started, if anything was: `state` tells what became of it."""
@@ -262,7 +274,8 @@ class RedisStore:
         lengths, behind, *entries = told
         # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
         # cache: the belief stays behind, and so does that in marks that others have noted, until `state` is read.
-        if commits == self._commits + 1:
+        self._behind = commits != self._commits + 1
+        if not self._behind:
             self._commits = commits
         self._marks |= dict.fromkeys(marks.difference(behind), commits)
         self._compared += bool(behind)
@@ -379,17 +392,6 @@ def live_number(stored: bytes | None) -> int:
     if stored is not None and not stored.isdigit():
         raise StoreOwned(f"{LIVE.decode()} is {stored!r}, not the number of a generation")
     return int(stored or 0)
-
-
-def _split(part: Sequence[bytes | int], width: int, keys: list[Any], arguments: list[Any]) -> None:
-    """Take apart flat records of `width`: their first fields are keys, the others arguments."""
-    keys += part[::width]
-    if width == _PAIR:
-        arguments += part[1::width]
-        return
-    rest = list(part)
-    del rest[::width]
-    arguments += rest
 
 
 def _escaped(text: bytes) -> bytes:

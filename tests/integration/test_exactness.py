@@ -40,6 +40,7 @@ _SLOW = [
     HealthCheck.large_base_example,
 ]
 _KEY = "a key for tests"
+MANY = st.sampled_from([1, 3, 500])
 
 
 class Bench:
@@ -52,9 +53,14 @@ class Bench:
         shards: int = 1,
         *,
         eager: bool = False,
+        many: int = 500,
     ) -> None:
-        """Empty the server; eager workers sum up the time buckets after every commit."""
+        """Empty the server; eager workers sum up the time buckets after every commit.
+
+        From so `many` rows on, workers write them beside the script.
+        """
         self.eager = eager
+        self.many = many
         self.settings: Settings = replace(
             settings_with(experiment), store=StoreSettings(url=server.url, user_hash_key=_KEY, shards=shards)
         )
@@ -75,14 +81,16 @@ class Bench:
     def worker(self) -> tuple[Engine, RedisStore]:
         """Return another worker's engine and connection, to one shard."""
         store = RedisStore(self.settings.store)
+        store.many = self.many
         store.state()
         return Engine([self.experiment], Identities(self.opened.hash_key), store, cached=4), store
 
     def writer(self) -> Writer:
         """Return another worker's writer."""
         shards = self.shards.again()
-        if self.eager:
-            for shard in shards:
+        for shard in shards:
+            shard.many = self.many
+            if self.eager:
                 _sum_up_always(shard)
         return writer_for(shards, [self.experiment], Identities(self.opened.hash_key), cached=4)
 
@@ -134,7 +142,8 @@ def test_any_order_duplication_batching_and_split_give_the_same_integers(
     bench = Bench(server, experiment)
     bench.feed([events])
     expected = dump(bench.store)
-    again = Bench(server, experiment, shards=data.draw(st.integers(1, 3)), eager=data.draw(st.booleans()))
+    shards, eager, many = data.draw(st.integers(1, 3)), data.draw(st.booleans()), data.draw(MANY)
+    again = Bench(server, experiment, shards, eager=eager, many=many)
     again.feed(
         data.draw(arrivals(events)),
         workers=data.draw(st.integers(1, 3)),

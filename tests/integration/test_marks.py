@@ -13,7 +13,7 @@ from monitor.events import Feedback, Response
 from monitor.ingest.writer import Writer
 from monitor.store import Advance, Commit, Position, RedisStore, Status
 from monitor.store.rows import is_unwritten, next_version, unwritten
-from tests.integration.test_exactness import Bench
+from tests.integration.test_exactness import MANY, Bench
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.streams import START, taken
@@ -57,9 +57,10 @@ class _Worker:
         self.store.state()
 
 
-def _crew(bench: Bench, marks: Sequence[int]) -> list[_Worker]:
+def _crew(bench: Bench, marks: Sequence[int], many: int = 500) -> list[_Worker]:
     crew = [_Worker(RedisStore(bench.settings.store), mark) for mark in marks]
     for worker in crew:
+        worker.store.many = many
         worker.begin()
     return crew
 
@@ -77,7 +78,8 @@ def test_a_commit_is_applied_exactly_if_all_of_its_rows_are_as_they_are_remember
 ) -> None:
     """Whoever wrote them, whether workers give marks of their own or the same, and where counts begin anew."""
     bench = Bench(redis_server)
-    crew = _crew(bench, data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=3), label="marks"))
+    marks = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=3), label="marks")
+    crew = _crew(bench, marks, data.draw(MANY, label="many"))
     stored: dict[int, int] = {}
     for place in data.draw(st.sets(st.integers(0, _KEYS - 1)), label="written often"):
         stored[place] = 2 << 24 | (1 << 24) - 2

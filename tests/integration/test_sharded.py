@@ -21,7 +21,7 @@ from monitor.ingest.source import Slice
 from monitor.ingest.writer import Outcome, Writer
 from monitor.store import Advance, Commit, Position, Sent, Shards, State, Status, open_store
 from monitor.store.keys import shard_tag
-from tests.integration.test_exactness import _SLOW, Bench
+from tests.integration.test_exactness import _SLOW, MANY, Bench
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
 from tests.support.dump import Dump, dump
@@ -147,7 +147,7 @@ def test_lost_requests_lost_replies_and_crashes_between_any_two_commits(
     faults = data.draw(
         st.dictionaries(st.integers(1, 40), st.sampled_from(["before", "after", "crash before", "crash after"]))
     )
-    reader = Reader(Bench(redis_server, experiment, data.draw(st.integers(2, 4))), events)
+    reader = Reader(Bench(redis_server, experiment, data.draw(st.integers(2, 4)), many=data.draw(MANY)), events)
     reader.fail = lambda call: faults.get(call, "")
     reader.read(data.draw(_SIZES))
     assert dump(reader.bench.shards, skips=True) == expected
@@ -176,7 +176,7 @@ def test_shards_that_come_back_without_their_last_commits(data: st.DataObject, r
     shards = data.draw(st.integers(2, 3))
     back = data.draw(st.dictionaries(st.integers(0, shards - 1), st.integers(1, 30), min_size=1))
     faults = data.draw(st.dictionaries(st.integers(1, 20), st.sampled_from(["before", "after", "crash after"])))
-    reader = Reader(Bench(redis_server, experiment, shards), events)
+    reader = Reader(Bench(redis_server, experiment, shards, many=data.draw(MANY)), events)
     copies: dict[int, dict[bytes, bytes]] = {}
 
     def look(call: int) -> str:

@@ -1,0 +1,289 @@
+"""Batches of many rows: these are written beside the script, and nothing of a batch is done unless all of it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import redis
+
+from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.events import Feedback, Response
+from monitor.ingest.experiment import PENDING_CLASS
+from monitor.store import Advance, Commit, Position, RedisStore
+from monitor.store.parcel import Parcel
+from tests.integration.test_exactness import Bench
+from tests.servers.redis import RedisServer, redis_binary
+from tests.support.dump import Dump, dump
+from tests.support.streams import HOUR, START, taken
+
+_RESPONSES = 700
+_LATE = {"1": 0, PENDING_CLASS: 0}
+
+
+def _events(first: int = 0) -> list[Response | Feedback]:
+    """Return responses, of which every other one is rated, to a hundred students whom no other number has."""
+    numbers = range(first, first + _RESPONSES)
+    found: list[Response | Feedback] = [
+        Response(
+            f"r-{number}", START + number, "ranker", "control", ("video-1",), None, f"student-{first}-{number % 100}"
+        )
+        for number in numbers
+    ]
+    found += [
+        Feedback(f"f-{number}", f"r-{number}", START + number + 1, "rating", None, "video-1", 4.0)
+        for number in numbers
+        if number % 2
+    ]
+    return found
+
+
+class _Worker:
+    """An engine with a partition of its own."""
+
+    def __init__(self, bench: Bench, partition: str) -> None:
+        self._bench = bench
+        self._mark = len(partition) + int(partition[-1])
+        self.engine, self.store = bench.worker()
+        self._partition = partition
+        self._offset = 0
+
+    def batch(self, events: Sequence[Response | Feedback]) -> Commit:
+        commit, _ = self.engine.apply(taken(self._bench.intake, events, self._mark), _LATE)
+        commit.advances = [Advance(self._partition, self._offset or None, Position(self._offset + len(events)))]
+        return commit
+
+    def apply(self, events: Sequence[Response | Feedback]) -> str:
+        status = self.store.commit(self.batch(events))
+        self._offset += len(events) if status == "applied" else 0
+        return status
+
+
+def _transactions(server: RedisServer) -> int:
+    """Return how many were done since the numbers were last reset; the commands of scripts are not among these."""
+    found: dict[str, Any] = server.client().info("commandstats").get("cmdstat_exec", {})
+    return int(found.get("calls", 0)) - int(found.get("failed_calls", 0)) - int(found.get("rejected_calls", 0))
+
+
+def _rows(store: RedisStore) -> dict[bytes, bytes]:
+    """Return the rows of responses and students as they are stored."""
+    names = {name for kind in (b"r", b"s") for name in store.client.scan_iter(store.keys.prefix + kind + b"*")}
+    return dict(zip(sorted(names), store.client.mget(sorted(names)), strict=True)) if names else {}
+
+
+@pytest.fixture
+def meddling(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Return what has something done once, between the question whether a batch would be applied and the batch."""
+    send = Parcel.apart
+
+    def meddle(act: Callable[[], object]) -> None:
+        def apart(parcel: Parcel, script: str) -> Sequence[Sequence[Any]]:
+            monkeypatch.setattr(Parcel, "apart", send)
+            act()
+            return send(parcel, script)
+
+        monkeypatch.setattr(Parcel, "apart", apart)
+
+    return meddle
+
+
+class TestManyRows:
+    """They amount to what few at a time do."""
+
+    def test_they_are_written_beside_the_script(self, store_server: RedisServer) -> None:
+        """Byte for byte what the script writes, where it is not asked for the rows."""
+        few = Bench(store_server)
+        worker = _Worker(few, "t:0")
+        worker.store._transacts = False
+        assert [worker.apply(_events()), worker.apply(_events(500))] == ["applied", "applied"]
+        expected, rows = dump(few.store), _rows(few.store)
+        many = Bench(store_server)
+        worker = _Worker(many, "t:0")
+        store_server.client().config_resetstat()
+        assert [worker.apply(_events()), worker.apply(_events(500))] == ["applied", "applied"]
+        assert _transactions(store_server) == 2
+        assert (dump(many.store), _rows(many.store)) == (expected, rows)
+        assert worker.store.state().positions["t:0"].next_offset == 2 * len(_events())
+
+    def test_few_go_with_it(self, store_server: RedisServer) -> None:
+        """A transaction would cost more than it saves."""
+        worker = _Worker(Bench(store_server), "t:0")
+        store_server.client().config_resetstat()
+        assert worker.apply(_events()[:100]) == "applied"
+        assert _transactions(store_server) == 0
+
+    def test_who_may_not_send_transactions_has_the_script_write_them(self, store_server: RedisServer) -> None:
+        """As users are that older documentation described."""
+        for missing in ("watch", "multi", "eval", "exec"):
+            bench = Bench(store_server)
+            worker = _Worker(bench, "t:0")
+            admin = store_server.client()
+            admin.execute_command("ACL", "SETUSER", "limited", "on", "nopass", "~abm:*", "+@all", f"-{missing}")
+            try:
+                worker.store.client = redis.Redis(port=store_server.port, username="limited", password="x")
+                assert worker.apply(_events()) == "applied"
+                assert worker.apply(_events(_RESPONSES)) == "applied"
+            finally:
+                admin.acl_deluser("limited")
+            assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 2 * _RESPONSES
+
+
+class TestOthers:
+    """What they do just before the transaction voids it; the script says what becomes of the batch then."""
+
+    def test_who_commits_something_else_does_no_harm(
+        self, store_server: RedisServer, meddling: Callable[[Callable[[], object]], None]
+    ) -> None:
+        """It is applied once."""
+        bench = Bench(store_server)
+        bench.feed([_events(), _events(5000)])
+        expected = dump(bench.store)
+        bench = Bench(store_server)
+        mine, other = _Worker(bench, "t:0"), _Worker(bench, "t:1")
+        meddling(lambda: other.apply(_events(5000)))
+        assert mine.apply(_events()) == "applied"
+        assert dump(bench.store) == expected
+
+    def test_who_commits_all_the_time_leaves_room_for_transactions(self, store_server: RedisServer) -> None:
+        """A worker that has been overtaken has its new rows looked for from then on."""
+        bench = Bench(store_server)
+        mine, other = _Worker(bench, "t:0"), _Worker(bench, "t:1")
+        for turn in range(3):
+            store_server.client().config_resetstat()
+            assert other.apply(_events(5000 + 1000 * turn)) == "applied"
+            assert mine.apply(_events(1000 * turn)) == "applied"
+        assert _transactions(store_server) == 2
+
+    def test_who_is_behind_sees_that_others_have_written_a_row(self, store_server: RedisServer) -> None:
+        """The same responses came by another partition."""
+        bench = Bench(store_server)
+        mine, other = _Worker(bench, "t:0"), _Worker(bench, "t:1")
+        assert other.apply(_events(5000)) == "applied"
+        assert mine.apply(_events()) == "applied"
+        late = mine.batch(_events(9000))
+        assert other.apply(_events(9000)) == "applied"
+        once = dump(bench.store), _rows(bench.store)
+        assert mine.store.commit(late) == "changed"
+        assert (dump(bench.store), _rows(bench.store)) == once
+
+    def test_who_moves_the_position_takes_the_batch(
+        self, store_server: RedisServer, meddling: Callable[[Callable[[], object]], None]
+    ) -> None:
+        """The partition is another worker's by now."""
+        bench = Bench(store_server)
+        mine, other = _Worker(bench, "t:0"), _Worker(bench, "t:0")
+        found: list[Dump | dict[bytes, bytes]] = []
+
+        def move() -> None:
+            assert other.apply(_events(5000)) == "applied"
+            found.extend((dump(bench.store), _rows(bench.store)))
+
+        meddling(move)
+        assert mine.apply(_events()) == "moved"
+        assert [dump(bench.store), _rows(bench.store)] == found
+        mine.store.state()
+
+    def test_who_sweeps_what_it_rests_on_has_it_refused(
+        self, store_server: RedisServer, meddling: Callable[[Callable[[], object]], None]
+    ) -> None:
+        """The rows are gone."""
+        bench = Bench(store_server)
+        mine = _Worker(bench, "t:0")
+        assert mine.apply(_events()) == "applied"
+        bench.store.state()
+        meddling(lambda: bench.store.sweep("1", START // HOUR, START + HOUR))
+        clicks = [Feedback(f"c-{number}", f"r-{number}", START + HOUR, "clicked") for number in range(_RESPONSES)]
+        assert mine.apply(clicks) == "swept"
+        mine.store.state()
+
+
+class TestTrouble:
+    """All of a batch or nothing."""
+
+    def test_a_full_store_refuses_all_of_it(self) -> None:
+        """With noeviction, before anything is written."""
+        with RedisServer(redis_binary(), maxmemory_policy="noeviction") as server:
+            bench = Bench(server)
+            worker = _Worker(bench, "t:0")
+            assert worker.apply(_events()) == "applied"
+            before = dump(bench.store), _rows(bench.store)
+            batch = worker.batch(_events(1000))
+            worker.store.client.config_set("maxmemory", "1mb")
+            with pytest.raises(StoreUnavailable):
+                worker.store.commit(batch)
+            worker.store.client.config_set("maxmemory", "0")
+            assert (dump(bench.store), _rows(bench.store)) == before
+            assert worker.store.commit(batch) == "applied"
+
+    def test_a_store_that_is_full_by_then_refuses_all_of_it(
+        self, meddling: Callable[[Callable[[], object]], None]
+    ) -> None:
+        """It had room when it was asked."""
+        with RedisServer(redis_binary(), maxmemory_policy="noeviction") as server:
+            bench = Bench(server)
+            worker = _Worker(bench, "t:0")
+            assert worker.apply(_events()) == "applied"
+            before = dump(bench.store), _rows(bench.store)
+            batch = worker.batch(_events(1000))
+            meddling(lambda: server.client().config_set("maxmemory", "1mb"))
+            with pytest.raises(StoreUnavailable):
+                worker.store.commit(batch)
+            server.client().config_set("maxmemory", "0")
+            assert (dump(bench.store), _rows(bench.store)) == before
+            assert worker.store.commit(batch) == "applied"
+
+    def test_forgotten_scripts_are_no_trouble(
+        self, store_server: RedisServer, meddling: Callable[[Callable[[], object]], None]
+    ) -> None:
+        """The transaction brings its own."""
+        bench = Bench(store_server)
+        worker = _Worker(bench, "t:0")
+        meddling(lambda: store_server.client().script_flush())
+        assert worker.apply(_events()) == "applied"
+        store_server.client().script_flush()
+        assert worker.apply(_events(_RESPONSES)) == "applied"
+        assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 2 * _RESPONSES
+
+    def test_a_lost_connection_leaves_nothing(
+        self, store_server: RedisServer, meddling: Callable[[Callable[[], object]], None]
+    ) -> None:
+        """Between the question and the batch."""
+        bench = Bench(store_server)
+        worker = _Worker(bench, "t:0")
+        meddling(lambda: store_server.client().client_kill_filter(_type="normal", skipme=True))
+        with pytest.raises(StoreUnavailable):
+            worker.apply(_events())
+        assert _rows(bench.store) == {}
+        worker.store.state()
+        worker.engine.forget()
+        assert worker.apply(_events()) == "applied"
+
+    def test_a_part_that_fails_is_noticed(self, store_server: RedisServer) -> None:
+        """Somebody has put something else in the place of a record."""
+        bench = Bench(store_server)
+        worker = _Worker(bench, "t:0")
+        bench.store.client.set(bench.store.keys.latest, "something else")
+        with pytest.raises(StoreOwned, match="something else"):
+            worker.apply(_events())
+        with pytest.raises(StoreOwned, match="rebuild"):
+            worker.store.state()
+
+    @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.95, 0.9999])
+    def test_a_file_that_was_cut_within_it_has_nothing_of_it(self, share: float) -> None:
+        """The server was killed while it wrote the transaction to its append-only file."""
+        with RedisServer(redis_binary(), appendfsync="always") as server:
+            bench = Bench(server)
+            worker = _Worker(bench, "t:0")
+            assert worker.apply(_events()) == "applied"
+            before = dump(bench.store), _rows(bench.store)
+            (file,) = (server.directory / "appendonlydir").glob("*.incr.aof")
+            begin = file.stat().st_size
+            assert worker.apply(_events(1000)) == "applied"
+            end = file.stat().st_size
+            server.process.kill()
+            os.truncate(file, begin + int(share * (end - begin)))
+            server.start()
+            assert (dump(bench.store), _rows(bench.store)) == before
+            assert worker.store.state().positions["t:0"].next_offset == len(_events())
