@@ -36,6 +36,7 @@ MODULES = [
     "ingest/unpacking.py",
     "store/keys.py",
     "store/packing.py",
+    "store/parcel.py",
     "store/records.py",
     "store/rows.py",
     "store/runs.py",

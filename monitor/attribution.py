@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias, final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from monitor.config import FEEDBACK, LATENCY, ExperimentSettings, GradeRule
 from monitor.events import Feedback, Response
@@ -20,6 +20,7 @@ from monitor.ranking import Scorer
 
 DAY_MS: Final = 86_400_000
 _HALF: Final = 0.5
+_PAIR: Final = 2
 MAX_REACTIONS: Final = 1000
 """Reactions kept per response, the newest by event time: which those are does not depend on the order of arrival."""
 
@@ -35,6 +36,7 @@ UNKNOWN: Final = -1
 """Stands for a latency or a category that a response does not give."""
 
 
+@mypyc_attr(acyclic=True)
 @final
 class Row:
     """One response as the store keeps it.
@@ -83,6 +85,7 @@ class Row:
         """Whether the batch that is being applied changes it; not stored."""
 
 
+@mypyc_attr(acyclic=True)
 @final
 class Value:
     """What a response contributes: integers in fixed point, -1 where the metric is undefined."""
@@ -325,6 +328,10 @@ class Rules:
         if len(counting) <= 1:
             return counting
         own = row.student[:TAG_BYTES]
+        if len(counting) == _PAIR:
+            one, other = counting
+            differs = one[4] != other[4] or one[3] != other[3] or (one[2] or own) != (other[2] or own)
+            return counting if differs else [other]
         registers: dict[tuple[bytes, bytes, str], Reaction] = {}
         for reaction in counting:
             _, _, student, item, kind, _ = reaction

@@ -62,8 +62,10 @@ def zeros(width: i64) -> Record:
     """Return a record of nothing."""
     nothing: i64 = 0  # as it stands, it would be an object
     record = vec[i64](capacity=width)
-    for _ in range(width):
+    at: i64 = 0
+    while at < width:
         record = append(record, nothing)
+        at += 1
     return record
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, final
 
+from librt.strings import BytesWriter
+
 RESPONSE_BYTES: Final = 16
 STUDENT_BYTES: Final = 10
 EXPERIMENT_BYTES: Final = 10
@@ -73,7 +75,10 @@ class Identities:
 
     def list_of(self, item_ids: tuple[str, ...]) -> bytes:
         """Return the items' hashes, one after another."""
-        return b"".join([self.item(item_id) for item_id in item_ids])
+        writer = BytesWriter()
+        for item_id in item_ids:
+            writer.write(self.item(item_id))
+        return writer.getvalue()
 
 
 def _digest(begun: Callable[[], blake2b], text: bytes) -> bytes:

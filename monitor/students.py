@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from librt.strings import BytesWriter
+from librt.strings import BytesWriter, write_i32_be
 from librt.vecs import append, vec
-from mypy_extensions import i64
+from mypy_extensions import i32, i64, mypyc_attr
 
 from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
 from monitor.varints import Reader, write_signed
@@ -28,6 +28,7 @@ _VERSION_BYTES: Final = 4
 _CATEGORY_SHIFT: Final = 8
 
 
+@mypyc_attr(acyclic=True)
 @final
 class Student:
     """One student of one experiment as the store keeps it."""
@@ -181,8 +182,11 @@ class Student:
             new = append(new, old[at])
             at += 1
         new = append(append(new, variant), day)
-        for _ in range(self._width):
-            new = append(new, _NOTHING)
+        nothing: i64 = 0
+        left = self._width
+        while left > 0:
+            new = append(new, nothing)
+            left -= 1
         while at < len(old):
             new = append(new, old[at])
             at += 1
@@ -210,7 +214,7 @@ class Student:
     def encode(self) -> bytes:
         """Return the bytes of the student's row: see `read`."""
         writer = BytesWriter()
-        writer.write(self.version.to_bytes(_VERSION_BYTES, "big"))
+        write_i32_be(writer, i32(self.version))
         write_signed(writer, self.first_ms)
         write_signed(writer, (self.first_category - UNKNOWN) << _CATEGORY_SHIFT | self.first_variant)
         first_day: i64 = self.first_ms // DAY_MS

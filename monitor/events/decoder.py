@@ -34,6 +34,8 @@ _fields_of: Final = msgspec.structs.astuple
 """All fields at once cost less than each by its name."""
 _response_from: Final = msgspec.json.Decoder(WireResponse).decode
 _feedback_from: Final = msgspec.json.Decoder(WireFeedback).decode
+_scan_response: Final = scan_response
+_scan_feedback: Final = scan_feedback
 _anything_from: Final = msgspec.json.Decoder().decode
 
 
@@ -168,7 +170,7 @@ class Decoder:
         return self._any_event(payload, now_ms) if response is None else response
 
     def _usual_response(self, payload: bytes, now_ms: int) -> Response | None:
-        found = scan_response(payload, self._max_id, self._max_items)
+        found = _scan_response(payload, self._max_id, self._max_items)
         if found is None:
             return None
         response_id, at_ms, experiment, variant, ids, user_id, query_id, category, latency_ms = found
@@ -177,7 +179,7 @@ class Decoder:
         return Response(response_id, at_ms, experiment, variant, ids, None, user_id, query_id, category, latency_ms)
 
     def _usual_feedback(self, payload: bytes, now_ms: int) -> Feedback | None:
-        found = scan_feedback(payload, self._max_id)
+        found = _scan_feedback(payload, self._max_id)
         if found is None:
             return None
         feedback_id, response_id, at_ms, kind, user_id, item_id, score = found

@@ -81,19 +81,26 @@ static inline int is_digit(char byte) { return '0' <= byte && byte <= '9'; }
 
 static inline int is_plain(char byte) { return (unsigned char)byte >= ' ' && byte != '"' && byte != '\\'; }
 
-/* Whether eight bytes are plain ASCII; a few that are may be called otherwise. */
-static inline int are_plain(const char *at) {
+/* The highest bit of each of eight bytes that is no plain ASCII: of the first such byte, and perhaps of some behind it. */
+static inline uint64_t not_plain(const char *at) {
     static const uint64_t ONES = 0x0101010101010101;
     uint64_t bytes;
     memcpy(&bytes, at, 8);
     uint64_t quotes = bytes ^ ONES * '"', slashes = bytes ^ ONES * '\\';
-    return ((bytes | (bytes - ONES * ' ') | (quotes - ONES) | (slashes - ONES)) & ONES * 0x80) == 0;
+    return (bytes | (bytes - ONES * ' ') | (quotes - ONES) | (slashes - ONES)) & ONES * 0x80;
 }
 
-/* Behind as much plain ASCII as can be passed eight bytes at a time. */
+/* Behind plain ASCII that is passed eight bytes at a time; all of it, unless the payload ends soon. */
 static inline const char *pass_plain(const char *at, const char *end) {
-    while (end - at >= 8 && are_plain(at))
-        at += 8;
+    for (; end - at >= 8; at += 8) {
+        uint64_t found = not_plain(at);
+        if (found != 0)
+#if PY_LITTLE_ENDIAN && defined(__GNUC__)
+            return at + (__builtin_ctzll(found) >> 3);
+#else
+            return at;
+#endif
+    }
     return at;
 }
 
@@ -370,6 +377,13 @@ static int read_item(Reading *reading, Py_ssize_t position, Text *item) {
     return take(reading, '}') && seen == 3;
 }
 
+/* Ids of one kind often differ in nothing but their ends. */
+static inline int are_same(const Text *one, const Text *other) {
+    Py_ssize_t length = one->length;
+    return other->length == length && one->at[length - 1] == other->at[length - 1] &&
+           memcmp(one->at, other->at, (size_t)length) == 0;
+}
+
 static PyObject *read_items(Reading *reading) {
     Text items[MOST_ITEMS];
     Py_ssize_t count = 0;
@@ -380,8 +394,7 @@ static PyObject *read_items(Reading *reading) {
             if (count == MOST_ITEMS || count == reading->max_items || !read_item(reading, count + 1, &items[count]))
                 return NULL;
             for (Py_ssize_t before = 0; before < count; before++)
-                if (items[before].length == items[count].length &&
-                    memcmp(items[before].at, items[count].at, items[count].length) == 0)
+                if (are_same(&items[before], &items[count]))
                     return NULL;
             count++;
         } while (take(reading, ','));

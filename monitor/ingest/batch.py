@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from mypy_extensions import i64
+from librt.vecs import vec
+from mypy_extensions import i64, mypyc_attr
 
 from monitor.attribution import PENDING, Row, Value
 from monitor.cells import CELL_BITS
@@ -18,10 +19,12 @@ from monitor.store.rows import is_unwritten
 from monitor.tally import Tally
 from monitor.traffic import Traffic
 
+_LOW: Final = 7
 _NOTHING: Final[Counts] = {}
 _NOWHERE: Final[list[tuple[bytes, int]]] = []
 
 
+@mypyc_attr(acyclic=True)
 @final
 class Before:
     """What a row contributed before the batch."""
@@ -122,7 +125,13 @@ class Batch:
     tallies: dict[int, Tally] = field(default_factory=dict)
     traffic: dict[int, Traffic] = field(default_factory=dict)
     """Both by experiment number."""
+    tallied: i64 = PENDING
+    tally: Tally = field(init=False)
+    """The tally that was used last, and whose it is."""
     arms: dict[int, Arm] = field(default_factory=dict)
+    arms_at: vec[i64] = field(init=False)
+    arms_used: list[Arm] = field(init=False)
+    """Those that were used last, by their last bits, and which they are."""
     counts: Counts = field(default_factory=dict)
     """What changes of the counts of items."""
     stamps: set[tuple[bytes, int]] = field(default_factory=set)
@@ -136,6 +145,9 @@ class Batch:
     noted: list[bytes] = field(default_factory=list)
     reached: dict[int, int] = field(default_factory=dict)
     """Number of an experiment, or `PENDING` → time of the oldest row or event of it that outcomes rest on."""
+    reaching: i64 = -2
+    reaches_ms: i64 = 0
+    """Of those the one that was looked at last; -2 would be of none."""
     responses: list[str] = field(default_factory=list)
     """Their outcomes."""
     feedback: list[str] = field(default_factory=list)
@@ -147,6 +159,8 @@ class Batch:
     def __post_init__(self) -> None:
         """Begin with nothing for any student."""
         self.shown = [[] for _ in range(self.shards)]
+        self.arms_at = vec[i64]([-1] * (_LOW + 1))
+        self.arms_used = [Arm()] * (_LOW + 1)
 
     def show(self, shown: Shown) -> None:
         """Note what a response means for its student."""
@@ -166,11 +180,15 @@ class Batch:
             known = self.skipped_reactions[number] = Skipped(timestamp_ms)
         known.add(timestamp_ms)
 
-    def reach(self, number: int, timestamp_ms: int) -> None:
+    def reach(self, number: i64, timestamp_ms: i64) -> None:
         """Note that what becomes of an event rests on a row, or on there being none, of that time."""
+        if number == self.reaching and timestamp_ms >= self.reaches_ms:
+            return
         oldest = self.reached.get(number)
         if oldest is None or timestamp_ms < oldest:
-            self.reached[number] = timestamp_ms
+            oldest = self.reached[number] = timestamp_ms
+        self.reaching = number
+        self.reaches_ms = oldest
 
     def reach_row(self, row: Row) -> None:
         """Note the same of a row that the store has."""
@@ -184,9 +202,14 @@ class Batch:
 
     def of(self, arm: int) -> Arm:
         """Return what changes of an arm."""
+        place: i64 = arm & _LOW
+        if self.arms_at[place] == arm:
+            return self.arms_used[place]
         found = self.arms.get(arm)
         if found is None:
             found = self.arms[arm] = Arm()
+        self.arms_at[place] = arm
+        self.arms_used[place] = found
         return found
 
     def note(self, number: i64, timestamp_ms: i64, key: bytes) -> None:

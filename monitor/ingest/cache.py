@@ -34,6 +34,10 @@ class Cache(Generic[Entry]):
         """Remember the entry."""
         self._young[key] = entry
 
+    def drop(self, key: bytes) -> None:
+        """Forget an entry that was put since the last generation began."""
+        del self._young[key]
+
     def age(self) -> None:
         """Begin a new generation; between batches only."""
         self._old, self._young = self._young, {}

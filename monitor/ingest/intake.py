@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from monitor.attribution import PENDING, UNKNOWN, Reaction, latency_of, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
@@ -16,6 +18,7 @@ from monitor.ingest.experiment import Experiment
 from monitor.store.keys import shard_of_response
 
 
+@mypyc_attr(acyclic=True)
 @final
 class Answer:
     """A response event as its row takes it; see `monitor.attribution.Row`."""
@@ -93,6 +96,9 @@ class Intake:
     def __init__(self, experiments: Sequence[Experiment], identities: Identities) -> None:
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._identities = identities
+        self._last = ""
+        self._last_experiment: Experiment | None = None
+        """What was asked for last: nearly always what is asked for next."""
 
     def take(self, events: Events, event: Response | Feedback, mark: int) -> None:
         """Append an event, with the mark of its partition."""
@@ -106,7 +112,10 @@ class Intake:
     def _answer(self, event: Response, mark: int) -> Answer:
         identities = self._identities
         name, timestamp_ms = identities.response(event.response_id), event.timestamp_ms
-        experiment = self._experiments.get(event.experiment)
+        if event.experiment is not self._last:
+            self._last = event.experiment
+            self._last_experiment = self._experiments.get(event.experiment)
+        experiment = self._last_experiment
         arm = PENDING if experiment is None else experiment.arm_of(event.variant, timestamp_ms)
         if experiment is None or arm == PENDING:
             undeclared = event.experiment if experiment is None else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+from mypy_extensions import i64
+
 from monitor.attribution import BEFORE, PENDING, Reaction, Row, Value, merge_reaction, merge_response
 from monitor.identity import Identities
 from monitor.ingest.batch import Batch, Before
@@ -15,7 +17,8 @@ from monitor.ingest.intake import Answer, Events
 from monitor.ingest.items import ItemCounts
 from monitor.ingest.skips import Skips
 from monitor.store import Commit, RedisStore
-from monitor.store.rows import decode_row, encode_row, is_unwritten, mark_of, next_version, unwritten
+from monitor.store.rows import encode_row, is_unwritten, mark_of, next_version, read_row, unwritten
+from monitor.tally import Tally
 
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
@@ -34,6 +37,9 @@ class Responses:
         shards: int = 1,
     ) -> None:
         self._by_number = {experiment.number: experiment for experiment in experiments}
+        self._last: i64 = PENDING
+        self._last_experiment: Experiment
+        """What was asked for last: nearly always what is asked for next."""
         self._store = store
         self._prefix = store.keys.row(b"")
         self._limit = cached
@@ -63,28 +69,22 @@ class Responses:
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
         answers = events.answers
-        arms = self._accept(answers, late_ms, batch)
-        others: dict[bytes, Row | None] = {}
-        rows_shown = self._recall([answer.name for answer in answers], late_ms, others, arms)
-        rows_answered = self._recall(events.answered, late_ms, others, None)
-        self._load(others)
-        for at, arm in enumerate(arms):
-            if arm != PENDING:
-                answer = answers[at]
-                row = rows_shown[at]
-                if row is None:
-                    row = others[answer.name]
-                if row is None:
-                    others[answer.name] = self._answer(batch, answer)
-                else:
-                    self._answer_again(batch, row, answer)
+        accepted = self._accept(answers, late_ms, batch)
+        blank: list[Row] = []
+        shown = [self._recall(answer.name, late_ms, blank) for answer in accepted]
+        answered = [self._recall(name, late_ms, blank) for name in events.answered]
+        self._load(blank)
+        for at, answer in enumerate(accepted):
+            row = shown[at]
+            if _is_blank(row):
+                self._answer(batch, row, answer)
+            else:
+                self._answer_again(batch, row, answer)
         for at, reaction in enumerate(events.reactions):
-            row = rows_answered[at]
-            if row is None:
-                row = others[events.answered[at]]
-            new = self._apply_feedback(batch, row, events.answered[at], reaction, events.marks[at], late_ms)
-            if new is not None:
-                others[events.answered[at]] = new
+            self._apply_feedback(batch, answered[at], reaction, events.marks[at], late_ms)
+        for row in blank:
+            if _is_blank(row):
+                self._rows.drop(row.name)
         self._settle_rows(batch, commit)
         write_batch(commit, self._store.keys, batch)
         if batch.skipped_responses or batch.skipped_reactions:
@@ -94,57 +94,53 @@ class Responses:
         return batch
 
     @staticmethod
-    def _accept(answers: list[Answer], late_ms: dict[int, int], batch: Batch) -> list[int]:
-        """Return the responses' arms; `PENDING` for those of no declared experiment and variant, and the late ones."""
-        arms = []
+    def _accept(answers: list[Answer], late_ms: dict[int, int], batch: Batch) -> list[Answer]:
+        """Return the responses, without those of no declared experiment and variant, and the late ones."""
+        accepted = []
+        known: i64 = PENDING
+        boundary_ms: i64 = 0
         for answer in answers:
-            arm = answer.arm
-            if arm == PENDING:
+            timestamp_ms, number = i64(answer.timestamp_ms), i64(answer.arm >> 8)
+            if number == PENDING:
                 batch.responses.append("skipped")
                 if answer.undeclared:
-                    batch.skip_response(answer.undeclared, answer.timestamp_ms)
-            elif answer.timestamp_ms < late_ms[arm >> 8]:
+                    batch.skip_response(answer.undeclared, timestamp_ms)
+                continue
+            if number != known:
+                known = number
+                boundary_ms = late_ms[number]
+            if timestamp_ms < boundary_ms:
                 batch.responses.append("late")
-                arm = PENDING
             else:
-                batch.reach(arm >> 8, answer.timestamp_ms)
-            arms.append(arm)
-        return arms
+                batch.reach(number, timestamp_ms)
+                accepted.append(answer)
+        return accepted
 
-    def _recall(
-        self, names: list[bytes], late_ms: dict[int, int], others: dict[bytes, Row | None], arms: list[int] | None
-    ) -> list[Row | None]:
-        """Return the rows that are remembered, and note the names of the others, unless their arm is `PENDING`.
+    def _recall(self, name: bytes, late_ms: dict[int, int], blank: list[Row]) -> Row:
+        """Return the row that is remembered, or else a blank one, which is noted: it has to be looked for in the store.
 
         A row that can change no more may have been swept: the store knows, for all workers alike.
         """
-        found: list[Row | None] = []
-        for at, name in enumerate(names):
-            row: Row | None = None
-            if arms is None or arms[at] != PENDING:
-                row = self._rows.get(name)
-                if row is not None and row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0):
-                    row = None
-                if row is None:
-                    others[name] = None
-            found.append(row)
-        return found
+        row = self._rows.get(name)
+        if row is None or (row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0)):
+            row = Row()
+            row.name = name
+            self._rows.put(name, row)
+            blank.append(row)
+        return row
 
-    def _load(self, others: dict[bytes, Row | None]) -> None:
-        """Read the rows of the names from the store, where there are any."""
-        prefix, names = self._prefix, list(others)
-        for name, stored in zip(names, self._store.rows([prefix + name for name in names]), strict=True):
+    def _load(self, blank: list[Row]) -> None:
+        """Have blank rows become those that the store has."""
+        prefix = self._prefix
+        for row, stored in zip(blank, self._store.rows([prefix + row.name for row in blank]), strict=True):
             if stored is not None:
-                row = decode_row(stored)
-                row.name = name
-                self._rows.put(name, row)
-                others[name] = row
+                read_row(row, stored)
 
-    def _begin(self, batch: Batch, name: bytes, row: Row) -> None:
+    @staticmethod
+    def _begin(batch: Batch, row: Row, mark: int) -> None:
         """Take in a row that nobody knows yet."""
-        row.name = name
+        row.version = unwritten(mark)
         row.touched = True
-        self._rows.put(name, row)
         batch.rows.append(row)
 
     def _touch(self, batch: Batch, row: Row) -> bool:
@@ -167,25 +163,21 @@ class Responses:
         batch.before.pop(row.name, None)
         row.touched = False
 
-    def _answer(self, batch: Batch, answer: Answer) -> Row:
-        """Return the row of a response that nobody knows yet."""
-        row = Row(
-            answer.timestamp_ms,
-            answer.arm,
-            answer.student,
-            answer.items,
-            answer.ranks,
-            answer.latency_ms,
-            answer.category,
-            version=unwritten(answer.mark),
-        )
-        self._begin(batch, answer.name, row)
+    def _answer(self, batch: Batch, row: Row, answer: Answer) -> None:
+        """Put a response that nobody knows yet into a blank row."""
+        row.timestamp_ms = answer.timestamp_ms
+        row.arm = answer.arm
+        row.student = answer.student
+        row.items = answer.items
+        row.ranks = answer.ranks
+        row.latency_ms = answer.latency_ms
+        row.category = answer.category
+        self._begin(batch, row, answer.mark)
         batch.responses.append("applied")
         if self._items:
             self._name(batch, row, answer)
         if answer.arm & 255 != BEFORE:
             batch.of(answer.arm).saw_response(answer.timestamp_ms)
-        return row
 
     def _answer_again(self, batch: Batch, row: Row, answer: Answer) -> None:
         """Put a response into a row that there is: it has been seen, or feedback to it."""
@@ -231,11 +223,9 @@ class Responses:
         if student and arm & 255 != BEFORE:
             batch.show((arm >> 8, student, timestamp_ms, arm & 255, category, (), mark_of(row.version)))
 
-    def _apply_feedback(
-        self, batch: Batch, row: Row | None, name: bytes, reaction: Reaction, mark: int, late_ms: dict[int, int]
-    ) -> Row | None:
-        """Put a reaction into its row; return the row if it is a new one."""
-        if row is None or row.arm == PENDING:
+    def _apply_feedback(self, batch: Batch, row: Row, reaction: Reaction, mark: int, late_ms: dict[int, int]) -> None:
+        """Put a reaction into its row."""
+        if row.arm == PENDING:
             is_late = reaction[0] < late_ms[PENDING]
         elif (number := row.arm >> 8) in self._by_number:
             is_late = row.timestamp_ms < late_ms[number]
@@ -243,26 +233,22 @@ class Responses:
             batch.reach_row(row)
             batch.feedback.append("skipped")
             batch.skip_reaction(number, reaction[0])
-            return None
+            return
         if is_late:
             batch.feedback.append("late")
-            return None
-        if row is not None:
-            batch.reach_row(row)
-        if row is None or row.arm == PENDING:
+            return
+        batch.reach_row(row)
+        if row.arm == PENDING:
             batch.reach(PENDING, reaction[0])
-        new: Row | None = None
         first = True
-        if row is None:
-            row = new = Row(version=unwritten(mark))
-            self._begin(batch, name, row)
+        if _is_blank(row):
+            self._begin(batch, row, mark)
         else:
             first = self._touch(batch, row)
         outcome = merge_reaction(row, reaction)
         batch.feedback.append(outcome)
         if outcome == "duplicate" and first:
             self._leave(batch, row)
-        return new
 
     def _settle_rows(self, batch: Batch, commit: Commit) -> None:
         """Write the touched rows, with what they change elsewhere."""
@@ -275,7 +261,7 @@ class Responses:
                     batch.note(PENDING, newest_ms, row.name)
                 row.timestamp_ms = newest_ms
             else:
-                self._settle(batch, row, batch.before.get(row.name))
+                self._settle(batch, row, None if is_unwritten(row.version) else batch.before.get(row.name))
             rows = new if is_unwritten(row.version) else changed
             row.version = next_version(row.version)
             rows.append(prefix + row.name)
@@ -286,7 +272,7 @@ class Responses:
         arm, timestamp_ms, mark = row.arm, row.timestamp_ms, mark_of(row.version)
         if self._items:
             self._settle_items(batch, row, before, self._items_of(arm))
-        after = row.value = self._by_number[arm >> 8].rules.evaluate(row)
+        after = row.value = self._experiment(arm >> 8).rules.evaluate(row)
         if before is not None and before.stands(row):
             self._recount(batch, row, before.value, after)
         else:
@@ -299,6 +285,18 @@ class Responses:
             batch.note(arm >> 8, timestamp_ms, row.name)
         if arm & 255 != BEFORE and after.last_reaction_ms:
             batch.of(arm).saw_event(after.last_reaction_ms)
+
+    def _experiment(self, number: i64) -> Experiment:
+        if number != self._last:
+            self._last = number
+            self._last_experiment = self._by_number[number]
+        return self._last_experiment
+
+    def _tally(self, batch: Batch, number: i64) -> Tally:
+        if number != batch.tallied:
+            batch.tallied = number
+            batch.tally = self._experiment(number).tally_in(batch.tallies)
+        return batch.tally
 
     @staticmethod
     def _settle_items(batch: Batch, row: Row, before: Before | None, items: ItemCounts | None) -> None:
@@ -340,7 +338,7 @@ class Responses:
         value: Value,
     ) -> None:
         """Add or take away a whole response; one from before the experiment is only its student's."""
-        tally = self._by_number[arm >> 8].tally_in(batch.tallies)
+        tally = self._tally(batch, arm >> 8)
         during = arm & 255 != BEFORE
         if during:
             tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
@@ -360,7 +358,7 @@ class Responses:
             self._count(batch, 1, mark, row.arm, at_ms, row.student, row.category, new)
             return
         if old.sums != new.sums:
-            tally = self._by_number[row.arm >> 8].tally_in(batch.tallies)
+            tally = self._tally(batch, row.arm >> 8)
             tally.add_response(-1, variant, at_ms, old.rated, old.values)
             tally.add_response(1, variant, at_ms, new.rated, new.values)
             if row.student:
@@ -373,3 +371,8 @@ class Responses:
         if old.kinds != new.kinds:
             batch.of(row.arm).count(-1, old.kinds)
             batch.of(row.arm).count(1, new.kinds)
+
+
+def _is_blank(row: Row) -> bool:
+    """Return whether a row says nothing yet."""
+    return row.arm == PENDING and not row.reactions

@@ -48,10 +48,14 @@ class Students:
         """
         changed, new = commit.rows, commit.new_rows
         following = vec[i64]([-1] * len(shown))
+        known = -1
         for student in self._load(shown, following):
             number = shown[student.first][0]
-            experiment = self._experiments[number]
-            tally = experiment.tally_in(tallies)
+            if number != known:
+                known = number
+                experiment = self._experiments[number]
+                tally = experiment.tally_in(tallies)
+                prefix = self._prefixes[number]
             tally.note(student)
             at = student.first
             while at >= 0:
@@ -66,7 +70,7 @@ class Students:
             student.first = -1
             rows = new if is_unwritten(student.version) else changed
             student.version = next_version(student.version)
-            rows.append(self._prefixes[number] + student.name)
+            rows.append(prefix + student.name)
             rows.append(student.encode())
         self._age()
 
@@ -78,8 +82,11 @@ class Students:
         found: list[Student] = []
         missing: list[Student] = []
         keys: list[bytes] = []
+        known = -1
         for at, (number, name, _, _, _, _, mark) in enumerate(shown):
-            students = self._students[number]
+            if number != known:
+                known = number
+                students = self._students[number]
             student = students.get(name)
             if student is None:
                 student = Student(NEVER, BEFORE, self._experiments[number].sums_width, unwritten(mark))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from librt.strings import BytesWriter
+from mypy_extensions import i64
 from redis.exceptions import DataError
 
 _HEADS: Final = [b"\r\n$%d\r\n" % length for length in range(1024)]
 """What stands before an argument of so many bytes."""
+_KNOWN: Final[i64] = 1024
 
 
 @final
@@ -20,17 +23,22 @@ class Packer:
 
     def pack(self, *arguments: object) -> list[bytes]:
         """Return a command's bytes; raises `DataError` for arguments that are neither bytes, text nor numbers."""
-        heads = _HEADS
-        known = len(heads)
-        pieces = []
         # The words of a command, such as SCRIPT LOAD, are arguments of their own.
         words = _encoded(arguments[0]).split()
-        for argument in (*words, *arguments[1:]):
-            text = argument if isinstance(argument, bytes) else _encoded(argument)
-            length = len(text)
-            pieces.append(heads[length] if length < known else b"\r\n$%d\r\n" % length)
-            pieces.append(text)
-        return [b"".join([b"*%d" % (len(pieces) // 2), *pieces, b"\r\n"])]
+        writer = BytesWriter()
+        writer.write(b"*%d" % (len(words) + len(arguments) - 1))
+        for word in words:
+            _write(writer, word)
+        for argument in arguments[1:]:
+            _write(writer, argument if isinstance(argument, bytes) else _encoded(argument))
+        writer.write(b"\r\n")
+        return [writer.getvalue()]
+
+
+def _write(writer: BytesWriter, text: bytes) -> None:
+    length: i64 = len(text)
+    writer.write(_HEADS[length] if length < _KNOWN else b"\r\n$%d\r\n" % length)
+    writer.write(text)
 
 
 def _encoded(argument: object) -> bytes:

@@ -189,13 +189,20 @@ def _write_text(writer: BytesWriter, text: str) -> None:
 
 def decode_row(stored: bytes) -> Row:
     """Return the row that `encode_row` wrote; raises `StoreOwned` for anything else."""
+    row = Row()
+    read_row(row, stored)
+    return row
+
+
+def read_row(row: Row, stored: bytes) -> None:
+    """Have a row become what `encode_row` wrote; raises `StoreOwned` for anything else."""
     try:
-        return _row(stored)
+        _read(row, stored)
     except ValueError as error:
         raise _damaged("the row of a response", error) from None
 
 
-def _row(stored: bytes) -> Row:
+def _read(row: Row, stored: bytes) -> None:
     if len(stored) < _HEAD_BYTES:
         raise ValueError(f"{len(stored)} bytes, expected at least {_HEAD_BYTES}")
     written = read_i64_be(stored, 0)
@@ -225,7 +232,15 @@ def _row(stored: bytes) -> Row:
     reactions = _reactions(reader, many, timestamp_ms, student[:TAG_BYTES], items) if many else ()
     if reader.left():
         raise ValueError(f"{reader.left()} bytes too many")
-    return Row(timestamp_ms, arm, student, items, ranks, latency_ms, category, reactions, version)
+    row.timestamp_ms = timestamp_ms
+    row.arm = arm
+    row.student = student
+    row.items = items
+    row.ranks = ranks
+    row.latency_ms = latency_ms
+    row.category = category
+    row.reactions = reactions
+    row.version = version
 
 
 def _reactions(reader: Reader, many: i64, before_ms: i64, own: bytes, items: bytes) -> tuple[Reaction, ...]:
