@@ -68,6 +68,7 @@ class Pending:
         """Send commands over a connection of the client's pool."""
         self._client = client
         self._names: list[str] = []
+        self._sent = 0
         self._connection: Any = client.connection_pool.get_connection()
         self.send(*commands)
 
@@ -79,6 +80,7 @@ class Pending:
             self.abandon()
             raise
         self._names += [command[0] for command in commands]
+        self._sent += len(commands)
 
     def replies(self) -> list[Any]:
         """Wait for the replies to all that was sent since; what is raised at the first error leaves nothing pending."""
@@ -86,11 +88,12 @@ class Pending:
         try:
             while self._names:
                 found.append(self._client.parse_response(self._connection, self._names.pop(0)))
-        except BaseException:
-            if self._names:
-                self.abandon()
-            else:
+        except BaseException as error:
+            if self._sent == 1 and isinstance(error, redis.exceptions.ResponseError):
                 self._release()
+            else:
+                # It may be within a transaction, or have more to say.
+                self.abandon()
             raise
         return found
 

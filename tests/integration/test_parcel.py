@@ -129,6 +129,20 @@ class TestManyRows:
                 admin.acl_deluser("limited")
             assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 2 * _RESPONSES
 
+    def test_a_transaction_that_may_not_be_given_up_ends_with_its_connection(self, store_server: RedisServer) -> None:
+        """Left open, it would swallow whatever is asked next."""
+        bench = Bench(store_server)
+        mine, other = _Worker(bench, "t:0"), _Worker(bench, "t:1")
+        admin = store_server.client()
+        admin.execute_command("ACL", "SETUSER", "limited", "on", "nopass", "~abm:*", "+@all", "-discard")
+        try:
+            mine.store.client = redis.Redis(port=store_server.port, username="limited", password="x")
+            assert other.apply(_events(5000)) == "applied"
+            assert mine.apply(_events()) == "applied"
+            assert mine.store.state().positions.keys() == {"t:0", "t:1"}
+        finally:
+            admin.acl_deluser("limited")
+
 
 class TestOthers:
     """What they do just before the transaction voids it; the script says what becomes of the batch then."""
