@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias, final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from monitor.config import FEEDBACK, LATENCY, ExperimentSettings, GradeRule
 from monitor.events import Feedback, Response
@@ -36,7 +36,6 @@ UNKNOWN: Final = -1
 """Stands for a latency or a category that a response does not give."""
 
 
-@mypyc_attr(acyclic=True)
 @final
 class Row:
     """One response as the store keeps it.
@@ -85,7 +84,6 @@ class Row:
         """Whether the batch that is being applied changes it; not stored."""
 
 
-@mypyc_attr(acyclic=True)
 @final
 class Value:
     """What a response contributes: integers in fixed point, -1 where the metric is undefined."""

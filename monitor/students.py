@@ -12,7 +12,7 @@ from typing import Final, final
 
 from librt.strings import BytesWriter, write_i32_be
 from librt.vecs import append, vec
-from mypy_extensions import i32, i64, mypyc_attr
+from mypy_extensions import i32, i64
 
 from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
 from monitor.varints import Reader, write_signed
@@ -28,7 +28,6 @@ _VERSION_BYTES: Final = 4
 _CATEGORY_SHIFT: Final = 8
 
 
-@mypyc_attr(acyclic=True)
 @final
 class Student:
     """One student of one experiment as the store keeps it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, mypyc_attr, u8
+from mypy_extensions import i64, u8
 
 _GROUP: Final = 7
 _MORE: Final = 1 << _GROUP
@@ -35,7 +35,6 @@ def write_unsigned(writer: BytesWriter, number: i64) -> None:
     writer.append(u8(left))
 
 
-@mypyc_attr(acyclic=True, free_list_len=1)
 @final
 class Reader:
     """Reads bytes from a place on; everything raises ValueError where they end too early."""

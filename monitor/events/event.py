@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from mypy_extensions import mypyc_attr
 
-
-@mypyc_attr(acyclic=True, free_list_len=1)
 @final
 class Response:
     """One answer of the bot, a ranked list of videos."""
@@ -46,7 +43,6 @@ class Response:
         self.latency_ms: Final = latency_ms
 
 
-@mypyc_attr(acyclic=True, free_list_len=1)
 @final
 class Feedback:
     """One reaction of a student to a response (`item_id` None: to the whole answer)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from librt.vecs import vec
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from monitor.attribution import PENDING, Row, Value
 from monitor.cells import CELL_BITS
@@ -24,7 +24,6 @@ _NOTHING: Final[Counts] = {}
 _NOWHERE: Final[list[tuple[bytes, int]]] = []
 
 
-@mypyc_attr(acyclic=True)
 @final
 class Before:
     """What a row contributed before the batch."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from mypy_extensions import mypyc_attr
-
 from monitor.attribution import PENDING, UNKNOWN, Reaction, latency_of, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
@@ -18,7 +16,6 @@ from monitor.ingest.experiment import Experiment
 from monitor.store.keys import shard_of_response
 
 
-@mypyc_attr(acyclic=True)
 @final
 class Answer:
     """A response event as its row takes it; see `monitor.attribution.Row`."""

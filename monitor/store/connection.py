@@ -73,7 +73,10 @@ class Pending:
         self.send(*commands)
 
     def send(self, *commands: Sequence[Any]) -> None:
-        """Send more commands."""
+        """Send more commands, over the same connection: a new one would know nothing of a transaction."""
+        if self._sent and not self._connection.is_connected:
+            self.abandon()
+            raise redis.exceptions.ConnectionError("the connection was lost between two commands")
         try:
             self._connection.send_packed_command([piece for command in commands for piece in _pack(*command)])
         except BaseException:  # also an interruption: nobody else would give the connection back

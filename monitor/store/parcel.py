@@ -3,7 +3,7 @@
 All of it may go through `commit.lua`. But whatever is given to a script becomes a string of Lua, which takes the server
 as long as writing a row does. So many rows go by a plain MSET, beside the script that does everything else, in one
 transaction. That cannot refuse anything by itself. So the script is asked beforehand whether it would be done, while
-all keys are watched by which it judges: if any of them changes in between, nothing of the transaction is done.
+what everybody changes who changes anything is watched: if it does in between, nothing of the transaction is done.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class Parcel:
         keys = [*self._records, *self._live]
         sizes = [size if place == _RECEIPTS else 0 for place, size in enumerate(self._sizes)]
         return (
-            ("WATCH", *keys),
+            # Every commit, sweep and closing counts itself in the first.
+            ("WATCH", self._records[0], *self._live),
             *([("EXISTS", *self._new)] if anew and self._new else []),
             ("EVALSHA", script, len(keys), *keys, *self._head(_LOOK, sizes)),
             ("MULTI",),
@@ -101,7 +102,7 @@ class Parcel:
     def apart(self, script: str) -> Sequence[Sequence[Any]]:
         """Return the commands of the transaction. The script goes as its text: one the server has forgotten would fail.
 
-        The count comes first, so that it tells if anything else fails in between: see `RedisStore.state`.
+        The count comes first, so that it tells if the script fails: see `RedisStore.state`.
         """
         keys = [*self._records, *self._others, *self._live]
         return (

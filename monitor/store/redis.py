@@ -16,6 +16,7 @@ positions tell whether the script ran.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -42,7 +43,7 @@ _SUM_AT_ONCE: Final = 32
 _OUTDATED_AFTER: Final = 64, 4096
 """Commits with comparisons after which reading all rows anew is cheaper: at first, and at most if it does not help."""
 _ELSEWHERE: Final = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
-_FORBIDDEN: Final = (redis.exceptions.NoPermissionError, redis.exceptions.ExecAbortError)
+_FORBIDDEN: Final = re.compile("NOPERM|no permissions|unknown command")
 Reply = TypeVar("Reply")
 
 _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "restarted", "switched")
@@ -241,7 +242,7 @@ class RedisStore:
             pending.send(*parcel.apart(self._commit.script))
         except redis.exceptions.ResponseError as error:
             pending.abandon()
-            self._transacts = not isinstance(error, _FORBIDDEN)
+            self._transacts = not _FORBIDDEN.search(str(error))
             return None
         return partial(self._done, parcel, pending)
 
@@ -249,8 +250,8 @@ class RedisStore:
         """Return what the script said in the transaction; if none of that was done, have the script do all of it."""
         try:
             done = pending.reply()
-        except (*_ELSEWHERE, *_FORBIDDEN) as error:
-            self._transacts = not isinstance(error, _FORBIDDEN)
+        except redis.exceptions.ResponseError as error:  # what is refused before its end voids it
+            self._transacts = not _FORBIDDEN.search(str(error))
             done = None
         if done is None:
             return self._sent(parcel)()

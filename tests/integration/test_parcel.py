@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,6 +129,16 @@ class TestManyRows:
             finally:
                 admin.acl_deluser("limited")
             assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 2 * _RESPONSES
+
+    @pytest.mark.parametrize("missing", ["WATCH", "EVAL"])
+    def test_a_server_without_a_command_has_the_script_write_them(self, missing: str, tmp_path: Path) -> None:
+        """Some services rename commands away."""
+        settings = tmp_path / "redis.conf"
+        settings.write_text(f'rename-command {missing} ""\n')
+        with RedisServer(redis_binary(), include=str(settings)) as server:
+            worker = _Worker(Bench(server), "t:0")
+            statuses = [worker.apply(_events(first)) for first in (0, 1000, 2000)]
+            assert (statuses, worker.store._transacts) == (["applied"] * 3, False)
 
     def test_a_transaction_that_may_not_be_given_up_ends_with_its_connection(self, store_server: RedisServer) -> None:
         """Left open, it would swallow whatever is asked next."""
