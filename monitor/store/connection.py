@@ -91,11 +91,10 @@ class Pending:
         try:
             while self._names:
                 found.append(self._client.parse_response(self._connection, self._names.pop(0)))
-        except BaseException as error:
+        except BaseException as error:  # also an interruption: the connection may have more to say
             if self._sent == 1 and isinstance(error, redis.exceptions.ResponseError):
                 self._release()
             else:
-                # It may be within a transaction, or have more to say.
                 self.abandon()
             raise
         return found

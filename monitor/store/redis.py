@@ -6,8 +6,8 @@
    expects, and if rows were swept since, whether any could be one that the batch rests on;
 2. if anybody else has committed since this worker's last commit, looks for rows that are new to the worker, and
    compares the versions of the others if somebody else has touched any of their marks (`monitor.store.rows`);
-3. writes rows, differences and the new offsets, and what the batch means for other shards into their outboxes. Many
-   rows are written beside it (`monitor.store.parcel`).
+3. writes rows (many are written beside it: `monitor.store.parcel`), differences and the new offsets, and what the
+   batch means for other shards into their outboxes.
 
 A worker whose beliefs are out of date changes nothing. That includes all that it believed of a server which has since
 been started again, or replaced by its replica: what was acknowledged there last may be gone. When a reply is lost, the
@@ -52,6 +52,9 @@ _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "r
 class RedisStore:
     """One shard of the store. Several threads may use `values` and `rows` at the same time, and nothing else."""
 
+    many = 500
+    """So many rows are written beside the script."""
+
     def __init__(
         self, settings: StoreSettings, keys: Keys | None = None, live: int | None = None, client: Any = None
     ) -> None:
@@ -72,8 +75,7 @@ class RedisStore:
         self._run = ""
         self._marks: dict[int, int] = {}
         self._pending: Pending | None = None
-        self.many = 500  # rows, from which on they are written beside the script
-        self._transacts = True  # unless this user may not
+        self._transacts = True  # unless this user may not, or the server cannot
         self._behind = False  # whether others have committed since what is believed
         self._patience = _OUTDATED_AFTER[0]
         self.opened = False
@@ -215,8 +217,7 @@ class RedisStore:
 
         Both may raise `StoreUnavailable`. It is to be called once, and before anything else is asked of this store.
         """
-        live = self.live if self.keys.shard == 0 else ""
-        beliefs = [live, self._run, self._commits, self._sweeps, self._closings]
+        beliefs = (self.live if self.keys.shard == 0 else "", self._run, self._commits, self._sweeps, self._closings)
         parcel = Parcel(commit, self.keys, beliefs, self._marks)
         with unavailable(self.settings):
             reply = self._sent_apart(parcel) or self._sent(parcel)
@@ -251,8 +252,7 @@ class RedisStore:
         try:
             done = pending.reply()
         except redis.exceptions.ResponseError as error:  # what is refused before its end voids it
-            self._transacts = not _FORBIDDEN.search(str(error))
-            done = None
+            self._transacts, done = not _FORBIDDEN.search(str(error)), None
         if done is None:
             return self._sent(parcel)()
         for reply in done:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,7 @@ class TestManyRows:
         """Byte for byte what the script writes, where it is not asked for the rows."""
         few = Bench(store_server)
         worker = _Worker(few, "t:0")
-        worker.store._transacts = False
+        worker.store.many = sys.maxsize
         assert [worker.apply(_events()), worker.apply(_events(500))] == ["applied", "applied"]
         expected, rows = dump(few.store), _rows(few.store)
         many = Bench(store_server)
@@ -227,32 +229,20 @@ class TestOthers:
 class TestTrouble:
     """All of a batch or nothing."""
 
-    def test_a_full_store_refuses_all_of_it(self) -> None:
-        """With noeviction, before anything is written."""
+    @pytest.mark.parametrize("full", ["before", "after"])
+    def test_a_full_store_refuses_all_of_it(self, full: str, meddling: Callable[[Callable[[], object]], None]) -> None:
+        """With noeviction, before anything is written, whether it had room when it was asked or not."""
         with RedisServer(redis_binary(), maxmemory_policy="noeviction") as server:
             bench = Bench(server)
             worker = _Worker(bench, "t:0")
             assert worker.apply(_events()) == "applied"
             before = dump(bench.store), _rows(bench.store)
             batch = worker.batch(_events(1000))
-            worker.store.client.config_set("maxmemory", "1mb")
-            with pytest.raises(StoreUnavailable):
-                worker.store.commit(batch)
-            worker.store.client.config_set("maxmemory", "0")
-            assert (dump(bench.store), _rows(bench.store)) == before
-            assert worker.store.commit(batch) == "applied"
-
-    def test_a_store_that_is_full_by_then_refuses_all_of_it(
-        self, meddling: Callable[[Callable[[], object]], None]
-    ) -> None:
-        """It had room when it was asked."""
-        with RedisServer(redis_binary(), maxmemory_policy="noeviction") as server:
-            bench = Bench(server)
-            worker = _Worker(bench, "t:0")
-            assert worker.apply(_events()) == "applied"
-            before = dump(bench.store), _rows(bench.store)
-            batch = worker.batch(_events(1000))
-            meddling(lambda: server.client().config_set("maxmemory", "1mb"))
+            fill = partial(server.client().config_set, "maxmemory", "1mb")
+            if full == "after":
+                meddling(fill)
+            else:
+                fill()
             with pytest.raises(StoreUnavailable):
                 worker.store.commit(batch)
             server.client().config_set("maxmemory", "0")
@@ -271,13 +261,21 @@ class TestTrouble:
         assert worker.apply(_events(_RESPONSES)) == "applied"
         assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 2 * _RESPONSES
 
+    @pytest.mark.parametrize("known", ["to nobody", "to the client"])
     def test_a_lost_connection_leaves_nothing(
-        self, store_server: RedisServer, meddling: Callable[[Callable[[], object]], None]
+        self, store_server: RedisServer, known: str, meddling: Callable[[Callable[[], object]], None]
     ) -> None:
-        """Between the question and the batch."""
+        """Between the question and the batch; the client would make a new one."""
         bench = Bench(store_server)
         worker = _Worker(bench, "t:0")
-        meddling(lambda: store_server.client().client_kill_filter(_type="normal", skipme=True))
+
+        def lose() -> None:
+            store_server.client().client_kill_filter(_type="normal", skipme=True)
+            if known == "to the client":
+                assert worker.store._pending is not None
+                worker.store._pending._connection.disconnect()
+
+        meddling(lose)
         with pytest.raises(StoreUnavailable):
             worker.apply(_events())
         assert _rows(bench.store) == {}

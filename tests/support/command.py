@@ -41,12 +41,12 @@ def _environment(environ: Mapping[str, str] | None) -> dict[str, str]:
 
 @contextmanager
 def service(
-    config: Path, log: Path, *options: str, environ: Mapping[str, str] | None = None
+    config: Path, log: Path, *options: str, environ: Mapping[str, str] | None = None, module: str = "monitor"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `ab-monitor run` while the block runs; its log goes to a file."""
+    """Run `ab-monitor run`, or what a module makes of it, while the block runs; its log goes to a file."""
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "monitor", "run", "--config", str(config), *options],
+            [sys.executable, "-m", module, "run", "--config", str(config), *options],
             stderr=stream,
             stdout=stream,
             env=_environment(environ),
