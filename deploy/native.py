@@ -32,6 +32,7 @@ MODULES = [
     "ingest/intake.py",
     "ingest/items.py",
     "ingest/responses.py",
+    "ingest/shown.py",
     "ingest/students.py",
     "ingest/unpacking.py",
     "store/keys.py",

@@ -72,19 +72,22 @@ class Student:
         if moved:
             self._keep_before(timestamp_ms // DAY_MS + kept_days)
 
-    def add(self, timestamp_ms: i64, variant: i64, category: i64, difference: tuple[int, ...], kept_days: i64) -> None:
+    def add(
+        self, timestamp_ms: i64, variant: i64, category: i64, numbers: vec[i64], begin: i64, kept_days: i64
+    ) -> None:
         """Add a response's difference to the student's sums, and to its day's if that is one of those kept apart.
 
-        Whatever the difference is of was shown: see `expose`. What was `BEFORE` the experiment is no exposure.
+        Among the numbers, the difference begins at `begin`. Whatever it is of was shown: see `expose`. What was
+        `BEFORE` the experiment is no exposure.
         """
         if variant == BEFORE:
-            self._accumulate(BEFORE, _TOTAL, difference)
+            self._accumulate(BEFORE, _TOTAL, numbers, begin)
             return
         self.expose(timestamp_ms, variant, category, kept_days)
-        self._accumulate(variant, _TOTAL, difference)
+        self._accumulate(variant, _TOTAL, numbers, begin)
         day: i64 = timestamp_ms // DAY_MS
         if day < self.first_ms // DAY_MS + kept_days:
-            self._accumulate(variant, day, difference)
+            self._accumulate(variant, day, numbers, begin)
 
     def variants(self) -> vec[i64]:
         """Return the variants with responses during the experiment, rising; more than one makes a crossover."""
@@ -142,7 +145,7 @@ class Student:
                     place += 1
             at += width + _HEAD
 
-    def _accumulate(self, variant: i64, day: i64, difference: tuple[int, ...]) -> None:
+    def _accumulate(self, variant: i64, day: i64, numbers: vec[i64], begin: i64) -> None:
         blocks, width = self._blocks, self._width
         at = self._find(variant, day)
         if at == len(blocks) or blocks[at] != variant or blocks[at + 1] != day:
@@ -151,7 +154,7 @@ class Student:
         place: i64 = 0
         left = False
         while place < width:
-            now = blocks[at + _HEAD + place] + i64(difference[place])
+            now = blocks[at + _HEAD + place] + numbers[begin + place]
             blocks[at + _HEAD + place] = now
             left = left or now != 0
             place += 1

@@ -13,7 +13,7 @@ from monitor.attribution import PENDING, Row, Value
 from monitor.cells import CELL_BITS
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
-from monitor.ingest.students import Shown
+from monitor.ingest.shown import Shown
 from monitor.store.keys import shard_of_student
 from monitor.store.rows import is_unwritten
 from monitor.tally import Tally
@@ -113,14 +113,12 @@ class Skipped:
 class Batch:
     """What the events of one batch change."""
 
-    shards: int = 1
-    """How many the store has."""
+    shown: list[Shown]
+    """What it means for the students of each shard, behind what was there."""
     rows: list[Row] = field(default_factory=list)
     """Those it touches."""
     before: dict[bytes, Before] = field(default_factory=dict)
     """Name of a row that it touches → what that contributed, if it had its response already."""
-    shown: list[list[Shown]] = field(init=False)
-    """What it means for the students of each shard."""
     tallies: dict[int, Tally] = field(default_factory=dict)
     traffic: dict[int, Traffic] = field(default_factory=dict)
     """Both by experiment number."""
@@ -156,14 +154,27 @@ class Batch:
     """By the number of the experiment of their response."""
 
     def __post_init__(self) -> None:
-        """Begin with nothing for any student."""
-        self.shown = [[] for _ in range(self.shards)]
+        """Begin without an arm."""
         self.arms_at = vec[i64]([-1] * (_LOW + 1))
         self.arms_used = [Arm()] * (_LOW + 1)
 
-    def show(self, shown: Shown) -> None:
-        """Note what a response means for its student."""
-        self.shown[shard_of_student(shown[1], self.shards) if self.shards > 1 else 0].append(shown)
+    def show(
+        self,
+        student: bytes,
+        arm: i64,
+        timestamp_ms: i64,
+        category: i64,
+        mark: i64,
+        now: tuple[int, ...],
+        was: tuple[int, ...],
+    ) -> None:
+        """Note that a response means for its student the sums `now` instead of `was`: see `Shown.add`."""
+        shards: i64 = len(self.shown)
+        home: i64 = 0
+        if shards > 1:
+            home = shard_of_student(student, shards)
+        shown = self.shown[home]
+        shown.add(student, arm >> 8, timestamp_ms, arm & 255, category, mark, now, was)
 
     def skip_response(self, experiment: str, timestamp_ms: i64) -> None:
         """Note a response of an experiment that the configuration does not have."""

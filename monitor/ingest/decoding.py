@@ -18,14 +18,14 @@ from monitor.store.rows import MARKS
 class Decoded:
     """One poll's records as events."""
 
-    events: Events = field(default_factory=Events)
+    events: Events
     refused: list[Refused] = field(default_factory=list)
     newest_ms: dict[str, int] = field(default_factory=dict)
 
 
 def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: int) -> Decoded:
     """Return what the records are."""
-    decoded = Decoded()
+    decoded = Decoded(Events(intake.shards))
     events = decoded.events
     for each in slices:
         kind, payloads = each.kind, each.payloads

@@ -17,6 +17,7 @@ from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Events
 from monitor.ingest.responses import Responses
+from monitor.ingest.shown import Shown
 from monitor.ingest.students import Students
 from monitor.store import Commit, RedisStore
 from monitor.tally import Tally
@@ -56,8 +57,9 @@ class Engine:
         """
         commit = Commit()
         try:
-            batch = self._responses.apply(events, late, commit)
-            self._students.apply(batch.shown[0], batch.tallies, commit)
+            shown = Shown()
+            batch = self._responses.apply(events.parts[0], late, commit, [shown])
+            self._students.apply(shown, batch.tallies, commit)
         except StoreUnavailable:
             self.forget()
             raise

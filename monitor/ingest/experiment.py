@@ -57,9 +57,11 @@ class Experiment:
         """Return a response's category as it stands in its row; see `monitor.attribution.Row`."""
         return UNKNOWN if name is None else self._categories.get(name, len(self._categories))
 
-    def segment_of(self, category: int) -> int:
+    def segment_of(self, category: i64) -> i64:
         """Return what a student's row keeps of a first response's category: nothing unless categories are declared."""
-        return category if self._categories else UNKNOWN
+        if self._categories:
+            return category
+        return UNKNOWN
 
     def tally(self) -> Tally:
         """Return sums of nothing."""

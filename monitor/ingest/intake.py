@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
+from mypy_extensions import i64
+
 from monitor.attribution import PENDING, UNKNOWN, Reaction, latency_of, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
@@ -59,8 +61,8 @@ class Answer:
 
 
 @final
-class Events:
-    """The events of one batch."""
+class Part:
+    """The events of one batch about responses of one shard."""
 
     __slots__ = ("answered", "answers", "marks", "reactions")
 
@@ -73,24 +75,32 @@ class Events:
         self.marks: list[int] = []
         """Of each reaction, see `monitor.store.rows`."""
 
-    def by_shard(self, count: int) -> list[Events]:
-        """Return the events of each of so many shards."""
-        parts = [Events() for _ in range(count)]
-        for answer in self.answers:
-            parts[shard_of_response(answer.name, count)].answers.append(answer)
-        for at, name in enumerate(self.answered):
-            part = parts[shard_of_response(name, count)]
-            part.answered.append(name)
-            part.reactions.append(self.reactions[at])
-            part.marks.append(self.marks[at])
-        return parts
+
+@final
+class Events:
+    """The events of one batch."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, shards: int) -> None:
+        """Begin with none."""
+        self.parts = [Part() for _ in range(shards)]
+        """One for each shard: they are dealt out as they come, since later the processor's cache has others."""
+
+    def of(self, response: bytes) -> Part:
+        """Return the part of a response, by its stored id."""
+        shards, home = i64(len(self.parts)), i64(0)
+        if shards > 1:
+            home = shard_of_response(response, shards)
+        return self.parts[home]
 
 
 @final
 class Intake:
-    """Knows the experiments' arms and the key of the hashes."""
+    """Knows the experiments' arms, the key of the hashes, and how many shards there are."""
 
-    def __init__(self, experiments: Sequence[Experiment], identities: Identities) -> None:
+    def __init__(self, experiments: Sequence[Experiment], identities: Identities, shards: int = 1) -> None:
+        self.shards: Final = shards
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._identities = identities
         self._last = ""
@@ -100,11 +110,14 @@ class Intake:
     def take(self, events: Events, event: Response | Feedback, mark: int) -> None:
         """Append an event, with the mark of its partition."""
         if isinstance(event, Response):
-            events.answers.append(self._answer(event, mark))
+            answer = self._answer(event, mark)
+            events.of(answer.name).answers.append(answer)
         else:
-            events.answered.append(self._identities.response(event.response_id))
-            events.reactions.append(reaction_of(event, self._identities))
-            events.marks.append(mark)
+            name = self._identities.response(event.response_id)
+            part = events.of(name)
+            part.answered.append(name)
+            part.reactions.append(reaction_of(event, self._identities))
+            part.marks.append(mark)
 
     def _answer(self, event: Response, mark: int) -> Answer:
         identities = self._identities

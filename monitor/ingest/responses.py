@@ -13,20 +13,22 @@ from monitor.ingest.batch import Batch, Before
 from monitor.ingest.cache import Cache
 from monitor.ingest.differences import write_batch
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
-from monitor.ingest.intake import Answer, Events
+from monitor.ingest.intake import Answer, Part
 from monitor.ingest.items import ItemCounts
+from monitor.ingest.shown import Shown
 from monitor.ingest.skips import Skips
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import encode_row, is_unwritten, mark_of, next_version, read_row, unwritten
 from monitor.tally import Tally
 
+_NOTHING: Final[tuple[int, ...]] = ()
 _NAMES: Final = 200_000
 """Names of items that a worker remembers to have written."""
 
 
 @final
 class Responses:
-    """The responses of one of so many shards; `late` says, by experiment number, which times are past the horizon."""
+    """The responses of one shard; `late` says, by experiment number, which times are past the horizon."""
 
     def __init__(
         self,
@@ -34,7 +36,6 @@ class Responses:
         identities: Identities,
         store: RedisStore,
         cached: int,
-        shards: int = 1,
     ) -> None:
         self._by_number = {experiment.number: experiment for experiment in experiments}
         self._last: i64 = PENDING
@@ -43,7 +44,6 @@ class Responses:
         self._store = store
         self._prefix = store.keys.row(b"")
         self._limit = cached
-        self._shards: Final = shards
         self._skips = Skips(store, identities)
         self._rows: Cache[Row] = Cache()
         self._items = {
@@ -59,23 +59,25 @@ class Responses:
         self._rows.clear()
         self._named.clear()
 
-    def apply(self, events: Events, late: Mapping[str, int], commit: Commit) -> Batch:
+    def apply(self, events: Part, late: Mapping[str, int], commit: Commit, shown: list[Shown]) -> Batch:
         """Append to the commit what the events change of the rows, and return what they change besides.
+
+        What they mean for the students of each shard is appended to what was `shown` there.
 
         Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
         nothing. When rows cannot be read (`StoreUnavailable`), the cache knows half of the batch: see `forget`.
         """
-        batch = Batch(self._shards)
+        batch = Batch(shown)
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
         answers = events.answers
         accepted = self._accept(answers, late_ms, batch)
         blank: list[Row] = []
-        shown = [self._recall(answer.name, late_ms, blank) for answer in accepted]
+        rows = [self._recall(answer.name, late_ms, blank) for answer in accepted]
         answered = [self._recall(name, late_ms, blank) for name in events.answered]
         self._load(blank)
         for at, answer in enumerate(accepted):
-            row = shown[at]
+            row = rows[at]
             if _is_blank(row):
                 self._answer(batch, row, answer)
             else:
@@ -221,7 +223,7 @@ class Responses:
     def _expose(self, batch: Batch, row: Row, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
         """Note that a student was shown a response that does not stand: another one under its id does, in the row."""
         if student and arm & 255 != BEFORE:
-            batch.show((arm >> 8, student, timestamp_ms, arm & 255, category, (), mark_of(row.version)))
+            batch.show(student, arm, timestamp_ms, category, mark_of(row.version), (), ())
 
     def _apply_feedback(self, batch: Batch, row: Row, reaction: Reaction, mark: int, late_ms: dict[int, int]) -> None:
         """Put a reaction into its row."""
@@ -345,8 +347,8 @@ class Responses:
             if value.kinds:
                 batch.of(arm).count(sign, value.kinds)
         if student:
-            signed = value.sums if sign > 0 else tuple([-number for number in value.sums])
-            batch.show((arm >> 8, student, timestamp_ms, arm & 255, category, signed, mark))
+            now, was = (value.sums, _NOTHING) if sign > 0 else (_NOTHING, value.sums)
+            batch.show(student, arm, timestamp_ms, category, mark, now, was)
         elif during:
             tally.add_anonymous(sign, arm & 255, timestamp_ms, category, value.sums)
 
@@ -362,9 +364,7 @@ class Responses:
             tally.add_response(-1, variant, at_ms, old.rated, old.values)
             tally.add_response(1, variant, at_ms, new.rated, new.values)
             if row.student:
-                was, now = old.sums, new.sums
-                difference = tuple([now[place] - was[place] for place in range(len(now))])
-                batch.show((row.arm >> 8, row.student, at_ms, variant, row.category, difference, mark))
+                batch.show(row.student, row.arm, at_ms, row.category, mark, new.sums, old.sums)
             else:
                 tally.add_anonymous(-1, variant, at_ms, row.category, old.sums)
                 tally.add_anonymous(1, variant, at_ms, row.category, new.sums)

@@ -21,24 +21,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-import msgspec
-
 from monitor.errors import StoreOwned
 from monitor.identity import Identities
 from monitor.ingest.engine import CACHED, Outcomes, write_tallies
 from monitor.ingest.experiment import Experiment
-from monitor.ingest.intake import Events
+from monitor.ingest.intake import Events, Part
 from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Responses
+from monitor.ingest.shown import Shown
 from monitor.ingest.source import Slice
-from monitor.ingest.students import Shown, Students
+from monitor.ingest.students import Students
 from monitor.ingest.writer import Outcome, Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
 from monitor.store.shards import slowest
 from monitor.tally import Tally
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[Shown]).decode
 
 
 class UnknownExperiment(StoreOwned):
@@ -50,22 +46,22 @@ class _Arrival(NamedTuple):
 
     source: int
     sent: Sent
-    shown: Sequence[Shown]
     said: bytes
-    """The same, packed."""
+    """What was shown, packed."""
 
 
-_Arrivals = list[list[_Arrival]]
+_Arrivals = list[tuple[Shown, list[_Arrival]]]
+"""For each shard what was shown to its students, and the entries that say so."""
 
 
 class _Shard:
     """One shard as the writer believes it to be."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int, shards: int
+        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int
     ) -> None:
         self.store = store
-        self.responses = Responses(experiments, identities, store, cached, shards)
+        self.responses = Responses(experiments, identities, store, cached)
         self.students = Students({experiment.number: experiment for experiment in experiments}, store, cached)
         self.positions: Mapping[str, Position] = {}
         self.swept_ms: Mapping[str, int] = {}
@@ -88,8 +84,7 @@ class ShardedWriter:
         self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
-        self._store = store
-        self._shards = [_Shard(experiments, identities, shard, cached // len(store), len(store)) for shard in store]
+        self._shards = [_Shard(experiments, identities, shard, cached // len(store)) for shard in store]
         self._lanes = Unsettled()
         self._outcomes: Outcomes = Counter()
         """Of what shards have applied, and no outcome has told yet."""
@@ -237,12 +232,12 @@ class ShardedWriter:
     def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
         """See `Writer`: all shards are at work on their responses at once, and then on their students."""
         lane = min(step.partition for step in advances).encode()
-        arrivals: _Arrivals = [[] for _ in self._shards]
+        arrivals: _Arrivals = [(Shown(), []) for _ in self._shards]
         with self._abandoned():
             sent = [
                 self._send(source, own, late, advances, lane, arrivals)
-                for source, own in enumerate(events.by_shard(len(self._shards)))
-                if not self._done(self._shards[source], advances)
+                for source, (shard, own) in enumerate(zip(self._shards, events.parts, strict=True))
+                if not self._done(shard, advances)
             ]
         return lambda: self._finish(sent, lane, arrivals)
 
@@ -257,15 +252,20 @@ class ShardedWriter:
             raise
 
     def _send(
-        self, source: int, own: Events, late: Mapping[str, int], advances: list[Advance], lane: bytes, into: _Arrivals
+        self, source: int, own: Part, late: Mapping[str, int], advances: list[Advance], lane: bytes, into: _Arrivals
     ) -> Callable[[], Status]:
-        """Send a shard its responses; the outcome adds what they mean for students to the arrivals of their shards."""
+        """Send a shard its responses; what they mean for students, and the entries about it, are added to arrivals."""
         shard = self._shards[source]
-        commit = Commit(advances=advances)
-        batch = shard.responses.apply(own, late, commit)
+        commit, shown = Commit(advances=advances), [each for each, _ in into]
+        before = [len(each) for each in shown]
+        batch = shard.responses.apply(own, late, commit, shown)
         write_tallies(commit, shard.store, self._experiments, batch.tallies)
-        packed = [(target, shown, _pack(shown)) for target, shown in enumerate(batch.shown) if shown]
-        for target, _, said in packed:
+        packed = [
+            (target, each.pack(known))
+            for target, (each, known) in enumerate(zip(shown, before, strict=True))
+            if len(each) > known
+        ]
+        for target, said in packed:
             commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), said)
         outcomes = batch.outcomes()
         reply = shard.store.start(commit)
@@ -275,8 +275,8 @@ class ShardedWriter:
             if status == "applied":
                 shard.advanced(advances)
                 self._outcomes += outcomes
-                for (target, shown, said), sent in zip(packed, entries, strict=True):
-                    into[target].append(_Arrival(source, sent, shown, said))
+                for (target, said), sent in zip(packed, entries, strict=True):
+                    into[target][1].append(_Arrival(source, sent, said))
             return status
 
         return outcome
@@ -288,31 +288,31 @@ class ShardedWriter:
         with self._abandoned():
             status = _all(sent)
             if status == "applied":
-                status = _all([self._deliver(target, lane, some) for target, some in enumerate(arrivals) if some])
+                delivered = enumerate(arrivals)
+                status = _all([self._deliver(target, lane, *arrived) for target, arrived in delivered if arrived[1]])
         if status != "applied":
             return status, Counter()
         outcomes, self._outcomes = self._outcomes, Counter()
         return status, outcomes
 
-    def _deliver(self, target: int, lane: bytes, arrived: Sequence[_Arrival]) -> Callable[[], Status]:
-        """Send entries, at most one of each shard, to the students they are for; return what waits for the outcome."""
+    def _deliver(self, target: int, lane: bytes, shown: Shown, arrived: Sequence[_Arrival]) -> Callable[[], Status]:
+        """Send students what was shown to them, one entry of each shard at most; return what waits for the outcome."""
         shard = self._shards[target]
         receipts: list[bytes] = []
         for each in arrived:
             journal, field = shard.store.keys.journal(each.source, lane), applied_field(each.source, lane)
             receipts += (journal, field, *each.sent, each.said)
-        return self._send_students(shard, [one for each in arrived for one in each.shown], receipts)
+        return self._send_students(shard, shown, receipts)
 
-    def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Sequence[Shown]) -> None:
+    def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Shown) -> None:
         """Undo an entry; that students were shown something stays: the events will say so again."""
         shard = self._shards[target]
-        undone = [(*each[:5], tuple([-number for number in each[5]]), each[6]) for each in shown if each[5]]
         receipt = [shard.store.keys.journal(source, lane), applied_field(source, lane), sent.entry, sent.before, b""]
-        self._send_students(shard, undone, receipt)()
+        self._send_students(shard, shown.undone(), receipt)()
 
-    def _send_students(self, shard: _Shard, shown: Sequence[Shown], receipts: list[bytes]) -> Callable[[], Status]:
+    def _send_students(self, shard: _Shard, shown: Shown, receipts: list[bytes]) -> Callable[[], Status]:
         self._check_known(shown)
-        known = [each for each in shown if each[0] not in shard.closing]
+        known = shown.without(shard.closing)
 
         def start() -> Callable[[], tuple[Status, list[Sent]]]:
             commit = Commit(receipts=receipts)
@@ -340,8 +340,8 @@ class ShardedWriter:
 
         return outcome
 
-    def _check_known(self, shown: Sequence[Shown]) -> None:
-        for number in {each[0] for each in shown} - self._experiments.keys():
+    def _check_known(self, shown: Shown) -> None:
+        for number in shown.experiments() - self._experiments.keys():
             raise UnknownExperiment(
                 f"the store holds unfinished work of the experiment with the number {number}, which is not configured; "
                 "start once more with it"
@@ -372,7 +372,7 @@ class ShardedWriter:
         known = [outbox[0][0].before if outbox else last, *(sent.entry for sent, _ in outbox)]
         if applied in known:
             for sent, said in outbox[known.index(applied) :]:
-                if self._deliver(target, lane, [_Arrival(source, sent, _unpack(said), said)])() != "applied":
+                if self._deliver(target, lane, Shown.unpack(said), [_Arrival(source, sent, said)])() != "applied":
                     return
             return
         journal = self._shards[target].store.journal(source, lane)
@@ -391,7 +391,7 @@ class ShardedWriter:
             undone.append(journal[applied])
             applied = journal[applied][0].before
         for sent, said in undone:
-            self._take_back(target, source, lane, sent, _unpack(said))
+            self._take_back(target, source, lane, sent, Shown.unpack(said))
 
 
 def _all(sent: Sequence[Callable[[], Status]]) -> Status:

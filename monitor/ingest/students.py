@@ -11,17 +11,11 @@ from mypy_extensions import i64
 from monitor.attribution import BEFORE
 from monitor.ingest.cache import Cache
 from monitor.ingest.experiment import Experiment
+from monitor.ingest.shown import CATEGORY, EXPERIMENT, MARK, MS, SUMS, VARIANT, Shown
 from monitor.store import Commit, RedisStore
 from monitor.store.rows import is_unwritten, next_version, read_student, unwritten
 from monitor.students import NEVER, Student
 from monitor.tally import Tally
-
-Shown = tuple[int, bytes, int, int, int, tuple[int, ...], int]
-"""(experiment number, student, ms, variant, category, difference of the student's sums, mark of the response's row): a
-response that was shown.
-
-Without a difference it does not stand (another one under its id does), but has been seen.
-"""
 
 
 @final
@@ -40,17 +34,18 @@ class Students:
         for students in self._students.values():
             students.clear()
 
-    def apply(self, shown: list[Shown], tallies: dict[int, Tally], commit: Commit) -> None:
+    def apply(self, shown: Shown, tallies: dict[int, Tally], commit: Commit) -> None:
         """Append to the commit what becomes of the students' rows, and to the tallies what that changes in turn.
 
         The order of `shown` does not matter. When rows cannot be read (`StoreUnavailable`), the cache knows half of
         it: see `forget`.
         """
         changed, new = commit.rows, commit.new_rows
+        numbers, ends = shown.numbers, shown.ends
         following = vec[i64]([-1] * len(shown))
-        known = -1
+        known: i64 = -1
         for student in self._load(shown, following):
-            number = shown[student.first][0]
+            number = numbers[shown.begin(student.first) + EXPERIMENT]
             if number != known:
                 known = number
                 experiment = self._experiments[number]
@@ -59,10 +54,11 @@ class Students:
             tally.note(student)
             at = student.first
             while at >= 0:
-                _, _, timestamp_ms, variant, category, difference, _ = shown[at]
-                segment = experiment.segment_of(category)
-                if difference:
-                    student.add(timestamp_ms, variant, segment, difference, experiment.kept_days)
+                begin = shown.begin(at)
+                timestamp_ms, variant = numbers[begin + MS], numbers[begin + VARIANT]
+                segment = experiment.segment_of(numbers[begin + CATEGORY])
+                if ends[at] > begin + SUMS:
+                    student.add(timestamp_ms, variant, segment, numbers, begin + SUMS, experiment.kept_days)
                 else:
                     student.expose(timestamp_ms, variant, segment, experiment.kept_days)
                 at = following[at]
@@ -74,7 +70,7 @@ class Students:
             rows.append(student.encode())
         self._age()
 
-    def _load(self, shown: list[Shown], following: vec[i64]) -> list[Student]:
+    def _load(self, shown: Shown, following: vec[i64]) -> list[Student]:
         """Return each student once, from the cache or else from the store; a new one where there is no row.
 
         Note what is about the same student: the first and the last place there, and in `following` those between.
@@ -82,8 +78,12 @@ class Students:
         found: list[Student] = []
         missing: list[Student] = []
         keys: list[bytes] = []
-        known = -1
-        for at, (number, name, _, _, _, _, mark) in enumerate(shown):
+        known: i64 = -1
+        numbers = shown.numbers
+        begin: i64 = 0
+        for at, name in enumerate(shown.names):
+            number, mark = numbers[begin + EXPERIMENT], numbers[begin + MARK]
+            begin = shown.ends[at]
             if number != known:
                 known = number
                 students = self._students[number]

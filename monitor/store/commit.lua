@@ -1,16 +1,18 @@
 -- One batch: compare what the worker believes, then write rows, differences and offsets.
 --
--- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 lanes  then, in the order of ARGV,
---       n2 rows, n3 vectors of integers, n4 hashes, n5 indexes, n7 lists, n8 outboxes, n9 journals, n10 hashes, n11 chunks
---       of time buckets, and on the first shard the number of the live generation
+-- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 lanes  then n2 rows, n3 vectors of integers, n4 hashes, n5
+--       indexes, n7 lists, n10 hashes, n11 chunks of time buckets, n8 outboxes, n9 journals, and on the first shard the
+--       number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
 --       4 expected number of sweeps  5 expected number of closings  6 what is asked for: 0 all of it; 1 only whether the
---       batch can be applied without a comparison of rows; 2 all but the rows, in a transaction that writes them besides,
---       and has counted that a commit was begun  7 … fourteen counts n1 … n14, then
+--       batch can be applied without a comparison of rows; 2 all but rows, time buckets and
+--       what is said to or by other shards, in a transaction that writes these besides, and has counted that a commit was
+--       begun  7 … fourteen counts n1 … n14, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n13 × (mark, expected number of the commit that last changed rows of that mark, or "")
 --   n14 × (field of meta that says up to when rows were swept, time (ms) of the oldest row or event of those that matter)
---   n9 × (field of lanes, expected entry or "", entry, what it says or "" if it is taken back)
+--   n9 × (field of lanes, expected entry or "", entry, what it says or "": if it is taken back, or written besides)
+--   n8 × (field of lanes, what it means for students of another shard, or the entry that says so besides)
 --   n2 × (row)                                begins with its version, which follows that of the stored row; of the last n12
 --         nothing may be stored
 --   n3 × (differences: runs of 2 bytes index of the first integer, 2 bytes how many (32768 more if one of them has an
@@ -19,13 +21,13 @@
 --   n5 × (member)                             members of an index, whose score is the number of this commit
 --   n6 × (field of latest, ms)
 --   n7 × (field of hours, row keys with their lengths, how many)
---   n8 × (field of lanes, what it means for students of another shard)
 --   n10 × (field, text)                       fields that always have the same text
 --   n11 × (differences as above)              appended: see monitor/store/runs.py
 -- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
 -- whole (TRYAGAIN) instead of failing half way.
 -- Returns {status, seq, {length of each n11}, {marks whose rows others have changed}, for each n8 the entry before, the
--- new entry}, of which a commit that was not applied has but the first two. 0 applied, 1 the positions have moved, 2 a row
+-- new entry}, of which a commit that was not applied has but the first two; if asked 1, {0, seq, up to which time (ms) what
+-- shards keep of each other may go, the time now, for each n8 the entry before}. 0 applied, 1 the positions have moved, 2 a row
 -- has changed, 3 rows were swept that it may rest on, or an experiment is being closed, 4 the server was started again or
 -- replaced, 5 another generation is live, or this one is being deleted, 6 rows would have to be compared (if asked 1).
 
@@ -90,9 +92,9 @@ end
 local marks = first + 5 * n1
 local reached = marks + 2 * n13
 local receipts = reached + 2 * n14
-local rows = receipts + 4 * n9
-for i = 0, n9 - 1 do
-  local at = receipts + 4 * i
+local sends = receipts + 4 * n9
+local rows = sends + 2 * n8
+for at = receipts, sends - 1, 4 do
   if (redis.call('HGET', KEYS[6], ARGV[at]) or '') ~= ARGV[at + 1] then
     return {1, seq}
   end
@@ -144,8 +146,14 @@ if seq ~= tonumber(ARGV[3]) then
   end
 end
 
+local now = redis.call('TIME')[1] * 1000
+local oldest = string.format('%.0f', now - 30000)
 if asked == '1' then
-  return {0, seq}
+  local told = {0, seq, oldest, now}
+  for at = sends, rows - 1, 2 do
+    told[#told + 1] = redis.call('HGET', KEYS[6], ARGV[at]) or ''
+  end
+  return told
 end
 
 -- One more is begun at the first write than are done until the last one: see RedisStore.state.
@@ -212,34 +220,33 @@ for _ = 1, n7 do
   redis.call('HINCRBY', KEYS[5], ARGV[at], ARGV[at + 2])
   key, at = key + 1, at + 3
 end
-local lengths = {}
-local result = {0, seq, lengths, touched}
-if n8 + n9 > 0 then
-  local oldest = string.format('%.0f', redis.call('TIME')[1] * 1000 - 30000)
-  for _ = 1, n8 do
-    local before = redis.call('HGET', KEYS[6], ARGV[at]) or ''
-    local entry = redis.call('XADD', KEYS[key], 'MINID', '~', oldest, '*', 'p', before, 'c', ARGV[at + 1])
-    redis.call('HSET', KEYS[6], ARGV[at], entry)
-    result[#result + 1], result[#result + 2] = before, entry
-    key, at = key + 1, at + 2
-  end
-  for taken = receipts, rows - 1, 4 do
-    redis.call('HSET', KEYS[6], ARGV[taken], ARGV[taken + 2])
-    if ARGV[taken + 3] ~= '' then
-      redis.call(
-        'XADD', KEYS[key], 'MINID', '~', oldest, '*', 'i', ARGV[taken + 2], 'p', ARGV[taken + 1], 'c', ARGV[taken + 3]
-      )
-    end
-    key = key + 1
-  end
-end
 for _ = 1, n10 do
   redis.call('HSET', KEYS[key], ARGV[at], ARGV[at + 1])
   key, at = key + 1, at + 2
 end
+local lengths = {}
 for i = 1, n11 do
   lengths[i] = redis.call('APPEND', KEYS[key], ARGV[at])
   key, at = key + 1, at + 1
+end
+local result = {0, seq, lengths, touched}
+for place = sends, rows - 1, 2 do
+  local before, entry = redis.call('HGET', KEYS[6], ARGV[place]) or '', ARGV[place + 1]
+  if asked == '0' then
+    entry = redis.call('XADD', KEYS[key], 'MINID', '~', oldest, '*', 'p', before, 'c', entry)
+  end
+  redis.call('HSET', KEYS[6], ARGV[place], entry)
+  result[#result + 1], result[#result + 2] = before, entry
+  key = key + 1
+end
+for taken = receipts, sends - 1, 4 do
+  redis.call('HSET', KEYS[6], ARGV[taken], ARGV[taken + 2])
+  if ARGV[taken + 3] ~= '' then
+    redis.call(
+      'XADD', KEYS[key], 'MINID', '~', oldest, '*', 'i', ARGV[taken + 2], 'p', ARGV[taken + 1], 'c', ARGV[taken + 3]
+    )
+  end
+  key = key + 1
 end
 redis.call('HSET', KEYS[1], 'seq', seq)
 return result

@@ -14,12 +14,11 @@ from redis.retry import Retry
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
-from monitor.store.packing import Packer
+from monitor.store.packing import Packed, Packer
 from monitor.store.tls import refusal
 
 _TIMEOUT_S: Final = 10.0
 _CLUSTER: Final = "+cluster"
-_pack: Final = Packer().pack
 
 
 def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
@@ -64,7 +63,7 @@ class Pending:
     redis-py can only send and read at once, and for a node of a cluster it packs ten times as slowly.
     """
 
-    def __init__(self, client: Any, *commands: Sequence[Any]) -> None:
+    def __init__(self, client: Any, *commands: Sequence[Any] | Packed) -> None:
         """Send commands over a connection of the client's pool."""
         self._client = client
         self._names: list[str] = []
@@ -72,17 +71,18 @@ class Pending:
         self._connection: Any = client.connection_pool.get_connection()
         self.send(*commands)
 
-    def send(self, *commands: Sequence[Any]) -> None:
+    def send(self, *commands: Sequence[Any] | Packed) -> None:
         """Send more commands, over the same connection: a new one would know nothing of a transaction."""
         if self._sent and not self._connection.is_connected:
             self.abandon()
             raise redis.exceptions.ConnectionError("the connection was lost between two commands")
+        packed = [command if isinstance(command, Packed) else Packed(*command) for command in commands]
         try:
-            self._connection.send_packed_command([piece for command in commands for piece in _pack(*command)])
+            self._connection.send_packed_command([command.wire for command in packed])
         except BaseException:  # also an interruption: nobody else would give the connection back
             self.abandon()
             raise
-        self._names += [command[0] for command in commands]
+        self._names += [command.name for command in packed]
         self._sent += len(commands)
 
     def replies(self) -> list[Any]:

@@ -18,11 +18,14 @@ _KNOWN: Final[i64] = 1024
 
 
 @final
-class Packer:
-    """What a connection of redis-py packs its commands with (`command_packer`)."""
+class Packed:
+    """A command as it is sent."""
 
-    def pack(self, *arguments: object) -> list[bytes]:
-        """Return a command's bytes; raises `DataError` for arguments that are neither bytes, text nor numbers."""
+    __slots__ = ("name", "wire")
+
+    def __init__(self, *arguments: object) -> None:
+        """Pack it; raises `DataError` for arguments that are neither bytes, text nor numbers."""
+        self.name: Final = str(arguments[0])
         # The words of a command, such as SCRIPT LOAD, are arguments of their own.
         words = _encoded(arguments[0]).split()
         writer = BytesWriter()
@@ -32,7 +35,16 @@ class Packer:
         for argument in arguments[1:]:
             _write(writer, argument if isinstance(argument, bytes) else _encoded(argument))
         writer.write(b"\r\n")
-        return [writer.getvalue()]
+        self.wire: Final = writer.getvalue()
+
+
+@final
+class Packer:
+    """What a connection of redis-py packs its commands with (`command_packer`)."""
+
+    def pack(self, *arguments: object) -> list[bytes]:
+        """Return a command's bytes: see `Packed`."""
+        return [Packed(*arguments).wire]
 
 
 def _write(writer: BytesWriter, text: bytes) -> None:

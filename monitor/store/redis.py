@@ -20,7 +20,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.resources import files
 from itertools import chain, islice
 from typing import Any, Final, TypeVar, cast
 
@@ -31,10 +30,12 @@ from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.store.connection import Pending, connect, unavailable
 from monitor.store.keys import LIVE, Keys
+from monitor.store.packing import Packed
 from monitor.store.parcel import Parcel
 from monitor.store.records import Commit, Past, Position, Sent, State, Status, positions_of
 from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
+from monitor.store.scripts import Scripts
 
 SCHEMA: Final = 10
 _READ_AT_ONCE: Final = 5000
@@ -64,13 +65,7 @@ class RedisStore:
         self.settings = settings
         self.client: Any = client or connect(settings)
         self.clustered = hasattr(self.client, "get_nodes")
-        scripts = files("monitor.store")
-        self._commit: Any = self.client.register_script((scripts / "commit.lua").read_text())
-        self._sum = self.client.register_script((scripts / "sum.lua").read_text())
-        self._sweep = self.client.register_script((scripts / "sweep.lua").read_text())
-        self._state = self.client.register_script((scripts / "state.lua").read_text())
-        self._keep = self.client.register_script((scripts / "history.lua").read_text())
-        self._register = self.client.register_script((scripts / "register.lua").read_text())
+        self._scripts = Scripts(self.client)
         self._commits = self._sweeps = self._closings = self._compared = 0
         self._run = ""
         self._marks: dict[int, int] = {}
@@ -125,7 +120,7 @@ class RedisStore:
         keys = self.keys
         names = [keys.meta, keys.offsets, keys.progress, keys.lanes]
         with unavailable(self.settings):
-            *tables, live, run = self._run_script(self._state, [*names, LIVE] if keys.shard == 0 else names)
+            *tables, live, run = self._run_script(self._scripts.state, [*names, LIVE] if keys.shard == 0 else names)
         meta, *others = (dict(zip(table[::2], table[1::2], strict=True)) for table in tables)
         if self.opened and live is not None:
             self.check_live(live)
@@ -160,7 +155,7 @@ class RedisStore:
             self.on_own_node(self.client.execute_command, "SCRIPT LOAD", script.script)
             return self.on_own_node(self.client.execute_command, *command)
 
-    def _send(self, *commands: Sequence[Any]) -> Pending:
+    def _send(self, *commands: Sequence[Any] | Packed) -> Pending:
         """Send commands to the server that is believed to hold this shard."""
         client = self.client
         if self.clustered:
@@ -225,40 +220,45 @@ class RedisStore:
 
     def _sent(self, parcel: Parcel) -> Callable[[], Any]:
         """Send a batch to the script as a whole; return what waits for its reply."""
-        command = parcel.whole(self._commit.sha)
+        command = parcel.whole(self._scripts.commit.sha)
         self._pending = self._send(command)
-        return partial(self._loaded, self._commit, command, partial(self._reply, self._pending, command))
+        return partial(self._loaded, self._scripts.commit, command, partial(self._reply, self._pending, command))
 
-    def _sent_apart(self, parcel: Parcel) -> Callable[[], Any] | None:
-        """Send many rows beside the script; None if they are few, or the script has to compare them, or may not."""
+    def _sent_apart(self, parcel: Parcel, rows: Packed | None = None) -> Callable[[], Any] | None:
+        """Send many rows beside the script; None if they are few, or the script has to compare them, or may not.
+
+        If that has come to nothing once, because others have committed in between, `rows` are the ones that were sent.
+        """
         if parcel.rows < self.many or not self._transacts:
             return None
-        pending = self._pending = self._send(*parcel.looking(self._commit.sha, anew=self._behind))
+        once, anew = rows is None, self._behind or rows is not None
+        pending = self._pending = self._send(*parcel.looking(self._scripts.commit.sha, anew=anew))
+        rows = rows or parcel.writing()  # while the server looks: so others have less time in between
         try:
-            _, *others, (status, commits), _ = pending.replies()
+            _, *others, (status, commits, *told), _ = pending.replies()
             if status != 0 or (commits != self._commits and parcel.has_new and others != [0]):
                 pending.send(("DISCARD",))
                 pending.reply()
                 return None
-            pending.send(*parcel.apart(self._commit.script))
+            pending.send(*parcel.apart(self._scripts.commit.script, rows, *told))
         except redis.exceptions.ResponseError as error:
             pending.abandon()
             self._transacts = not _FORBIDDEN.search(str(error))
             return None
-        return partial(self._done, parcel, pending)
+        return partial(self._done, parcel, pending, rows if once else None)
 
-    def _done(self, parcel: Parcel, pending: Pending) -> Any:
-        """Return what the script said in the transaction; if none of that was done, have the script do all of it."""
+    def _done(self, parcel: Parcel, pending: Pending, rows: Packed | None) -> Any:
+        """Return what the script said in the transaction; if that was void, try once more with these rows, if any."""
         try:
             done = pending.reply()
         except redis.exceptions.ResponseError as error:  # what is refused before its end voids it
-            self._transacts, done = not _FORBIDDEN.search(str(error)), None
+            self._transacts, done, rows = not _FORBIDDEN.search(str(error)), None, None
         if done is None:
-            return self._sent(parcel)()
+            return ((rows and self._sent_apart(parcel, rows)) or self._sent(parcel))()
         for reply in done:
             if isinstance(reply, Exception):
                 raise reply
-        return done[1]
+        return parcel.told(done)
 
     def abandon(self) -> None:
         """Wait no more for what was started, if anything was: `state` tells what became of it."""
@@ -296,7 +296,7 @@ class RedisStore:
                     keys.append(chunk)
                     arguments += (stored, as_run(chunk_integers(chunk, stored)))
             if keys:
-                self._run_script(self._sum, keys, arguments)
+                self._run_script(self._scripts.sum, keys, arguments)
 
     def outbox(self, shard: int, lane: bytes) -> list[tuple[Sent, bytes]]:
         """Return the entries that are kept of what was sent to a shard, oldest first, and what each says."""
@@ -323,7 +323,7 @@ class RedisStore:
         keys = self.keys
         with unavailable(self.settings):
             deleted, before, after = self._run_script(
-                self._sweep,
+                self._scripts.sweep,
                 [keys.meta, keys.hour(experiment, hour), keys.hours],
                 [f"{experiment}:{hour}", experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms],
             )
@@ -335,12 +335,12 @@ class RedisStore:
     def register(self, experiment: str, definitions: str) -> None:
         """Give an experiment a number and keep its definitions (JSON), unless somebody has done so."""
         with unavailable(self.settings):
-            self._run_script(self._register, [self.keys.meta, self.keys.definitions], [experiment, definitions])
+            self._run_script(self._scripts.register, [self.keys.meta, self.keys.definitions], [experiment, definitions])
 
     def keep(self, experiment: int, hour: int, snapshot: bytes) -> None:
         """Keep the snapshot of an hour, unless there is one or the generation is being deleted."""
         with unavailable(self.settings):
-            self._run_script(self._keep, [self.keys.meta, self.keys.history(experiment)], [hour, snapshot])
+            self._run_script(self._scripts.history, [self.keys.meta, self.keys.history(experiment)], [hour, snapshot])
 
     def closed(self) -> frozenset[int]:
         """Return the numbers of the experiments that are over and whose students' rows were deleted."""

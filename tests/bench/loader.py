@@ -11,6 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
+from librt.vecs import vec
+from mypy_extensions import i64
+
 from monitor.attribution import Row
 from monitor.identity import Identities
 from monitor.ingest.experiment import HOUR_MS, Experiment
@@ -105,7 +108,7 @@ class Loader:
                 if student is None:
                     student = Student(row.timestamp_ms, variant, experiment.sums_width, 1)
                 sums = experiment.rules.evaluate(row).sums
-                student.add(row.timestamp_ms, variant, -1, sums, experiment.kept_days)
+                student.add(row.timestamp_ms, variant, -1, vec[i64](sums), 0, experiment.kept_days)
             if student is not None:
                 yield prefix + self._identities.student(f"student-{number}"), student.encode()
 

@@ -16,6 +16,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from librt.vecs import vec
+from mypy_extensions import i64
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, bucket_span_ms
 from monitor.clock import wall_clock
@@ -184,7 +186,7 @@ def _fill(store: RedisStore, experiment: Experiment) -> None:
             at_ms = end_ms - (day + 1) * _DAY_MS
             for _ in range(200):
                 student = Student(at_ms, variant, experiment.sums_width)
-                student.add(at_ms, variant, -1, rated, experiment.kept_days)
+                student.add(at_ms, variant, -1, vec[i64](rated), 0, experiment.kept_days)
                 tally.add_student(1, student)
                 tally.add_response(1, variant, at_ms, True, values)  # noqa: FBT003  rated
         for what in (b"r", b"e"):

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from librt.vecs import vec
+from mypy_extensions import i64
 from numpy.typing import NDArray
 
 from monitor.aggregates import Layout
@@ -129,11 +131,11 @@ def stored_whole(seen: Traffic) -> StoredStudents:
     for number, at_ms, value in zip(seen.students.tolist(), times, fixed, strict=True):
         if number not in students:
             students[number] = Student(at_ms, arms[number], layout.sums_width, 0, categories[number])
-        students[number].add(at_ms, arms[number], categories[number], (1, 1, value, 0), layout.kept_days)
+        students[number].add(at_ms, arms[number], categories[number], vec[i64]([1, 1, value, 0]), 0, layout.kept_days)
     tally = Tally(layout, [])
     for number, student in students.items():
         earlier = round(seen.before[number] * EARLIER * SCALE)
-        student.add(0, BEFORE, UNKNOWN, (EARLIER, EARLIER, earlier, 0), layout.kept_days)
+        student.add(0, BEFORE, UNKNOWN, vec[i64]([EARLIER, EARLIER, earlier, 0]), 0, layout.kept_days)
         tally.add_student(1, student)
     cohorts: dict[str, dict[int, Ints]] = {name: {} for name in NAMES}
     for cell, record in tally.cohorts.items():

@@ -71,7 +71,7 @@ class Bench:
         self.reader = Reader(self.shards, self.settings, self.opened.numbers, lambda: 0)
         self.number = self.opened.numbers[experiment.name]
         self.experiment = Experiment(self.number, self.settings.experiments[0])
-        self.intake = Intake([self.experiment], Identities(self.opened.hash_key))
+        self.intake = Intake([self.experiment], Identities(self.opened.hash_key), len(self.shards))
         self.late = {str(self.number): 0, PENDING_CLASS: 0}
 
     def taken(self, *events: Response | Feedback) -> Taken:

@@ -15,7 +15,9 @@ import redis
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.ingest.experiment import PENDING_CLASS
+from monitor.ingest.sharded import ShardedWriter
 from monitor.store import Advance, Commit, Position, RedisStore
+from monitor.store.packing import Packed
 from monitor.store.parcel import Parcel
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
@@ -78,14 +80,16 @@ def _rows(store: RedisStore) -> dict[bytes, bytes]:
 
 @pytest.fixture
 def meddling(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
-    """Return what has something done once, between the question whether a batch would be applied and the batch."""
+    """Return what has something done, between the question whether a batch would be applied and the batch: once."""
     send = Parcel.apart
 
-    def meddle(act: Callable[[], object]) -> None:
-        def apart(parcel: Parcel, script: str) -> Sequence[Sequence[Any]]:
+    def meddle(act: Callable[[], object], times: int = 1) -> None:
+        def apart(parcel: Parcel, *said: Any) -> Sequence[Sequence[Any] | Packed]:
             monkeypatch.setattr(Parcel, "apart", send)
             act()
-            return send(parcel, script)
+            if times > 1:
+                meddle(act, times - 1)
+            return send(parcel, *said)
 
         monkeypatch.setattr(Parcel, "apart", apart)
 
@@ -157,6 +161,51 @@ class TestManyRows:
             admin.acl_deluser("limited")
 
 
+class TestShards:
+    """What they say to each other goes beside the script as well."""
+
+    def test_it_is_what_the_script_says(self, store_server: RedisServer) -> None:
+        """Batch for batch, in entries each of which names the one before; all are applied."""
+        batches = [_events(), _events(5000), _events(300)]
+        few = Bench(store_server, shards=2, many=sys.maxsize)
+        few.feed(batches)
+        expected = dump(few.shards), _said(few)
+        many = Bench(store_server, shards=2, many=30)
+        store_server.client().config_resetstat()
+        many.feed(batches)
+        assert _transactions(store_server) == 2 * 2 * len(batches)
+        assert (dump(many.shards), _said(many)) == expected
+        assert [len(said) for said in expected[1]] == [len(batches)] * 4
+
+    def test_entries_have_an_order_whoever_names_them(self, store_server: RedisServer) -> None:
+        """A server names them by its clock, in milliseconds, and a worker by what the server has told it of that."""
+        bench = Bench(store_server, shards=2)
+        writer = bench.writer()
+        writer.state([_LANE])
+        shards = [shard.store for shard in writer._shards] if isinstance(writer, ShardedWriter) else []
+        for turn in range(6):
+            for shard in shards:
+                shard.many = sys.maxsize if turn % 3 == 0 else 30
+            step = Advance(_LANE, turn * 10 or None, Position(turn * 10 + 10))
+            assert writer.begin(bench.taken(*_events(1000 * turn)), bench.late, [step])()[0] == "applied"
+        assert [len(said) for said in _said(bench)] == [6] * 4
+
+
+_LANE = "t:0"
+
+
+def _said(bench: Bench) -> list[list[bytes]]:
+    """Return what each shard has said to each, once it is seen that both know it by the same names, in one order."""
+    found = []
+    for source, sender in enumerate(bench.shards):
+        for target, receiver in enumerate(bench.shards):
+            outbox, journal = sender.outbox(target, _LANE.encode()), receiver.journal(source, _LANE.encode())
+            assert list(journal.values()) == outbox
+            assert [sent.before for sent, _ in outbox] == [b"", *[sent.entry for sent, _ in outbox[:-1]]]
+            found.append([said for _, said in outbox])
+    return found
+
+
 class TestOthers:
     """What they do just before the transaction voids it; the script says what becomes of the batch then."""
 
@@ -172,6 +221,22 @@ class TestOthers:
         meddling(lambda: other.apply(_events(5000)))
         assert mine.apply(_events()) == "applied"
         assert dump(bench.store) == expected
+
+    @pytest.mark.parametrize(("times", "written"), [(1, 1), (2, 0)])
+    def test_rows_are_sent_beside_the_script_twice_at_most(
+        self, store_server: RedisServer, times: int, written: int, meddling: Callable[..., None]
+    ) -> None:
+        """What others commit in between voids a transaction; then the script writes them."""
+        bench = Bench(store_server)
+        mine, other = _Worker(bench, "t:0"), _Worker(bench, "t:1")
+        others = iter([_events(5000)[:50], _events(6000)[:50]])
+        meddling(lambda: other.apply(next(others)), times)
+        store_server.client().config_resetstat()
+        assert mine.apply(_events()) == "applied"
+        stats: dict[str, Any] = store_server.client().info("commandstats")
+        assert stats["cmdstat_exec"]["calls"] == 2
+        assert stats.get("cmdstat_eval", {}).get("calls", 0) == written
+        assert bench.reader.summary().experiments["ranker"].variants["control"].responses == _RESPONSES + 50 * times
 
     def test_who_commits_all_the_time_leaves_room_for_transactions(self, store_server: RedisServer) -> None:
         """A worker that has been overtaken has its new rows looked for from then on."""

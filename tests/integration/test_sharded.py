@@ -276,7 +276,7 @@ def test_nothing_is_waited_for_when_a_shard_cannot_be_reached(redis_server: Redi
     reader = Reader(Bench(redis_server, shards=3), _events())
     _begun(reader, 1)()
     assert isinstance(reader.writer, ShardedWriter)
-    pool = reader.writer._store.client.connection_pool
+    pool = reader.writer._shards[0].store.client.connection_pool
     reader._place()
     begun, awaited = reader.calls, reader.awaited
     reader.fail = lambda number: how if number == begun + call else ""

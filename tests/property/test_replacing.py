@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from librt.vecs import vec
+from mypy_extensions import i64
 
 from monitor.aggregates import Layout
 from monitor.attribution import BEFORE, DAY_MS
@@ -47,7 +49,7 @@ responses than rated ones, or than none."""
 def _apply(student: Student, changes: list[Change]) -> None:
     for at_ms, variant, category, difference in changes:
         if difference:
-            student.add(at_ms, variant, category, difference, KEPT_DAYS)
+            student.add(at_ms, variant, category, vec[i64](difference), 0, KEPT_DAYS)
         elif variant != BEFORE:
             student.expose(at_ms, variant, category, KEPT_DAYS)
 

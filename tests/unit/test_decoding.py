@@ -25,10 +25,11 @@ def test_events_bring_the_mark_of_their_partition(partition: str, mark: int) -> 
     settings = settings_with(EXPERIMENT)
     kinds: list[tuple[Kind, object]] = [("response", RESPONSE), ("feedback", FEEDBACK)]
     slices = [Slice(partition, kind, 0, [0], [json.dumps(event).encode()], 1) for kind, event in kinds]
-    intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
-    decoded = decode(slices, Decoder(settings), intake, wall_clock())
-    assert not decoded.refused
     for shards in (1, 3):
-        parts = decoded.events.by_shard(shards)
+        intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"), shards)
+        decoded = decode(slices, Decoder(settings), intake, wall_clock())
+        assert not decoded.refused
+        parts = decoded.events.parts
+        assert len(parts) == shards
         assert [answer.mark for part in parts for answer in part.answers] == [mark]
         assert [each for part in parts for each in part.marks] == [mark]

@@ -7,6 +7,8 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from librt.vecs import vec
+from mypy_extensions import i64
 
 from monitor.aggregates import Layout
 from monitor.attribution import BEFORE, DAY_MS
@@ -30,7 +32,7 @@ _CHANGES = st.lists(
 def _student(changes: list[tuple[int, int, int, tuple[int, ...]]]) -> Student:
     student = Student(changes[0][0], changes[0][1], WIDTH, 0, changes[0][2])
     for at_ms, variant, category, difference in changes:
-        student.add(at_ms, variant, category, difference, DAYS)
+        student.add(at_ms, variant, category, vec[i64](difference), 0, DAYS)
     return student
 
 
