@@ -48,6 +48,7 @@ MODULES = [
 ]
 SOURCES = [
     "events/scanning.c",
+    "hashing.c",
 ]
 """In C: each is compiled in the place of the module of its name."""
 

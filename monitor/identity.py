@@ -11,11 +11,11 @@ are counted, those two would be counted as one).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from hashlib import blake2b
 from typing import Final, final
 
 from librt.strings import BytesWriter
+
+from monitor.hashing import Hasher
 
 RESPONSE_BYTES: Final = 16
 STUDENT_BYTES: Final = 10
@@ -35,19 +35,20 @@ class Identities:
     __slots__ = ("_experiment", "_item", "_items", "_response", "_student", "_students")
 
     def __init__(self, key: bytes) -> None:
-        self._response = blake2b(key, digest_size=RESPONSE_BYTES, person=b"response").copy
-        self._student = blake2b(key, digest_size=STUDENT_BYTES, person=b"student").copy
-        self._item = blake2b(key, digest_size=ITEM_BYTES, person=b"item").copy
-        self._experiment = blake2b(key, digest_size=EXPERIMENT_BYTES, person=b"experiment").copy
+        self._response = Hasher(key, RESPONSE_BYTES, b"response").digest
+        self._student = Hasher(key, STUDENT_BYTES, b"student").digest
+        self._item = Hasher(key, ITEM_BYTES, b"item").digest
+        self._experiment = Hasher(key, EXPERIMENT_BYTES, b"experiment").digest
         self._students: dict[str, bytes] = {}
         self._items: dict[str, bytes] = {}
 
     def response(self, response_id: str) -> bytes:
         """Return the stored id: a short id as it is (at most 15 bytes), a longer one as 16 bytes of hash."""
-        raw = response_id.encode()
-        if len(raw) <= _RAW_LIMIT:
-            return raw
-        return _digest(self._response, raw)
+        if len(response_id) <= _RAW_LIMIT:
+            raw = response_id.encode()
+            if len(raw) <= _RAW_LIMIT:
+                return raw
+        return self._response(response_id)
 
     def student(self, user_id: str) -> bytes:
         """Return the student's hash, `STUDENT_BYTES` long."""
@@ -55,13 +56,13 @@ class Identities:
         if known is None:
             if len(self._students) >= _CACHE_LIMIT:
                 self._students.clear()
-            known = _digest(self._student, user_id.encode())
+            known = self._student(user_id)
             self._students[user_id] = known
         return known
 
     def experiment(self, name: str) -> bytes:
         """Return the hash of an experiment's name, `EXPERIMENT_BYTES` long; undeclared ones may be anything."""
-        return _digest(self._experiment, name.encode())
+        return self._experiment(name)
 
     def item(self, item_id: str) -> bytes:
         """Return the item's hash, `ITEM_BYTES` long."""
@@ -69,7 +70,7 @@ class Identities:
         if known is None:
             if len(self._items) >= _CACHE_LIMIT:
                 self._items.clear()
-            known = _digest(self._item, item_id.encode())
+            known = self._item(item_id)
             self._items[item_id] = known
         return known
 
@@ -79,10 +80,3 @@ class Identities:
         for item_id in item_ids:
             writer.write(self.item(item_id))
         return writer.getvalue()
-
-
-def _digest(begun: Callable[[], blake2b], text: bytes) -> bytes:
-    """Return a hash from a copy of one that has taken the key: that costs less than a new one."""
-    hashing = begun()
-    hashing.update(text)
-    return hashing.digest()

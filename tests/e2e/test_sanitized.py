@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(scanning.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what is loaded before Python is for Linux"),
 ]
+_TESTS = ("tests/property/test_scanning.py", "tests/property/test_hashing.py")
 _CHECKED = ("-g", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
 
 
@@ -45,7 +46,7 @@ def test_what_is_written_in_c_is_right_about_memory(tmp_path: Path) -> None:
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": str(tmp_path),
     }
-    command = [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", "tests/property/test_scanning.py"]
+    command = [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", *_TESTS]
     told = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
     assert told.returncode == 0, told.stdout[-5000:] + told.stderr[-5000:]
     assert "skipped" not in told.stdout
