@@ -9,6 +9,7 @@ from typing import Final
 
 from monitor.ingest.progress import Progress
 from monitor.ingest.source import Source
+from monitor.ingest.writer import Writer
 
 log = logging.getLogger(__name__)
 _SAID_S: Final = 60.0
@@ -18,11 +19,14 @@ _REST_S: Final = 0.02
 class Holding:
     """Holds back what is more than `by_ms` ahead of the watermark."""
 
-    def __init__(self, source: Source, progress: Progress, by_ms: int) -> None:
+    def __init__(self, source: Source, progress: Progress, writer: Writer, by_ms: int) -> None:
         self._source = source
         self._progress = progress
+        self._writer = writer
         self._by_ms = by_ms
         self._said_at = -_SAID_S
+        self._awaited: tuple[str, int | None] | None = None
+        """What all waited for, and how far it was when that was last asked."""
         self.held: AbstractSet[str] = frozenset()
 
     def align(self) -> None:
@@ -38,7 +42,14 @@ class Holding:
         """Return whether nothing can come, because all of the source's partitions wait for somebody else's."""
         return bool(self.held) and self.held >= set(self._source.own())
 
-    def rest(self) -> None:
-        """Wait for a moment, if nothing can come."""
-        if self.all_held():
-            time.sleep(_REST_S)
+    def rest(self) -> bool:
+        """Wait for a moment, if nothing can come; return whether how far others are may make a difference now.
+
+        It can to what is held, once what all wait for has moved: to ask for that alone costs less than looking at all.
+        """
+        slowest = self._progress.slowest()
+        if slowest is None or not self.all_held():
+            return bool(self.held)
+        time.sleep(_REST_S)
+        before, self._awaited = self._awaited, (slowest, self._writer.reached(slowest))
+        return self._awaited != before

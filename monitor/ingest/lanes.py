@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+from monitor.store import Sent
 
 Lane = tuple[int, int, bytes]
 """(source, target, first partition of the batches)."""
@@ -15,6 +17,15 @@ Ends = tuple[bytes, bytes]
 """(the last entry sent, the last entry applied)."""
 
 _UNTOUCHED_S: Final = 1.0
+
+
+class Arrival(NamedTuple):
+    """An entry of an outbox, for the shard that is to apply it."""
+
+    source: int
+    sent: Sent
+    said: bytes
+    """What was shown, packed."""
 
 
 def sent_field(target: int, lane: bytes) -> bytes:

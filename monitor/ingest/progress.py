@@ -134,6 +134,11 @@ class Progress:
             return min(behind.values())
         return max((self._positions[name].newest_ms for name in self._ends if name in self._positions), default=0)
 
+    def slowest(self) -> str | None:
+        """Return the partition that the watermark waits for; None if all are read to their ends."""
+        behind = self._behind()
+        return min(behind, key=lambda name: behind[name], default=None)
+
     def ahead(self, partitions: Collection[str], by_ms: int) -> set[str]:
         """Return those of the partitions whose newest event is more than `by_ms` ahead of the watermark."""
         behind = self._behind()

@@ -19,14 +19,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
 from monitor.errors import StoreOwned
 from monitor.identity import Identities
 from monitor.ingest.engine import CACHED, Outcomes, write_tallies
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Events, Part
-from monitor.ingest.lanes import Lane, Unsettled, applied_field, sent_field
+from monitor.ingest.lanes import Arrival, Lane, Unsettled, applied_field, sent_field
 from monitor.ingest.responses import Responses
 from monitor.ingest.shown import Shown
 from monitor.ingest.source import Slice
@@ -41,16 +40,7 @@ class UnknownExperiment(StoreOwned):
     """Something in the store is about an experiment that is not configured."""
 
 
-class _Arrival(NamedTuple):
-    """An entry of an outbox, for the shard that is to apply it."""
-
-    source: int
-    sent: Sent
-    said: bytes
-    """What was shown, packed."""
-
-
-_Arrivals = list[tuple[Shown, list[_Arrival]]]
+_Arrivals = list[tuple[Shown, list[Arrival]]]
 """For each shard what was shown to its students, and the entries that say so."""
 
 
@@ -108,6 +98,10 @@ class ShardedWriter:
         outdated = any(shard.store.outdated() for shard in self._shards)
         changed = standing or outdated or not all(same for _, _, same in shards)
         return slowest([positions for positions, _, _ in shards]), changed
+
+    def reached(self, partition: str) -> int | None:
+        """See `Writer`."""
+        return self._shards[-1].store.reached(partition)
 
     def state(self, own: Collection[str]) -> State:
         """See `Writer`: lanes of other partitions are for their owners, if they have any and do it within a second.
@@ -276,7 +270,7 @@ class ShardedWriter:
                 shard.advanced(advances)
                 self._outcomes += outcomes
                 for (target, said), sent in zip(packed, entries, strict=True):
-                    into[target][1].append(_Arrival(source, sent, said))
+                    into[target][1].append(Arrival(source, sent, said))
             return status
 
         return outcome
@@ -295,7 +289,7 @@ class ShardedWriter:
         outcomes, self._outcomes = self._outcomes, Counter()
         return status, outcomes
 
-    def _deliver(self, target: int, lane: bytes, shown: Shown, arrived: Sequence[_Arrival]) -> Callable[[], Status]:
+    def _deliver(self, target: int, lane: bytes, shown: Shown, arrived: Sequence[Arrival]) -> Callable[[], Status]:
         """Send students what was shown to them, one entry of each shard at most; return what waits for the outcome."""
         shard = self._shards[target]
         receipts: list[bytes] = []
@@ -372,7 +366,7 @@ class ShardedWriter:
         known = [outbox[0][0].before if outbox else last, *(sent.entry for sent, _ in outbox)]
         if applied in known:
             for sent, said in outbox[known.index(applied) :]:
-                if self._deliver(target, lane, Shown.unpack(said), [_Arrival(source, sent, said)])() != "applied":
+                if self._deliver(target, lane, Shown.unpack(said), [Arrival(source, sent, said)])() != "applied":
                     return
             return
         journal = self._shards[target].store.journal(source, lane)

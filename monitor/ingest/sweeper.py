@@ -13,6 +13,8 @@ from monitor.store import Past, RedisStore
 
 _ROWS = 1000
 """That a script takes at least, where an hour has so many."""
+_HOURS = 24
+"""That a script sees to at most: several workers sweep the same ones, and of those most are empty."""
 _SCRIPTS = 50
 """At once, besides those for what has come."""
 
@@ -54,11 +56,12 @@ class Sweeper:
         for _ in range(_SCRIPTS + 2 * events // _ROWS):
             if not self._due:
                 return
-            experiment, noted = self._due[-1]
-            before_ms = (noted + 1) * HOUR_MS
+            experiment, newest = self._due[-1]
+            before_ms = (newest + 1) * HOUR_MS
             progress.swept(experiment, before_ms)
-            if self._store.sweep(experiment, noted, before_ms) < 0:
-                self._due.pop()
+            hours = [noted for each, noted in reversed(self._due[-_HOURS:]) if each == experiment]
+            _, done = self._store.sweep(experiment, hours, before_ms)
+            del self._due[len(self._due) - done :]
 
     def _close(self, progress: Progress) -> None:
         """Begin to forget the students of experiments that are over and can no longer change."""
@@ -75,7 +78,7 @@ class Sweeper:
             # event time later: by then it was moved on every shard, and what was on the way has arrived.
             hour = (each.ends_ms - 1) // HOUR_MS
             progress.swept(str(each.number), (hour + 1) * HOUR_MS)
-            self._store.sweep(str(each.number), hour, (hour + 1) * HOUR_MS)
+            self._store.sweep(str(each.number), [hour], (hour + 1) * HOUR_MS)
             self._over.add(each.number)
 
     def _drop_past(self) -> None:

@@ -97,7 +97,7 @@ class Worker:
         self._trouble: str | None = None
         self._restarts = 0
         self._placed = self._refused = False
-        self._holding = Holding(source, progress, settings.kafka.max_drift_ms)
+        self._holding = Holding(source, progress, writer, settings.kafka.max_drift_ms)
         self._sent: _Sent | None = None
         self.waiting: int | None = None
         """Events between the positions and the ends of all partitions, as last seen."""
@@ -133,9 +133,8 @@ class Worker:
                 elif self._source.finished():
                     self._housekeep(force=True)
                     return
-                elif self._holding.held:
+                elif self._insist(self._holding.rest):
                     # What they wait for may be others' partitions.
-                    self._holding.rest()
                     self._see_others()
                 self._housekeep()
             self._finish()

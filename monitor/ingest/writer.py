@@ -44,6 +44,9 @@ class Writer(Protocol):
         What is believed stays as it is.
         """
 
+    def reached(self, partition: str) -> int | None:
+        """Return how far a partition was applied, by whomever, as the last of several shards has it."""
+
     def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
         """Move positions without events, counting those that were `lost`; False if somebody else has moved them."""
 
@@ -81,6 +84,10 @@ class DirectWriter:
     def look(self) -> tuple[Mapping[str, Position], bool]:
         """See `Writer`: a commit to another server is refused early enough."""
         return self._store.positions(), self._store.outdated()
+
+    def reached(self, partition: str) -> int | None:
+        """See `Writer`."""
+        return self._store.reached(partition)
 
     def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
         """See `Writer`."""

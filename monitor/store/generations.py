@@ -14,9 +14,9 @@ from monitor.aggregates import Layout, responses_of
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, UsageError
 from monitor.store.connection import connect, unavailable
-from monitor.store.keys import LIVE, ROOT, Keys
+from monitor.store.keys import LIVE, ROOT, Keys, live_number
 from monitor.store.opening import stored_experiments
-from monitor.store.redis import SCHEMA, live_number
+from monitor.store.redis import SCHEMA
 from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
 

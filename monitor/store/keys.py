@@ -59,6 +59,7 @@ from mypy_extensions import i64
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
+from monitor.errors import StoreOwned
 from monitor.identity import RESPONSE_BYTES
 
 ROOT: Final = b"abm:{0}:"
@@ -90,6 +91,13 @@ def shard_of_response(response: bytes, shards: i64) -> i64:
     if len(response) == RESPONSE_BYTES:
         return shard_of_student(response, shards)
     return crc32(response) % shards
+
+
+def live_number(stored: bytes | None) -> int:
+    """Return the number of the live generation: the first one's until there was another."""
+    if stored is not None and not stored.isdigit():
+        raise StoreOwned(f"{LIVE.decode()} is {stored!r}, not the number of a generation")
+    return int(stored or 0)
 
 
 @dataclass(frozen=True, slots=True)

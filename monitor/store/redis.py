@@ -29,7 +29,7 @@ import redis.exceptions
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.store.connection import Pending, connect, unavailable
-from monitor.store.keys import LIVE, Keys
+from monitor.store.keys import LIVE, Keys, live_number
 from monitor.store.packing import Packed
 from monitor.store.parcel import Parcel
 from monitor.store.records import Commit, Past, Position, Sent, State, Status, positions_of
@@ -37,12 +37,13 @@ from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
 from monitor.store.scripts import Scripts
 
-SCHEMA: Final = 10
+SCHEMA: Final = 11
 _READ_AT_ONCE: Final = 5000
 _SCAN_AT_ONCE: Final = 2000
 _SUM_AT_ONCE: Final = 32
 _OUTDATED_AFTER: Final = 64, 4096
 """Commits with comparisons after which reading all rows anew is cheaper: at first, and at most if it does not help."""
+_TRIES: Final = 3  # to write rows beside the script, where others void it
 _ELSEWHERE: Final = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 _FORBIDDEN: Final = re.compile("NOPERM|no permissions|unknown command")
 Reply = TypeVar("Reply")
@@ -190,6 +191,12 @@ class RedisStore:
         """Read how far every partition was applied, by whomever; the belief stays as it is."""
         return self.look()[0]
 
+    def reached(self, partition: str) -> int | None:
+        """Read how far one partition was applied."""
+        with unavailable(self.settings):
+            offset = self.client.hget(self.keys.offsets, partition)
+        return None if offset is None else int(offset)
+
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the stored rows (version and body) of the keys, None where there is none."""
         found: list[bytes | None] = []
@@ -224,17 +231,16 @@ class RedisStore:
         self._pending = self._send(command)
         return partial(self._loaded, self._scripts.commit, command, partial(self._reply, self._pending, command))
 
-    def _sent_apart(self, parcel: Parcel, rows: Packed | None = None) -> Callable[[], Any] | None:
+    def _sent_apart(self, parcel: Parcel, rows: Packed | None = None, tries: int = _TRIES) -> Callable[[], Any] | None:
         """Send many rows beside the script; None if they are few, or the script has to compare them, or may not.
 
-        If that has come to nothing once, because others have committed in between, `rows` are the ones that were sent.
+        If others have committed in between, that has come to nothing: then `rows` are the ones that were sent.
         """
-        if parcel.rows < self.many or not self._transacts:
+        if parcel.rows < self.many or not self._transacts or not tries:
             return None
-        once, anew = rows is None, self._behind or rows is not None
-        pending = self._pending = self._send(*parcel.looking(self._scripts.commit.sha, anew=anew))
-        rows = rows or parcel.writing()  # while the server looks: so others have less time in between
+        pending = self._pending = self._send(*parcel.looking(self._scripts.commit.sha, anew=self._behind or bool(rows)))
         try:
+            rows = rows or parcel.writing()  # while the server looks: so others have less time in between
             _, *others, (status, commits, *told), _ = pending.replies()
             if status != 0 or (commits != self._commits and parcel.has_new and others != [0]):
                 pending.send(("DISCARD",))
@@ -245,16 +251,16 @@ class RedisStore:
             pending.abandon()
             self._transacts = not _FORBIDDEN.search(str(error))
             return None
-        return partial(self._done, parcel, pending, rows if once else None)
+        return partial(self._done, parcel, pending, rows, tries - 1)
 
-    def _done(self, parcel: Parcel, pending: Pending, rows: Packed | None) -> Any:
-        """Return what the script said in the transaction; if that was void, try once more with these rows, if any."""
+    def _done(self, parcel: Parcel, pending: Pending, rows: Packed, tries: int) -> Any:
+        """Return what the script said in the transaction; if that was void, send the same rows again."""
         try:
             done = pending.reply()
         except redis.exceptions.ResponseError as error:  # what is refused before its end voids it
-            self._transacts, done, rows = not _FORBIDDEN.search(str(error)), None, None
+            self._transacts, done, tries = not _FORBIDDEN.search(str(error)), None, 0
         if done is None:
-            return ((rows and self._sent_apart(parcel, rows)) or self._sent(parcel))()
+            return (self._sent_apart(parcel, rows, tries) or self._sent(parcel))()
         for reply in done:
             if isinstance(reply, Exception):
                 raise reply
@@ -318,19 +324,20 @@ class RedisStore:
             experiment, _, hour = name.decode().partition(":")
             yield experiment, int(hour)
 
-    def sweep(self, experiment: str, hour: int, before_ms: int) -> int:
-        """Delete a thousand or more of the rows noted in that hour; return how many went, or -1 when it is done."""
+    def sweep(self, experiment: str, hours: Sequence[int], before_ms: int) -> tuple[int, int]:
+        """Delete a thousand or more of the rows noted in hours, one after the other; return (rows, hours) that went."""
         keys = self.keys
+        names, fields = zip(*[(keys.hour(experiment, hour), f"{experiment}:{hour}") for hour in hours], strict=True)
         with unavailable(self.settings):
-            deleted, before, after = self._run_script(
+            deleted, done, before, after = self._run_script(
                 self._scripts.sweep,
-                [keys.meta, keys.hour(experiment, hour), keys.hours],
-                [f"{experiment}:{hour}", experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms],
+                [keys.meta, keys.hours, *names],
+                [experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms, *fields],
             )
         # Rows of feedback without a response may be in the caller's cache and change again; those of responses cannot.
         if before == self._sweeps and not (experiment == "p" and deleted > 0):
             self._sweeps = after
-        return int(deleted)
+        return deleted, done
 
     def register(self, experiment: str, definitions: str) -> None:
         """Give an experiment a number and keep its definitions (JSON), unless somebody has done so."""
@@ -386,13 +393,6 @@ class RedisStore:
                     self.client.unlink(*batch)
                 if gone:
                     self.client.zrem(past.index, *gone)
-
-
-def live_number(stored: bytes | None) -> int:
-    """Return the number of the live generation: the first one's until there was another."""
-    if stored is not None and not stored.isdigit():
-        raise StoreOwned(f"{LIVE.decode()} is {stored!r}, not the number of a generation")
-    return int(stored or 0)
 
 
 def _escaped(text: bytes) -> bytes:

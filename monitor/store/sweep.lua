@@ -1,31 +1,33 @@
--- Deletes rows that were noted under an hour whose rows can no longer change: of as many batches as have a thousand.
+-- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have a thousand.
 --
--- KEYS  1 meta  2 list of row keys  3 hours
--- ARGV  1 field of hours  2 number of the experiment, or "p" for rows without their response  3 the row keys' prefix
---       4 field of meta that says up to when rows have been swept  5 that time in ms
--- Returns {rows deleted or -1 when the hour is done, number of sweeps before, number of sweeps after}: a worker to whom the
+-- KEYS  1 meta  2 hours  then the lists of row keys of some hours, all of one experiment
+-- ARGV  1 number of the experiment, or "p" for rows without their response  2 the row keys' prefix
+--       3 field of meta that says up to when rows have been swept  4 that time in ms  then for each list its field of hours
+-- Returns {rows deleted, how many hours are done, number of sweeps before, number of sweeps after}: a worker to whom the
 -- number is new compares the boundary with what its commit rests on.
 
 local before = tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')
-local swept = redis.call('HGET', KEYS[1], ARGV[4])
-if not swept or tonumber(swept) < tonumber(ARGV[5]) then
-  redis.call('HSET', KEYS[1], ARGV[4], ARGV[5])
-  redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
+local after = before
+local swept = redis.call('HGET', KEYS[1], ARGV[3])
+if not swept or tonumber(swept) < tonumber(ARGV[4]) then
+  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
+  after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
 end
 
-local noted = redis.call('LPOP', KEYS[2])
-if not noted then
-  redis.call('HDEL', KEYS[3], ARGV[1])
-  return {-1, before, tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')}
-end
-local after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
-local boundary = tonumber(ARGV[5])
-local deleted, seen = 0, 0
-while noted do
+local boundary = tonumber(ARGV[4])
+local deleted, seen, done = 0, 0, 0
+while seen < 1000 and done < #KEYS - 2 do
+  local noted = redis.call('LPOP', KEYS[done + 3])
+  if not noted then
+    redis.call('HDEL', KEYS[2], ARGV[done + 5])
+    done, noted = done + 1, ''
+  elseif seen == 0 then
+    after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
+  end
   local keys, at = {}, 1
   while at <= #noted do
     local length = string.byte(noted, at)
-    keys[#keys + 1] = ARGV[3] .. string.sub(noted, at + 1, at + length)
+    keys[#keys + 1] = ARGV[2] .. string.sub(noted, at + 1, at + length)
     at = at + 1 + length
   end
   seen = seen + #keys
@@ -43,7 +45,7 @@ while noted do
           owner = arm >= 0 and math.floor(arm / 256) or 'p'
         end
       end
-      if tostring(owner) == ARGV[2] then
+      if tostring(owner) == ARGV[1] then
         gone[#gone + 1] = keys[first + i - 1]
       end
     end
@@ -51,6 +53,5 @@ while noted do
       deleted = deleted + redis.call('UNLINK', unpack(gone))
     end
   end
-  noted = seen < 1000 and redis.call('LPOP', KEYS[2])
 end
-return {deleted, before, after}
+return {deleted, done, before, after}

@@ -417,7 +417,7 @@ def test_what_was_on_the_way_when_an_experiment_ended_arrives(redis_server: Redi
     bench = Bench(redis_server, replace(EXPERIMENT, ends_at_ms=START + HOUR), shards=2)
     reader = _sent_only(bench)
     for shard in bench.shards:
-        shard.sweep(str(bench.number), START // HOUR, START + HOUR)
+        shard.sweep(str(bench.number), [START // HOUR], START + HOUR)
     reader._state()
     assert bench.reader.summary().experiments["ranker"].variants["control"].students == 20
 
@@ -455,7 +455,7 @@ def test_students_of_an_experiment_that_is_over_do_not_come_back(redis_server: R
     bench = Bench(redis_server, replace(EXPERIMENT, ends_at_ms=START + HOUR), shards=2)
     reader = _sent_only(bench)
     for shard in bench.shards:
-        shard.sweep(str(bench.number), START // HOUR, START + HOUR)
+        shard.sweep(str(bench.number), [START // HOUR], START + HOUR)
         list(shard.drop_students(bench.number))
     reader._state()
     assert not list(bench.store.client.scan_iter(b"abm:*:s*"))

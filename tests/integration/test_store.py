@@ -528,7 +528,7 @@ class TestSweep:
         commit, _ = engine.apply(bench.taken(_response(1, START)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:5", None, Position(1, START))]
         bench.store.state()
-        assert bench.store.sweep("1", START // HOUR_MS, START + HOUR) == 1
+        assert bench.store.sweep("1", [START // HOUR_MS], START + HOUR)[0] == 1
         assert store.commit(commit) == "swept"
 
     def test_a_sweep_of_what_a_batch_does_not_rest_on_refuses_nobody(self, store_server: RedisServer) -> None:
@@ -540,8 +540,8 @@ class TestSweep:
         commit, _ = engine.apply(bench.taken(_response(2, later), _rating(8, later)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:5", None, Position(1, later))]
         bench.store.state()
-        assert bench.store.sweep("1", START // HOUR, START + HOUR) == 1
-        assert bench.store.sweep(PENDING_CLASS, START // HOUR, START + HOUR) == 1
+        assert bench.store.sweep("1", [START // HOUR], START + HOUR)[0] == 1
+        assert bench.store.sweep(PENDING_CLASS, [START // HOUR], START + HOUR)[0] == 1
         assert store.commit(commit) == "applied"
 
     def test_an_id_that_is_used_again_after_a_sweep_is_a_new_response_for_whoever_has_not_seen_that(
@@ -556,7 +556,7 @@ class TestSweep:
         assert store.commit(commit) == "applied"
         later = START + 3 * HOUR
         bench.store.state()
-        assert bench.store.sweep("1", START // HOUR, START + HOUR) == 1
+        assert bench.store.sweep("1", [START // HOUR], START + HOUR)[0] == 1
         for refused in (True, False):
             commit, outcomes = engine.apply(bench.taken(_response(1, later)), late)
             commit.advances = [Advance("t:0", 1, Position(2, later))]
@@ -578,7 +578,7 @@ class TestSweep:
         commit.advances = [Advance("t:0", None, Position(1, START))]
         assert store.commit(commit) == "applied"
         bench.store.state()
-        assert bench.store.sweep(PENDING_CLASS, START // HOUR, START + HOUR) == 1
+        assert bench.store.sweep(PENDING_CLASS, [START // HOUR], START + HOUR)[0] == 1
         commit, _ = engine.apply(bench.taken(event), late)
         commit.advances = [Advance("t:0", 1, Position(2, event.timestamp_ms))]
         assert store.commit(commit) == "swept"
@@ -602,7 +602,7 @@ class TestSweep:
         elsewhere.state()
         assert apply(other, elsewhere, _response(1, START), "t:1", None) == "applied"
         bench.store.state()
-        assert bench.store.sweep("1", START // HOUR, START + HOUR) == 1
+        assert bench.store.sweep("1", [START // HOUR], START + HOUR)[0] == 1
         elsewhere.state()
         other.forget()
         assert apply(other, elsewhere, _rating(1, START + 3 * HOUR), "t:1", 1) == "applied"
@@ -613,13 +613,24 @@ class TestSweep:
         bench = Bench(store_server)
         bench.feed([[_response(1, START + 2 * HOUR)], [_response(1, START)]])
         bench.store.state()
-        assert bench.store.sweep("1", START // HOUR, START + HOUR) == 1
+        assert bench.store.sweep("1", [START // HOUR], START + HOUR)[0] == 1
         engine, store = bench.worker()
         commit, _ = engine.apply(bench.taken(_response(1, START + 9 * HOUR)), {"1": START + HOUR, PENDING_CLASS: 0})
         commit.advances = [Advance("t:5", None, Position(1))]
         assert store.commit(commit) == "applied"
-        assert bench.store.sweep("1", START // HOUR + 2, START + 3 * HOUR) == 0
-        assert bench.store.sweep("1", START // HOUR + 9, START + 10 * HOUR) == 1
+        assert bench.store.sweep("1", [START // HOUR + 2], START + 3 * HOUR)[0] == 0
+        assert bench.store.sweep("1", [START // HOUR + 9], START + 10 * HOUR)[0] == 1
+
+    def test_hours_are_swept_together_until_a_thousand_rows_have_gone(self, store_server: RedisServer) -> None:
+        """Each of few rows would take a script of its own; those that are done are counted, empty ones too."""
+        bench = Bench(store_server)
+        bench.feed([[_response(number, START + number % 6 * HOUR) for number in range(1800)]])
+        bench.store.state()
+        hours = [START // HOUR + place for place in (5, 9, 4, 3, 2, 1)]
+        assert bench.store.sweep("1", hours, START + 6 * HOUR) == (1200, 4)
+        assert [hour for _, hour in bench.store.hours()] == [START // HOUR + place for place in (0, 1, 2)]
+        assert bench.store.sweep("1", hours[4:], START + 6 * HOUR) == (300, 2)
+        assert len(list(bench.store.client.scan_iter(bench.store.keys.row(b"*"), count=10_000))) == 300
 
     def test_a_backlog_is_swept_as_fast_as_it_is_read(
         self, store_server: RedisServer, monkeypatch: pytest.MonkeyPatch
@@ -881,9 +892,9 @@ class TestForgottenRows:
             commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
             assert store.commit(commit) == "applied"
         assert outcomes["response", "revised"] == 1
-        assert store.sweep("1", START // HOUR, START + HOUR) == 0
+        assert store.sweep("1", [START // HOUR], START + HOUR)[0] == 0
         assert list(store.client.scan_iter(store.keys.row(b"*")))
-        assert store.sweep("2", START // HOUR, START + HOUR) == 1
+        assert store.sweep("2", [START // HOUR], START + HOUR)[0] == 1
 
     def test_each_experiments_rows_go_by_its_own_number(self, store_server: RedisServer) -> None:
         """Those of numbers beyond a byte, too, and those from before an experiment."""
@@ -910,7 +921,7 @@ class TestForgottenRows:
             for key, row in rows.items():
                 store.client.set(store.keys.row(key), encode_row(row))
             store.client.rpush(store.keys.hour(number, hour), noted)
-            assert store.sweep(number, hour, START + HOUR) == len(expected)
+            assert store.sweep(number, [hour], START + HOUR)[0] == len(expected)
             gone = {key for key in rows if not store.client.exists(store.keys.row(key))}
             assert gone == expected
 

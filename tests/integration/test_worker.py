@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -232,7 +232,7 @@ def test_what_was_read_ahead_of_a_partition_that_the_store_has_lost_is_read_agai
 def test_partitions_that_wait_for_another_workers_go_on_as_soon_as_that_has_caught_up(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has nothing to read looks how far the others are each time, not once a second."""
+    """Whoever has nothing to read asks how far the slowest is each time, not once a second, and then for all of it."""
     with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
         slow = Advance("other:0", None, Position(1, START - 10 * HOUR_MS))
         other = RedisStore(opening.store.first.settings)
@@ -241,12 +241,18 @@ def test_partitions_that_wait_for_another_workers_go_on_as_soon_as_that_has_caug
         poll, ends = source.poll, source.ends
         held: set[str] = set()
         waited: list[bool] = []
+        looks: list[int] = []
+        look = worker._writer.look
+
+        def looked() -> tuple[Mapping[str, Position], bool]:
+            looks.append(len(waited))
+            return look()
 
         def polled(*, wait: bool = True) -> Sequence[Slice]:
             if not held:
                 return poll(wait=wait)
             waited.append(wait)
-            if len(waited) == 3:
+            if len(waited) == 8:
                 caught_up = Advance("other:0", 1, Position(2, START))
                 assert other.commit(Commit(advances=[caught_up])) == "applied"
             return []
@@ -255,11 +261,14 @@ def test_partitions_that_wait_for_another_workers_go_on_as_soon_as_that_has_caug
             held.clear()
             held.update(partitions)
 
+        monkeypatch.setattr(worker._writer, "look", looked)
         monkeypatch.setattr(source, "poll", polled)
         monkeypatch.setattr(source, "hold", hold)
         monkeypatch.setattr(source, "ends", lambda: {**ends(), "other:0": 5})
         worker.run()
-    assert waited == [False] * 3
+    assert waited == [False] * 8
+    assert looks[0] <= 1
+    assert looks[1:3] == [1, 8]
     assert worker.events == 9
 
 
@@ -290,7 +299,7 @@ def test_what_others_swept_while_a_reply_was_lost_is_known(
             def none() -> NoReturn:
                 reply()
                 _, other = bench.worker()
-                other.sweep(str(bench.number), START // HOUR_MS, START + 7 * HOUR_MS)
+                other.sweep(str(bench.number), [START // HOUR_MS], START + 7 * HOUR_MS)
                 raise StoreUnavailable("the reply was lost")
 
             return none if _has_rows(changes) else reply
