@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { BLOCK = 128, WORDS = 8, ROUNDS = 12, LONGEST_KEY = 64, LONGEST_DIGEST = 64, LONGEST_USE = 16, USE_AT = 48 };
+enum { BLOCK = 128, WORDS = 8, LONGEST_KEY = 64, LONGEST_DIGEST = 64, LONGEST_USE = 16, USE_AT = 48 };
 
 static const uint64_t IV[WORDS] = {
     0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1,

@@ -25,8 +25,6 @@ class Holding:
         self._writer = writer
         self._by_ms = by_ms
         self._said_at = -_SAID_S
-        self._awaited: tuple[str, int | None] | None = None
-        """What all waited for, and how far it was when that was last asked."""
         self.held: AbstractSet[str] = frozenset()
 
     def align(self) -> None:
@@ -45,11 +43,12 @@ class Holding:
     def rest(self) -> bool:
         """Wait for a moment, if nothing can come; return whether how far others are may make a difference now.
 
-        It can to what is held, once what all wait for has moved: to ask for that alone costs less than looking at all.
+        It can to what is held, if what all wait for is elsewhere than is believed: to ask for that alone costs less
+        than looking at everything.
         """
         slowest = self._progress.slowest()
         if slowest is None or not self.all_held():
             return bool(self.held)
         time.sleep(_REST_S)
-        before, self._awaited = self._awaited, (slowest, self._writer.reached(slowest))
-        return self._awaited != before
+        partition, offset = slowest
+        return self._writer.reached(partition) != offset

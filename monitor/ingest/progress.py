@@ -134,10 +134,14 @@ class Progress:
             return min(behind.values())
         return max((self._positions[name].newest_ms for name in self._ends if name in self._positions), default=0)
 
-    def slowest(self) -> str | None:
-        """Return the partition that the watermark waits for; None if all are read to their ends."""
+    def slowest(self) -> tuple[str, int | None] | None:
+        """Return the partition that the watermark waits for, and how far it is; None if all are read to their ends."""
         behind = self._behind()
-        return min(behind, key=lambda name: behind[name], default=None)
+        if not behind:
+            return None
+        partition = min(behind, key=lambda name: behind[name])
+        position = self._positions.get(partition)
+        return partition, None if position is None else position.next_offset
 
     def ahead(self, partitions: Collection[str], by_ms: int) -> set[str]:
         """Return those of the partitions whose newest event is more than `by_ms` ahead of the watermark."""

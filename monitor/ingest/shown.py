@@ -96,7 +96,14 @@ class Shown:
 
     def experiments(self) -> set[int]:
         """Return the numbers of the experiments of all."""
-        return {self.numbers[self.begin(place) + EXPERIMENT] for place in range(len(self.names))}
+        found: set[int] = set()
+        last: i64 = -1
+        for place in range(len(self.names)):
+            number = self.numbers[self.begin(place) + EXPERIMENT]
+            if number != last:
+                last = number
+                found.add(number)
+        return found
 
     def without(self, experiments: Collection[int]) -> Shown:
         """Return those that are of other experiments."""

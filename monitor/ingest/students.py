@@ -57,10 +57,14 @@ class Students:
                 begin = shown.begin(at)
                 timestamp_ms, variant = numbers[begin + MS], numbers[begin + VARIANT]
                 segment = experiment.segment_of(numbers[begin + CATEGORY])
-                if ends[at] > begin + SUMS:
-                    student.add(timestamp_ms, variant, segment, numbers, begin + SUMS, experiment.kept_days)
-                else:
+                sums = begin + SUMS
+                width = ends[at] - sums
+                if width == 0:
                     student.expose(timestamp_ms, variant, segment, experiment.kept_days)
+                elif width == experiment.sums_width:
+                    student.add(timestamp_ms, variant, segment, numbers, sums, experiment.kept_days)
+                else:
+                    raise ValueError(f"{width} sums of a response, expected {experiment.sums_width}")
                 at = following[at]
             tally.replace(student)
             student.first = -1

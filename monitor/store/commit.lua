@@ -146,7 +146,8 @@ if seq ~= tonumber(ARGV[3]) then
   end
 end
 
-local now = redis.call('TIME')[1] * 1000
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local oldest = string.format('%.0f', now - 30000)
 if asked == '1' then
   local told = {0, seq, oldest, now}

@@ -76,8 +76,8 @@ class Pending:
         if self._sent and not self._connection.is_connected:
             self.abandon()
             raise redis.exceptions.ConnectionError("the connection was lost between two commands")
-        packed = [command if isinstance(command, Packed) else Packed(*command) for command in commands]
         try:
+            packed = [command if isinstance(command, Packed) else Packed(*command) for command in commands]
             self._connection.send_packed_command([command.wire for command in packed])
         except BaseException:  # also an interruption: nobody else would give the connection back
             self.abandon()

@@ -34,6 +34,7 @@ class Parcel:
         self._beliefs = beliefs
         self._new = commit.new_rows[::2]
         self._rows = commit.rows + commit.new_rows
+        self._writing: Packed | None = None
         # A version begins with it.
         self.marks = {row[0] for row in commit.rows[1::2]}
         self._sends, self._receipts, self._buckets = commit.sends, commit.receipts, commit.buckets
@@ -82,8 +83,10 @@ class Parcel:
         return bool(self._new)
 
     def writing(self) -> Packed:
-        """Return the command of `apart` that writes the rows; it can be sent again."""
-        return Packed("MSET", *self._rows)
+        """Return the command of `apart` that writes the rows, packed once however often it is sent."""
+        if self._writing is None:
+            self._writing = Packed("MSET", *self._rows)
+        return self._writing
 
     def whole(self, script: str) -> Sequence[Any]:
         """Return the command that applies everything, by the script of this digest."""
@@ -108,9 +111,7 @@ class Parcel:
             ("MULTI",),
         )
 
-    def apart(
-        self, script: str, rows: Packed, oldest_ms: bytes, now_ms: int, *before: bytes
-    ) -> Sequence[Sequence[Any] | Packed]:
+    def apart(self, script: str, oldest_ms: bytes, now_ms: int, *before: bytes) -> Sequence[Sequence[Any] | Packed]:
         """Return the commands of the transaction, for what the script has said in reply to `looking`.
 
         The script goes as its text: one that the server has forgotten would fail. The count comes first, so that it
@@ -124,7 +125,7 @@ class Parcel:
         return (
             ("HINCRBY", self._records[0], "begun", 1),
             ("EVAL", script, len(keys), *keys, *head, *self._written),
-            rows,
+            self.writing(),
             *[("APPEND", *chunk) for chunk in zip(self._buckets[::2], self._buckets[1::2], strict=True)],
             *[
                 ("XADD", outbox, *kept, entry, b"p", last, b"c", said)

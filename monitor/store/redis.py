@@ -54,8 +54,7 @@ _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "r
 class RedisStore:
     """One shard of the store. Several threads may use `values` and `rows` at the same time, and nothing else."""
 
-    many = 500
-    """So many rows are written beside the script."""
+    many = 500  # rows are written beside the script, and more
 
     def __init__(
         self, settings: StoreSettings, keys: Keys | None = None, live: int | None = None, client: Any = None
@@ -194,8 +193,7 @@ class RedisStore:
     def reached(self, partition: str) -> int | None:
         """Read how far one partition was applied."""
         with unavailable(self.settings):
-            offset = self.client.hget(self.keys.offsets, partition)
-        return None if offset is None else int(offset)
+            return int(offset) if (offset := self.client.hget(self.keys.offsets, partition)) else None
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the stored rows (version and body) of the keys, None where there is none."""
@@ -231,38 +229,40 @@ class RedisStore:
         self._pending = self._send(command)
         return partial(self._loaded, self._scripts.commit, command, partial(self._reply, self._pending, command))
 
-    def _sent_apart(self, parcel: Parcel, rows: Packed | None = None, tries: int = _TRIES) -> Callable[[], Any] | None:
-        """Send many rows beside the script; None if they are few, or the script has to compare them, or may not.
-
-        If others have committed in between, that has come to nothing: then `rows` are the ones that were sent.
-        """
+    def _sent_apart(self, parcel: Parcel, tries: int = _TRIES) -> Callable[[], Any] | None:
+        """Send many rows beside the script; None if they are few, or the script has to compare them, or may not."""
         if parcel.rows < self.many or not self._transacts or not tries:
             return None
-        pending = self._pending = self._send(*parcel.looking(self._scripts.commit.sha, anew=self._behind or bool(rows)))
+        script = self._scripts.commit
+        pending = self._pending = self._send(*parcel.looking(script.sha, anew=self._behind or tries < _TRIES))
         try:
-            rows = rows or parcel.writing()  # while the server looks: so others have less time in between
+            parcel.writing()  # packs while the server looks: so others have less time in between
             _, *others, (status, commits, *told), _ = pending.replies()
             if status != 0 or (commits != self._commits and parcel.has_new and others != [0]):
                 pending.send(("DISCARD",))
                 pending.reply()
                 return None
-            pending.send(*parcel.apart(self._scripts.commit.script, rows, *told))
-        except redis.exceptions.ResponseError as error:
+            pending.send(*parcel.apart(script.script, *told))
+        except BaseException as error:  # also an interruption: the connection is within a transaction
             pending.abandon()
+            if not isinstance(error, redis.exceptions.ResponseError):
+                raise
             self._transacts = not _FORBIDDEN.search(str(error))
             return None
-        return partial(self._done, parcel, pending, rows, tries - 1)
+        return partial(self._done, parcel, pending, tries - 1)
 
-    def _done(self, parcel: Parcel, pending: Pending, rows: Packed, tries: int) -> Any:
+    def _done(self, parcel: Parcel, pending: Pending, tries: int) -> Any:
         """Return what the script said in the transaction; if that was void, send the same rows again."""
         try:
             done = pending.reply()
         except redis.exceptions.ResponseError as error:  # what is refused before its end voids it
             self._transacts, done, tries = not _FORBIDDEN.search(str(error)), None, 0
         if done is None:
-            return (self._sent_apart(parcel, rows, tries) or self._sent(parcel))()
+            return (self._sent_apart(parcel, tries) or self._sent(parcel))()
         for reply in done:
             if isinstance(reply, Exception):
+                if not isinstance(done[1], Exception):  # its count says that all is done
+                    self.client.hincrby(self.keys.meta, "begun", 1)
                 raise reply
         return parcel.told(done)
 

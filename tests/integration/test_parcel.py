@@ -15,6 +15,7 @@ import redis
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.ingest.experiment import PENDING_CLASS
+from monitor.ingest.lanes import applied_field
 from monitor.ingest.sharded import ShardedWriter
 from monitor.store import Advance, Commit, Position, RedisStore
 from monitor.store.packing import Packed
@@ -348,15 +349,43 @@ class TestTrouble:
         worker.engine.forget()
         assert worker.apply(_events()) == "applied"
 
-    def test_a_part_that_fails_is_noticed(self, store_server: RedisServer) -> None:
+    @pytest.mark.parametrize("place", ["of the script", "of a time bucket"])
+    def test_a_part_that_fails_is_noticed(self, store_server: RedisServer, place: str) -> None:
         """Somebody has put something else in the place of a record."""
         bench = Bench(store_server)
         worker = _Worker(bench, "t:0")
-        bench.store.client.set(bench.store.keys.latest, "something else")
+        batch = worker.batch(_events())
+        wrong = bench.store.keys.latest if place == "of the script" else batch.buckets[0]
+        bench.store.client.zadd(wrong, {"something": 1})
         with pytest.raises(StoreOwned, match="something else"):
-            worker.apply(_events())
+            worker.store.commit(batch)
         with pytest.raises(StoreOwned, match="rebuild"):
             worker.store.state()
+
+    @pytest.mark.parametrize("kind", [b"q", b"j"])
+    def test_what_shards_cannot_be_told_is_noticed(self, store_server: RedisServer, kind: bytes) -> None:
+        """The students of another shard would never hear of it."""
+        bench = Bench(store_server, shards=2, many=30)
+        writer = bench.writer()
+        writer.state([_LANE])
+        store = bench.shards[1]
+        wrong = store.keys.outbox(0, _LANE.encode()) if kind == b"q" else store.keys.journal(0, _LANE.encode())
+        store.client.set(wrong, "something else")
+        with pytest.raises(StoreOwned, match="something else"):
+            writer.begin(bench.taken(*_events()), bench.late, [Advance(_LANE, None, Position(1))])()
+        with pytest.raises(StoreOwned, match="rebuild"):
+            writer.state([_LANE])
+
+    def test_a_message_that_is_gone_is_not_waited_for(self, store_server: RedisServer) -> None:
+        """The last one to another shard, which has not applied it: nothing can say any more what it said."""
+        bench = Bench(store_server, shards=2, many=30)
+        bench.feed([_events(), _events(5000)])
+        source, target = bench.shards
+        (*_, (sent, _)) = source.outbox(1, _LANE.encode())
+        source.client.xdel(source.keys.outbox(1, _LANE.encode()), sent.entry)
+        target.client.hset(target.keys.lanes, applied_field(0, _LANE.encode()), sent.before)
+        with pytest.raises(StoreOwned, match="rebuild"):
+            bench.writer().state([_LANE])
 
     @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.95, 0.9999])
     def test_a_file_that_was_cut_within_it_has_nothing_of_it(self, share: float) -> None:
