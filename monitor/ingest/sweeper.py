@@ -12,9 +12,9 @@ from monitor.items.layout import BAD_DAYS, ItemLayout
 from monitor.store import Past, RedisStore
 
 _ROWS = 1000
-"""That a script takes at least, where an hour has so many."""
+"""That a script takes at least, where its hours have so many."""
 _HOURS = 24
-"""That a script sees to at most: several workers sweep the same ones, and of those most are empty."""
+"""That a script sees to at most: several workers sweep the same ones, and all but one of them find nothing there."""
 _SCRIPTS = 50
 """At once, besides those for what has come."""
 

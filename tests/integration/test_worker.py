@@ -261,6 +261,7 @@ def test_partitions_that_wait_for_another_workers_go_on_as_soon_as_that_has_caug
             held.clear()
             held.update(partitions)
 
+        monkeypatch.setattr("monitor.ingest.worker._HOUSEKEEPING_S", 3600.0)
         monkeypatch.setattr(worker._writer, "look", looked)
         monkeypatch.setattr(source, "poll", polled)
         monkeypatch.setattr(source, "hold", hold)
