@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from monitor.aggregates import bucket_span_ms
@@ -9,12 +10,14 @@ from monitor.attribution import DAY_MS
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.items.layout import BAD_DAYS, ItemLayout
-from monitor.store import Past, RedisStore
+from monitor.store import Past, RedisStore, drop_past, drop_students
 
 _ROWS = 1000
 """That a script takes at least, where its hours have so many."""
 _HOURS = 24
 """That a script sees to at most: several workers sweep the same ones, and all but one of them find nothing there."""
+_WAIT_S = 0.2
+"""For workers that are writing, in all."""
 _SCRIPTS = 50
 """At once, besides those for what has come."""
 
@@ -53,6 +56,7 @@ class Sweeper:
             # One that an outage has interrupted begins again in another hour.
             if next(deletion, None) is None:
                 del self._closing[number]
+        until = time.monotonic() + _WAIT_S
         for _ in range(_SCRIPTS + 2 * events // _ROWS):
             if not self._due:
                 return
@@ -60,7 +64,7 @@ class Sweeper:
             before_ms = (newest + 1) * HOUR_MS
             progress.swept(experiment, before_ms)
             hours = [noted for each, noted in reversed(self._due[-_HOURS:]) if each == experiment]
-            _, done = self._store.sweep(experiment, hours, before_ms)
+            _, done = self._store.sweep(experiment, hours, before_ms, wait_until=until)
             del self._due[len(self._due) - done :]
 
     def _close(self, progress: Progress) -> None:
@@ -72,7 +76,7 @@ class Sweeper:
             if each.number in closed or each.number in self._closing:
                 continue
             if each.number in self._over:
-                self._closing[each.number] = self._store.drop_students(each.number)
+                self._closing[each.number] = drop_students(self._store, each.number)
                 continue
             # The sweep's boundary tells every worker that nothing of it may be touched any more. Students go an hour of
             # event time later: by then it was moved on every shard, and what was on the way has arrived.
@@ -93,7 +97,7 @@ class Sweeper:
             ]
             if experiment.counts_items:
                 pasts += self._items(experiment, newest_ms)
-            self._store.drop(pasts)
+            drop_past(self._store, pasts)
 
     def _times(self, experiment: Experiment, variant: int, oldest_ms: int) -> Iterator[Past]:
         keys, number, settings = self._store.keys, experiment.number, experiment.settings

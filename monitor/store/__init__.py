@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monitor.store.embedded import served
+from monitor.store.forgetting import drop_past, drop_students
 from monitor.store.generations import live_store
 from monitor.store.history import History
 from monitor.store.inspection import warnings
@@ -28,6 +29,8 @@ __all__ = [
     "Shards",
     "State",
     "Status",
+    "drop_past",
+    "drop_students",
     "live_store",
     "open_store",
     "served",

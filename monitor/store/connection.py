@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, cast, final
 
 import redis
@@ -85,11 +85,14 @@ class Pending:
         self._names += [command.name for command in packed]
         self._sent += len(commands)
 
-    def replies(self) -> list[Any]:
-        """Wait for the replies to all that was sent since; what is raised at the first error leaves nothing pending."""
+    def replies(self, left: int = 0) -> list[Any]:
+        """Wait for the replies to all that was sent since, but for the last ones if some are to be `left`.
+
+        What is raised at the first error leaves nothing pending.
+        """
         found = []
         try:
-            while self._names:
+            while len(self._names) > left:
                 found.append(self._client.parse_response(self._connection, self._names.pop(0)))
         except BaseException as error:  # also an interruption: the connection may have more to say
             if self._sent == 1 and isinstance(error, redis.exceptions.ResponseError):
@@ -99,10 +102,14 @@ class Pending:
             raise
         return found
 
-    def reply(self) -> Any:
-        """Wait for the last reply; to be called once."""
-        found = self.replies()[-1]
-        self._release()
+    def reply(self, left: int = 0) -> Any:
+        """Wait for the last reply, or the last before some that nobody asks for; to be called once."""
+        found = self.replies(left)[-1]
+        if left:
+            with suppress(redis.exceptions.RedisError):
+                self.replies()
+        if self._connection is not None:
+            self._release()
         return found
 
     def abandon(self) -> None:

@@ -39,6 +39,7 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
                             -<field of S> → newest and oldest of what was skipped (ms; the oldest less than 0)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
     h                       hash: <e>:<hour> → rows noted there
+    T                       there while a worker writes beside the script, for a tenth of a second at most
     p:<e>                   hash: hour → what was known then (`monitor.history`; first shard)
 and, with more than one shard (see monitor/ingest/sharded.py),
     q:<shard>:<lane>        stream: what this shard's commits mean for students of that shard
@@ -147,6 +148,10 @@ class Keys:
     @property
     def latest(self) -> bytes:
         return self.prefix + b"t"
+
+    @property
+    def turn(self) -> bytes:
+        return self.prefix + b"T"
 
     @property
     def hours(self) -> bytes:

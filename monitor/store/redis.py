@@ -17,10 +17,10 @@ positions tell whether the script ran.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice
 from typing import Any, Final, TypeVar, cast
 
 import redis
@@ -32,17 +32,19 @@ from monitor.store.connection import Pending, connect, unavailable
 from monitor.store.keys import LIVE, Keys, live_number
 from monitor.store.packing import Packed
 from monitor.store.parcel import Parcel
-from monitor.store.records import Commit, Past, Position, Sent, State, Status, positions_of
+from monitor.store.records import Commit, Position, Sent, State, Status, positions_of
 from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
 from monitor.store.scripts import Scripts
 
 SCHEMA: Final = 11
 _READ_AT_ONCE: Final = 5000
-_SCAN_AT_ONCE: Final = 2000
 _SUM_AT_ONCE: Final = 32
 _OUTDATED_AFTER: Final = 64, 4096
 """Commits with comparisons after which reading all rows anew is cheaper: at first, and at most if it does not help."""
+_TURN_MS: Final = 100
+"""What a worker has for a batch that is written beside the script, until others no longer wait for it."""
+_POLL_S: Final = 0.002
 _TRIES: Final = 3  # to write rows beside the script, where others void it
 _ELSEWHERE: Final = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 _FORBIDDEN: Final = re.compile("NOPERM|no permissions|unknown command")
@@ -233,37 +235,55 @@ class RedisStore:
         """Send many rows beside the script; None if they are few, or the script has to compare them, or may not."""
         if parcel.rows < self.many or not self._transacts or not tries:
             return None
-        script = self._scripts.commit
-        pending = self._pending = self._send(*parcel.looking(script.sha, anew=self._behind or tries < _TRIES))
+        script, anew = self._scripts.commit, self._behind or tries < _TRIES
+        turn: Sequence[Sequence[Any]] = ()
+        if anew and not self._compared:
+            parcel.writing()
+            turn = self._turn()
+        pending = self._pending = self._send(*parcel.looking(script.sha, anew=anew))
         try:
-            parcel.writing()  # packs while the server looks: so others have less time in between
+            parcel.writing()  # unless others wait for that, while the server looks
             _, *others, (status, commits, *told), _ = pending.replies()
             if status != 0 or (commits != self._commits and parcel.has_new and others != [0]):
-                pending.send(("DISCARD",))
-                pending.reply()
+                pending.send(("DISCARD",), *turn)
+                pending.reply(len(turn))
                 return None
-            pending.send(*parcel.apart(script.script, *told))
+            pending.send(*parcel.apart(script.script, *told), *turn)
         except BaseException as error:  # also an interruption: the connection is within a transaction
             pending.abandon()
             if not isinstance(error, redis.exceptions.ResponseError):
                 raise
             self._transacts = not _FORBIDDEN.search(str(error))
             return None
-        return partial(self._done, parcel, pending, tries - 1)
+        return partial(self._done, parcel, partial(pending.reply, len(turn)), tries - 1)
 
-    def _done(self, parcel: Parcel, pending: Pending, tries: int) -> Any:
+    def _turn(self) -> Sequence[Sequence[Any]]:
+        """Wait until no other is between question and batch, which would void what one of both sends, but not for long.
+
+        Return the command that ends the turn that this worker has then, if it has one: it binds nobody.
+        """
+        until = time.monotonic() + _TURN_MS / 1000
+        with suppress(redis.exceptions.ResponseError):  # then without
+            while not self._send(("SET", self.keys.turn, b"", "PX", _TURN_MS, "NX")).reply():
+                if time.monotonic() >= until:
+                    return ()
+                time.sleep(_POLL_S)
+            return (("UNLINK", self.keys.turn),)
+        return ()
+
+    def _done(self, parcel: Parcel, reply: Callable[[], Any], tries: int) -> Any:
         """Return what the script said in the transaction; if that was void, send the same rows again."""
         try:
-            done = pending.reply()
+            done = reply()
         except redis.exceptions.ResponseError as error:  # what is refused before its end voids it
             self._transacts, done, tries = not _FORBIDDEN.search(str(error)), None, 0
         if done is None:
             return (self._sent_apart(parcel, tries) or self._sent(parcel))()
-        for reply in done:
-            if isinstance(reply, Exception):
+        for each in done:
+            if isinstance(each, Exception):
                 if not isinstance(done[1], Exception):  # its count says that all is done
                     self.client.hincrby(self.keys.meta, "begun", 1)
-                raise reply
+                raise each
         return parcel.told(done)
 
     def abandon(self) -> None:
@@ -324,16 +344,28 @@ class RedisStore:
             experiment, _, hour = name.decode().partition(":")
             yield experiment, int(hour)
 
-    def sweep(self, experiment: str, hours: Sequence[int], before_ms: int) -> tuple[int, int]:
-        """Delete a thousand or more of the rows noted in hours, one after the other; return (rows, hours) that went."""
+    def sweep(
+        self, experiment: str, hours: Sequence[int], before_ms: int, *, wait_until: float = 0.0
+    ) -> tuple[int, int]:
+        """Delete a thousand or more of the rows noted in hours, one after the other; return (rows, hours) that went.
+
+        Workers that are writing are waited for, but not beyond a time of `time.monotonic`.
+        """
         keys = self.keys
         names, fields = zip(*[(keys.hour(experiment, hour), f"{experiment}:{hour}") for hour in hours], strict=True)
+        arguments = [experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms]
+        found = None
         with unavailable(self.settings):
-            deleted, done, before, after = self._run_script(
-                self._scripts.sweep,
-                [keys.meta, keys.hours, *names],
-                [experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms, *fields],
-            )
+            while not found:
+                insists = int(time.monotonic() >= wait_until)
+                found = self._run_script(
+                    self._scripts.sweep,
+                    [keys.meta, keys.hours, keys.turn, *names],
+                    [*arguments, insists, *fields],
+                )
+                if not found:
+                    time.sleep(_POLL_S)
+        deleted, done, before, after = found
         # Rows of feedback without a response may be in the caller's cache and change again; those of responses cannot.
         if before == self._sweeps and not (experiment == "p" and deleted > 0):
             self._sweeps = after
@@ -355,46 +387,8 @@ class RedisStore:
             names = self.client.hkeys(self.keys.meta)
         return frozenset(int(name[7:]) for name in names if name.startswith(b"closed:"))
 
-    def drop_students(self, experiment: int) -> Iterator[int]:
-        """Delete an experiment's students' rows, some at each step; yield how many went."""
-        with unavailable(self.settings):
-            # Whoever is about to write to them reads the state first, and then leaves them alone.
-            marking = self.client.pipeline(transaction=True)
-            marking.hset(self.keys.meta, f"closing:{experiment}", 1)
-            marking.hincrby(self.keys.meta, "closings", 1).hincrby(self.keys.meta, "sweeps", 1).execute()
-            pattern = self.keys.prefix + b"s" + _escaped(experiment.to_bytes(2)) + b"*"
-            names = self.client.scan_iter(pattern, count=_SCAN_AT_ONCE)
-            left = True
-            while left:
-                batch = list(islice(names, _SCAN_AT_ONCE))
-                left = len(batch) == _SCAN_AT_ONCE
-                deleted = int(self.client.unlink(*batch)) if batch else 0
-                if not left:
-                    self.client.hset(self.keys.meta, f"closed:{experiment}", 1)
-                yield deleted
-
     def newest_response_ms(self, experiment: int, variants: Iterable[int]) -> int | None:
         """Return the newest response's time over variants of an experiment; None before the first."""
         with unavailable(self.settings):
             times = self.client.hmget(self.keys.latest, [f"{experiment}:{variant}:r" for variant in variants])
         return max((int(time) for time in times if time is not None), default=None)
-
-    def drop(self, pasts: Sequence[Past]) -> None:
-        """Delete what is past, and its entries in the indexes that name it."""
-        with unavailable(self.settings):
-            looking = self.client.pipeline(transaction=False)
-            for past in pasts:
-                looking.zrange(past.index, 0, -1)
-            for past, names in zip(pasts, looking.execute(), strict=True):
-                begins = min(map(int, names), default=0) + past.kept
-                gone = [name for name in names if begins <= int(name) < past.before]
-                deleted = chain.from_iterable(past.records(int(name)) for name in gone)
-                while batch := list(islice(deleted, _SCAN_AT_ONCE)):
-                    self.client.unlink(*batch)
-                if gone:
-                    self.client.zrem(past.index, *gone)
-
-
-def _escaped(text: bytes) -> bytes:
-    """Return the bytes as a pattern that matches only them."""
-    return b"".join(b"\\" + bytes((byte,)) if byte in b"*?[]^-\\" else bytes((byte,)) for byte in text)

@@ -1,11 +1,17 @@
 -- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have a thousand.
 --
--- KEYS  1 meta  2 hours  then the lists of row keys of some hours, all of one experiment
+-- KEYS  1 meta  2 hours  3 there while a worker writes beside the script  then the lists of row keys of some hours, all of
+--       one experiment
 -- ARGV  1 number of the experiment, or "p" for rows without their response  2 the row keys' prefix
---       3 field of meta that says up to when rows have been swept  4 that time in ms  then for each list its field of hours
+--       3 field of meta that says up to when rows have been swept  4 that time in ms  5 1 if no worker is waited for
+--       then for each list its field of hours
 -- Returns {rows deleted, how many hours are done, number of sweeps before, number of sweeps after}: a worker to whom the
--- number is new compares the boundary with what its commit rests on.
+-- number is new compares the boundary with what its commit rests on. Returns nothing, and has done nothing, while a
+-- worker writes beside the script, whose transaction this would void.
 
+if ARGV[5] ~= '1' and redis.call('EXISTS', KEYS[3]) == 1 then
+  return false
+end
 local before = tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')
 local after = before
 local swept = redis.call('HGET', KEYS[1], ARGV[3])
@@ -16,10 +22,10 @@ end
 
 local boundary = tonumber(ARGV[4])
 local deleted, seen, done = 0, 0, 0
-while seen < 1000 and done < #KEYS - 2 do
-  local noted = redis.call('LPOP', KEYS[done + 3])
+while seen < 1000 and done < #KEYS - 3 do
+  local noted = redis.call('LPOP', KEYS[done + 4])
   if not noted then
-    redis.call('HDEL', KEYS[2], ARGV[done + 5])
+    redis.call('HDEL', KEYS[2], ARGV[done + 6])
     done, noted = done + 1, ''
   elseif seen == 0 then
     after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -290,6 +291,143 @@ class TestOthers:
         clicks = [Feedback(f"c-{number}", f"r-{number}", START + HOUR, "clicked") for number in range(_RESPONSES)]
         assert mine.apply(clicks) == "swept"
         mine.store.state()
+
+
+class TestTurns:
+    """Workers that would void each other's transactions write one after the other; nobody is kept waiting for long."""
+
+    @pytest.fixture
+    def overtaken(self, store_server: RedisServer) -> _Worker:
+        """Return a worker since whose last batch but one another has committed."""
+        bench = Bench(store_server)
+        mine, other = _Worker(bench, "t:0"), _Worker(bench, "t:1")
+        assert [mine.apply(_events()), other.apply(_events(5000))] == ["applied", "applied"]
+        assert mine.apply(_events(1000)) == "applied"
+        return mine
+
+    @pytest.fixture
+    def sleeping(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], object]], list[float]]:
+        """Return what has something done when a worker waits for the n-th time; it returns the waits so far."""
+        waits: list[float] = []
+
+        def after(times: int, act: Callable[[], object]) -> list[float]:
+            def sleep(seconds: float) -> None:
+                waits.append(seconds)
+                if len(waits) == times:
+                    act()
+
+            monkeypatch.setattr("monitor.store.redis.time.sleep", sleep)
+            return waits
+
+        return after
+
+    def test_a_worker_waits_until_the_other_has_written(
+        self,
+        overtaken: _Worker,
+        sleeping: Callable[[int, Callable[[], object]], list[float]],
+        store_server: RedisServer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """And asks again from time to time."""
+        monkeypatch.setattr("monitor.store.redis._TURN_MS", 60_000)
+        store = overtaken.store
+        store.client.set(store.keys.turn, b"", px=60_000)
+        waits = sleeping(3, lambda: store.client.unlink(store.keys.turn))
+        store_server.client().config_resetstat()
+        assert overtaken.apply(_events(2000)) == "applied"
+        assert (len(waits), _transactions(store_server)) == (3, 1)
+        assert store.client.exists(store.keys.turn) == 0
+
+    def test_nobody_waits_for_long(
+        self, overtaken: _Worker, sleeping: Callable[[int, Callable[[], object]], list[float]]
+    ) -> None:
+        """Whoever has it may be gone, and it stays somebody else's."""
+        store = overtaken.store
+        store.client.set(store.keys.turn, b"", px=600_000)
+        waits = sleeping(0, lambda: None)
+        assert overtaken.apply(_events(2000)) == "applied"
+        assert waits
+        assert store.client.pttl(store.keys.turn) > 300_000
+
+    def test_a_turn_ends_by_itself(
+        self,
+        overtaken: _Worker,
+        meddling: Callable[[Callable[[], object]], None],
+        monkeypatch: pytest.MonkeyPatch,
+        store_server: RedisServer,
+    ) -> None:
+        """The worker may be killed between the question and the batch."""
+        monkeypatch.setattr("monitor.store.redis._TURN_MS", 60_000)
+        left: list[int] = []
+        meddling(lambda: left.append(store_server.client().pttl(overtaken.store.keys.turn)))
+        assert overtaken.apply(_events(2000)) == "applied"
+        assert 0 < left[0] <= 60_000
+
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_a_void_transaction_ends_it(
+        self,
+        overtaken: _Worker,
+        times: int,
+        meddling: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch,
+        sleeping: Callable[[int, Callable[[], object]], list[float]],
+    ) -> None:
+        """The worker waits for nobody, least of all for itself, when it tries again."""
+        monkeypatch.setattr("monitor.store.redis._TURN_MS", 60_000)
+        waits = sleeping(0, lambda: None)
+        other = _Worker(overtaken._bench, "t:2")
+        others = iter([_events(first)[:50] for first in (6000, 7000)])
+        meddling(lambda: other.apply(next(others)), times)
+        assert overtaken.apply(_events(2000)) == "applied"
+        assert (waits, overtaken.store.client.exists(overtaken.store.keys.turn)) == ([], 0)
+
+    def test_a_refused_batch_ends_it(self, overtaken: _Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Others need not wait for one that is not written."""
+        monkeypatch.setattr("monitor.store.redis._TURN_MS", 60_000)
+        store = overtaken.store
+        late = overtaken.batch(_events(9000))
+        other = _Worker(overtaken._bench, "t:1")
+        other._offset = len(_events())
+        assert other.apply(_events(9000)) == "applied"
+        assert store.commit(late) == "changed"
+        assert store.client.exists(store.keys.turn) == 0
+
+    @pytest.mark.parametrize("missing", ["set", "unlink"])
+    def test_who_may_not_take_one_does_without(self, overtaken: _Worker, missing: str) -> None:
+        """The batch is applied."""
+        admin = overtaken.store.client
+        admin.execute_command("ACL", "SETUSER", "limited", "on", "nopass", "~abm:*", "+@all", f"-{missing}")
+        try:
+            port = admin.connection_pool.connection_kwargs["port"]
+            overtaken.store.client = redis.Redis(port=port, username="limited", password="x")
+            assert overtaken.apply(_events(2000)) == "applied"
+            assert overtaken.apply(_events(3000)) == "applied"
+        finally:
+            admin.acl_deluser("limited")
+
+    def test_a_sweep_waits(
+        self, overtaken: _Worker, sleeping: Callable[[int, Callable[[], object]], list[float]]
+    ) -> None:
+        """It would void the transaction as well."""
+        store, rows = overtaken.store, []
+
+        def end() -> None:
+            rows.append(len(_rows(store)))
+            store.client.unlink(store.keys.turn)
+
+        store.client.set(store.keys.turn, b"", px=60_000)
+        waits = sleeping(2, end)
+        before = len(_rows(store))
+        deleted, _ = store.sweep("1", [START // HOUR], START + HOUR, wait_until=time.monotonic() + 60)
+        assert (rows, len(waits), len(_rows(store))) == ([before], 2, before - deleted)
+        assert deleted > 0
+
+    def test_a_sweep_does_not_wait_for_long(self, overtaken: _Worker) -> None:
+        """It has to go on."""
+        store = overtaken.store
+        store.client.set(store.keys.turn, b"", px=600_000)
+        assert store.sweep("1", [START // HOUR], START + HOUR, wait_until=time.monotonic() + 0.05)[0] > 0
+        assert store.client.pttl(store.keys.turn) > 300_000
 
 
 class TestTrouble:

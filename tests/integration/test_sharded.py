@@ -19,7 +19,7 @@ from monitor.events import Feedback, Response
 from monitor.ingest.sharded import ShardedWriter
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Outcome, Writer
-from monitor.store import Advance, Commit, Position, Sent, Shards, State, Status, open_store
+from monitor.store import Advance, Commit, Position, Sent, Shards, State, Status, drop_students, open_store
 from monitor.store.keys import shard_tag
 from tests.integration.test_exactness import _SLOW, MANY, Bench
 from tests.integration.test_store import _rating, _response
@@ -456,7 +456,7 @@ def test_students_of_an_experiment_that_is_over_do_not_come_back(redis_server: R
     reader = _sent_only(bench)
     for shard in bench.shards:
         shard.sweep(str(bench.number), [START // HOUR], START + HOUR)
-        list(shard.drop_students(bench.number))
+        list(drop_students(shard, bench.number))
     reader._state()
     assert not list(bench.store.client.scan_iter(b"abm:*:s*"))
 
