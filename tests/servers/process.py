@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +21,22 @@ _PORTS: Final = range(12_000, 22_000)
 """Below those that kernels give to connections; what Redis Cluster adds to them (10 000) is, too."""
 
 
+def _own_ports() -> list[int]:
+    """Return this process's share of the ports, in random order: those that run tests side by side have one each."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = _PORTS[number :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    return secrets.SystemRandom().sample(own, len(own))
+
+
+_untried: Final = cycle(_own_ports())
+
+
 def free_port() -> int:
-    """Return a TCP port that nobody listens on now, and that no connection is given meanwhile."""
-    for port in secrets.SystemRandom().sample(_PORTS, 100):
+    """Return a TCP port that nobody listens on now, that no connection is given meanwhile, and nobody else is given.
+
+    A server may begin to listen on it a while later: the same one comes again only when all others have been tried.
+    """
+    for port in islice(_untried, 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
