@@ -137,6 +137,8 @@ class Batch:
     """(key, item) → its id, the index that names the key, its place there."""
     notes: dict[int, list[bytes]] = field(default_factory=dict)
     """Cell of an experiment's number (`PENDING` for none) and an hour → new rows."""
+    moved: dict[int, list[bytes]] = field(default_factory=dict)
+    """The same → rows that are noted there already and once more now, there or elsewhere."""
     cell: i64 = -1
     """That of the row noted last, and what was noted there; -1 would be of no time."""
     noted: list[bytes] = field(default_factory=list)
@@ -221,6 +223,10 @@ class Batch:
         self.arms_at[place] = arm
         self.arms_used[place] = found
         return found
+
+    def move(self, number: i64, timestamp_ms: i64, key: bytes) -> None:
+        """Note that a row which was noted for the sweep is going to be noted again."""
+        self.moved.setdefault(number << CELL_BITS | timestamp_ms // HOUR_MS, []).append(key)
 
     def note(self, number: i64, timestamp_ms: i64, key: bytes) -> None:
         """Note a row for the sweep, under its experiment's number or `PENDING`."""

@@ -68,6 +68,15 @@ def write_batch(commit: Commit, keys: Keys, batch: Batch) -> None:
         batch.stamps.add((index, era))
     for index, at in batch.stamps:
         commit.stamps += (index, at)
+    _write_notes(commit, keys, batch)
+
+
+def _write_notes(commit: Commit, keys: Keys, batch: Batch) -> None:
+    """Append what the sweep has to know of rows."""
+    for cell, moved in batch.moved.items():
+        place = keys.moved(_class_of(cell >> CELL_BITS), cell & _PLACE)
+        for row in moved:
+            commit.names += (place, row, b"")
     for cell, noted in batch.notes.items():
         number, hour = cell >> CELL_BITS, cell & _PLACE
         experiment = _class_of(number)

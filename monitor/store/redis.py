@@ -37,7 +37,7 @@ from monitor.store.rows import chunk_integers
 from monitor.store.runs import as_run
 from monitor.store.scripts import Scripts
 
-SCHEMA: Final = 11
+SCHEMA: Final = 12
 _READ_AT_ONCE: Final = 5000
 _SUM_AT_ONCE: Final = 32
 _OUTDATED_AFTER: Final = 64, 4096
@@ -352,7 +352,8 @@ class RedisStore:
         Workers that are writing are waited for, but not beyond a time of `time.monotonic`.
         """
         keys = self.keys
-        names, fields = zip(*[(keys.hour(experiment, hour), f"{experiment}:{hour}") for hour in hours], strict=True)
+        names = [name(experiment, hour) for hour in hours for name in (keys.hour, keys.moved)]
+        fields = [f"{experiment}:{hour}" for hour in hours]
         arguments = [experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms]
         found = None
         with unavailable(self.settings):

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from monitor.attribution import BEFORE, PENDING, Row
 from monitor.cells import zeros
@@ -47,7 +49,7 @@ from monitor.store import (
 )
 from monitor.store.generations import drop, drop_everything, generations, live_store
 from monitor.store.keys import LIVE
-from monitor.store.rows import decode_student, encode_row
+from monitor.store.rows import decode_student, encode_row, read_row
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.command import eventually
@@ -897,7 +899,7 @@ class TestForgottenRows:
         assert store.sweep("2", [START // HOUR], START + HOUR)[0] == 1
 
     def test_each_experiments_rows_go_by_its_own_number(self, store_server: RedisServer) -> None:
-        """Those of numbers beyond a byte, too, and those from before an experiment."""
+        """Those of numbers beyond a byte, too, and those from before an experiment; all of them were noted again."""
         bench = Bench(store_server)
         store = bench.worker()[1]
         hour = START // HOUR
@@ -921,9 +923,38 @@ class TestForgottenRows:
             for key, row in rows.items():
                 store.client.set(store.keys.row(key), encode_row(row))
             store.client.rpush(store.keys.hour(number, hour), noted)
+            store.client.hset(store.keys.moved(number, hour), mapping=dict.fromkeys([*rows, b"gone"], b""))
             assert store.sweep(number, [hour], START + HOUR)[0] == len(expected)
             gone = {key for key in rows if not store.client.exists(store.keys.row(key))}
             assert gone == expected
+
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(data=st.data())
+    def test_rows_that_are_noted_again_go_with_the_hour_of_their_response(
+        self, data: st.DataObject, store_server: RedisServer
+    ) -> None:
+        """However often a response moves, to and fro: not with another hour, and nothing is left of it."""
+        bench = Bench(store_server)
+        engine, store = bench.worker()
+        times, ids = st.integers(0, 4 * HOUR - 1).map(START.__add__), st.integers(0, 2)
+        event = st.builds(_response, ids, times) | st.builds(_rating, ids, st.just(START + 4 * HOUR))
+        offset = 0
+        for hour in range(START // HOUR, START // HOUR + 4):
+            for batch in data.draw(st.lists(st.lists(event, min_size=1, max_size=4), max_size=4)):
+                commit, _ = engine.apply(bench.taken(*batch), {"1": hour * HOUR, PENDING_CLASS: 0})
+                commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
+                assert store.commit(commit) == "applied"
+                offset += 1
+            young = set()
+            for name in store.client.scan_iter(store.keys.row(b"*")):
+                row = Row()
+                read_row(row, store.client.get(name))
+                if row.arm == PENDING or row.timestamp_ms >= (hour + 1) * HOUR:
+                    young.add(name)
+            while store.sweep("1", [hour], (hour + 1) * HOUR)[1] == 0:
+                pass
+            assert set(store.client.scan_iter(store.keys.row(b"*"))) == young
+        assert not list(store.client.scan_iter(store.keys.prefix + b"X:*"))
 
     def test_feedback_without_its_response_stays_as_long_as_its_newest_reaction(
         self, store_server: RedisServer
