@@ -1,7 +1,7 @@
 -- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have a thousand.
 --
 -- KEYS  1 meta  2 hours  3 there while a worker writes beside the script  then of some hours, all of one experiment, the
---       list of row keys and the hash of those that were noted elsewhere since: only of these, and of rows without their
+--       list of row keys and the hash of those that were noted once more since: only of these, and of rows without their
 --       response, the row itself has to be read
 -- ARGV  1 number of the experiment, or "p" for rows without their response  2 the row keys' prefix
 --       3 field of meta that says up to when rows have been swept  4 that time in ms  5 1 if no worker is waited for
@@ -22,36 +22,33 @@ if not swept or tonumber(swept) < tonumber(ARGV[4]) then
 end
 
 local deleted, seen, done = 0, 0, 0
-local pending, boundary = ARGV[1] == 'p', tonumber(ARGV[4])
+local pending = ARGV[1] == 'p'
 
--- Returns those of the keys whose row can be deleted: that says whose it is, and of when.
-local function past(keys)
+-- Returns those of the keys whose row belongs to an hour: an old note must not delete what another note stands for,
+-- which would be left behind and could name another row one day.
+local function belonging(keys, hour)
   local found = {}
   -- Whole rows of some at once: that is less than a command for a part of each.
   for i, row in ipairs(redis.call('MGET', unpack(keys))) do
     -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has
-    -- not been seen. After two bytes more come six of time, which is the newest reaction's then. A row that is too
-    -- young, or another experiment's by an earlier event with the same id, is noted once more where it belongs.
-    local owner = nil
+    -- not been seen. After two bytes more come six of time, which is the newest reaction's then.
     if row and #row >= 16 then
       local arm, _, time = struct.unpack('>i4I2I6', row, 5)
-      if time < boundary then
-        owner = arm >= 0 and math.floor(arm / 256) or 'p'
+      local owner = arm >= 0 and string.format('%d', math.floor(arm / 256)) or 'p'
+      if owner .. string.format(':%d', math.floor(time / 3600000)) == hour then
+        found[#found + 1] = keys[i]
       end
-    end
-    if tostring(owner) == ARGV[1] then
-      found[#found + 1] = keys[i]
     end
   end
   return found
 end
 
 while seen < 1000 and done < (#KEYS - 3) / 2 do
-  local list, moved = KEYS[2 * done + 4], KEYS[2 * done + 5]
+  local list, moved, hour = KEYS[2 * done + 4], KEYS[2 * done + 5], ARGV[done + 6]
   local noted = redis.call('LPOP', list)
   if not noted then
-    redis.call('HDEL', KEYS[2], ARGV[done + 6])
     redis.call('UNLINK', moved)
+    redis.call('HDEL', KEYS[2], hour)
     done, noted = done + 1, ''
   elseif seen == 0 then
     after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
@@ -73,7 +70,7 @@ while seen < 1000 and done < (#KEYS - 3) / 2 do
       into[#into + 1] = ARGV[2] .. names[i]
     end
     if #doubtful > 0 then
-      for _, key in ipairs(past(doubtful)) do
+      for _, key in ipairs(belonging(doubtful, hour)) do
         gone[#gone + 1] = key
       end
     end

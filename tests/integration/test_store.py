@@ -928,6 +928,26 @@ class TestForgottenRows:
             gone = {key for key in rows if not store.client.exists(store.keys.row(key))}
             assert gone == expected
 
+    def test_an_old_note_does_not_take_a_row_that_another_one_stands_for(self, store_server: RedisServer) -> None:
+        """What is left of it would take the next row of that id, however young: younger hours are swept first."""
+        bench = Bench(store_server)
+        engine, store = bench.worker()
+        hour = START // HOUR
+        outcomes: list[tuple[str, str]] = []
+        for offset, (at_ms, swept) in enumerate([(5, None), (3, 5), (9, 3), (9, None)]):
+            engine.forget()
+            late = {"1": START + 6 * HOUR if offset > 1 else 0, PENDING_CLASS: 0}
+            commit, outcome = engine.apply(bench.taken(_response(1, START + at_ms * HOUR)), late)
+            commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
+            assert store.commit(commit) == "applied"
+            outcomes += outcome
+            if swept is not None:
+                while store.sweep("1", [hour + swept], START + 6 * HOUR)[1] == 0:
+                    pass
+                assert store.client.exists(*store.client.scan_iter(store.keys.row(b"*")), b"-") == (swept == 5)
+        assert [outcome for _, outcome in outcomes] == ["applied", "revised", "duplicate", "applied"]
+        assert len(list(store.client.scan_iter(store.keys.row(b"*")))) == 1
+
     @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
     def test_rows_that_are_noted_again_go_with_the_hour_of_their_response(
