@@ -138,7 +138,7 @@ class Batch:
     notes: dict[int, list[bytes]] = field(default_factory=dict)
     """Cell of an experiment's number (`PENDING` for none) and an hour → new rows."""
     moved: dict[int, list[bytes]] = field(default_factory=dict)
-    """The same → rows that are noted there already and once more now, there or elsewhere."""
+    """The same → rows that are noted there and belong elsewhere now."""
     cell: i64 = -1
     """That of the row noted last, and what was noted there; -1 would be of no time."""
     noted: list[bytes] = field(default_factory=list)
@@ -224,13 +224,16 @@ class Batch:
         self.arms_used[place] = found
         return found
 
-    def move(self, number: i64, timestamp_ms: i64, key: bytes) -> None:
-        """Note that a row which was noted for the sweep is going to be noted again."""
-        self.moved.setdefault(number << CELL_BITS | timestamp_ms // HOUR_MS, []).append(key)
+    def move(self, row: Row, before: Before) -> None:
+        """Note a row that was noted for the sweep elsewhere, and that it is no longer there, if it is another hour."""
+        was = _cell(before.arm >> 8, before.timestamp_ms)
+        if was != _cell(row.arm >> 8, row.timestamp_ms):
+            self.moved.setdefault(was, []).append(row.name)
+            self.note(row.arm >> 8, row.timestamp_ms, row.name)
 
     def note(self, number: i64, timestamp_ms: i64, key: bytes) -> None:
         """Note a row for the sweep, under its experiment's number or `PENDING`."""
-        cell = number << CELL_BITS | timestamp_ms // HOUR_MS
+        cell = _cell(number, timestamp_ms)
         if cell != self.cell:
             self.cell = cell
             known = self.notes.get(cell)
@@ -238,3 +241,7 @@ class Batch:
                 known = self.notes[cell] = []
             self.noted = known
         self.noted.append(key)
+
+
+def _cell(number: i64, timestamp_ms: i64) -> i64:
+    return number << CELL_BITS | timestamp_ms // HOUR_MS

@@ -282,10 +282,11 @@ class Responses:
                 was = before
                 self._count(batch, -1, mark, was.arm, was.timestamp_ms, was.student, was.category, was.value)
                 self._pass(batch, -1, was.arm, was.timestamp_ms, was.items, was.latency_ms, was.category)
-                batch.move(was.arm >> 8, was.timestamp_ms, row.name)
+                batch.move(row, was)
             self._count(batch, 1, mark, arm, timestamp_ms, row.student, row.category, after)
             self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
-            batch.note(arm >> 8, timestamp_ms, row.name)
+            if before is None:
+                batch.note(arm >> 8, timestamp_ms, row.name)
         if arm & 255 != BEFORE and after.last_reaction_ms:
             batch.of(arm).saw_event(after.last_reaction_ms)
 

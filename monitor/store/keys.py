@@ -38,7 +38,7 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms); +<field of S>,
                             -<field of S> → newest and oldest of what was skipped (ms; the oldest less than 0)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
-    X:<e>:<hour>            hash: rows of that hour that were noted once more since, there or elsewhere → nothing
+    X:<e>:<hour>            hash: keys of rows noted there that belonged elsewhere since → nothing
     h                       hash: <e>:<hour> → rows noted there
     T                       there while a worker writes beside the script, for a tenth of a second at most
     p:<e>                   hash: hour → what was known then (`monitor.history`; first shard)

@@ -1,7 +1,7 @@
 -- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have a thousand.
 --
 -- KEYS  1 meta  2 hours  3 there while a worker writes beside the script  then of some hours, all of one experiment, the
---       list of row keys and the hash of those that were noted once more since: only of these, and of rows without their
+--       list of row keys and the hash of those that belonged elsewhere since: only of these, and of rows without their
 --       response, the row itself has to be read
 -- ARGV  1 number of the experiment, or "p" for rows without their response  2 the row keys' prefix
 --       3 field of meta that says up to when rows have been swept  4 that time in ms  5 1 if no worker is waited for
@@ -24,8 +24,8 @@ end
 local deleted, seen, done = 0, 0, 0
 local pending = ARGV[1] == 'p'
 
--- Returns those of the keys whose row belongs to an hour: an old note must not delete what another note stands for,
--- which would be left behind and could name another row one day.
+-- Returns those of the keys whose row belongs to an hour. What an old note deleted would leave its own note behind, and
+-- that could delete a young row of the same id one day.
 local function belonging(keys, hour)
   local found = {}
   -- Whole rows of some at once: that is less than a command for a part of each.

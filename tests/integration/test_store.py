@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from monitor.attribution import BEFORE, PENDING, Row
 from monitor.cells import zeros
@@ -899,7 +897,7 @@ class TestForgottenRows:
         assert store.sweep("2", [START // HOUR], START + HOUR)[0] == 1
 
     def test_each_experiments_rows_go_by_its_own_number(self, store_server: RedisServer) -> None:
-        """Those of numbers beyond a byte, too, and those from before an experiment; all of them were noted again."""
+        """Those of numbers beyond a byte, too, and those from before an experiment; all of them have moved."""
         bench = Bench(store_server)
         store = bench.worker()[1]
         hour = START // HOUR
@@ -948,33 +946,45 @@ class TestForgottenRows:
         assert [outcome for _, outcome in outcomes] == ["applied", "revised", "duplicate", "applied"]
         assert len(list(store.client.scan_iter(store.keys.row(b"*")))) == 1
 
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(data=st.data())
-    def test_rows_that_are_noted_again_go_with_the_hour_of_their_response(
-        self, data: st.DataObject, store_server: RedisServer
-    ) -> None:
-        """However often a response moves, to and fro: not with another hour, and nothing is left of it."""
-        bench = Bench(store_server)
+    @pytest.mark.parametrize("seed", range(40))
+    def test_rows_go_with_the_hour_of_their_response(self, store_server: RedisServer, seed: int) -> None:
+        """And with no other, however often they move and in whatever order hours are swept; nothing is left of it."""
+        chance = random.Random(seed)
+        bench = Bench(store_server, many=chance.choice([1, 500]))
         engine, store = bench.worker()
-        times, ids = st.integers(0, 4 * HOUR - 1).map(START.__add__), st.integers(0, 2)
-        event = st.builds(_response, ids, times) | st.builds(_rating, ids, st.just(START + 4 * HOUR))
-        offset = 0
-        for hour in range(START // HOUR, START // HOUR + 4):
-            for batch in data.draw(st.lists(st.lists(event, min_size=1, max_size=4), max_size=4)):
-                commit, _ = engine.apply(bench.taken(*batch), {"1": hour * HOUR, PENDING_CLASS: 0})
-                commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
-                assert store.commit(commit) == "applied"
-                offset += 1
-            young = set()
+        late, offset, first = {"1": 0, PENDING_CLASS: 0}, 0, START // HOUR
+
+        def rows() -> dict[bytes, int]:
+            """Return the hours of the rows that have their response."""
+            found = {}
             for name in store.client.scan_iter(store.keys.row(b"*")):
                 row = Row()
                 read_row(row, store.client.get(name))
-                if row.arm == PENDING or row.timestamp_ms >= (hour + 1) * HOUR:
-                    young.add(name)
-            while store.sweep("1", [hour], (hour + 1) * HOUR)[1] == 0:
-                pass
-            assert set(store.client.scan_iter(store.keys.row(b"*"))) == young
-        assert not list(store.client.scan_iter(store.keys.prefix + b"X:*"))
+                if row.arm != PENDING:
+                    found[name] = row.timestamp_ms // HOUR
+            return found
+
+        for due in (range(first, first + 3), range(first + 3, first + 6)):
+            for hour in (None, *chance.sample(due, len(due))):
+                if hour is not None:
+                    late["1"] = due.stop * HOUR
+                    left = {name: at for name, at in rows().items() if at != hour}
+                    while store.sweep("1", [hour], late["1"])[1] == 0:
+                        pass
+                    assert rows() == left
+                for _ in range(chance.randrange(1, 7)):
+                    if chance.random() < 0.5:
+                        engine.forget()
+                    number, at_ms = chance.randrange(2), START + chance.randrange(6 * HOUR)
+                    rated = chance.random() < 0.2
+                    event = _rating(number, at_ms) if rated else _response(number, at_ms)
+                    commit, _ = engine.apply(bench.taken(event), late)
+                    commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
+                    assert store.commit(commit) == "applied"
+                    offset += 1
+        assert not rows()
+        assert not [name for kind in (b"x:1:*", b"X:*") for name in store.client.scan_iter(store.keys.prefix + kind)]
+        assert not [name for name in store.client.hkeys(store.keys.hours) if name.startswith(b"1:")]
 
     def test_feedback_without_its_response_stays_as_long_as_its_newest_reaction(
         self, store_server: RedisServer
