@@ -44,8 +44,8 @@ class Row:
     """
 
     __slots__ = (
-        "arm", "category", "items", "latency_ms", "name", "ranks", "reactions", "student", "timestamp_ms", "touched",
-        "value", "version",
+        "arm", "category", "home", "items", "latency_ms", "name", "ranks", "reactions", "student", "timestamp_ms",
+        "touched", "value", "version",
     )  # fmt: skip
 
     def __init__(
@@ -80,8 +80,14 @@ class Row:
         """What it contributed when it was last evaluated; not stored."""
         self.name = b""
         """The stored id of its response; not in the row."""
+        self.home: i64 = 0
+        """The shard where it is stored; not in the row."""
         self.touched = False
         """Whether the batch that is being applied changes it; not stored."""
+
+    def is_blank(self) -> bool:
+        """Return whether it says nothing yet."""
+        return self.arm == PENDING and not self.reactions
 
 
 @final

@@ -64,7 +64,7 @@ def worker_for(
     identities = Identities(opening.held.hash_key)
     return Worker(
         settings=settings,
-        intake=Intake(experiments, identities, len(opening.store)),
+        intake=Intake(experiments, identities),
         writer=writer_for(opening.store, experiments, identities),
         progress=Progress(opening.held.horizons_ms, min(map(_leeway_ms, settings.experiments))),
         sweepers=[Sweeper(shard, experiments) for shard in opening.store],

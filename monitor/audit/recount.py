@@ -32,11 +32,12 @@ from monitor.identity import Identities
 from monitor.ingest.differences import write_tally, write_traffic
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.lanes import Unsettled
-from monitor.store import Commit, RedisStore, Shards, State, view_store
+from monitor.store import Commit, RedisStore, Shards, State, closed_experiments, view_store
 from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
 from monitor.store.rows import chunk_integers, decode_record, decode_row, decode_student
 from monitor.store.runs import unpacked
+from monitor.store.shards import newest_response_ms
 from monitor.summary import iso
 from monitor.tally import Tally
 from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS, Traffic
@@ -113,7 +114,7 @@ class _Pass:
         self._swept = {
             each.number: max(state.swept_ms.get(str(each.number), 0) for state in states) for each in experiments
         }
-        self._closed = frozenset[int]().union(*(shard.closed() for shard in store))
+        self._closed = frozenset[int]().union(*(closed_experiments(shard) for shard in store))
         self._expected: dict[bytes, Counter[int]] = defaultdict(Counter)
         self._kinds: Counter[tuple[int, str]] = Counter()
         self._newest_ms: Counter[int] = Counter()
@@ -230,7 +231,7 @@ class _Pass:
         number, keys = experiment.number, self._keys
         everything = self._vector(keys.responses(number, index))
         where = experiment.settings.name, name
-        newest_ms = max(shard.newest_response_ms(number, [index]) or 0 for shard in self._store)
+        newest_ms = newest_response_ms(self._store, number, [index]) or 0
         held_ms = max(newest_ms, self._newest_ms[number << 8 | index])
         self._check(where, "all time", "newest response (ms)", newest_ms, held_ms)
         if self._swept[number]:
@@ -300,7 +301,7 @@ class _Pass:
     def _newest(self, experiment: Experiment) -> int:
         """Return the newest response's time, of any variant."""
         variants = range(len(experiment.arms))
-        return max(shard.newest_response_ms(experiment.number, variants) or 0 for shard in self._store)
+        return newest_response_ms(self._store, experiment.number, variants) or 0
 
     def _places(self, where: tuple[str, str], kind: str, index: bytes, zeroth: bytes, oldest: int = 0) -> list[int]:
         """Return the numbers, from `oldest` on, of the records that an index names or that the rows say there must be.

@@ -1,4 +1,4 @@
-"""What the events of one batch change, while it is worked out."""
+"""What the events of one batch change on one shard, while it is worked out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64
 
@@ -111,12 +112,16 @@ class Skipped:
 @final
 @dataclass(slots=True)
 class Batch:
-    """What the events of one batch change."""
+    """What the events of one batch change on one shard."""
 
     shown: list[Shown]
-    """What it means for the students of each shard, behind what was there."""
-    rows: list[Row] = field(default_factory=list)
-    """Those it touches."""
+    """What it means for the students of each shard, besides what other shards' events do."""
+    rows: list[Row]
+    """Those that are touched, on all shards."""
+    items: dict[int, ItemCounts]
+    """What counts the items of experiments, by their numbers."""
+    said: list[BytesWriter] = field(init=False)
+    """What of `shown` is this batch's, packed, if there are several shards."""
     before: dict[bytes, Before] = field(default_factory=dict)
     """Name of a row that it touches → what that contributed, if it had its response already."""
     tallies: dict[int, Tally] = field(default_factory=dict)
@@ -156,7 +161,8 @@ class Batch:
     """By the number of the experiment of their response."""
 
     def __post_init__(self) -> None:
-        """Begin without an arm."""
+        """Begin without an arm, and with nothing said."""
+        self.said = [BytesWriter() for _ in self.shown] if len(self.shown) > 1 else []
         self.arms_at = vec[i64]([-1] * (_LOW + 1))
         self.arms_used = [Arm()] * (_LOW + 1)
 
@@ -177,6 +183,8 @@ class Batch:
             home = shard_of_student(student, shards)
         shown = self.shown[home]
         shown.add(student, arm >> 8, timestamp_ms, arm & 255, category, mark, now, was)
+        if shards > 1:
+            shown.pack_last(self.said[home])
 
     def skip_response(self, experiment: str, timestamp_ms: i64) -> None:
         """Note a response of an experiment that the configuration does not have."""

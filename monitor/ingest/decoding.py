@@ -25,7 +25,7 @@ class Decoded:
 
 def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: int) -> Decoded:
     """Return what the records are."""
-    decoded = Decoded(Events(intake.shards))
+    decoded = Decoded(Events())
     events = decoded.events
     for each in slices:
         kind, payloads = each.kind, each.payloads

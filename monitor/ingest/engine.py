@@ -42,7 +42,7 @@ class Engine:
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
         self._store = store
-        self._responses = Responses(experiments, identities, store, cached)
+        self._responses = Responses(experiments, identities, [store], cached)
         self._students = Students(self._experiments, store, cached)
 
     def forget(self) -> None:
@@ -58,8 +58,8 @@ class Engine:
         commit = Commit()
         try:
             shown = Shown()
-            batch = self._responses.apply(events.parts[0], late, commit, [shown])
-            self._students.apply(shown, batch.tallies, commit)
+            (batch,) = self._responses.apply(events, late, [commit], [shown])
+            self._students.apply(self._students.look(shown), batch.tallies, commit)
         except StoreUnavailable:
             self.forget()
             raise

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from mypy_extensions import i64
-
 from monitor.attribution import PENDING, UNKNOWN, Reaction, latency_of, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
@@ -61,8 +59,8 @@ class Answer:
 
 
 @final
-class Part:
-    """The events of one batch about responses of one shard."""
+class Events:
+    """The events of one batch, in the order in which they came."""
 
     __slots__ = ("answered", "answers", "marks", "reactions")
 
@@ -75,32 +73,24 @@ class Part:
         self.marks: list[int] = []
         """Of each reaction, see `monitor.store.rows`."""
 
-
-@final
-class Events:
-    """The events of one batch."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, shards: int) -> None:
-        """Begin with none."""
-        self.parts = [Part() for _ in range(shards)]
-        """One for each shard: they are dealt out as they come, since later the processor's cache has others."""
-
-    def of(self, response: bytes) -> Part:
-        """Return the part of a response, by its stored id."""
-        shards, home = i64(len(self.parts)), i64(0)
-        if shards > 1:
-            home = shard_of_response(response, shards)
-        return self.parts[home]
+    def about(self, shards: Sequence[bool]) -> Events:
+        """Return those about responses of some shards."""
+        count = len(shards)
+        found = Events()
+        found.answers = [answer for answer in self.answers if shards[shard_of_response(answer.name, count)]]
+        for at, name in enumerate(self.answered):
+            if shards[shard_of_response(name, count)]:
+                found.answered.append(name)
+                found.reactions.append(self.reactions[at])
+                found.marks.append(self.marks[at])
+        return found
 
 
 @final
 class Intake:
-    """Knows the experiments' arms, the key of the hashes, and how many shards there are."""
+    """Knows the experiments' arms, and the key of the hashes."""
 
-    def __init__(self, experiments: Sequence[Experiment], identities: Identities, shards: int = 1) -> None:
-        self.shards: Final = shards
+    def __init__(self, experiments: Sequence[Experiment], identities: Identities) -> None:
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._identities = identities
         self._last = ""
@@ -110,14 +100,11 @@ class Intake:
     def take(self, events: Events, event: Response | Feedback, mark: int) -> None:
         """Append an event, with the mark of its partition."""
         if isinstance(event, Response):
-            answer = self._answer(event, mark)
-            events.of(answer.name).answers.append(answer)
+            events.answers.append(self._answer(event, mark))
         else:
-            name = self._identities.response(event.response_id)
-            part = events.of(name)
-            part.answered.append(name)
-            part.reactions.append(reaction_of(event, self._identities))
-            part.marks.append(mark)
+            events.answered.append(self._identities.response(event.response_id))
+            events.reactions.append(reaction_of(event, self._identities))
+            events.marks.append(mark)
 
     def _answer(self, event: Response, mark: int) -> Answer:
         identities = self._identities

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from monitor.store import Sent
+from monitor.store import RedisStore, Sent
+from monitor.store.connection import unavailable
 
 Lane = tuple[int, int, bytes]
 """(source, target, first partition of the batches)."""
@@ -17,15 +18,6 @@ Ends = tuple[bytes, bytes]
 """(the last entry sent, the last entry applied)."""
 
 _UNTOUCHED_S: Final = 1.0
-
-
-class Arrival(NamedTuple):
-    """An entry of an outbox, for the shard that is to apply it."""
-
-    source: int
-    sent: Sent
-    said: bytes
-    """What was shown, packed."""
 
 
 def sent_field(target: int, lane: bytes) -> bytes:
@@ -36,6 +28,20 @@ def sent_field(target: int, lane: bytes) -> bytes:
 def applied_field(source: int, lane: bytes) -> bytes:
     """Return the field of what was applied last."""
     return b"<%d:%b" % (source, lane)
+
+
+def outbox(store: RedisStore, target: int, lane: bytes) -> list[tuple[Sent, bytes]]:
+    """Return the entries that are kept of what was sent to a shard, oldest first, and what each says."""
+    with unavailable(store.settings):
+        found = store.client.xrange(store.keys.outbox(target, lane))
+    return [(Sent(fields[b"p"], entry), fields[b"c"]) for entry, fields in found]
+
+
+def journal(store: RedisStore, source: int, lane: bytes) -> dict[bytes, tuple[Sent, bytes]]:
+    """Return the entries that are kept of what was applied from a shard, and what each says."""
+    with unavailable(store.settings):
+        found = store.client.xrange(store.keys.journal(source, lane))
+    return {fields[b"i"]: (Sent(fields[b"p"], fields[b"i"]), fields[b"c"]) for _, fields in found}
 
 
 class Unsettled:

@@ -10,15 +10,15 @@ from mypy_extensions import i64
 from monitor.attribution import BEFORE, PENDING, Reaction, Row, Value, merge_reaction, merge_response
 from monitor.identity import Identities
 from monitor.ingest.batch import Batch, Before
-from monitor.ingest.cache import Cache
 from monitor.ingest.differences import write_batch
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
-from monitor.ingest.intake import Answer, Part
+from monitor.ingest.intake import Answer, Events
 from monitor.ingest.items import ItemCounts
+from monitor.ingest.remembered import Rows
 from monitor.ingest.shown import Shown
 from monitor.ingest.skips import Skips
 from monitor.store import Commit, RedisStore
-from monitor.store.rows import encode_row, is_unwritten, mark_of, next_version, read_row, unwritten
+from monitor.store.rows import encode_row, is_unwritten, mark_of, next_version, unwritten
 from monitor.tally import Tally
 
 _NOTHING: Final[tuple[int, ...]] = ()
@@ -28,81 +28,95 @@ _NAMES: Final = 200_000
 
 @final
 class Responses:
-    """The responses of one shard; `late` says, by experiment number, which times are past the horizon."""
+    """The responses of all shards; `late` says, by experiment number, which times are past the horizon."""
 
     def __init__(
-        self,
-        experiments: Sequence[Experiment],
-        identities: Identities,
-        store: RedisStore,
-        cached: int,
+        self, experiments: Sequence[Experiment], identities: Identities, stores: Sequence[RedisStore], cached: int
     ) -> None:
         self._by_number = {experiment.number: experiment for experiment in experiments}
         self._last: i64 = PENDING
         self._last_experiment: Experiment
         """What was asked for last: nearly always what is asked for next."""
-        self._store = store
-        self._prefix = store.keys.row(b"")
-        self._limit = cached
-        self._skips = Skips(store, identities)
-        self._rows: Cache[Row] = Cache()
-        self._items = {
-            experiment.number: items
-            for experiment in experiments
-            if (items := experiment.items(identities, store.keys)) is not None
-        }
+        self._stores = list(stores)
+        self._rows = Rows(stores, cached)
+        self._skips = [Skips(store, identities) for store in stores]
+        self._items: list[dict[int, ItemCounts]] = [
+            {
+                experiment.number: items
+                for experiment in experiments
+                if (items := experiment.items(identities, store.keys)) is not None
+            }
+            for store in stores
+        ]
         self._named: set[tuple[bytes, bytes]] = set()
         """(key, item) of names that the store has."""
 
     def forget(self) -> None:
         """Drop every cached row and name: the store is what counts."""
-        self._rows.clear()
+        for shard in range(len(self._stores)):
+            self.forget_shard(shard)
+
+    def forget_shard(self, shard: int) -> None:
+        """Drop what is cached of one shard, and names."""
+        self._rows.forget(shard)
         self._named.clear()
 
-    def apply(self, events: Part, late: Mapping[str, int], commit: Commit, shown: list[Shown]) -> Batch:
-        """Append to the commit what the events change of the rows, and return what they change besides.
+    def apply(
+        self, events: Events, late: Mapping[str, int], commits: Sequence[Commit], shown: list[Shown]
+    ) -> list[Batch]:
+        """Append to each shard's commit what the events change of its rows, and return what they change there besides.
 
-        What they mean for the students of each shard is appended to what was `shown` there.
+        What they mean for the students of each shard is appended to what was `shown` there. All events are applied in
+        the order in which they came, whatever their shard: they lie so in memory, far more of them than caches hold.
 
         Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
         nothing. When rows cannot be read (`StoreUnavailable`), the cache knows half of the batch: see `forget`.
         """
-        batch = Batch(shown)
+        touched: list[Row] = []
+        batches = [Batch(shown, touched, items) for items in self._items]
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
-        answers = events.answers
-        accepted = self._accept(answers, late_ms, batch)
-        blank: list[Row] = []
-        rows = [self._recall(answer.name, late_ms, blank) for answer in accepted]
-        answered = [self._recall(name, late_ms, blank) for name in events.answered]
-        self._load(blank)
+        remembered = self._rows
+        remembered.begin()
+        accepted: list[Answer] = []
+        rows = self._accept(events.answers, late_ms, batches, accepted)
+        answered = [remembered.recall(name, remembered.home(name), late_ms) for name in events.answered]
+        remembered.load()
         for at, answer in enumerate(accepted):
             row = rows[at]
-            if _is_blank(row):
+            batch = batches[row.home]
+            if row.is_blank():
                 self._answer(batch, row, answer)
             else:
                 self._answer_again(batch, row, answer)
         for at, reaction in enumerate(events.reactions):
-            self._apply_feedback(batch, answered[at], reaction, events.marks[at], late_ms)
-        for row in blank:
-            if _is_blank(row):
-                self._rows.drop(row.name)
-        self._settle_rows(batch, commit)
-        write_batch(commit, self._store.keys, batch)
-        if batch.skipped_responses or batch.skipped_reactions:
-            self._skips.write(commit, batch)
-        if len(self._rows) > self._limit:
-            self._rows.age()
-        return batch
+            row = answered[at]
+            self._apply_feedback(batches[row.home], row, reaction, events.marks[at], late_ms)
+        self._settle_rows(touched, batches, commits)
+        for shard, batch in enumerate(batches):
+            commit = commits[shard]
+            write_batch(commit, self._stores[shard].keys, batch)
+            if batch.skipped_responses or batch.skipped_reactions:
+                self._skips[shard].write(commit, batch)
+        remembered.end()
+        return batches
 
-    @staticmethod
-    def _accept(answers: list[Answer], late_ms: dict[int, int], batch: Batch) -> list[Answer]:
-        """Return the responses, without those of no declared experiment and variant, and the late ones."""
-        accepted = []
+    def _accept(
+        self,
+        answers: list[Answer],
+        late_ms: dict[int, int],
+        batches: list[Batch],
+        accepted: list[Answer],
+    ) -> list[Row]:
+        """Take responses of declared experiments and variants that are not late as accepted; return their rows."""
+        rows = []
+        remembered = self._rows
         known: i64 = PENDING
         boundary_ms: i64 = 0
         for answer in answers:
             timestamp_ms, number = i64(answer.timestamp_ms), i64(answer.arm >> 8)
+            home = remembered.home(answer.name)
+            batch = batches[home]
             if number == PENDING:
                 batch.responses.append("skipped")
                 if answer.undeclared:
@@ -116,27 +130,8 @@ class Responses:
             else:
                 batch.reach(number, timestamp_ms)
                 accepted.append(answer)
-        return accepted
-
-    def _recall(self, name: bytes, late_ms: dict[int, int], blank: list[Row]) -> Row:
-        """Return the row that is remembered, or else a blank one, which is noted: it has to be looked for in the store.
-
-        A row that can change no more may have been swept: the store knows, for all workers alike.
-        """
-        row = self._rows.get(name)
-        if row is None or (row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0)):
-            row = Row()
-            row.name = name
-            self._rows.put(name, row)
-            blank.append(row)
-        return row
-
-    def _load(self, blank: list[Row]) -> None:
-        """Have blank rows become those that the store has."""
-        prefix = self._prefix
-        for row, stored in zip(blank, self._store.rows([prefix + row.name for row in blank]), strict=True):
-            if stored is not None:
-                read_row(row, stored)
+                rows.append(remembered.recall(answer.name, home, late_ms))
+        return rows
 
     @staticmethod
     def _begin(batch: Batch, row: Row, mark: int) -> None:
@@ -155,7 +150,7 @@ class Responses:
             value = row.value
             if value is None:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
-            batch.before[row.name] = Before(row, value, self._items_of(row.arm) if self._items else None)
+            batch.before[row.name] = Before(row, value, _items_of(batch, row.arm) if batch.items else None)
         return True
 
     @staticmethod
@@ -176,7 +171,7 @@ class Responses:
         row.category = answer.category
         self._begin(batch, row, answer.mark)
         batch.responses.append("applied")
-        if self._items:
+        if batch.items:
             self._name(batch, row, answer)
         if answer.arm & 255 != BEFORE:
             batch.of(answer.arm).saw_response(answer.timestamp_ms)
@@ -203,14 +198,14 @@ class Responses:
         else:
             if outcome == "revised":
                 self._expose(batch, row, *replaced)
-            if self._items:
+            if batch.items:
                 self._name(batch, row, answer)
         if arm & 255 != BEFORE:
             batch.of(arm).saw_response(timestamp_ms)
 
     def _name(self, batch: Batch, row: Row, answer: Answer) -> None:
         """Note the ids of a response's items, those that have not been written yet."""
-        counts = self._items_of(row.arm)
+        counts = _items_of(batch, row.arm)
         if counts is None:
             return
         for place, name, index, era in counts.names(row, answer.items, answer.ids):
@@ -243,7 +238,7 @@ class Responses:
         if row.arm == PENDING:
             batch.reach(PENDING, reaction[0])
         first = True
-        if _is_blank(row):
+        if row.is_blank():
             self._begin(batch, row, mark)
         else:
             first = self._touch(batch, row)
@@ -252,10 +247,15 @@ class Responses:
         if outcome == "duplicate" and first:
             self._leave(batch, row)
 
-    def _settle_rows(self, batch: Batch, commit: Commit) -> None:
+    def _settle_rows(self, touched: list[Row], batches: list[Batch], commits: Sequence[Commit]) -> None:
         """Write the touched rows, with what they change elsewhere."""
-        prefix, changed, new = self._prefix, commit.rows, commit.new_rows
-        for row in batch.rows:
+        known: i64 = -1
+        for row in touched:
+            home = row.home
+            if home != known:
+                known = home
+                batch, prefix = batches[home], self._rows.prefixes[home]
+                changed, new = commits[home].rows, commits[home].new_rows
             row.touched = False
             if row.arm == PENDING:
                 newest_ms = row.reactions[-1][0]
@@ -264,16 +264,16 @@ class Responses:
                 row.timestamp_ms = newest_ms
             else:
                 self._settle(batch, row, None if is_unwritten(row.version) else batch.before.get(row.name))
-            rows = new if is_unwritten(row.version) else changed
+            written = new if is_unwritten(row.version) else changed
             row.version = next_version(row.version)
-            rows.append(prefix + row.name)
-            rows.append(encode_row(row))
+            written.append(prefix + row.name)
+            written.append(encode_row(row))
 
     def _settle(self, batch: Batch, row: Row, before: Before | None) -> None:
         """Turn a row's old and new contributions into differences."""
         arm, timestamp_ms, mark = row.arm, row.timestamp_ms, mark_of(row.version)
-        if self._items:
-            self._settle_items(batch, row, before, self._items_of(arm))
+        if batch.items:
+            self._settle_items(batch, row, before, _items_of(batch, arm))
         after = row.value = self._experiment(arm >> 8).rules.evaluate(row)
         if before is not None and before.stands(row):
             self._recount(batch, row, before.value, after)
@@ -314,10 +314,6 @@ class Responses:
             for place, number in items.of(row).items():
                 counts[place] = counts.get(place, 0) + number
             batch.stamps.update(items.stamps(row))
-
-    def _items_of(self, arm: int) -> ItemCounts | None:
-        """Return what counts the items of an arm's responses: nothing does before the experiment."""
-        return None if arm & 255 == BEFORE else self._items.get(arm >> 8)
 
     def _pass(
         self, batch: Batch, sign: int, arm: int, timestamp_ms: int, items: bytes, latency_ms: int, category: int
@@ -375,6 +371,6 @@ class Responses:
             batch.of(row.arm).count(1, new.kinds)
 
 
-def _is_blank(row: Row) -> bool:
-    """Return whether a row says nothing yet."""
-    return row.arm == PENDING and not row.reactions
+def _items_of(batch: Batch, arm: int) -> ItemCounts | None:
+    """Return what counts the items of an arm's responses: nothing does before the experiment."""
+    return None if arm & 255 == BEFORE else batch.items.get(arm >> 8)

@@ -16,19 +16,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from monitor.errors import StoreOwned
 from monitor.identity import Identities
+from monitor.ingest.batch import Batch
 from monitor.ingest.engine import CACHED, Outcomes, write_tallies
 from monitor.ingest.experiment import Experiment
-from monitor.ingest.intake import Events, Part
-from monitor.ingest.lanes import Arrival, Lane, Unsettled, applied_field, sent_field
+from monitor.ingest.intake import Events
+from monitor.ingest.lanes import Lane, Unsettled, applied_field, journal, outbox, sent_field
 from monitor.ingest.responses import Responses
 from monitor.ingest.shown import Shown
 from monitor.ingest.source import Slice
+from monitor.ingest.steps import Steps, step_of_each, together
 from monitor.ingest.students import Students
 from monitor.ingest.writer import Outcome, Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
@@ -40,18 +42,15 @@ class UnknownExperiment(StoreOwned):
     """Something in the store is about an experiment that is not configured."""
 
 
-_Arrivals = list[tuple[Shown, list[Arrival]]]
-"""For each shard what was shown to its students, and the entries that say so."""
+_Receipts = list[list[bytes]]
+"""For each shard those of the entries that say what was shown to its students."""
 
 
 class _Shard:
     """One shard as the writer believes it to be."""
 
-    def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, cached: int
-    ) -> None:
+    def __init__(self, experiments: Sequence[Experiment], store: RedisStore, cached: int) -> None:
         self.store = store
-        self.responses = Responses(experiments, identities, store, cached)
         self.students = Students({experiment.number: experiment for experiment in experiments}, store, cached)
         self.positions: Mapping[str, Position] = {}
         self.swept_ms: Mapping[str, int] = {}
@@ -74,7 +73,8 @@ class ShardedWriter:
         self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
-        self._shards = [_Shard(experiments, identities, shard, cached // len(store)) for shard in store]
+        self._shards = [_Shard(experiments, shard, cached // len(store)) for shard in store]
+        self._responses = Responses(experiments, identities, list(store), cached)
         self._lanes = Unsettled()
         self._outcomes: Outcomes = Counter()
         """Of what shards have applied, and no outcome has told yet."""
@@ -83,8 +83,8 @@ class ShardedWriter:
         self._looked = False
 
     def _forget(self) -> None:
+        self._responses.forget()
         for shard in self._shards:
-            shard.responses.forget()
             shard.students.forget()
 
     def look(self) -> tuple[Mapping[str, Position], bool]:
@@ -226,14 +226,22 @@ class ShardedWriter:
     def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
         """See `Writer`: all shards are at work on their responses at once, and then on their students."""
         lane = min(step.partition for step in advances).encode()
-        arrivals: _Arrivals = [(Shown(), []) for _ in self._shards]
+        commits = [Commit(advances=advances) for _ in self._shards]
+        receipts: _Receipts = [[] for _ in self._shards]
+        shown = [Shown() for _ in self._shards]
+        waiting = [not self._done(shard, advances) for shard in self._shards]
+        if not all(waiting):
+            events = events.about(waiting)
         with self._abandoned():
-            sent = [
-                self._send(source, own, late, advances, lane, arrivals)
-                for source, (shard, own) in enumerate(zip(self._shards, events.parts, strict=True))
-                if not self._done(shard, advances)
+            batches = self._responses.apply(events, late, commits, shown)
+            responses = [
+                self._send(source, batches[source], commits[source], lane, receipts)
+                for source, waits in enumerate(waiting)
+                if waits
             ]
-        return lambda: self._finish(sent, lane, arrivals)
+            for _ in ("asked", "sent"):
+                step_of_each(responses)
+        return lambda: self._finish(responses, shown, receipts)
 
     @contextmanager
     def _abandoned(self) -> Iterator[None]:
@@ -245,94 +253,90 @@ class ShardedWriter:
                 shard.store.abandon()
             raise
 
-    def _send(
-        self, source: int, own: Part, late: Mapping[str, int], advances: list[Advance], lane: bytes, into: _Arrivals
-    ) -> Callable[[], Status]:
-        """Send a shard its responses; what they mean for students, and the entries about it, are added to arrivals."""
+    def _send(self, source: int, batch: Batch, commit: Commit, lane: bytes, receipts: _Receipts) -> Steps:
+        """Send a shard its responses; receipts of the entries that say what they mean for students are added.
+
+        Asks whether it may, sends it, and waits for what becomes of it.
+        """
         shard = self._shards[source]
-        commit, shown = Commit(advances=advances), [each for each, _ in into]
-        before = [len(each) for each in shown]
-        batch = shard.responses.apply(own, late, commit, shown)
         write_tallies(commit, shard.store, self._experiments, batch.tallies)
-        packed = [
-            (target, each.pack(known))
-            for target, (each, known) in enumerate(zip(shown, before, strict=True))
-            if len(each) > known
-        ]
+        packed = [(target, said) for target, each in enumerate(batch.said) if (said := each.getvalue())]
         for target, said in packed:
             commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), said)
         outcomes = batch.outcomes()
-        reply = shard.store.start(commit)
-
-        def outcome() -> Status:
-            status, entries = reply()
-            if status == "applied":
-                shard.advanced(advances)
-                self._outcomes += outcomes
-                for (target, said), sent in zip(packed, entries, strict=True):
-                    into[target][1].append(Arrival(source, sent, said))
-            return status
-
-        return outcome
+        send = shard.store.ask(commit)
+        yield None
+        reply = send()
+        yield None
+        status, entries = reply()
+        if status == "applied":
+            shard.advanced(commit.advances)
+            self._outcomes += outcomes
+            for (target, said), sent in zip(packed, entries, strict=True):
+                receipts[target] += self._receipt(source, target, lane, sent, said)
+        yield status
 
     def _finish(
-        self, sent: Sequence[Callable[[], Status]], lane: bytes, arrivals: _Arrivals
+        self, responses: Sequence[Steps], shown: Sequence[Shown], receipts: _Receipts
     ) -> tuple[Status, Outcomes]:
         """Wait for the responses of all shards, then have all apply what that means for their students."""
         with self._abandoned():
-            status = _all(sent)
+            status = together(responses)
             if status == "applied":
-                delivered = enumerate(arrivals)
-                status = _all([self._deliver(target, lane, *arrived) for target, arrived in delivered if arrived[1]])
+                status = together(
+                    [self._send_students(target, shown[target], each) for target, each in enumerate(receipts) if each]
+                )
         if status != "applied":
             return status, Counter()
         outcomes, self._outcomes = self._outcomes, Counter()
         return status, outcomes
 
-    def _deliver(self, target: int, lane: bytes, shown: Shown, arrived: Sequence[Arrival]) -> Callable[[], Status]:
-        """Send students what was shown to them, one entry of each shard at most; return what waits for the outcome."""
-        shard = self._shards[target]
-        receipts: list[bytes] = []
-        for each in arrived:
-            journal, field = shard.store.keys.journal(each.source, lane), applied_field(each.source, lane)
-            receipts += (journal, field, *each.sent, each.said)
-        return self._send_students(shard, shown, receipts)
+    def _receipt(self, source: int, target: int, lane: bytes, sent: Sent, said: bytes) -> list[bytes]:
+        """Return what notes that a shard has applied an entry of another one's."""
+        return [self._shards[target].store.keys.journal(source, lane), applied_field(source, lane), *sent, said]
 
-    def _take_back(self, target: int, source: int, lane: bytes, sent: Sent, shown: Shown) -> None:
+    def _deliver(self, source: int, target: int, lane: bytes, sent: Sent, said: bytes) -> Status:
+        """Apply one entry."""
+        receipt = self._receipt(source, target, lane, sent, said)
+        return together([self._send_students(target, Shown.unpack(said), receipt)])
+
+    def _take_back(self, source: int, target: int, lane: bytes, sent: Sent, said: bytes) -> None:
         """Undo an entry; that students were shown something stays: the events will say so again."""
-        shard = self._shards[target]
-        receipt = [shard.store.keys.journal(source, lane), applied_field(source, lane), sent.entry, sent.before, b""]
-        self._send_students(shard, shown.undone(), receipt)()
+        receipt = self._receipt(source, target, lane, Sent(sent.entry, sent.before), b"")
+        together([self._send_students(target, Shown.unpack(said).undone(), receipt)])
 
-    def _send_students(self, shard: _Shard, shown: Shown, receipts: list[bytes]) -> Callable[[], Status]:
+    def _send_students(self, target: int, shown: Shown, receipts: list[bytes]) -> Steps:
+        """Send students what was shown to them, with the receipts that say so.
+
+        Asks for their rows, asks whether what becomes of them may be written, sends it, and waits.
+        """
         self._check_known(shown)
+        shard = self._shards[target]
         known = shown.without(shard.closing)
-
-        def start() -> Callable[[], tuple[Status, list[Sent]]]:
+        while True:
             commit = Commit(receipts=receipts)
             tallies: dict[int, Tally] = {}
-            shard.students.apply(known, tallies, commit)
+            looked = shard.students.look(known)
+            yield None
+            shard.students.apply(looked, tallies, commit)
             write_tallies(commit, shard.store, self._experiments, tallies)
-            return shard.store.start(commit)
-
-        reply = start()
-
-        def outcome() -> Status:
+            send = shard.store.ask(commit)
+            yield None
+            reply = send()
+            yield None
             status, _ = reply()
-            while status != "applied":
+            if status != "applied":
                 # They have been changed as if it had been.
                 shard.students.forget()
-                if status != "changed":
-                    return status
-                # Another worker has changed one of the students: nothing is wrong but what is remembered of this shard.
-                shard.responses.forget()
-                state = shard.store.state()
-                if (state.swept_ms, state.closing) != (shard.swept_ms, shard.closing):
-                    return "swept"
-                status, _ = start()()
-            return status
-
-        return outcome
+            if status != "changed":
+                yield status
+                return
+            # Another worker has changed one of the students: nothing is wrong but what is remembered of this shard.
+            self._responses.forget_shard(target)
+            state = shard.store.state()
+            if (state.swept_ms, state.closing) != (shard.swept_ms, shard.closing):
+                yield "swept"
+                return
 
     def _check_known(self, shown: Shown) -> None:
         for number in shown.experiments() - self._experiments.keys():
@@ -362,18 +366,18 @@ class ShardedWriter:
 
     def _settle(self, source: int, target: int, lane: bytes, last: bytes, applied: bytes) -> None:
         """Bring one lane between two shards in line; whatever somebody else does meanwhile is seen the next time."""
-        outbox = self._shards[source].store.outbox(target, lane)
-        known = [outbox[0][0].before if outbox else last, *(sent.entry for sent, _ in outbox)]
+        kept = outbox(self._shards[source].store, target, lane)
+        known = [kept[0][0].before if kept else last, *(sent.entry for sent, _ in kept)]
         if {applied, last} <= {*known}:
-            for sent, said in outbox[known.index(applied) :]:
-                if self._deliver(target, lane, Shown.unpack(said), [Arrival(source, sent, said)])() != "applied":
+            for sent, said in kept[known.index(applied) :]:
+                if self._deliver(source, target, lane, sent, said) != "applied":
                     return
             return
-        journal = self._shards[target].store.journal(source, lane)
+        done = journal(self._shards[target].store, source, lane)
         lost = last, applied
         undone: list[tuple[Sent, bytes]] = []
         while not {applied, last} <= {*known}:
-            if applied not in journal or last not in known:
+            if applied not in done or last not in known:
                 now = [shard.store.look()[1] for shard in self._shards]
                 if self._lanes.look(now).get((source, target, lane)) == lost:
                     raise StoreOwned(
@@ -382,13 +386,7 @@ class ShardedWriter:
                         "`ab-monitor rebuild` makes new ones from Kafka"
                     )
                 return
-            undone.append(journal[applied])
-            applied = journal[applied][0].before
+            undone.append(done[applied])
+            applied = done[applied][0].before
         for sent, said in undone:
-            self._take_back(target, source, lane, sent, Shown.unpack(said))
-
-
-def _all(sent: Sequence[Callable[[], Status]]) -> Status:
-    """Wait for every reply; return a status other than "applied", if there is one."""
-    known = [outcome() for outcome in sent]
-    return next((status for status in known if status != "applied"), "applied")
+            self._take_back(source, target, lane, sent, said)

@@ -123,21 +123,15 @@ class Shown:
                 left._add_from(self, place, -1)
         return left
 
-    def pack(self, since: i64) -> bytes:
-        """Return all from one on as bytes: of each its student, how many numbers, and these as varints."""
-        writer = BytesWriter()
-        numbers = self.numbers
-        at = self.begin(since)
-        place = since
-        while place < len(self.names):
-            end = self.ends[place]
-            writer.write(self.names[place])
-            write_unsigned(writer, end - at)
-            while at < end:
-                write_signed(writer, numbers[at])
-                at += 1
-            place += 1
-        return writer.getvalue()
+    def pack_last(self, writer: BytesWriter) -> None:
+        """Write the one that was added last as bytes: its student, how many numbers, and these as varints."""
+        numbers, place = self.numbers, i64(len(self.names) - 1)
+        at, end = self.begin(place), self.ends[place]
+        writer.write(self.names[place])
+        write_unsigned(writer, end - at)
+        while at < end:
+            write_signed(writer, numbers[at])
+            at += 1
 
     @staticmethod
     def unpack(packed: bytes) -> Shown:

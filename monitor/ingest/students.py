@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import final
 
 from librt.vecs import vec
@@ -16,6 +16,24 @@ from monitor.store import Commit, RedisStore
 from monitor.store.rows import is_unwritten, next_version, read_student, unwritten
 from monitor.students import NEVER, Student
 from monitor.tally import Tally
+
+
+@final
+class Looked:
+    """What was shown, and the rows of those whom it was shown to: some are still to be read."""
+
+    __slots__ = ("asked", "following", "found", "missing", "shown")
+
+    def __init__(self, shown: Shown) -> None:
+        """Begin with no rows."""
+        self.shown = shown
+        self.found: list[Student] = []
+        """Each of them once; it knows the first and the last place there that is about it."""
+        self.following = vec[i64]([-1] * len(shown))
+        """Of each place the next one that is about the same student, -1 for none."""
+        self.missing: list[Student] = []
+        self.asked: Callable[[], list[bytes | None]] = list
+        """Waits for the stored rows of those that are missing."""
 
 
 @final
@@ -34,17 +52,52 @@ class Students:
         for students in self._students.values():
             students.clear()
 
-    def apply(self, shown: Shown, tallies: dict[int, Tally], commit: Commit) -> None:
+    def look(self, shown: Shown) -> Looked:
+        """Find the rows of students, and ask the store for those that are not in the cache; `apply` is next.
+
+        When they cannot be read (`StoreUnavailable`), here or there, the cache knows half of it: see `forget`.
+        """
+        looked = Looked(shown)
+        keys: list[bytes] = []
+        known: i64 = -1
+        numbers = shown.numbers
+        begin: i64 = 0
+        following = looked.following
+        for at, name in enumerate(shown.names):
+            number, mark = numbers[begin + EXPERIMENT], numbers[begin + MARK]
+            begin = shown.ends[at]
+            if number != known:
+                known = number
+                students = self._students[number]
+            student = students.get(name)
+            if student is None:
+                student = Student(NEVER, BEFORE, self._experiments[number].sums_width, unwritten(mark))
+                student.name = name
+                students.put(name, student)
+                looked.missing.append(student)
+                keys.append(self._prefixes[number] + name)
+            if student.first < 0:
+                student.first = at
+                looked.found.append(student)
+            else:
+                following[student.last] = at
+            student.last = at
+        looked.asked = self._store.ask_rows(keys)
+        return looked
+
+    def apply(self, looked: Looked, tallies: dict[int, Tally], commit: Commit) -> None:
         """Append to the commit what becomes of the students' rows, and to the tallies what that changes in turn.
 
-        The order of `shown` does not matter. When rows cannot be read (`StoreUnavailable`), the cache knows half of
-        it: see `forget`.
+        The order of what was shown does not matter.
         """
+        for student, stored in zip(looked.missing, looked.asked(), strict=True):
+            if stored is not None:
+                read_student(student, stored)
+        shown, following = looked.shown, looked.following
         changed, new = commit.rows, commit.new_rows
         numbers, ends = shown.numbers, shown.ends
-        following = vec[i64]([-1] * len(shown))
         known: i64 = -1
-        for student in self._load(shown, following):
+        for student in looked.found:
             number = numbers[shown.begin(student.first) + EXPERIMENT]
             if number != known:
                 known = number
@@ -73,41 +126,6 @@ class Students:
             rows.append(prefix + student.name)
             rows.append(student.encode())
         self._age()
-
-    def _load(self, shown: Shown, following: vec[i64]) -> list[Student]:
-        """Return each student once, from the cache or else from the store; a new one where there is no row.
-
-        Note what is about the same student: the first and the last place there, and in `following` those between.
-        """
-        found: list[Student] = []
-        missing: list[Student] = []
-        keys: list[bytes] = []
-        known: i64 = -1
-        numbers = shown.numbers
-        begin: i64 = 0
-        for at, name in enumerate(shown.names):
-            number, mark = numbers[begin + EXPERIMENT], numbers[begin + MARK]
-            begin = shown.ends[at]
-            if number != known:
-                known = number
-                students = self._students[number]
-            student = students.get(name)
-            if student is None:
-                student = Student(NEVER, BEFORE, self._experiments[number].sums_width, unwritten(mark))
-                student.name = name
-                students.put(name, student)
-                missing.append(student)
-                keys.append(self._prefixes[number] + name)
-            if student.first < 0:
-                student.first = at
-                found.append(student)
-            else:
-                following[student.last] = at
-            student.last = at
-        for student, stored in zip(missing, self._store.rows(keys), strict=True):
-            if stored is not None:
-                read_student(student, stored)
-        return found
 
     def _age(self) -> None:
         """Begin a new generation of all students together, if there are enough."""

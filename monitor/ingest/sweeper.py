@@ -10,15 +10,16 @@ from monitor.attribution import DAY_MS
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.items.layout import BAD_DAYS, ItemLayout
-from monitor.store import Past, RedisStore, drop_past, drop_students
+from monitor.store import Past, RedisStore, closed_experiments, drop_past, drop_students, noted_hours, sum_up
+from monitor.store.shards import newest_response_ms
 
-_ROWS = 1000
-"""That a script takes at least, where its hours have so many."""
+_ROWS = 4000
+"""That a script takes at least, where its hours have so many: as many as a batch writes."""
 _HOURS = 24
 """That a script sees to at most: several workers sweep the same ones, and all but one of them find nothing there."""
 _WAIT_S = 0.2
 """For workers that are writing, in all."""
-_SCRIPTS = 50
+_SCRIPTS = 12
 """At once, besides those for what has come."""
 
 
@@ -36,17 +37,20 @@ class Sweeper:
         self._due: list[tuple[str, int]] = []
 
     def sweep(self, progress: Progress, events: int = 0) -> None:
-        """Delete some fifty thousand rows, and twice as many as events were applied here since the last time.
+        """Sum up what has become long, and delete some fifty thousand rows.
+
+        Besides, twice as many go as events were applied here since the last time.
 
         So it keeps up with what comes, however fast that is read. Look for new work whenever the watermark enters
         another hour.
         """
+        sum_up(self._store)
         hour = progress.watermark_ms() // HOUR_MS
         if hour > self._hour:
             late = progress.late_before()
             self._due = sorted(
                 (experiment, noted)
-                for experiment, noted in self._store.hours()
+                for experiment, noted in noted_hours(self._store)
                 if (noted + 1) * HOUR_MS <= late.get(experiment, 0)
             )
             self._drop_past()
@@ -71,7 +75,7 @@ class Sweeper:
         """Begin to forget the students of experiments that are over and can no longer change."""
         late = progress.late_before()
         over = [each for each in self._experiments if each.ends_ms <= late.get(str(each.number), 0)]
-        closed = self._store.closed() if over else ()
+        closed = closed_experiments(self._store) if over else ()
         for each in over:
             if each.number in closed or each.number in self._closing:
                 continue
@@ -88,7 +92,7 @@ class Sweeper:
     def _drop_past(self) -> None:
         """Delete what retention does not keep."""
         for experiment in self._experiments:
-            newest_ms = self._store.newest_response_ms(experiment.number, range(len(experiment.arms)))
+            newest_ms = newest_response_ms([self._store], experiment.number, range(len(experiment.arms)))
             if newest_ms is None:
                 continue
             oldest_ms = newest_ms - experiment.settings.retention_ms

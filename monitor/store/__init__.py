@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitor.store.embedded import served
-from monitor.store.forgetting import drop_past, drop_students
+from monitor.store.forgetting import closed_experiments, drop_past, drop_students, noted_hours
 from monitor.store.generations import live_store
 from monitor.store.history import History
 from monitor.store.inspection import warnings
@@ -13,6 +13,7 @@ from monitor.store.reading import Reader
 from monitor.store.records import Advance, Commit, Past, Position, Refusals, Sent, State, Status
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
+from monitor.store.summing import sum_up
 
 __all__ = [
     "Advance",
@@ -29,11 +30,14 @@ __all__ = [
     "Shards",
     "State",
     "Status",
+    "closed_experiments",
     "drop_past",
     "drop_students",
     "live_store",
+    "noted_hours",
     "open_store",
     "served",
+    "sum_up",
     "view_store",
     "warnings",
 ]

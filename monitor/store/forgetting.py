@@ -13,6 +13,22 @@ from monitor.store.redis import RedisStore
 _AT_ONCE: Final = 2000
 
 
+def noted_hours(store: RedisStore) -> Iterator[tuple[str, int]]:
+    """Yield (experiment number or "p", hour) wherever rows are noted for sweeping."""
+    with unavailable(store.settings):
+        names = store.client.hkeys(store.keys.hours)
+    for name in names:
+        experiment, _, hour = name.decode().partition(":")
+        yield experiment, int(hour)
+
+
+def closed_experiments(store: RedisStore) -> frozenset[int]:
+    """Return the numbers of the experiments that are over and whose students' rows were deleted."""
+    with unavailable(store.settings):
+        names = store.client.hkeys(store.keys.meta)
+    return frozenset(int(name[7:]) for name in names if name.startswith(b"closed:"))
+
+
 def drop_students(store: RedisStore, experiment: int) -> Iterator[int]:
     """Delete an experiment's students' rows, some at each step; yield how many went."""
     client, keys = store.client, store.keys

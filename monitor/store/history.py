@@ -27,7 +27,10 @@ class History:
 
     def add(self, number: int, hour: int, taken: Snapshot) -> None:
         """Keep a snapshot, unless somebody has kept one of that hour, or the generation is being deleted."""
-        self._store.keep(number, hour, _encode(taken))
+        store = self._store
+        with unavailable(store.settings):
+            names = [store.keys.meta, store.keys.history(number)]
+            store.run_script(store.scripts.history, names, [hour, _encode(taken)])
 
     def drop(self, number: int, hours: Collection[int]) -> None:
         """Delete the snapshots of some hours."""

@@ -19,7 +19,7 @@ from monitor.items.layout import BAD_DAYS, OTHERS, ItemLayout
 from monitor.items.stored import StoredItems, Sums
 from monitor.store.connection import unavailable
 from monitor.store.redis import RedisStore
-from monitor.store.shards import Shards
+from monitor.store.shards import Shards, newest_response_ms
 
 _AT_ONCE = 2_000
 OTHERS_NAME = "(not in the catalogue)"
@@ -37,8 +37,7 @@ class ItemReader:
     def newest_ms(self) -> int | None:
         """Return the time of the newest response; None before the first."""
         variants = range(len(self._settings.variants))
-        times = [shard.newest_response_ms(self._number, variants) for shard in self._store]
-        return max((at_ms for at_ms in times if at_ms is not None), default=None)
+        return newest_response_ms(self._store, self._number, variants)
 
     def counts(self, newest_ms: int) -> dict[str, dict[bytes, Sums]]:
         """Return variant → item's hash → what the slices of the horizon up to that time add up to."""

@@ -69,7 +69,9 @@ def open_store(store: Shards, settings: Settings) -> Opened:
         client.set(LIVE, store.live, nx=True)
         for name, definition in wanted.items():
             if name not in stored:
-                store.first.register(name, json.dumps(definition, sort_keys=True))
+                # Unless somebody has done so by now.
+                register, names = store.first.scripts.register, [keys.meta, keys.definitions]
+                store.first.run_script(register, names, [name, json.dumps(definition, sort_keys=True)])
         stored = stored_experiments(store)
         horizons = {str(stored[each.name]["number"]): each.horizon_ms for each in settings.experiments}
         client.hset(keys.horizons, mapping=horizons)

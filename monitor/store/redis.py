@@ -18,28 +18,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import redis
 import redis.exceptions
 
 from monitor.config import StoreSettings
-from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.errors import StoreOwned
 from monitor.store.connection import Pending, connect, unavailable
 from monitor.store.keys import LIVE, Keys, live_number
 from monitor.store.packing import Packed
 from monitor.store.parcel import Parcel
 from monitor.store.records import Commit, Position, Sent, State, Status, positions_of
-from monitor.store.rows import chunk_integers
-from monitor.store.runs import as_run
 from monitor.store.scripts import Scripts
 
 SCHEMA: Final = 12
 _READ_AT_ONCE: Final = 5000
-_SUM_AT_ONCE: Final = 32
 _OUTDATED_AFTER: Final = 64, 4096
 """Commits with comparisons after which reading all rows anew is cheaper: at first, and at most if it does not help."""
 _TURN_MS: Final = 100
@@ -48,9 +45,21 @@ _POLL_S: Final = 0.002
 _TRIES: Final = 3  # to write rows beside the script, where others void it
 _ELSEWHERE: Final = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 _FORBIDDEN: Final = re.compile("NOPERM|no permissions|unknown command")
-Reply = TypeVar("Reply")
+Result = TypeVar("Result")
+Reply = Callable[[], "tuple[Status, list[Sent]]"]
+"""Waits for a batch's status, and for the entries that its `sends` have become."""
 
 _STATUS: Final[tuple[Status, ...]] = ("applied", "moved", "changed", "swept", "restarted", "switched")
+
+
+class _Asked(NamedTuple):
+    """Whether a batch may be written beside the script."""
+
+    pending: Pending
+    question: Sequence[Sequence[Any]]
+    takes: bool
+    """A turn, with the question."""
+    tries: int
 
 
 class RedisStore:
@@ -67,7 +76,7 @@ class RedisStore:
         self.settings = settings
         self.client: Any = client or connect(settings)
         self.clustered = hasattr(self.client, "get_nodes")
-        self._scripts = Scripts(self.client)
+        self.scripts = Scripts(self.client)
         self._commits = self._sweeps = self._closings = self._compared = 0
         self._run = ""
         self._marks: dict[int, int] = {}
@@ -75,6 +84,7 @@ class RedisStore:
         self._transacts = True  # unless this user may not, or the server cannot
         self._behind = False  # whether others have committed since what is believed
         self._patience = _OUTDATED_AFTER[0]
+        self.long_chunks: dict[bytes, int] = {}  # and from how many bytes on each is: see `sum_up`
         self.opened = False
         """Whether `open_store` has registered the experiments here."""
 
@@ -122,7 +132,7 @@ class RedisStore:
         keys = self.keys
         names = [keys.meta, keys.offsets, keys.progress, keys.lanes]
         with unavailable(self.settings):
-            *tables, live, run = self._run_script(self._scripts.state, [*names, LIVE] if keys.shard == 0 else names)
+            *tables, live, run = self.run_script(self.scripts.state, [*names, LIVE] if keys.shard == 0 else names)
         meta, *others = (dict(zip(table[::2], table[1::2], strict=True)) for table in tables)
         if self.opened and live is not None:
             self.check_live(live)
@@ -145,7 +155,8 @@ class RedisStore:
                 self.on_own_node(self.client.bgrewriteaof)
             self.client.hset(self.keys.meta, "run", self._run)
 
-    def _run_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any] = ()) -> Any:
+    def run_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any] = ()) -> Any:
+        """Return the reply of one of the `scripts`."""
         command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
         return self._loaded(script, command, lambda: self.on_own_node(self.client.execute_command, *command))
 
@@ -174,7 +185,7 @@ class RedisStore:
         except _ELSEWHERE:
             return self.on_own_node(self.client.execute_command, *command)
 
-    def on_own_node(self, command: Callable[..., Reply], *arguments: object) -> Reply:
+    def on_own_node(self, command: Callable[..., Result], *arguments: object) -> Result:
         """Send a command to the server that holds this shard; a cluster's client need not look at all of its keys."""
         client = self.client
         own = {"target_nodes": client.get_node_from_key(self.keys.meta)} if self.clustered else {}
@@ -204,6 +215,21 @@ class RedisStore:
             found += self.values(keys[start : start + _READ_AT_ONCE])
         return found
 
+    def ask_rows(self, keys: Sequence[bytes]) -> Callable[[], list[bytes | None]]:
+        """Ask for the stored rows of keys, and return what waits for them; it is used as `start` is."""
+        if not keys:
+            return list
+        command = ("MGET", *keys[:_READ_AT_ONCE])
+        with unavailable(self.settings):
+            pending = self._pending = self._send(command)
+
+        def found() -> list[bytes | None]:
+            with unavailable(self.settings):
+                first: list[bytes | None] = self._reply(pending, command)
+            return first + self.rows(keys[_READ_AT_ONCE:])
+
+        return found
+
     def values(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values of the keys as they are at one moment: None where there is none."""
         command = ("MGET", *keys)
@@ -214,62 +240,93 @@ class RedisStore:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""
         return self.start(commit)()[0]
 
-    def start(self, commit: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+    def start(self, commit: Commit) -> Reply:
         """Send a batch and return what waits for its status and for the entries that its `sends` have become.
 
         Both may raise `StoreUnavailable`. It is to be called once, and before anything else is asked of this store.
         """
+        return self.ask(commit)()
+
+    def ask(self, commit: Commit) -> Callable[[], Reply]:
+        """Return what starts a batch, once whatever has to be asked before that was sent: all shards are asked at once.
+
+        It may raise `StoreUnavailable`, and is used as `start` is.
+        """
         beliefs = (self.live if self.keys.shard == 0 else "", self._run, self._commits, self._sweeps, self._closings)
         parcel = Parcel(commit, self.keys, beliefs, self._marks)
         with unavailable(self.settings):
-            reply = self._sent_apart(parcel) or self._sent(parcel)
-        return lambda: self._judged(reply, parcel.marks, commit.buckets[::2], commit.full)
+            asked = self._asked(parcel)
+
+        def send() -> Reply:
+            with unavailable(self.settings):
+                reply = self._sent_apart(parcel, asked) or self._sent(parcel)
+            return lambda: self._judged(reply, parcel.marks, commit.buckets[::2], commit.full)
+
+        return send
 
     def _sent(self, parcel: Parcel) -> Callable[[], Any]:
         """Send a batch to the script as a whole; return what waits for its reply."""
-        command = parcel.whole(self._scripts.commit.sha)
-        self._pending = self._send(command)
-        return partial(self._loaded, self._scripts.commit, command, partial(self._reply, self._pending, command))
+        command = parcel.whole(self.scripts.commit.sha)
+        pending = self._pending = self._send(command)
+        return partial(self._loaded, self.scripts.commit, command, partial(self._reply, pending, command))
 
-    def _sent_apart(self, parcel: Parcel, tries: int = _TRIES) -> Callable[[], Any] | None:
-        """Send many rows beside the script; None if they are few, or the script has to compare them, or may not."""
+    def _asked(self, parcel: Parcel, tries: int = _TRIES) -> _Asked | None:
+        """Ask whether many rows may be written beside the script; None if they are few, or this user may not."""
         if parcel.rows < self.many or not self._transacts or not tries:
             return None
-        script, anew = self._scripts.commit, self._behind or tries < _TRIES
-        turn: Sequence[Sequence[Any]] = ()
-        if anew and not self._compared:
+        anew = self._behind or tries < _TRIES
+        takes = anew and not self._compared
+        if takes:
             parcel.writing()
-            turn = self._turn()
-        pending = self._pending = self._send(*parcel.looking(script.sha, anew=anew))
+        question = parcel.looking(self.scripts.commit.sha, anew=anew)
+        pending = self._pending = self._send(*[self._turn()] * takes, *question)
+        return _Asked(pending, question, takes, tries)
+
+    def _sent_apart(self, parcel: Parcel, asked: _Asked | None) -> Callable[[], Any] | None:
+        """Send many rows beside the script; None if it has to compare them, or nothing was asked."""
+        if asked is None:
+            return None
+        pending, turn = asked.pending, [("UNLINK", self.keys.turn)] * asked.takes
         try:
             parcel.writing()  # unless others wait for that, while the server looks
-            _, *others, (status, commits, *told), _ = pending.replies()
+            said = pending.replies()
+            if asked.takes and not said.pop(0):
+                pending.send(("DISCARD",))
+                pending.replies()
+                if not self._waited(pending):
+                    turn = []
+                pending.send(*asked.question)
+                said = pending.replies()
+            _, *others, (status, commits, *told), _ = said
             if status != 0 or (commits != self._commits and parcel.has_new and others != [0]):
                 pending.send(("DISCARD",), *turn)
                 pending.reply(len(turn))
                 return None
-            pending.send(*parcel.apart(script.script, *told), *turn)
+            pending.send(*parcel.apart(self.scripts.commit.script, *told), *turn)
         except BaseException as error:  # also an interruption: the connection is within a transaction
             pending.abandon()
             if not isinstance(error, redis.exceptions.ResponseError):
                 raise
             self._transacts = not _FORBIDDEN.search(str(error))
             return None
-        return partial(self._done, parcel, partial(pending.reply, len(turn)), tries - 1)
+        return partial(self._done, parcel, partial(pending.reply, len(turn)), asked.tries - 1)
 
-    def _turn(self) -> Sequence[Sequence[Any]]:
-        """Wait until no other is between question and batch, which would void what one of both sends, but not for long.
+    def _turn(self) -> Sequence[Any]:
+        """Return the command that takes a turn, in which no other is between question and batch: it binds nobody.
 
-        Return the command that ends the turn that this worker has then, if it has one: it binds nobody.
+        They would void what one of both sends.
         """
+        return ("SET", self.keys.turn, b"", "PX", _TURN_MS, "NX")
+
+    def _waited(self, pending: Pending) -> bool:
+        """Wait for one's turn, but not for long; return whether it has come."""
         until = time.monotonic() + _TURN_MS / 1000
-        with suppress(redis.exceptions.ResponseError):  # then without
-            while not self._send(("SET", self.keys.turn, b"", "PX", _TURN_MS, "NX")).reply():
-                if time.monotonic() >= until:
-                    return ()
-                time.sleep(_POLL_S)
-            return (("UNLINK", self.keys.turn),)
-        return ()
+        while time.monotonic() < until:
+            time.sleep(_POLL_S)
+            pending.send(self._turn())
+            if pending.replies()[0]:
+                return True
+        return False
 
     def _done(self, parcel: Parcel, reply: Callable[[], Any], tries: int) -> Any:
         """Return what the script said in the transaction; if that was void, send the same rows again."""
@@ -278,7 +335,7 @@ class RedisStore:
         except redis.exceptions.ResponseError as error:  # what is refused before its end voids it
             self._transacts, done, tries = not _FORBIDDEN.search(str(error)), None, 0
         if done is None:
-            return (self._sent_apart(parcel, tries) or self._sent(parcel))()
+            return (self._sent_apart(parcel, self._asked(parcel, tries)) or self._sent(parcel))()
         for each in done:
             if isinstance(each, Exception):
                 if not isinstance(done[1], Exception):  # its count says that all is done
@@ -306,64 +363,27 @@ class RedisStore:
             self._commits = commits
         self._marks |= dict.fromkeys(marks.difference(behind), commits)
         self._compared += bool(behind)
-        self._sum_up([chunk for chunk, most, length in zip(chunks, full, lengths, strict=True) if length >= most])
+        grown = zip(chunks, full, lengths, strict=True)
+        self.long_chunks |= {chunk: most for chunk, most, length in grown if length >= most}
         return "applied", [Sent(before, entry) for before, entry in zip(entries[::2], entries[1::2], strict=True)]
-
-    def _sum_up(self, chunks: Sequence[bytes]) -> None:
-        """Replace the runs of chunks of time buckets by what they amount to, of some at once.
-
-        Others, and those that cannot be reached, are so when somebody next appends to them.
-        """
-        with suppress(StoreUnavailable), unavailable(self.settings):
-            keys: list[bytes] = []
-            arguments: list[bytes] = []
-            for chunk, stored in zip(chunks, self.rows(chunks[:_SUM_AT_ONCE]), strict=False):
-                if stored is not None:
-                    keys.append(chunk)
-                    arguments += (stored, as_run(chunk_integers(chunk, stored)))
-            if keys:
-                self._run_script(self._scripts.sum, keys, arguments)
-
-    def outbox(self, shard: int, lane: bytes) -> list[tuple[Sent, bytes]]:
-        """Return the entries that are kept of what was sent to a shard, oldest first, and what each says."""
-        with unavailable(self.settings):
-            found = self.client.xrange(self.keys.outbox(shard, lane))
-        return [(Sent(fields[b"p"], entry), fields[b"c"]) for entry, fields in found]
-
-    def journal(self, shard: int, lane: bytes) -> dict[bytes, tuple[Sent, bytes]]:
-        """Return the entries that are kept of what was applied from a shard, and what each says."""
-        with unavailable(self.settings):
-            found = self.client.xrange(self.keys.journal(shard, lane))
-        return {fields[b"i"]: (Sent(fields[b"p"], fields[b"i"]), fields[b"c"]) for _, fields in found}
-
-    def hours(self) -> Iterator[tuple[str, int]]:
-        """Yield (experiment number or "p", hour) wherever rows are noted for sweeping."""
-        with unavailable(self.settings):
-            names = self.client.hkeys(self.keys.hours)
-        for name in names:
-            experiment, _, hour = name.decode().partition(":")
-            yield experiment, int(hour)
 
     def sweep(
         self, experiment: str, hours: Sequence[int], before_ms: int, *, wait_until: float = 0.0
     ) -> tuple[int, int]:
-        """Delete a thousand or more of the rows noted in hours, one after the other; return (rows, hours) that went.
+        """Delete four thousand or more of the rows noted in hours, one after the other; return (rows, hours) that went.
 
         Workers that are writing are waited for, but not beyond a time of `time.monotonic`.
         """
         keys = self.keys
-        names = [name(experiment, hour) for hour in hours for name in (keys.hour, keys.moved)]
+        names = [keys.meta, keys.hours, keys.turn]
+        names += [name(experiment, hour) for hour in hours for name in (keys.hour, keys.moved)]
         fields = [f"{experiment}:{hour}" for hour in hours]
         arguments = [experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms]
         found = None
         with unavailable(self.settings):
             while not found:
                 insists = int(time.monotonic() >= wait_until)
-                found = self._run_script(
-                    self._scripts.sweep,
-                    [keys.meta, keys.hours, keys.turn, *names],
-                    [*arguments, insists, *fields],
-                )
+                found = self.run_script(self.scripts.sweep, names, [*arguments, insists, *fields])
                 if not found:
                     time.sleep(_POLL_S)
         deleted, done, before, after = found
@@ -371,25 +391,3 @@ class RedisStore:
         if before == self._sweeps and not (experiment == "p" and deleted > 0):
             self._sweeps = after
         return deleted, done
-
-    def register(self, experiment: str, definitions: str) -> None:
-        """Give an experiment a number and keep its definitions (JSON), unless somebody has done so."""
-        with unavailable(self.settings):
-            self._run_script(self._scripts.register, [self.keys.meta, self.keys.definitions], [experiment, definitions])
-
-    def keep(self, experiment: int, hour: int, snapshot: bytes) -> None:
-        """Keep the snapshot of an hour, unless there is one or the generation is being deleted."""
-        with unavailable(self.settings):
-            self._run_script(self._scripts.history, [self.keys.meta, self.keys.history(experiment)], [hour, snapshot])
-
-    def closed(self) -> frozenset[int]:
-        """Return the numbers of the experiments that are over and whose students' rows were deleted."""
-        with unavailable(self.settings):
-            names = self.client.hkeys(self.keys.meta)
-        return frozenset(int(name[7:]) for name in names if name.startswith(b"closed:"))
-
-    def newest_response_ms(self, experiment: int, variants: Iterable[int]) -> int | None:
-        """Return the newest response's time over variants of an experiment; None before the first."""
-        with unavailable(self.settings):
-            times = self.client.hmget(self.keys.latest, [f"{experiment}:{variant}:r" for variant in variants])
-        return max((int(time) for time in times if time is not None), default=None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from monitor.config import StoreSettings
-from monitor.store.connection import connect
+from monitor.store.connection import connect, unavailable
 from monitor.store.keys import Keys
 from monitor.store.records import Position
 from monitor.store.redis import RedisStore
@@ -62,3 +62,13 @@ def slowest(shards: Sequence[Mapping[str, Position]]) -> dict[str, Position]:
         for name in shards[0]
         if all(name in shard for shard in shards)
     }
+
+
+def newest_response_ms(shards: Iterable[RedisStore], experiment: int, variants: Iterable[int]) -> int | None:
+    """Return the newest response's time over variants of an experiment, on some shards; None before the first."""
+    fields = [f"{experiment}:{variant}:r" for variant in variants]
+    times: list[bytes | None] = []
+    for shard in shards:
+        with unavailable(shard.settings):
+            times += shard.client.hmget(shard.keys.latest, fields)
+    return max((int(time) for time in times if time is not None), default=None)

@@ -1,4 +1,4 @@
--- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have a thousand.
+-- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have four thousand.
 --
 -- KEYS  1 meta  2 hours  3 there while a worker writes beside the script  then of some hours, all of one experiment, the
 --       list of row keys and the hash of those that belonged elsewhere since: only of these, and of rows without their
@@ -43,7 +43,7 @@ local function belonging(keys, hour)
   return found
 end
 
-while seen < 1000 and done < (#KEYS - 3) / 2 do
+while seen < 4000 and done < (#KEYS - 3) / 2 do
   local list, moved, hour = KEYS[2 * done + 4], KEYS[2 * done + 5], ARGV[done + 6]
   local noted = redis.call('LPOP', list)
   if not noted then

@@ -105,7 +105,7 @@ def _run(plan: _Plan, directory: Path) -> None:
         with opened(settings, wall_clock) as opening, ExitStack() as stack:
             experiment = Experiment(opening.held.numbers[scenario.experiment], settings.experiments[0])
             identities = Identities(opening.held.hash_key)
-            decoder, intake = Decoder(settings), Intake([experiment], identities, plan.shards)
+            decoder, intake = Decoder(settings), Intake([experiment], identities)
             late = {str(experiment.number): 0, PENDING_CLASS: 0}
             writers = []
             for number in range(plan.workers):

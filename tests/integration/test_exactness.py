@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,8 +23,9 @@ from monitor.ingest.intake import Events as Taken
 from monitor.ingest.intake import Intake
 from monitor.ingest.writer import Writer
 from monitor.service import writer_for
-from monitor.store import Advance, Commit, Position, Reader, RedisStore, Shards, open_store
+from monitor.store import Advance, Commit, Position, Reader, RedisStore, Shards, open_store, sum_up
 from monitor.store.records import Sent, Status
+from monitor.store.redis import Reply
 from monitor.summary import VariantSummary
 from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
 from tests.servers.cluster import RedisCluster
@@ -71,7 +73,7 @@ class Bench:
         self.reader = Reader(self.shards, self.settings, self.opened.numbers, lambda: 0)
         self.number = self.opened.numbers[experiment.name]
         self.experiment = Experiment(self.number, self.settings.experiments[0])
-        self.intake = Intake([self.experiment], Identities(self.opened.hash_key), len(self.shards))
+        self.intake = Intake([self.experiment], Identities(self.opened.hash_key))
         self.late = {str(self.number): 0, PENDING_CLASS: 0}
 
     def taken(self, *events: Response | Feedback) -> Taken:
@@ -115,13 +117,20 @@ class Bench:
 
 
 def _sum_up_always(store: RedisStore) -> None:
-    start = store.start
+    ask = store.ask
 
-    def eagerly(commit: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+    def eagerly(commit: Commit) -> Callable[[], Reply]:
         commit.full = [0] * len(commit.full)
-        return start(commit)
+        send = ask(commit)
 
-    store.start = eagerly  # type: ignore[method-assign]
+        def summed(reply: Reply) -> tuple[Status, list[Sent]]:
+            found = reply()
+            sum_up(store)
+            return found
+
+        return lambda: partial(summed, send())
+
+    store.ask = eagerly  # type: ignore[method-assign]
 
 
 @pytest.fixture(params=["redis", "valkey"])

@@ -16,7 +16,7 @@ import redis
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.ingest.experiment import PENDING_CLASS
-from monitor.ingest.lanes import applied_field
+from monitor.ingest.lanes import applied_field, journal, outbox
 from monitor.ingest.sharded import ShardedWriter
 from monitor.store import Advance, Commit, Position, RedisStore
 from monitor.store.packing import Packed
@@ -201,10 +201,10 @@ def _said(bench: Bench) -> list[list[bytes]]:
     found = []
     for source, sender in enumerate(bench.shards):
         for target, receiver in enumerate(bench.shards):
-            outbox, journal = sender.outbox(target, _LANE.encode()), receiver.journal(source, _LANE.encode())
-            assert list(journal.values()) == outbox
-            assert [sent.before for sent, _ in outbox] == [b"", *[sent.entry for sent, _ in outbox[:-1]]]
-            found.append([said for _, said in outbox])
+            sent, applied = outbox(sender, target, _LANE.encode()), journal(receiver, source, _LANE.encode())
+            assert list(applied.values()) == sent
+            assert [each.before for each, _ in sent] == [b"", *[each.entry for each, _ in sent[:-1]]]
+            found.append([said for _, said in sent])
     return found
 
 
@@ -519,7 +519,7 @@ class TestTrouble:
         bench = Bench(store_server, shards=2, many=30)
         bench.feed([_events(), _events(5000)])
         source, target = bench.shards
-        (*_, (sent, _)) = source.outbox(1, _LANE.encode())
+        (*_, (sent, _)) = outbox(source, 1, _LANE.encode())
         source.client.xdel(source.keys.outbox(1, _LANE.encode()), sent.entry)
         target.client.hset(target.keys.lanes, applied_field(0, _LANE.encode()), sent.before)
         with pytest.raises(StoreOwned, match="rebuild"):

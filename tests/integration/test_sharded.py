@@ -31,7 +31,7 @@ Events = Sequence[Response | Feedback]
 _NAMES = ["t:0", "t:1"]
 _SIZES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9)
 _Reply = tuple[Status, list[Sent]]
-_Start = Callable[[Commit], Callable[[], _Reply]]
+_Ask = Callable[[Commit], Callable[[], Callable[[], _Reply]]]
 
 
 class Crash(Exception):
@@ -52,25 +52,30 @@ class Reader:
         writer = self.bench.writer()
         assert isinstance(writer, ShardedWriter)
         for shard in writer._shards:
-            start = shard.store.start
+            ask = shard.store.ask
 
-            def failing(changes: Commit, start: _Start = start) -> Callable[[], _Reply]:
-                self.calls += 1
-                how = self.fail(self.calls)
-                if how in {"before", "crash before"}:
-                    raise Crash if how.startswith("crash") else StoreUnavailable("the request was lost")
-                reply = start(changes)
+            def failing(changes: Commit, ask: _Ask = ask) -> Callable[[], Callable[[], _Reply]]:
+                send = ask(changes)
 
-                def awaited() -> _Reply:
-                    self.awaited += 1
-                    said = reply()
-                    if how:
-                        raise Crash if how.startswith("crash") else StoreUnavailable("the reply was lost")
-                    return said
+                def sent() -> Callable[[], _Reply]:
+                    self.calls += 1
+                    how = self.fail(self.calls)
+                    if how in {"before", "crash before"}:
+                        raise Crash if how.startswith("crash") else StoreUnavailable("the request was lost")
+                    reply = send()
 
-                return awaited
+                    def awaited() -> _Reply:
+                        self.awaited += 1
+                        said = reply()
+                        if how:
+                            raise Crash if how.startswith("crash") else StoreUnavailable("the reply was lost")
+                        return said
 
-            shard.store.start = failing  # type: ignore[method-assign, assignment]
+                    return awaited
+
+                return sent
+
+            shard.store.ask = failing  # type: ignore[method-assign, assignment]
         return writer
 
     def read(self, sizes: Sequence[tuple[int, int]]) -> None:
@@ -254,19 +259,25 @@ def test_shards_are_at_work_at_the_same_time(redis_server: RedisServer) -> None:
     assert isinstance(reader.writer, ShardedWriter)
     reader._place()
     for number, shard in enumerate(reader.writer._shards):
-        start = shard.store.start
+        ask = shard.store.ask
 
-        def recorded(changes: Commit, start: _Start = start, number: int = number) -> Callable[[], _Reply]:
-            reply = start(changes)
-            said.append(f"sent {number}")
-            return lambda: (said.append(f"known {number}"), reply())[1]  # type: ignore[func-returns-value]
+        def recorded(changes: Commit, ask: _Ask = ask, number: int = number) -> Callable[[], Callable[[], _Reply]]:
+            said.append(f"asked {number}")
+            send = ask(changes)
 
-        shard.store.start = recorded  # type: ignore[method-assign, assignment]
+            def sent() -> Callable[[], _Reply]:
+                said.append(f"sent {number}")
+                reply = send()
+                return lambda: (said.append(f"known {number}"), reply())[1]  # type: ignore[func-returns-value]
+
+            return sent
+
+        shard.store.ask = recorded  # type: ignore[method-assign, assignment]
     outcome = _begun(reader)
-    sent, known = [f"sent {number}" for number in range(3)], [f"known {number}" for number in range(3)]
-    assert said == sent
+    asked, sent, known = ([f"{what} {number}" for number in range(3)] for what in ("asked", "sent", "known"))
+    assert said == asked + sent
     assert outcome()[0] == "applied"
-    assert said == (sent + known) * 2
+    assert said == (asked + sent + known) * 2
 
 
 @pytest.mark.parametrize("call", range(1, 7))
@@ -307,17 +318,17 @@ def test_what_others_settle_meanwhile_is_not_settled_twice(redis_server: RedisSe
     assert len({(target, name) for (_, target, name), _ in [(lane, ends), *others]}) == 1
     assert len(others) == 2
     store = first._shards[lane[1]].store
-    start = store.start
+    ask = store.ask
 
-    def overtaken(changes: Commit) -> Callable[[], _Reply]:
-        store.start = start  # type: ignore[method-assign]
+    def overtaken(changes: Commit) -> Callable[[], Callable[[], _Reply]]:
+        store.ask = ask  # type: ignore[method-assign]
         del changes
         second._settle(*lane, *ends)
-        return lambda: ("changed", [])
+        return lambda: lambda: ("changed", [])
 
-    store.start = overtaken  # type: ignore[method-assign, assignment]
+    store.ask = overtaken  # type: ignore[method-assign, assignment]
     first.state(_NAMES)
-    assert store.start is start
+    assert store.ask is ask
     reader.fail = lambda _number: ""
     reader.read([(5, 5)])
     assert dump(bench.shards, skips=True) == _calm(redis_server, events, EXPERIMENT)

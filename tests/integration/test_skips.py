@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
 from monitor.service import Opening, opened, worker_for
 from monitor.store import Commit, RedisStore, Sent, Status
+from monitor.store.redis import Reply
 from monitor.store.skips import OTHERS, counted, responses_field, skipped_events
 from tests.servers.redis import RedisServer
 from tests.support.streams import EXPERIMENT, HOUR, START
@@ -142,19 +144,19 @@ def test_a_worker_with_an_old_configuration_says_what_it_skips(
     monkeypatch.setattr(skips, "_LOOK_S", 0.0)
     town.write([_response("new", number) for number in range(6)] + [_response("other", number) for number in range(2)])
     with town.worker(OLD) as (worker, opening):
-        start = opening.store.first.start
+        ask = opening.store.first.ask
         commits = 0
 
-        def registered(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+        def registered(changes: Commit) -> Callable[[], Reply]:
             nonlocal commits
             commits += 1
             if commits == 3:
                 assert not _warnings(caplog)
                 with opened(town.settings(OLD, NEW), wall_clock):
                     pass
-            return start(changes)
+            return ask(changes)
 
-        monkeypatch.setattr(opening.store.first, "start", registered)
+        monkeypatch.setattr(opening.store.first, "ask", registered)
         worker.run()
     (said,) = _warnings(caplog)
     assert said.startswith("events are skipped for good experiment=new reason=the store has it")
@@ -226,20 +228,20 @@ def test_what_is_skipped_is_counted_once(town: Town, monkeypatch: pytest.MonkeyP
 
 
 def _lose_replies(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, calls = store.start, 0
+    ask, calls = store.ask, 0
 
-    def failing(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+    def failing(changes: Commit) -> Callable[[], Reply]:
         nonlocal calls
         calls += 1
         if calls % 5 == 3:
             raise StoreUnavailable("nothing can be sent")
-        reply = start(changes)
-        return reply if calls % 5 else lambda: _lost(reply)
+        send = ask(changes)
+        return send if calls % 5 else lambda: partial(_lost, send())
 
-    monkeypatch.setattr(store, "start", failing)
+    monkeypatch.setattr(store, "ask", failing)
 
 
-def _lost(reply: Callable[[], object]) -> tuple[Status, list[Sent]]:
+def _lost(reply: Reply) -> tuple[Status, list[Sent]]:
     reply()
     raise StoreUnavailable("the reply was lost")
 

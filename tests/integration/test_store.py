@@ -40,6 +40,8 @@ from monitor.store import (
     RedisStore,
     Refusals,
     Shards,
+    closed_experiments,
+    noted_hours,
     open_store,
     served,
     view_store,
@@ -488,7 +490,7 @@ class TestSweep:
         Sweeper(store, [experiment]).sweep(progress)
         assert [key[-3:] for key in store.client.scan_iter(store.keys.row(b"*"))] == [b"r-2"]
         assert dump(bench.store) == before
-        assert list(store.hours()) == [("1", later // HOUR_MS)]
+        assert list(noted_hours(store)) == [("1", later // HOUR_MS)]
         fresh = Progress({"1": EXPERIMENT.horizon_ms})
         fresh.load(store.state())
         fresh.see_ends({"t:0": 4})
@@ -621,22 +623,22 @@ class TestSweep:
         assert bench.store.sweep("1", [START // HOUR + 2], START + 3 * HOUR)[0] == 0
         assert bench.store.sweep("1", [START // HOUR + 9], START + 10 * HOUR)[0] == 1
 
-    def test_hours_are_swept_together_until_a_thousand_rows_have_gone(self, store_server: RedisServer) -> None:
+    def test_hours_are_swept_together_until_four_thousand_rows_have_gone(self, store_server: RedisServer) -> None:
         """Each of few rows would take a script of its own; those that are done are counted, empty ones too."""
         bench = Bench(store_server)
-        bench.feed([[_response(number, START + number % 6 * HOUR) for number in range(1800)]])
+        bench.feed([[_response(number, START + number % 6 * HOUR) for number in range(7200)]])
         bench.store.state()
         hours = [START // HOUR + place for place in (5, 9, 4, 3, 2, 1)]
-        assert bench.store.sweep("1", hours, START + 6 * HOUR) == (1200, 4)
-        assert [hour for _, hour in bench.store.hours()] == [START // HOUR + place for place in (0, 1, 2)]
-        assert bench.store.sweep("1", hours[4:], START + 6 * HOUR) == (300, 2)
-        assert len(list(bench.store.client.scan_iter(bench.store.keys.row(b"*"), count=10_000))) == 300
+        assert bench.store.sweep("1", hours, START + 6 * HOUR) == (4800, 4)
+        assert [hour for _, hour in noted_hours(bench.store)] == [START // HOUR + place for place in (0, 1, 2)]
+        assert bench.store.sweep("1", hours[4:], START + 6 * HOUR) == (1200, 2)
+        assert len(list(bench.store.client.scan_iter(bench.store.keys.row(b"*"), count=10_000))) == 1200
 
     def test_a_backlog_is_swept_as_fast_as_it_is_read(
         self, store_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """So many rows at once, and twice as many as were applied."""
-        monkeypatch.setattr("monitor.ingest.sweeper._SCRIPTS", 10)
+        monkeypatch.setattr("monitor.ingest.sweeper._SCRIPTS", 1)
         bench = Bench(store_server)
         bench.feed(
             [
@@ -650,7 +652,7 @@ class TestSweep:
         progress.advanced([Advance("t:0", 16_000, Position(16_000, START + EXPERIMENT.horizon_ms + 2 * HOUR))])
         progress.see_ends({"t:0": 16_000})
         sweeper = Sweeper(store, [engine._experiments[1]])
-        for events, left in ((0, 6000), (1000, 0)):
+        for events, left in ((0, 12_000), (2000, 4000)):
             sweeper.sweep(progress, events)
             assert len(list(store.client.scan_iter(store.keys.row(b"*"), count=10_000))) == left
 
@@ -1007,7 +1009,7 @@ class TestForgottenRows:
             progress.see_ends({"t:0": 2})
             sweeper.sweep(progress)
             assert len(list(store.client.scan_iter(store.keys.row(b"*")))) == rows
-        assert list(store.hours()) == []
+        assert list(noted_hours(store)) == []
 
     def test_the_rows_of_many_small_commits_go_as_fast_as_those_of_few(self, store_server: RedisServer) -> None:
         """A live stream has hundreds of commits a second; what comes must not outrun what goes."""
@@ -1039,7 +1041,7 @@ class TestForgottenRows:
             sweeper.sweep(progress)
             assert len(list(store.client.scan_iter(students))) == rows
         assert dump(bench.store) == before
-        assert store.closed() == {1}
+        assert closed_experiments(store) == {1}
         commit, _ = other.apply(bench.taken(_response(3, START)), {"1": 0, PENDING_CLASS: 0})
         commit.advances = [Advance("t:1", None, Position(1))]
         assert elsewhere.commit(commit) == "swept"

@@ -13,7 +13,7 @@ from monitor.aggregates import BUCKETS_PER_CHUNK, Layout
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.ingest.engine import Engine
-from monitor.store import Advance, Position, RedisStore, Shards
+from monitor.store import Advance, Position, RedisStore, Shards, sum_up
 from monitor.store.runs import summed
 from tests.integration.test_exactness import Bench
 from tests.servers.cluster import RedisCluster
@@ -28,16 +28,17 @@ def _rated(number: int) -> list[Response | Feedback]:
     return [shown, Feedback(f"f-{number}", f"r-{number}", at_ms + 1, "rating", None, "video-1", 4.0)]
 
 
-def _apply(bench: Bench, worker: tuple[Engine, RedisStore], lane: str, number: int, *, sum_up: bool) -> None:
+def _apply(bench: Bench, worker: tuple[Engine, RedisStore], lane: str, number: int, *, long: bool) -> None:
     """Apply a rated response as the next batch of a partition, and have what it touches summed up or left as it is."""
     engine, store = worker
     commit, _ = engine.apply(bench.taken(*_rated(number)), bench.late)
     assert commit.full
-    commit.full = [0 if sum_up else 1 << 30] * len(commit.full)
+    commit.full = [0 if long else 1 << 30] * len(commit.full)
     held = bench.store.positions().get(lane)
     begin = None if held is None else held.next_offset
     commit.advances = [Advance(lane, begin, Position((begin or 0) + 2))]
     assert store.commit(commit) == "applied"
+    sum_up(store)
 
 
 def _meanwhile(store: RedisStore, change: Callable[[], object]) -> None:
@@ -46,7 +47,7 @@ def _meanwhile(store: RedisStore, change: Callable[[], object]) -> None:
 
     def rows(keys: Sequence[bytes]) -> list[bytes | None]:
         found = read(keys)
-        if keys[0].startswith(store.keys.prefix + b"b:"):
+        if keys and keys[0].startswith(store.keys.prefix + b"b:"):
             store.rows = read  # type: ignore[method-assign]
             change()
         return found
@@ -70,11 +71,13 @@ def test_a_chunk_is_never_much_longer_than_its_integers_twice(store_server: Redi
     bench = Bench(store_server)
     whole = 8 * Layout.of(EXPERIMENT).response_width * BUCKETS_PER_CHUNK
     longest = 0
-    writer = bench.writer()
-    writer.state(["t:0"])
+    engine, store = bench.worker()
     for number in range(400):
         step = Advance("t:0", 2 * number or None, Position(2 * number + 2))
-        assert writer.begin(bench.taken(*_rated(number)), bench.late, [step])()[0] == "applied"
+        commit, _ = engine.apply(bench.taken(*_rated(number)), bench.late)
+        commit.advances = [step]
+        assert store.commit(commit) == "applied"
+        sum_up(store)
         longest = max(longest, bench.store.client.strlen(_chunk(bench)))
     assert whole < longest < 2.1 * whole
     assert dump(bench.store) == expected
@@ -114,12 +117,12 @@ def test_what_others_append_meanwhile_stays(store_server: RedisServer) -> None:
     expected = _expected(store_server, range(4))
     bench = Bench(store_server)
     one, other = bench.worker(), bench.worker()
-    _apply(bench, one, "t:0", 0, sum_up=False)
-    _meanwhile(one[1], lambda: _apply(bench, other, "t:1", 1, sum_up=False))
-    _apply(bench, one, "t:0", 2, sum_up=True)
+    _apply(bench, one, "t:0", 0, long=False)
+    _meanwhile(one[1], lambda: _apply(bench, other, "t:1", 1, long=False))
+    _apply(bench, one, "t:0", 2, long=True)
     other[0].forget()
     other[1].state()
-    _apply(bench, other, "t:1", 3, sum_up=True)
+    _apply(bench, other, "t:1", 3, long=True)
     assert dump(bench.store) == expected
 
 
@@ -129,17 +132,17 @@ def test_what_others_have_summed_up_meanwhile_is_left_alone(store_server: RedisS
     bench = Bench(store_server)
     one, other = bench.worker(), bench.worker()
     for number in range(4):
-        _apply(bench, one, "t:0", number, sum_up=False)
+        _apply(bench, one, "t:0", number, long=False)
 
     def overtaken() -> None:
         length = bench.store.client.strlen(_chunk(bench))
-        _apply(bench, other, "t:1", 4, sum_up=True)
+        _apply(bench, other, "t:1", 4, long=True)
         for number in range(5, 23):
-            _apply(bench, other, "t:1", number, sum_up=False)
+            _apply(bench, other, "t:1", number, long=False)
         assert bench.store.client.strlen(_chunk(bench)) > length
 
     _meanwhile(one[1], overtaken)
-    _apply(bench, one, "t:0", 23, sum_up=True)
+    _apply(bench, one, "t:0", 23, long=True)
     assert dump(bench.store) == expected
 
 
@@ -148,7 +151,7 @@ def test_what_has_gone_meanwhile_is_left_alone(store_server: RedisServer, *, aga
     """With its retention, with its generation or with all of the store: the sums of before are nobody's."""
     bench = Bench(store_server)
     one, other = bench.worker(), bench.worker()
-    _apply(bench, one, "t:0", 0, sum_up=False)
+    _apply(bench, one, "t:0", 0, long=False)
     left: bytes | None = None
 
     def gone() -> None:
@@ -156,11 +159,11 @@ def test_what_has_gone_meanwhile_is_left_alone(store_server: RedisServer, *, aga
         bench.store.client.delete(_chunk(bench))
         if again:
             for number in range(1, 5):
-                _apply(bench, other, "t:1", number, sum_up=False)
+                _apply(bench, other, "t:1", number, long=False)
         left = bench.store.client.get(_chunk(bench))
 
     _meanwhile(one[1], gone)
-    _apply(bench, one, "t:0", 5, sum_up=True)
+    _apply(bench, one, "t:0", 5, long=True)
     found = bench.store.client.get(_chunk(bench))
     assert (found and summed(found)) == (left and summed(left))
 
@@ -169,7 +172,8 @@ def test_what_has_gone_before_is_left_alone(store_server: RedisServer) -> None:
     """Nothing is made of a chunk that is not there when it is read."""
     bench = Bench(store_server)
     _, store = bench.worker()
-    store._sum_up([_chunk(bench)])
+    store.long_chunks[_chunk(bench)] = 0
+    sum_up(store)
     assert bench.store.client.get(_chunk(bench)) is None
 
 
@@ -178,25 +182,30 @@ def test_a_server_that_has_lost_what_was_read_keeps_what_it_has(store_server: Re
     bench = Bench(store_server)
     worker = bench.worker()
     for number in range(3):
-        _apply(bench, worker, "t:0", number, sum_up=False)
+        _apply(bench, worker, "t:0", number, long=False)
     lost = bench.store.client.get(_chunk(bench))
     _meanwhile(worker[1], lambda: bench.store.client.set(_chunk(bench), lost))
-    _apply(bench, worker, "t:0", 3, sum_up=True)
+    _apply(bench, worker, "t:0", 3, long=True)
     assert bench.store.client.get(_chunk(bench)) == lost
 
 
 def test_a_store_that_goes_before_that_has_the_commit(store_server: RedisServer) -> None:
-    """The batch was applied, and the next commit will say what is wrong with the store."""
+    """The batch was applied, and what could not be summed up is, the next time."""
     expected = _expected(store_server, range(2))
     bench = Bench(store_server)
     worker = bench.worker()
-    _apply(bench, worker, "t:0", 0, sum_up=False)
+    _apply(bench, worker, "t:0", 0, long=False)
 
     def gone() -> None:
         raise StoreUnavailable("gone for a moment")
 
     _meanwhile(worker[1], gone)
-    _apply(bench, worker, "t:0", 1, sum_up=True)
+    with pytest.raises(StoreUnavailable):
+        _apply(bench, worker, "t:0", 1, long=True)
+    assert dump(bench.store) == expected
+    length = bench.store.client.strlen(_chunk(bench))
+    sum_up(worker[1])
+    assert bench.store.client.strlen(_chunk(bench)) < length
     assert dump(bench.store) == expected
 
 
@@ -204,7 +213,7 @@ def test_a_damaged_chunk_is_named(store_server: RedisServer) -> None:
     """It is not replaced by what could be read of it."""
     bench = Bench(store_server)
     worker = bench.worker()
-    _apply(bench, worker, "t:0", 0, sum_up=False)
+    _apply(bench, worker, "t:0", 0, long=False)
     bench.store.client.append(_chunk(bench), b"damage")
     with pytest.raises(StoreOwned, match="is damaged"):
-        _apply(bench, worker, "t:0", 1, sum_up=True)
+        _apply(bench, worker, "t:0", 1, long=True)

@@ -170,7 +170,7 @@ def arrivals(draw: st.DrawFn, events: list[Response | Feedback]) -> list[list[Re
 
 def taken(intake: Intake, events: Iterable[Response | Feedback], mark: int = 1) -> Events:
     """Return the events as a worker has them once they are decoded, of a partition whose rows get that mark."""
-    found = Events(intake.shards)
+    found = Events()
     for event in events:
         intake.take(found, event, mark)
     return found
