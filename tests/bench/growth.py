@@ -27,7 +27,7 @@ from monitor.ingest.simulator import Scenario
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
 from monitor.service import opened, writer_for
-from monitor.store import Advance, Position
+from monitor.store import Advance, Position, RedisStore, sum_up
 from tests.bench.figures import Figure, recorded
 from tests.bench.loader import END_MS, Loader, response_name, videos
 from tests.bench.plot import Line, draw
@@ -84,7 +84,7 @@ def _at(size: int, settings: Settings, server: RedisServer) -> Iterator[Figure]:
         identities = Identities(opening.held.hash_key)
         intake, writer = Intake([experiment], identities), writer_for(opening.store, [experiment], identities)
         writer.state([_PARTITION])
-        own_us, server_us = _cost(settings, intake, writer, _stream(settings, size), experiment, client)
+        own_us, server_us = _cost(settings, intake, writer, _stream(settings, size), experiment, opening.store.first)
     yield Figure(_name("worker, without Kafka", size), own_us, "µs")
     yield Figure(_name("redis-server", size), server_us, "µs")
     yield Figure(_name("worker and redis-server", size), own_us + server_us, "µs")
@@ -139,10 +139,15 @@ def decoded(settings: Settings, intake: Intake, size: int, polls: int) -> Iterat
 
 
 def _cost(
-    settings: Settings, intake: Intake, writer: Writer, stream: Iterable[Slice], experiment: Experiment, client: Any
+    settings: Settings,
+    intake: Intake,
+    writer: Writer,
+    stream: Iterable[Slice],
+    experiment: Experiment,
+    store: RedisStore,
 ) -> tuple[float, float]:
     """Return the µs per event of this process and of the server, in the cheapest of some rounds."""
-    decoder = Decoder(settings)
+    decoder, client = Decoder(settings), store.client
     late = {str(experiment.number): 0, PENDING_CLASS: 0}
     polls = list(stream)
     gc.collect()
@@ -156,6 +161,7 @@ def _cost(
             status, _ = writer.begin(decoded.events, late, [step])()
             if status != "applied" or decoded.refused:
                 raise SystemExit(f"a batch was not applied: {status}, {decoded.refused[:1]}")
+        sum_up(store)
         own, now = time.thread_time() - began, client.info("cpu")
         server_s = sum(now[name] - used[name] for name in ("used_cpu_user", "used_cpu_sys"))
         found.append((own * 1e6 / _POLLS / _POLL, server_s * 1e6 / _POLLS / _POLL))

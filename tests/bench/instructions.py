@@ -36,7 +36,7 @@ from monitor.ingest.intake import Intake
 from monitor.ingest.simulator import Scenario, generate, w1
 from monitor.ingest.source import Kind, Slice
 from monitor.service import opened, writer_for
-from monitor.store import Advance, Position
+from monitor.store import Advance, Position, sum_up
 from tests.bench.settings import settings_of
 from tests.servers.redis import RedisServer, redis_binary
 
@@ -108,8 +108,8 @@ def _run(plan: _Plan, directory: Path) -> None:
             decoder, intake = Decoder(settings), Intake([experiment], identities)
             late = {str(experiment.number): 0, PENDING_CLASS: 0}
             writers = []
-            for number in range(plan.workers):
-                store = opening.store.again()
+            stores = [opening.store.again() for _ in range(plan.workers)]
+            for number, store in enumerate(stores):
                 stack.callback(store.close)
                 writers.append(writer_for(store, [experiment], identities))
                 writers[-1].state([f"bench:{number}"])
@@ -131,6 +131,8 @@ def _run(plan: _Plan, directory: Path) -> None:
                         writer.state([f"bench:{worker}"])
                 if status != "applied" or decoded.refused:
                     raise SystemExit(f"a batch was not applied: {status}, {decoded.refused[:1]}")
+                for shard in stores[worker]:
+                    sum_up(shard)
             _count("off", server)
 
 

@@ -28,7 +28,7 @@ from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import Opening, http_for, opened, writer_for
-from monitor.store import Advance, Commit, Position, RedisStore
+from monitor.store import Advance, Commit, Position, RedisStore, sum_up
 from monitor.store.runs import Runs, as_run
 from monitor.students import Student
 from tests.bench import growth
@@ -117,6 +117,7 @@ class _Scraped:
         url: str,
     ) -> None:
         identities = Identities(opening.held.hash_key)
+        self._store = opening.store.first
         self._writer = writer_for(opening.store, experiments, identities)
         self._writer.state([])
         self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_CLASS: 0}
@@ -153,6 +154,7 @@ class _Scraped:
         if status != "applied":
             raise SystemExit(f"a batch was not applied: {status}")
         self._at += 1000
+        sum_up(self._store)
 
     def _apply_all(self) -> None:
         for _ in range(_POLLS):
