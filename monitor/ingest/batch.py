@@ -117,7 +117,7 @@ class Batch:
     shown: list[Shown]
     """What it means for the students of each shard, besides what other shards' events do."""
     rows: list[Row]
-    """Those that are touched, on all shards."""
+    """Those that are touched, of all shards: one list for the batches of all."""
     items: dict[int, ItemCounts]
     """What counts the items of experiments, by their numbers."""
     said: list[BytesWriter] = field(init=False)

@@ -28,7 +28,7 @@ class Rows:
         """Of the names of rows, on each shard."""
         self._limit = cached // len(stores)
         self._blank: list[Row] = []
-        """Those that were recalled and are not remembered, since the last batch began."""
+        """Those that were recalled since the batch began, and were not remembered."""
         self._wanted: list[list[bytes]] = []
         """Their keys, on each shard."""
 

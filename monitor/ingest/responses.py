@@ -23,7 +23,7 @@ from monitor.tally import Tally
 
 _NOTHING: Final[tuple[int, ...]] = ()
 _NAMES: Final = 200_000
-"""Names of items that a worker remembers to have written."""
+"""Names of items that a worker remembers to have written to a shard."""
 
 
 @final
@@ -48,8 +48,8 @@ class Responses:
             }
             for store in stores
         ]
-        self._named: set[tuple[bytes, bytes]] = set()
-        """(key, item) of names that the store has."""
+        self._named: list[set[tuple[bytes, bytes]]] = [set() for _ in stores]
+        """(key, item) of names that each shard has."""
 
     def forget(self) -> None:
         """Drop every cached row and name: the store is what counts."""
@@ -57,9 +57,9 @@ class Responses:
             self.forget_shard(shard)
 
     def forget_shard(self, shard: int) -> None:
-        """Drop what is cached of one shard, and names."""
+        """Drop what is cached of one shard."""
         self._rows.forget(shard)
-        self._named.clear()
+        self._named[shard].clear()
 
     def apply(
         self, events: Events, late: Mapping[str, int], commits: Sequence[Commit], shown: list[Shown]
@@ -208,11 +208,12 @@ class Responses:
         counts = _items_of(batch, row.arm)
         if counts is None:
             return
+        named = self._named[row.home]
         for place, name, index, era in counts.names(row, answer.items, answer.ids):
-            if place not in self._named:
-                if len(self._named) >= _NAMES:
-                    self._named.clear()
-                self._named.add(place)
+            if place not in named:
+                if len(named) >= _NAMES:
+                    named.clear()
+                named.add(place)
                 batch.names[place] = name, index, era
 
     def _expose(self, batch: Batch, row: Row, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:

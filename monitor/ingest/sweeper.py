@@ -14,7 +14,7 @@ from monitor.store import Past, RedisStore, closed_experiments, drop_past, drop_
 from monitor.store.shards import newest_response_ms
 
 _ROWS = 4000
-"""That a script takes at least, where its hours have so many: as many as a batch writes."""
+"""That a script takes at least, where its hours have so many, up to the end of what one commit has noted."""
 _HOURS = 24
 """That a script sees to at most: several workers sweep the same ones, and all but one of them find nothing there."""
 _WAIT_S = 0.2

@@ -1,6 +1,6 @@
 """The store on Redis ≥ 6.2 or Valkey ≥ 7.2: one script per batch, positions and effects in one write.
 
-`RedisStore.start` is the only place that changes what an aggregate amounts to. Its script
+What `RedisStore.ask` returns is the only place that changes what an aggregate amounts to. Its script
 
 1. compares the live generation, the server's run and the offset of each partition of the batch with what the worker
    expects, and if rows were swept since, whether any could be one that the batch rests on;
@@ -59,6 +59,8 @@ class _Asked(NamedTuple):
     question: Sequence[Sequence[Any]]
     takes: bool
     """A turn, with the question."""
+    until: float
+    """Until when it has that, by `time.monotonic`."""
     tries: int
 
 
@@ -279,30 +281,34 @@ class RedisStore:
         if takes:
             parcel.writing()
         question = parcel.looking(self.scripts.commit.sha, anew=anew)
+        until = time.monotonic() + _TURN_MS / 1000
         pending = self._pending = self._send(*[self._turn()] * takes, *question)
-        return _Asked(pending, question, takes, tries)
+        return _Asked(pending, question, takes, until, tries)
 
     def _sent_apart(self, parcel: Parcel, asked: _Asked | None) -> Callable[[], Any] | None:
         """Send many rows beside the script; None if it has to compare them, or nothing was asked."""
         if asked is None:
             return None
-        pending, turn = asked.pending, [("UNLINK", self.keys.turn)] * asked.takes
+        pending, taken, until = asked.pending, asked.takes, asked.until
         try:
             parcel.writing()  # unless others wait for that, while the server looks
             said = pending.replies()
-            if asked.takes and not said.pop(0):
+            if taken and not said.pop(0):
                 pending.send(("DISCARD",))
                 pending.replies()
-                if not self._waited(pending):
-                    turn = []
+                taken = self._waited(pending)
+                until = time.monotonic() + _TURN_MS / 1000
                 pending.send(*asked.question)
                 said = pending.replies()
             _, *others, (status, commits, *told), _ = said
-            if status != 0 or (commits != self._commits and parcel.has_new and others != [0]):
-                pending.send(("DISCARD",), *turn)
+            refused = status != 0 or (commits != self._commits and parcel.has_new and others != [0])
+            commands = [("DISCARD",)] if refused else parcel.apart(self.scripts.commit.script, *told)
+            # Once it has run out, a turn may be somebody else's.
+            turn = [("UNLINK", self.keys.turn)] * (taken and time.monotonic() < until)
+            pending.send(*commands, *turn)
+            if refused:
                 pending.reply(len(turn))
                 return None
-            pending.send(*parcel.apart(self.scripts.commit.script, *told), *turn)
         except BaseException as error:  # also an interruption: the connection is within a transaction
             pending.abandon()
             if not isinstance(error, redis.exceptions.ResponseError):

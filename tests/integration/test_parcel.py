@@ -363,6 +363,25 @@ class TestTurns:
         assert overtaken.apply(_events(2000)) == "applied"
         assert 0 < left[0] <= 60_000
 
+    def test_a_turn_that_has_run_out_is_somebody_elses(
+        self,
+        overtaken: _Worker,
+        meddling: Callable[[Callable[[], object]], None],
+        monkeypatch: pytest.MonkeyPatch,
+        store_server: RedisServer,
+    ) -> None:
+        """The worker does not end it."""
+        monkeypatch.setattr("monitor.store.redis._TURN_MS", 50)
+        client, name = store_server.client(), overtaken.store.keys.turn
+
+        def late() -> None:
+            time.sleep(0.1)
+            assert client.set(name, b"", px=60_000, nx=True)
+
+        meddling(late)
+        assert overtaken.apply(_events(2000)) == "applied"
+        assert client.exists(name) == 1
+
     @pytest.mark.parametrize("times", [1, 2])
     def test_a_void_transaction_ends_it(
         self,

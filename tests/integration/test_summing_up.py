@@ -66,7 +66,7 @@ def _expected(server: RedisServer, numbers: Sequence[int]) -> object:
 
 
 def test_a_chunk_is_never_much_longer_than_its_integers_twice(store_server: RedisServer) -> None:
-    """However many commits write to it; a batch is no more than what one bucket's integers take."""
+    """However many commits write to it, where it is summed up after each; a batch is as much as one bucket at most."""
     expected = _expected(store_server, range(400))
     bench = Bench(store_server)
     whole = 8 * Layout.of(EXPERIMENT).response_width * BUCKETS_PER_CHUNK
