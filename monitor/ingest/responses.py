@@ -67,7 +67,7 @@ class Responses:
         """Append to each shard's commit what the events change of its rows, and return what they change there besides.
 
         What they mean for the students of each shard is appended to what was `shown` there. All events are applied in
-        the order in which they came, whatever their shard: they lie so in memory, far more of them than caches hold.
+        the order in which they came, whatever their shard.
 
         Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
         nothing. When rows cannot be read (`StoreUnavailable`), the cache knows half of the batch: see `forget`.
