@@ -84,7 +84,7 @@ def _write_notes(commit: Commit, keys: Keys, batch: Batch) -> None:
         for row in noted:
             writer.append(u8(len(row)))
             writer.write(row)
-        commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), writer.getvalue(), len(noted))
+        commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), writer.getvalue())
 
 
 def _class_of(number: int) -> str:

@@ -22,7 +22,7 @@ from monitor.ingest.students import Students
 from monitor.store import Commit, RedisStore
 from monitor.tally import Tally
 
-CACHED = 30_000
+CACHED = 25_000
 """Rows of responses, and of students, that a worker remembers."""
 
 Outcomes = Counter[tuple[str, str]]

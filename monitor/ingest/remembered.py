@@ -27,8 +27,10 @@ class Rows:
         self.prefixes = [store.keys.row(b"") for store in stores]
         """Of the names of rows, on each shard."""
         self._limit = cached // len(stores)
-        self._blank: list[list[Row]] = []
-        """Those of each shard that were recalled since the batch began, and were not remembered."""
+        self._blank: list[Row] = []
+        """Those that were recalled since the batch began, and were not remembered."""
+        self._asked: list[list[bytes]] = []
+        """The keys of those of each shard."""
 
     def forget(self, shard: int) -> None:
         """Drop those of one shard: the store is what counts."""
@@ -43,7 +45,8 @@ class Rows:
 
     def begin(self) -> None:
         """Begin with a batch, for which nothing was recalled yet."""
-        self._blank = [[] for _ in self._stores]
+        self._blank = []
+        self._asked = [[] for _ in self._stores]
 
     def recall(self, name: bytes, home: i64, late_ms: dict[int, int]) -> Row:
         """Return the row that is remembered, or else a blank one: `load` looks for it in the store.
@@ -57,25 +60,26 @@ class Rows:
             row.name = name
             row.home = home
             remembered.put(name, row)
-            self._blank[home].append(row)
+            self._blank.append(row)
+            self._asked[home].append(self.prefixes[home] + name)
         return row
 
     def load(self) -> None:
         """Have blank rows become those that the store has; all shards are asked before one is waited for."""
-        asked = []
-        for store, prefix, blank in zip(self._stores, self.prefixes, self._blank, strict=True):
-            asked.append(store.ask_rows([prefix + row.name for row in blank]))
-        for stored, blank in zip(asked, self._blank, strict=True):
-            for row, found in zip(blank, stored(), strict=True):
-                if found is not None:
-                    read_row(row, found)
+        asked = [store.ask_rows(keys) for store, keys in zip(self._stores, self._asked, strict=True)]
+        stored = [iter(each()) for each in asked]
+        # Not shard by shard: rows that were made one after the other are near each other in memory.
+        for row in self._blank:
+            found = next(stored[row.home])
+            if found is not None:
+                read_row(row, found)
 
     def end(self) -> None:
         """Forget rows that are still blank, of which nothing is stored, and what was not used for long."""
-        for remembered, blank in zip(self._remembered, self._blank, strict=True):
-            for row in blank:
-                if row.is_blank():
-                    remembered.drop(row.name)
+        for row in self._blank:
+            if row.is_blank():
+                self._remembered[row.home].drop(row.name)
+        for remembered in self._remembered:
             if len(remembered) > self._limit:
                 remembered.age()
         self.begin()

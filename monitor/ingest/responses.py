@@ -267,8 +267,7 @@ class Responses:
                 self._settle(batch, row, None if is_unwritten(row.version) else batch.before.get(row.name))
             written = new if is_unwritten(row.version) else changed
             row.version = next_version(row.version)
-            written.append(prefix + row.name)
-            written.append(encode_row(row))
+            written.add(prefix, row.name, encode_row(row))
 
     def _settle(self, batch: Batch, row: Row, before: Before | None) -> None:
         """Turn a row's old and new contributions into differences."""

@@ -123,8 +123,7 @@ class Students:
             student.first = -1
             rows = new if is_unwritten(student.version) else changed
             student.version = next_version(student.version)
-            rows.append(prefix + student.name)
-            rows.append(student.encode())
+            rows.add(prefix, student.name, student.encode())
         self._age()
 
     def _age(self) -> None:

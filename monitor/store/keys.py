@@ -39,7 +39,7 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
                             -<field of S> → newest and oldest of what was skipped (ms; the oldest less than 0)
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
     X:<e>:<hour>            hash: keys of rows noted there that belonged elsewhere since → nothing
-    h                       hash: <e>:<hour> → rows noted there
+    h                       hash: <e>:<hour> → a number, at least as long as there is such a list
     T                       there while a worker writes beside the script, for a tenth of a second at most
     p:<e>                   hash: hour → what was known then (`monitor.history`; first shard)
 and, with more than one shard (see monitor/ingest/sharded.py),

@@ -1,13 +1,15 @@
 """Commands as a server reads them: RESP, one bulk string after another.
 
-Compiled (deploy/native.py): a commit has thousands of arguments, most of them short. redis-py takes no packer for a
-cluster: there it is what `send` packs with, and nothing else.
+Compiled (deploy/native.py): a commit has thousands of arguments, most of them short, and its rows are packed as they
+come. redis-py takes no packer for a cluster: there it is what `Pending` packs with, and nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, final
 
+from hiredis import Reader
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 from redis.exceptions import DataError
@@ -18,22 +20,65 @@ _KNOWN: Final[i64] = 1024
 
 
 @final
+class PackedRows:
+    """Keys and their values, packed as they come: a batch that kept its rows as objects would be slower to send."""
+
+    __slots__ = ("_mark", "_writer", "count", "marks")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._writer = BytesWriter()
+        self._mark: i64 = -1
+        self.count: i64 = 0
+        self.marks: set[int] = set()
+        """The first bytes of all values: see `monitor.store.rows`."""
+
+    def add(self, prefix: bytes, name: bytes, row: bytes) -> None:
+        """Append a row, which is not empty; its key is the prefix and the name."""
+        writer = self._writer
+        _write_head(writer, len(prefix) + len(name))
+        writer.write(prefix)
+        writer.write(name)
+        _write(writer, row)
+        self.count += 1
+        mark: i64 = row[0]
+        if mark != self._mark:
+            self._mark = mark
+            self.marks.add(mark)
+
+    def wire(self) -> bytes:
+        """Return them as arguments of a command."""
+        return self._writer.getvalue()
+
+    def flat(self) -> list[bytes]:
+        """Return key and value of each, one behind the other."""
+        reader = Reader()
+        reader.feed(b"*%d" % (2 * self.count) + self.wire() + b"\r\n")
+        found: list[bytes] = reader.gets()
+        return found
+
+
+@final
 class Packed:
     """A command as it is sent."""
 
-    __slots__ = ("name", "wire")
+    __slots__ = ("wire",)
 
-    def __init__(self, *arguments: object) -> None:
-        """Pack it; raises `DataError` for arguments that are neither bytes, text nor numbers."""
-        self.name: Final = str(arguments[0])
+    def __init__(self, *arguments: object, rows: Sequence[PackedRows] = ()) -> None:
+        """Pack it, with rows behind the arguments.
+
+        Raises `DataError` for arguments that are neither bytes, text nor numbers.
+        """
         # The words of a command, such as SCRIPT LOAD, are arguments of their own.
         words = _encoded(arguments[0]).split()
         writer = BytesWriter()
-        writer.write(b"*%d" % (len(words) + len(arguments) - 1))
+        writer.write(b"*%d" % (len(words) + len(arguments) - 1 + 2 * sum([each.count for each in rows])))
         for word in words:
             _write(writer, word)
         for argument in arguments[1:]:
             _write(writer, argument if isinstance(argument, bytes) else _encoded(argument))
+        for each in rows:
+            writer.write(each.wire())
         writer.write(b"\r\n")
         self.wire: Final = writer.getvalue()
 
@@ -48,9 +93,12 @@ class Packer:
 
 
 def _write(writer: BytesWriter, text: bytes) -> None:
-    length: i64 = len(text)
-    writer.write(_HEADS[length] if length < _KNOWN else b"\r\n$%d\r\n" % length)
+    _write_head(writer, len(text))
     writer.write(text)
+
+
+def _write_head(writer: BytesWriter, length: i64) -> None:
+    writer.write(_HEADS[length] if length < _KNOWN else b"\r\n$%d\r\n" % length)
 
 
 def _encoded(argument: object) -> bytes:

@@ -26,22 +26,21 @@ class Parcel:
     """The commands for one batch, under what the worker believes of the store."""
 
     def __init__(self, commit: Commit, keys: Keys, beliefs: Sequence[Any], known: Mapping[int, int]) -> None:
-        """Take a batch apart.
+        """Take a batch apart, of which no more rows are to come.
 
         `beliefs` are the live generation, the server's run, and the numbers of commits, sweeps and closings; `known`
         says which commit noted a mark last.
         """
         self._beliefs = beliefs
-        self._new = commit.new_rows[::2]
-        self._rows = commit.rows + commit.new_rows
+        self._rows, self._new = commit.rows, commit.new_rows
+        self.marks = commit.rows.marks
+        self.count = self._rows.count + self._new.count
         self._writing: Packed | None = None
-        # A version begins with it.
-        self.marks = {row[0] for row in commit.rows[1::2]}
         self._sends, self._receipts, self._buckets = commit.sends, commit.receipts, commit.buckets
         self._said = [len(commit.sends) // 3, len(commit.receipts) // 5]
         self._sizes = [
             len(commit.differences) // 2, len(commit.counts) // 3, len(commit.stamps) // 2, len(commit.latest) // 2,
-            len(commit.notes) // 4, *self._said, len(commit.names) // 3,
+            len(commit.notes) // 3, *self._said, len(commit.names) // 3,
         ]  # fmt: skip
         self._advances = len(commit.advances)
         self._reached = len(commit.reached)
@@ -68,32 +67,28 @@ class Parcel:
         for part, width in ((commit.differences, 2), (commit.counts, 3), (commit.stamps, 2)):
             _split(part, width, self._others, self._written)
         self._written += commit.latest
-        for part, width in ((commit.notes, 4), (commit.names, 3)):
+        for part, width in ((commit.notes, 3), (commit.names, 3)):
             _split(part, width, self._others, self._written)
         self._lanes = commit.sends[::3] + commit.receipts[::5]
 
     @property
-    def rows(self) -> int:
-        """How many there are."""
-        return len(self._rows) // 2
-
-    @property
     def has_new(self) -> bool:
-        """Whether some of them must not be in the store yet."""
-        return bool(self._new)
+        """Whether some rows must not be in the store yet."""
+        return self._new.count > 0
 
     def writing(self) -> Packed:
         """Return the command of `apart` that writes the rows, packed once however often it is sent."""
         if self._writing is None:
-            self._writing = Packed("MSET", *self._rows)
+            self._writing = Packed("MSET", rows=[self._rows, self._new])
         return self._writing
 
     def whole(self, script: str) -> Sequence[Any]:
         """Return the command that applies everything, by the script of this digest."""
-        keys = [*self._records, *self._rows[::2], *self._others, *self._buckets[::2], *self._lanes, *self._live]
+        rows = self._rows.flat() + self._new.flat()
+        keys = [*self._records, *rows[::2], *self._others, *self._buckets[::2], *self._lanes, *self._live]
         said = [*_without(self._receipts, 5), *_without(self._sends, 3)]
         head = self._head(_ALL, [*self._sizes, len(self._buckets) // 2], said)
-        written = self._rows[1::2] + self._written + self._buckets[1::2]
+        written = rows[1::2] + self._written + self._buckets[1::2]
         return ("EVALSHA", script, len(keys), *keys, *head, *written)
 
     def looking(self, script: str, *, anew: bool) -> Sequence[Sequence[Any]]:
@@ -106,7 +101,7 @@ class Parcel:
         return (
             # Every commit, sweep and closing counts itself in the first.
             ("WATCH", self._records[0], *self._live),
-            *([("EXISTS", *self._new)] if anew and self._new else []),
+            *([("EXISTS", *self._new.flat()[::2])] if anew and self.has_new else []),
             ("EVALSHA", script, len(keys), *keys, *self._head(_LOOK, sizes, self._unsaid([b""] * self._said[0]))),
             ("MULTI",),
         )
@@ -151,7 +146,7 @@ class Parcel:
         return [*receipts, *chain.from_iterable(zip(self._sends[1::3], entries, strict=True))]
 
     def _head(self, asked: int, sizes: Sequence[int], said: Sequence[Any]) -> list[Any]:
-        rows, new = (self.rows, len(self._new)) if asked == _ALL else (0, 0)
+        rows, new = (self.count, self._new.count) if asked == _ALL else (0, 0)
         counts = [self._advances, rows, *sizes, new, len(self.marks), self._reached]
         return [*self._beliefs, asked, *counts, *self._compared, *said]
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from monitor.store.packing import PackedRows
+
 Status = Literal["applied", "moved", "changed", "swept", "restarted", "switched"]
 
 
@@ -88,17 +90,17 @@ class Advance:
 
 @dataclass(slots=True)
 class Commit:
-    """One batch's writes; lists are flat (see commit.lua)."""
+    """One batch's writes; lists are flat (see commit.lua), rows are packed."""
 
     advances: list[Advance] = field(default_factory=list)
-    rows: list[bytes] = field(default_factory=list)
-    new_rows: list[bytes] = field(default_factory=list)
+    rows: PackedRows = field(default_factory=PackedRows)
+    new_rows: PackedRows = field(default_factory=PackedRows)
     """Those which the store must not have yet."""
     differences: list[bytes] = field(default_factory=list)
     counts: list[bytes | int] = field(default_factory=list)
     stamps: list[bytes | int] = field(default_factory=list)
     latest: list[bytes | int] = field(default_factory=list)
-    notes: list[bytes | int] = field(default_factory=list)
+    notes: list[bytes] = field(default_factory=list)
     sends: list[bytes] = field(default_factory=list)
     receipts: list[bytes] = field(default_factory=list)
     names: list[bytes] = field(default_factory=list)

@@ -274,7 +274,7 @@ class RedisStore:
 
     def _asked(self, parcel: Parcel, tries: int = _TRIES) -> _Asked | None:
         """Ask whether many rows may be written beside the script; None if they are few, or this user may not."""
-        if parcel.rows < self.many or not self._transacts or not tries:
+        if parcel.count < self.many or not self._transacts or not tries:
             return None
         anew = self._behind or tries < _TRIES
         takes = anew and not self._compared

@@ -94,7 +94,7 @@ class Loader:
             pipeline.mset(batch)
             for hour, noted in notes.items():
                 pipeline.rpush(self._keys.hour(number, hour), b"".join(bytes((len(key),)) + key for key in noted))
-                pipeline.hincrby(self._keys.hours, f"{number}:{hour}", len(noted))
+                pipeline.hset(self._keys.hours, f"{number}:{hour}", 1)
             pipeline.execute()
 
     def students(self, first: int = 0, last: int | None = None) -> Iterator[tuple[bytes, bytes]]:

@@ -132,7 +132,9 @@ def test_shards_are_found_where_they_are_now(cluster: RedisCluster) -> None:
         home = cluster.master_of(slot)
         away = next(server for server in cluster.servers if server is not home)
         name, row = shard.keys.row(b"one"), next_version(unwritten(1)).to_bytes(4)
-        assert shard.commit(Commit(new_rows=[name, row])) == "applied"
+        commit = Commit()
+        commit.new_rows.add(b"", name, row)
+        assert shard.commit(commit) == "applied"
         cluster.move(slot, away)
         assert shard.rows([name, shard.keys.row(b"none"), name]) == [row, None, row]
         cluster.move(slot, home)

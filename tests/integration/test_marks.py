@@ -44,7 +44,7 @@ class _Worker:
             before = self.recall(place)
             rows = commit.new_rows if is_unwritten(before) else commit.rows
             written[place] = next_version(before)
-            rows += (self.store.keys.row(b"%d" % place), written[place].to_bytes(4) + b"row")
+            rows.add(b"", self.store.keys.row(b"%d" % place), written[place].to_bytes(4) + b"row")
         status = self.store.commit(commit)
         if status == "applied":
             self.known |= written

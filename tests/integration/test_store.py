@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import redis
@@ -222,7 +224,7 @@ class TestVersions:
         def commit(rows: Sequence[tuple[bytes, int]]) -> Commit:
             made = Commit()
             for key, version in rows:
-                (made.rows if version else made.new_rows).extend((key, (version + 1).to_bytes(4) + b"new"))
+                (made.rows if version else made.new_rows).add(b"", key, (version + 1).to_bytes(4) + b"new")
             return made
 
         others = [beside] if changed is None else [beside, rows[changed]]
@@ -431,6 +433,20 @@ class TestUnavailable:
             store.state()
         assert "secret" not in str(caught.value)
 
+    @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+    def test_what_answers_is_something_else(self, scheme: str) -> None:
+        """A web server, say: perhaps only while the store is away, so that is waited for."""
+        with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+            place = f"127.0.0.1:{server.server_port}"
+            Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                with pytest.raises(
+                    StoreUnavailable, match=f"{place}: what answers there does not speak the Redis prot"
+                ):
+                    RedisStore(StoreSettings(url=f"{scheme}://{place}")).state()
+            finally:
+                server.shutdown()
+
     def test_a_wrong_password_is_a_mistake_and_not_an_outage(self) -> None:
         """Waiting would not help."""
         with RedisServer(redis_binary(), requirepass="right") as server:
@@ -498,7 +514,7 @@ class TestSweep:
         again, outcomes = other.apply(bench.taken(_response(1, START), _rating(1, START + 1)), fresh.late_before())
         assert outcomes["response", "late"] == 1
         assert outcomes["feedback", "late"] == 1
-        assert not again.rows + again.new_rows
+        assert not again.rows.count + again.new_rows.count
 
     @pytest.mark.parametrize("memory", ["keeps it", "has lost it"])
     def test_an_id_that_is_used_again_is_a_new_response_whoever_remembers_the_old_one(
@@ -984,6 +1000,8 @@ class TestForgottenRows:
                     commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
                     assert store.commit(commit) == "applied"
                     offset += 1
+                    noted = {store.keys.hour(*place) for place in noted_hours(store)}
+                    assert set(store.client.scan_iter(store.keys.prefix + b"x:*")) <= noted
         assert not rows()
         assert not [name for kind in (b"x:1:*", b"X:*") for name in store.client.scan_iter(store.keys.prefix + kind)]
         assert not [name for name in store.client.hkeys(store.keys.hours) if name.startswith(b"1:")]

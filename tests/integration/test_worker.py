@@ -29,7 +29,7 @@ from tests.support.streams import EXPERIMENT, START
 
 
 def _has_rows(changes: Commit) -> bool:
-    return bool(changes.rows or changes.new_rows)
+    return changes.rows.count + changes.new_rows.count > 0
 
 
 class _Trouble:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis.connection import PythonRespSerializer
 from redis.exceptions import DataError
 
-from monitor.store.packing import Packer
+from monitor.store.packing import Packed, PackedRows, Packer
 
 _ARGUMENTS = st.one_of(
     st.binary(max_size=20),
@@ -34,3 +34,15 @@ def test_what_is_no_argument_is_refused(argument: object) -> None:
     """As the client refuses it: None is nothing that a server could keep."""
     with pytest.raises(DataError, match=f"type {type(argument).__name__}, expected bytes, text or a number"):
         Packer().pack("SET", "key", argument)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20), st.binary(min_size=1, max_size=2000))))
+def test_rows_are_packed_as_arguments_are(rows: list[tuple[bytes, bytes, bytes]]) -> None:
+    """They come back as they were given, and with the first bytes of their values."""
+    packed, flat = PackedRows(), []
+    for prefix, name, row in rows:
+        packed.add(prefix, name, row)
+        flat += [prefix + name, row]
+    assert packed.flat() == flat
+    assert (packed.count, packed.marks) == (len(rows), {row[0] for _, _, row in rows})
+    assert Packed("MSET", b"key", rows=[packed, PackedRows(), packed]).wire == Packed("MSET", b"key", *flat, *flat).wire
