@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from monitor import __version__, audit, dead_letters, demo, offline, rebuild, simulate
+from monitor import __version__, audit, check, dead_letters, demo, offline, rebuild, simulate
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
@@ -28,9 +29,8 @@ from monitor.export import EXIT_CODES, render, render_verdicts, to_stdout
 from monitor.export.account import account
 from monitor.export.experiment_report import html as experiment_html
 from monitor.export.items import attention_json, items_json, render_attention, render_items, scale
-from monitor.ingest.connection import inspect_cluster
 from monitor.ingest.files import FileSource
-from monitor.ingest.kafka import KafkaSource, check_client
+from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import http_for, opened, viewed, worker_for
 from monitor.store import warnings
@@ -118,7 +118,9 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=command)
         return added
 
-    demo.add_arguments(add("demo", demo.run, "the main job on embedded parts, with simulated traffic", common))
+    demonstrate = add("demo", demo.run, "the main job on embedded parts, with simulated traffic", common)
+    demonstrate.set_defaults(program=_program())
+    demo.add_arguments(demonstrate)
     add("run", _run, "the service: Kafka → store → HTTP", configured)
     replay = add("replay", _replay, "the same pipeline from files of JSON lines", configured)
     replay.add_argument(
@@ -160,6 +162,12 @@ def _parser() -> argparse.ArgumentParser:
     dead_letters.add_arguments(add("dead-letters", _dead_letters, "what was refused, and its way back", configured))
     add("check", _check, "validate the file, reach Kafka and the store, warn about unsafe settings", configured)
     return parser
+
+
+def _program() -> str:
+    """Return what to call this program by: its path, where it is not among those that a shell finds."""
+    own = Path(sys.executable).with_name("ab-monitor")
+    return os.path.relpath(own) if own.exists() and not shutil.which(own.name) else own.name
 
 
 def _log(*, verbose: bool) -> None:
@@ -382,19 +390,4 @@ def _dead_letters(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    settings = _settings(arguments)
-    print(f"configuration  ok: {', '.join(each.name for each in settings.experiments)}")
-    _warn(experiment_warnings(settings.experiments))
-    with viewed(settings, wall_clock, existing=False) as reader:
-        shards = f", {len(reader.store)} shards" if len(reader.store) > 1 else ""
-        print(f"store          ok: reachable, definitions agree{shards}")
-        _warn(warnings(reader.store))
-    print(f"kafka          client {check_client(settings.kafka)}")
-    for line, problem in inspect_cluster(settings.kafka):
-        print(f"kafka          {line}")
-        _warn([problem] if problem else [])
-    return 0
-
-
-def _warn(found: Sequence[str]) -> None:
-    print("".join(f"warning        {each}\n" for each in found), end="")
+    return check.run(_settings(arguments))

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         interrupted = stack.enter_context(_interruptible(worker))
         server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
         _watch(console, worker, opening, source, server)
-        _explain(console, scenario, opening, server)
+        _explain(console, scenario, opening, arguments.program)
         if arguments.stay and not interrupted.is_set():
             console.print("The week is over; still serving until Ctrl-C.")
             interrupted.wait()
@@ -150,8 +150,8 @@ def _watch(console: Console, worker: Worker, opening: Opening, source: Simulated
         work.result()
 
 
-def _explain(console: Console, scenario: Scenario, opening: Opening, server: HttpServer) -> None:
-    """Say what the simulation was made with, what was measured, and what to try next."""
+def _explain(console: Console, scenario: Scenario, opening: Opening, program: str) -> None:
+    """Say what the simulation was made with, what was measured, and what to try next by the program of that name."""
     (experiment,) = opening.reader.summary().experiments.values()
     declared = truth(scenario, opening.reader.experiments[0])
     for name, variant in experiment.variants.items():
@@ -163,10 +163,10 @@ def _explain(console: Console, scenario: Scenario, opening: Opening, server: Htt
             )
     console.print(
         "\nNext:\n"
-        "  ab-monitor simulate --print-config > ab-monitor.toml     a configuration to start from\n"
-        "  ab-monitor check --config ab-monitor.toml                does it reach your Kafka and your Redis?\n"
-        "  ab-monitor run --config ab-monitor.toml                  the service, on your Kafka and your Redis\n"
-        f"  curl http://127.0.0.1:{server.port}/metrics/experiments               while this demo runs (--stay)",
+        f"  {program} demo --stay                                   the same, and the page stays\n"
+        f"  {program} simulate --print-config > ab-monitor.toml     a configuration to start from\n"
+        f"  {program} check --config ab-monitor.toml                does it reach your Kafka and your Redis?\n"
+        f"  {program} run --config ab-monitor.toml                  the service, on your Kafka and your Redis",
         markup=False,
         highlight=False,
         soft_wrap=True,

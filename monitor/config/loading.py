@@ -45,6 +45,9 @@ _SECRETS: Final = {
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MOST_SHARDS: Final = 256
+_MOST_POLLED: Final = 200_000
+_MOST_POLLED_UNASKED: Final = 12_000
+"""With several shards: larger polls take memory."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
 _SHORTEST_TOKEN: Final = 16
@@ -76,10 +79,12 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
             )
     overrides = _overrides(environ)
     experiments = _experiments(document, overrides)
+    store = _section(StoreSettings, "store", document, overrides, _STORE)
+    polled = min((store.shards or 1) * KafkaSettings().max_poll_records, _MOST_POLLED_UNASKED)
     settings = Settings(
         experiments=experiments,
-        kafka=_section(KafkaSettings, "kafka", document, overrides, _KAFKA),
-        store=_section(StoreSettings, "store", document, overrides, _STORE),
+        kafka=_section(KafkaSettings, "kafka", document, overrides, _KAFKA, {"max_poll_records": polled}),
+        store=store,
         http=_section(HttpSettings, "http", document, overrides, _HTTP),
         limits=_section(LimitSettings, "limits", document, overrides, _LIMITS),
         display=_section(DisplaySettings, "display", document, overrides, _DISPLAY),
@@ -162,11 +167,15 @@ def _section(
     document: Mapping[str, Any],
     overrides: dict[str, str],
     readers: Mapping[str, Reader],
+    defaults: Mapping[str, object] = MappingProxyType({}),
 ) -> Any:
-    """Return one table's record; scalars of the environment are read as TOML values, or else as text."""
+    """Return one table's record; scalars of the environment are read as TOML values, or else as text.
+
+    Where nothing is given, the `defaults` stand, or else those of the record.
+    """
     table = _table(section, document)
     _known_keys(section, table, {name.removesuffix("_ms") for name in readers})
-    values = {}
+    values = dict(defaults)
     for name, read in readers.items():
         key = name.removesuffix("_ms")
         variable = f"{section}_{key}".upper()
@@ -192,6 +201,8 @@ def _from_text(given: str, read: Reader) -> object:
 
 def _experiments(document: Mapping[str, Any], overrides: dict[str, str]) -> tuple[ExperimentSettings, ...]:
     tables = document.get("experiments", [])
+    if isinstance(tables, dict):
+        raise ConfigError("experiments", "[experiments]", "[[experiments]], in double brackets: there may be several")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise ConfigError("experiments", tables or "nothing", "at least one [[experiments]] table")
     if len(tables) > _MOST_EXPERIMENTS:
@@ -230,6 +241,10 @@ def _share(key: str, value: object) -> float:
 
 def _count(key: str, value: object) -> int:
     return integer(key, value, 1, 1_000_000_000)
+
+
+def _polled(key: str, value: object) -> int:
+    return integer(key, value, 1, _MOST_POLLED)
 
 
 def _shards(key: str, value: object) -> int:
@@ -292,7 +307,7 @@ def _token(key: str, value: object) -> str:
     return token
 
 
-_SCALARS: Final = {switch, _port, _share, _count, _shards}
+_SCALARS: Final = {switch, _port, _share, _count, _polled, _shards}
 _KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
     {
         "bootstrap_servers": text,
@@ -302,7 +317,7 @@ _KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
         "group_id": text,
         "group_instance_id": text,
         "start": _start,
-        "max_poll_records": _count,
+        "max_poll_records": _polled,
         "max_drift_ms": duration_ms,
         "on_lost_history": _lost_history,
         "client": _client,

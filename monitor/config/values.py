@@ -23,9 +23,9 @@ _SHARES_AGREE: Final = 1e-6
 
 
 def text(key: str, value: object) -> str:
-    """Return a non-empty string."""
-    if not isinstance(value, str) or not value:
-        raise ConfigError(key, value, "a non-empty string")
+    """Return a string that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(key, value, "a string that is not blank")
     return value
 
 

@@ -39,6 +39,7 @@ _DEFAULT_START_MS: Final = 1_793_577_600_000
 _TRUTH_SAMPLE: Final = 200_000
 _ESCALATED: Final = 0.02
 _SLOWEST: Final = 1000.0
+_MOST: Final = 100_000_000
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -97,8 +98,8 @@ class Scenario:
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912  one check after the other
         for name in ("responses", "students", "items", "catalogue"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
+            if not 1 <= getattr(self, name) <= _MOST:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 to {_MOST}")
         for name in ("rated_share", "resent_share", "revised_share", "early_share", "empty_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 to 1")

@@ -94,6 +94,32 @@ class TestMistakes:
         assert done.returncode == 3
         assert done.stderr.splitlines()[-1].startswith("ab-monitor: store at 127.0.0.1:1/0:")
 
+    def test_a_check_says_of_both_what_is_wrong(self, tmp_path: Path) -> None:
+        """Whoever sets up a deployment need not mend one to hear of the other."""
+        done = ab_monitor("check", "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
+        assert "ab-monitor: Kafka at 127.0.0.1:1:" in done.stderr
+        assert "ab-monitor: store at 127.0.0.1:1/0:" in done.stderr
+
+    def test_a_check_of_an_empty_store_says_so(self, tmp_path: Path, redis_server: RedisServer) -> None:
+        """There is nothing that could agree."""
+        redis_server.client().flushall()
+        done = ab_monitor("check", "--config", _config(tmp_path, redis_server.url))
+        assert "store          ok: reachable, no experiment in it yet\n" in done.stdout
+
+    @pytest.mark.parametrize("flag", ["--responses", "--students"])
+    @pytest.mark.parametrize("command", [["simulate", "--out", "-"], ["demo", "--port", "0"]])
+    def test_no_machine_simulates_as_many_as_that(self, command: list[str], flag: str) -> None:
+        """It is said before memory runs out."""
+        done = ab_monitor(*command, flag, "9" * 21)
+        assert done.returncode == 2
+        assert f"{flag.removeprefix('--')}: got {'9' * 21}, expected 1 to 100000000" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_a_rebuild_without_kafka_is_3_at_once(self, tmp_path: Path) -> None:
+        """As every other command says it: that nobody listens there."""
+        done = ab_monitor("rebuild", "--config", _config(tmp_path, f"embedded:{tmp_path / 'store'}"))
+        assert (done.returncode, "Kafka at 127.0.0.1:1: [Errno 111] Connection refused" in done.stderr) == (3, True)
+
     def test_no_kafka_is_3(self, tmp_path: Path, redis_server: RedisServer) -> None:
         """After ten seconds of trying."""
         redis_server.client().flushall()

@@ -44,6 +44,18 @@ class TestDefaults:
         assert experiment.grades == {"rating": "score"}
         assert [decay.name for decay in experiment.decay] == ["1h", "24h"]
         assert (experiment.feedback_window_ms, experiment.retention_ms) == (86_400_000, 30 * 86_400_000)
+        assert _load(tmp_path, GOOD).kafka.max_poll_records == 4000
+
+    @pytest.mark.parametrize(("shards", "polled"), [(1, 4000), (2, 8000), (3, 12_000), (9, 12_000)])
+    def test_a_batch_for_several_shards_is_larger(self, tmp_path: Path, shards: int, polled: int) -> None:
+        """Unless the file says how large."""
+        store = f"[store]\nshards = {shards}"
+        assert _load(tmp_path, _section(store)).kafka.max_poll_records == polled
+        asked = _load(tmp_path, _section(f"[kafka]\nmax_poll_records = 700\n{store}"))
+        assert asked.kafka.max_poll_records == 700
+        environ = {"ABMONITOR_KAFKA_MAX_POLL_RECORDS": "800"}
+        path = tmp_path / "config.toml"
+        assert load_settings(path, environ).kafka.max_poll_records == 800
 
     def test_every_key_is_documented(self) -> None:
         """docs/configuration.md names every key of every section."""
@@ -272,6 +284,9 @@ FAULTS = [
     (_section(f"[kafka]\nbootstrap_servers = 'a:{'9' * 5000}'"), "kafka.bootstrap_servers", "host:port"),
     (_section(f"[kafka]\nbootstrap_servers = '{_LONG}:1'"), "kafka.bootstrap_servers", "host:port"),
     (_section("[kafka]\nmax_poll_records = 0"), "kafka.max_poll_records", "an integer from 1"),
+    (_section("[kafka]\nmax_poll_records = 1000000000"), "kafka.max_poll_records", "an integer from 1 to 200000"),
+    (_section("[kafka]\ngroup_id = ' '"), "kafka.group_id", "a string that is not blank"),
+    ("[experiments]\nname = 'a'", "experiments", "in double brackets"),
     (_section("[kafka]\nsecurity_protocol = 'TLS'"), "kafka.security_protocol", "one of PLAINTEXT"),
     (_section("[kafka]\nsecurity_protocol = 'SASL_SSL'"), "kafka.sasl_mechanism", "a value, because"),
     (_section("[kafka]\nsasl_mechanism = 'PLAIN'"), "kafka.sasl_mechanism", "SASL_SSL"),
@@ -291,7 +306,7 @@ FAULTS = [
     (_section(f"[store]\n{_pair('ssl')}"), "store.ssl_cert_file", "rediss:// or rediss+cluster:// with it"),
     (_section("[store]\nshards = 0"), "store.shards", "an integer from 1 to 256"),
     (_section("[store]\nurl = 'redis://:secret@a'"), "store.url", "ABMONITOR_STORE_PASSWORD"),
-    (_section("[store]\nurl = 5"), "store.url", "a non-empty string"),
+    (_section("[store]\nurl = 5"), "store.url", "a string that is not blank"),
     (_section("[http]\nport = 70000"), "http.port", "from 0 to 65535"),
     (_section(f"[http]\nhost = '{'a' * 300}'"), "http.host", "a host's name or address"),
     (_section(f"[http]\nhost = '{_LONG}.org'"), "http.host", "a host's name or address"),

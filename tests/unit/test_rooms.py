@@ -13,8 +13,8 @@ ROOMS = [
     "errors", "clock", "memory", "config", "events", "ranking", "hashing", "identity", "attribution", "varints",
     "students", "aggregates", "series", "cells", "tally", "traffic", "agreement", "items", "drift", "evaluation",
     "inference", "stretches", "parts", "verdicts", "retracing", "summary", "history", "store", "ingest", "export",
-    "service", "audit", "losses", "rebuild", "dead_letters", "offline", "demo", "simulate", "cli", "__main__",
-    "__init__",
+    "service", "check", "audit", "losses", "rebuild", "dead_letters", "offline", "demo", "simulate", "cli",
+    "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
     "events", "ranking", "hashing", "identity", "attribution", "varints", "students", "aggregates", "series", "cells",
