@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from monitor.clock import wall_clock
@@ -15,7 +14,7 @@ from monitor.store import warnings
 
 
 def run(settings: Settings) -> int:
-    """Print what was found; of what is wrong with the store and with Kafka, both are said, and the first is raised."""
+    """Print what was found; if both the store and Kafka cannot be used, the former is raised and the latter printed."""
     print(f"configuration  ok: {', '.join(each.name for each in settings.experiments)}")
     _warn(experiment_warnings(settings.experiments))
     faults = []
@@ -24,9 +23,8 @@ def run(settings: Settings) -> int:
             part(settings)
         except AbMonitorError as error:
             faults.append(error)
-    sys.stdout.flush()
     for fault in faults[1:]:
-        print(f"ab-monitor: {fault}", file=sys.stderr)
+        print(f"kafka          failed: {fault}")
     if faults:
         raise faults[0]
     return 0

@@ -97,8 +97,8 @@ class TestMistakes:
     def test_a_check_says_of_both_what_is_wrong(self, tmp_path: Path) -> None:
         """Whoever sets up a deployment need not mend one to hear of the other."""
         done = ab_monitor("check", "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
-        assert "ab-monitor: Kafka at 127.0.0.1:1:" in done.stderr
-        assert "ab-monitor: store at 127.0.0.1:1/0:" in done.stderr
+        assert "\nkafka          failed: Kafka at 127.0.0.1:1:" in done.stdout
+        assert done.stderr.startswith("ab-monitor: store at 127.0.0.1:1/0:")
 
     def test_a_check_of_an_empty_store_says_so(self, tmp_path: Path, redis_server: RedisServer) -> None:
         """There is nothing that could agree."""
