@@ -68,7 +68,6 @@ class Rows:
         """Have blank rows become those that the store has; all shards are asked before one is waited for."""
         asked = [store.ask_rows(keys) for store, keys in zip(self._stores, self._asked, strict=True)]
         stored = [iter(each()) for each in asked]
-        # Not shard by shard: rows that were made one after the other are near each other in memory.
         for row in self._blank:
             found = next(stored[row.home])
             if found is not None:

@@ -78,6 +78,20 @@ class TestReadme:
         assert done.returncode == 0, done.stderr
 
 
+def test_a_demo_ends_with_commands_that_can_be_typed() -> None:
+    """Also where a shell does not find the program by its name."""
+    paths = os.pathsep.join(
+        each for each in os.environ["PATH"].split(os.pathsep) if not Path(each, "ab-monitor").exists()
+    )
+    flags = ("--speed", "100000000", "--responses", "500", "--students", "100", "--port", "0")
+    done = ab_monitor("demo", *flags, environ={"PATH": paths})
+    assert done.returncode == 0, done.stderr
+    proposed = [line.split()[:2] for line in done.stdout.partition("\nNext:\n")[2].splitlines()]
+    assert [command for _, command in proposed] == ["demo", "simulate", "check", "run"]
+    for program, command in proposed:
+        subprocess.run([program, command, "--help"], check=True, capture_output=True, timeout=60)
+
+
 class TestMistakes:
     """One line, and the exit code that the README promises."""
 
