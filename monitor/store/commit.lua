@@ -68,52 +68,79 @@ local asked = ARGV[6]
 local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14 = unpack(ARGV, 7, 20)
 local first = 21
 
-if ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
-  return {5, seq}
-end
-if not redis.call('HGET', KEYS[1], 'schema') then
-  return {5, seq}
-end
-if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= ARGV[2] then
-  return {4, seq}
-end
-for i = 0, n1 - 1 do
-  local at = first + 5 * i
-  if (redis.call('HGET', KEYS[2], ARGV[at]) or '') ~= ARGV[at + 1] then
-    return {1, seq}
-  end
-  if ARGV[at + 1] ~= '' then
-    local origin = string.match(redis.call('HGET', KEYS[3], ARGV[at]), '^[^:]*:[^:]*:[^:]*:[^:]*:(.*)$')
-    if origin ~= ARGV[at + 2] then
-      return {1, seq}
-    end
-  end
-end
 local marks = first + 5 * n1
 local reached = marks + 2 * n13
 local receipts = reached + 2 * n14
 local sends = receipts + 4 * n9
 local rows = sends + 2 * n8
-for at = receipts, sends - 1, 4 do
-  if (redis.call('HGET', KEYS[6], ARGV[at]) or '') ~= ARGV[at + 1] then
-    return {1, seq}
-  end
-end
-if (redis.call('HGET', KEYS[1], 'closings') or '0') ~= ARGV[5] then
-  return {3, seq}
-end
-local swept = (redis.call('HGET', KEYS[1], 'sweeps') or '0') ~= ARGV[4]
-if swept then
-  for at = reached, receipts - 1, 2 do
-    if tonumber(redis.call('HGET', KEYS[1], ARGV[at]) or '0') > tonumber(ARGV[at + 1]) then
-      return {3, seq}
-    end
+local key = 7
+local touched = {}
+
+-- Calls it with the first and the last of each thousand of so many: Lua cannot unpack them all.
+local function by_thousands(count, call)
+  for begin = 0, count - 1, 1000 do
+    call(begin, math.min(begin + 1000, count) - 1)
   end
 end
 
-local key = 7
-local touched = {}
-if seq ~= tonumber(ARGV[3]) then
+-- Returns fields of a hash, '' where there is none, whose names are every so many arguments.
+local function fields(hash, at, count, width)
+  local found = {}
+  by_thousands(count, function(begin, last)
+    local names = {}
+    for i = begin, last do names[#names + 1] = ARGV[at + width * i] end
+    for i, value in ipairs(redis.call('HMGET', hash, unpack(names))) do found[begin + i] = value or '' end
+  end)
+  return found
+end
+
+-- Sets fields of a hash to the same of their arguments.
+local function set(hash, at, count, width, value)
+  by_thousands(count, function(begin, last)
+    local pairs_, n = {}, 0
+    for i = begin, last do
+      pairs_[n + 1], pairs_[n + 2] = ARGV[at + width * i], ARGV[at + width * i + value]
+      n = n + 2
+    end
+    redis.call('HSET', hash, unpack(pairs_))
+  end)
+end
+
+local function refusal()
+  local closings, sweeps, schema = unpack(redis.call('HMGET', KEYS[1], 'closings', 'sweeps', 'schema'))
+  if not schema or ARGV[1] ~= '' and (redis.call('GET', KEYS[#KEYS]) or '0') ~= ARGV[1] then
+    return 5
+  end
+  if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= ARGV[2] then
+    return 4
+  end
+  local offsets, progress = fields(KEYS[2], first, n1, 5), fields(KEYS[3], first, n1, 5)
+  for i = 1, n1 do
+    local expected, origin = ARGV[first + 5 * i - 4], ARGV[first + 5 * i - 3]
+    if offsets[i] ~= expected
+      or expected ~= '' and string.match(progress[i], '^[^:]*:[^:]*:[^:]*:[^:]*:(.*)$') ~= origin then
+      return 1
+    end
+  end
+  for i, entry in ipairs(fields(KEYS[6], receipts, n9, 4)) do
+    if entry ~= ARGV[receipts + 4 * i - 3] then
+      return 1
+    end
+  end
+  if (closings or '0') ~= ARGV[5] then
+    return 3
+  end
+  local swept = (sweeps or '0') ~= ARGV[4]
+  if swept then
+    for i, boundary in ipairs(fields(KEYS[1], reached, n14, 2)) do
+      if boundary ~= '' and tonumber(boundary) > tonumber(ARGV[reached + 2 * i - 1]) then
+        return 3
+      end
+    end
+  end
+  if seq == tonumber(ARGV[3]) then
+    return nil
+  end
   for at = marks, reached - 1, 2 do
     if (redis.call('HGET', KEYS[1], 'mark:' .. ARGV[at]) or '') ~= ARGV[at + 1] then
       touched[#touched + 1] = tonumber(ARGV[at])
@@ -121,10 +148,10 @@ if seq ~= tonumber(ARGV[3]) then
   end
   if swept and #touched > 0 and receipts > reached then
     -- A row may have been moved to before the boundary, deleted, and made anew with the version that is expected.
-    return {3, seq}
+    return 3
   end
   if asked == '1' and #touched > 0 then
-    return {6, seq}
+    return 6
   end
   local changed = n2 - n12
   for i = 0, #touched > 0 and changed - 1 or -1, 500 do
@@ -135,26 +162,28 @@ if seq ~= tonumber(ARGV[3]) then
       local version = struct.unpack('>I4', ARGV[rows + i + j - 1])
       local before = version % 16777216 == 1 and version + 16777214 or version - 1
       if not row or struct.unpack('>I4', row) ~= before then
-        return {2, seq}
+        return 2
       end
     end
   end
   for i = changed, n2 - 1, 500 do
     if redis.call('EXISTS', unpack(KEYS, key + i, key + math.min(i + 500, n2) - 1)) > 0 then
-      return {2, seq}
+      return 2
     end
   end
+end
+
+-- If the transaction is executed, nothing has changed since the answer.
+local status = asked ~= '2' and refusal()
+if status then
+  return {status, seq}
 end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local oldest = string.format('%.0f', now - 30000)
 if asked == '1' then
-  local told = {0, seq, oldest, now}
-  for at = sends, rows - 1, 2 do
-    told[#told + 1] = redis.call('HGET', KEYS[6], ARGV[at]) or ''
-  end
-  return told
+  return {0, seq, oldest, now, unpack(fields(KEYS[6], sends, n8, 2))}
 end
 
 -- One more is begun at the first write than are done until the last one: see RedisStore.state.
@@ -162,11 +191,8 @@ if asked == '0' then
   redis.call('HINCRBY', KEYS[1], 'begun', 1)
 end
 seq = seq + 1
-for i = 0, n1 - 1 do
-  local at = first + 5 * i
-  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 3])
-  redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 4])
-end
+set(KEYS[2], first, n1, 5, 3)
+set(KEYS[3], first, n1, 5, 4)
 for at = marks, reached - 1, 2 do
   redis.call('HSET', KEYS[1], 'mark:' .. ARGV[at], seq)
 end
