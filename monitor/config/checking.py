@@ -12,11 +12,11 @@ from monitor.config.records import HttpSettings, KafkaSettings, StoreSettings
 from monitor.config.values import LARGEST_PORT, PREFIX, is_host
 from monitor.errors import ConfigError
 
-_CLUSTERS: Final = ("redis+cluster://", "rediss+cluster://")
+CLUSTERS: Final = ("redis+cluster://", "rediss+cluster://")
 _SERVERS: Final = ("redis://", "rediss://")
 _SOCKET: Final = "unix://"
 _EMBEDDED: Final = "embedded:"
-_SCHEMES: Final = (*_SERVERS, *_CLUSTERS, _SOCKET, _EMBEDDED)
+_SCHEMES: Final = (*_SERVERS, *CLUSTERS, _SOCKET, _EMBEDDED)
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _CERTIFICATES: Final = ("ssl_ca_file", "ssl_cert_file", "ssl_key_file")
 
@@ -81,7 +81,7 @@ def _check_address(url: str, shown: str) -> None:
         return
     if url.startswith(_SERVERS) and not re.fullmatch(r"[0-9]{0,9}", path):
         raise ConfigError("store.url", shown, "the number of a database after the last /, such as redis://HOST:6379/0")
-    if url.startswith(_CLUSTERS) and path not in {"", "0"}:
+    if url.startswith(CLUSTERS) and path not in {"", "0"}:
         raise ConfigError("store.url", shown, "no database but 0: a cluster has no other")
     first, *others = places.split(",")
     one = url.startswith(_SERVERS)

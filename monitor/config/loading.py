@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from monitor.config.checking import check_http, check_kafka, check_store
+from monitor.config.checking import CLUSTERS, check_http, check_kafka, check_store
 from monitor.config.experiments import experiment_from
 from monitor.config.records import (
     DisplaySettings,
@@ -46,8 +46,8 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MOST_SHARDS: Final = 256
 _MOST_POLLED: Final = 200_000
-_MOST_POLLED_UNASKED: Final = 12_000
-"""With several shards: larger polls take memory."""
+_POLLED_FOR_SHARDS: Final = 16_000
+"""Unless it is said, where there are several: a batch is divided among them."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
 _SHORTEST_TOKEN: Final = 16
@@ -80,10 +80,11 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
     overrides = _overrides(environ)
     experiments = _experiments(document, overrides)
     store = _section(StoreSettings, "store", document, overrides, _STORE)
-    polled = min((store.shards or 1) * KafkaSettings().max_poll_records, _MOST_POLLED_UNASKED)
+    several = store.url.startswith(CLUSTERS) if store.shards is None else store.shards > 1
+    polled = {"max_poll_records": _POLLED_FOR_SHARDS} if several else {}
     settings = Settings(
         experiments=experiments,
-        kafka=_section(KafkaSettings, "kafka", document, overrides, _KAFKA, {"max_poll_records": polled}),
+        kafka=_section(KafkaSettings, "kafka", document, overrides, _KAFKA, polled),
         store=store,
         http=_section(HttpSettings, "http", document, overrides, _HTTP),
         limits=_section(LimitSettings, "limits", document, overrides, _LIMITS),

@@ -47,11 +47,15 @@ from monitor.ingest.unpacking import Record, records_of
 log = logging.getLogger(__name__)
 _KNOWN: Final = "3.0.12"
 """The version whose inner parts `_Unpacked` and `_unbound` fit; with others unpacking costs six times as much."""
+_FETCH_BYTES: Final = 3 << 20
+"""Of all partitions that a broker is asked for at once, as they are stored: kafka-python has each fetch in memory five
+times while it reads it."""
 _ROUND_BYTES: Final = 8 << 20
-"""That a fetch of all partitions brings, as they are stored, unless they are more than eight: where there are few, more
-of each, and so larger batches."""
+"""Shared out among the partitions, at least a megabyte for each: where there are few, more of each at once."""
 _LEAST_BYTES: Final = 1 << 20
-_MOST_BYTES: Final = 4 << 20
+_MORE_MS: Final = 20
+_FULL_S: Final = 0.25
+"""So long a batch waits for the next fetch, and for all that it takes to be full, where more is known to be there."""
 _V2: Final = 2
 """The message format since Kafka 0.11."""
 _LEARN_S: Final = 1.0
@@ -71,7 +75,7 @@ class KafkaPythonMember:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._held: set[TopicPartition] = set()
-        self._records: Mapping[TopicPartition, Sequence[Any]] = {}
+        self._records: Mapping[TopicPartition, Sequence[Record]] = {}
         options = admission(settings)
         try:
             self._consumer = KafkaConsumer(
@@ -86,6 +90,7 @@ class KafkaPythonMember:
                 max_poll_records=settings.max_poll_records,
                 allow_auto_create_topics=False,
                 fetch_max_wait_ms=FETCH_MS,
+                fetch_max_bytes=_FETCH_BYTES,
                 metadata_max_age_ms=METADATA_MS,
                 reconnect_backoff_max_ms=RECONNECT_MS,
                 bootstrap_timeout_ms=BOOTSTRAP_MS,
@@ -146,7 +151,7 @@ class KafkaPythonMember:
         if kafka.__version__ == _KNOWN:
             share = _ROUND_BYTES // max(1, len(self._consumer.assignment()))
             config = self._consumer._fetcher.config  # noqa: SLF001
-            config["max_partition_fetch_bytes"] = min(max(share, _LEAST_BYTES), _MOST_BYTES)
+            config["max_partition_fetch_bytes"] = min(max(share, _LEAST_BYTES), _FETCH_BYTES)
 
     def rewind(self) -> None:
         """See `Member`."""
@@ -166,14 +171,14 @@ class KafkaPythonMember:
 
     def poll(self, *, wait: bool) -> Sequence[Fetched]:
         """See `Member`."""
-        self._make_way()
         try:
-            polled = self._consumer.poll(timeout_ms=POLL_MS if wait else 0)
+            polled = self._next(POLL_MS if wait else 0, self._settings.max_poll_records)
         except (NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError) as error:
             # Just assigned, or no longer there.
             raise Displaced(str(error)) from error
         except KafkaError as error:
             raise refused(self._settings, error) from error
+        self._fill(polled)
         self._records = polled
         return [
             Fetched(
@@ -182,6 +187,32 @@ class KafkaPythonMember:
             for partition, records in polled.items()
             if partition not in self._rebalances.unplaced
         ]
+
+    def _next(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Record]]:
+        self._make_way()
+        return dict(self._consumer.poll(timeout_ms=timeout_ms, max_records=most))
+
+    def _fill(self, polled: dict[TopicPartition, list[Record]]) -> None:
+        """Add what is fetched next while a backlog is read, up to a full batch: the larger, the less an event costs."""
+        until = time.monotonic() + _FULL_S
+        while time.monotonic() < until:
+            left = self._settings.max_poll_records - sum(map(len, polled.values()))
+            behind = [self._behind(partition, records[-1].offset) for partition, records in polled.items()]
+            if not 0 < left <= sum(behind):
+                return
+            more: dict[TopicPartition, list[Record]] = {}
+            # What is wrong is still wrong at the next poll, and what has come is not lost.
+            with suppress(KafkaError):
+                more = self._next(_MORE_MS, left)
+            if not more:
+                return
+            for partition, records in more.items():
+                polled[partition] = polled.get(partition, []) + records
+
+    def _behind(self, partition: TopicPartition, offset: int) -> int:
+        """Return how many offsets a partition is known to have behind one."""
+        mark = self.highwater(partition_name(partition))
+        return 0 if mark is None else mark - offset - 1
 
     def _make_way(self) -> None:
         """Put the records in line aside if they are of a paused partition, or there are none.

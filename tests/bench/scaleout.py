@@ -126,7 +126,7 @@ def _run(
             ("chatbot.responses", names["response"]),
             ("student.feedback", names["feedback"]),
             ("ab-monitor.dead-letter", f"dead-{run}"),
-            ('group_id = "ab-monitor"', f'group_id = "bench-{run}"\nmax_poll_records = {4000 * shards}'),
+            ('group_id = "ab-monitor"', f'group_id = "bench-{run}"'),
             ('"redis://localhost:6379/0"', f'"{server.url}"\nshards = {shards}'),
         ):
             config = config.replace(old, new)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaException
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from monitor.config import KafkaSettings
 from monitor.dead_letters import dead_letters
@@ -252,14 +252,11 @@ def test_what_has_arrived_is_read_without_waiting(settings: KafkaSettings) -> No
         assert source.poll(wait=False) == []
 
 
-def test_few_partitions_are_read_in_large_parts(settings: KafkaSettings) -> None:
-    """Four partitions share what eight would bring at once, so a poll is not cut off at one megabyte of each."""
-    producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers, max_request_size=1 << 20)
-    for _ in range(6 << 10):
-        producer.send(settings.responses_topic, bytes(1000), partition=0)
-    producer.close()
+def test_a_backlog_is_read_in_large_parts(settings: KafkaSettings) -> None:
+    """A poll is not cut off at the megabyte of a partition that a fetch of kafka-python brings."""
+    _write_kilobytes(settings, 6 << 10)
     largest = 0
-    with _source(replace(settings, max_poll_records=100_000)) as source:
+    with _source(replace(settings, max_poll_records=4000)) as source:
         _started(source)
 
         def enough() -> bool:
@@ -268,6 +265,38 @@ def test_few_partitions_are_read_in_large_parts(settings: KafkaSettings) -> None
             return largest > 1500
 
         eventually("a poll brings one and a half megabyte of a partition", enough)
+
+
+@pytest.mark.parametrize("settings", ["kafka-python"], indirect=True)
+@pytest.mark.parametrize("error", [TopicAuthorizationFailedError, OffsetOutOfRangeError])
+def test_what_has_come_is_not_lost_if_nothing_more_can_be_had(
+    settings: KafkaSettings, error: type[KafkaError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is not full yet is a batch nevertheless."""
+    _write_kilobytes(settings, 6 << 10)
+    poll = KafkaConsumer.poll
+    refused = 0
+
+    def refused_if_it_is_for_more(self: KafkaConsumer, timeout_ms: int, max_records: int) -> Any:
+        nonlocal refused
+        if max_records < 4000:
+            refused += 1
+            raise error
+        return poll(self, timeout_ms, max_records)
+
+    with _source(replace(settings, max_poll_records=4000)) as source:
+        _started(source)
+        monkeypatch.setattr(KafkaConsumer, "poll", refused_if_it_is_for_more)
+        offsets = [offset for each in _read(source, 6 << 10) for offset in each.offsets]
+    assert offsets == list(range(6 << 10))
+    assert refused
+
+
+def _write_kilobytes(settings: KafkaSettings, records: int) -> None:
+    producer = KafkaProducer(bootstrap_servers=settings.bootstrap_servers, max_request_size=1 << 20)
+    for _ in range(records):
+        producer.send(settings.responses_topic, bytes(1000), partition=0)
+    producer.close()
 
 
 def test_a_poll_that_finds_nothing_leaves_nothing_behind(settings: KafkaSettings) -> None:

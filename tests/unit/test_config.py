@@ -46,10 +46,18 @@ class TestDefaults:
         assert (experiment.feedback_window_ms, experiment.retention_ms) == (86_400_000, 30 * 86_400_000)
         assert _load(tmp_path, GOOD).kafka.max_poll_records == 4000
 
-    @pytest.mark.parametrize(("shards", "polled"), [(1, 4000), (2, 8000), (3, 12_000), (9, 12_000)])
-    def test_a_batch_for_several_shards_is_larger(self, tmp_path: Path, shards: int, polled: int) -> None:
+    @pytest.mark.parametrize(
+        ("said", "polled"),
+        [
+            ("shards = 1", 4000),
+            ("shards = 2", 16_000),
+            ('url = "redis+cluster://localhost:7000"', 16_000),
+            ('url = "redis+cluster://localhost:7000"\nshards = 1', 4000),
+        ],
+    )
+    def test_a_batch_for_several_shards_is_larger(self, tmp_path: Path, said: str, polled: int) -> None:
         """Unless the file says how large."""
-        store = f"[store]\nshards = {shards}"
+        store = f"[store]\n{said}"
         assert _load(tmp_path, _section(store)).kafka.max_poll_records == polled
         asked = _load(tmp_path, _section(f"[kafka]\nmax_poll_records = 700\n{store}"))
         assert asked.kafka.max_poll_records == 700
