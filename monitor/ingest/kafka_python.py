@@ -76,6 +76,7 @@ class KafkaPythonMember:
         self._settings = settings
         self._held: set[TopicPartition] = set()
         self._records: Mapping[TopicPartition, Sequence[Record]] = {}
+        self._failed: KafkaError | None = None
         options = admission(settings)
         try:
             self._consumer = KafkaConsumer(
@@ -171,7 +172,10 @@ class KafkaPythonMember:
 
     def poll(self, *, wait: bool) -> Sequence[Fetched]:
         """See `Member`."""
+        failed, self._failed = self._failed, None
         try:
+            if failed is not None:
+                raise failed
             polled = self._next(POLL_MS if wait else 0, self._settings.max_poll_records)
         except (NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError) as error:
             # Just assigned, or no longer there.
@@ -200,19 +204,21 @@ class KafkaPythonMember:
             behind = [self._behind(partition, records[-1].offset) for partition, records in polled.items()]
             if not 0 < left <= sum(behind):
                 return
-            more: dict[TopicPartition, list[Record]] = {}
-            # What is wrong is still wrong at the next poll, and what has come is not lost.
-            with suppress(KafkaError):
+            try:
                 more = self._next(_MORE_MS, left)
+            except KafkaError as error:
+                # The client may say it once only, and what has come would be lost: it is for the next poll.
+                self._failed = error.with_traceback(None)
+                return
             if not more:
                 return
             for partition, records in more.items():
-                polled[partition] = polled.get(partition, []) + records
+                polled.setdefault(partition, []).extend(records)
 
     def _behind(self, partition: TopicPartition, offset: int) -> int:
         """Return how many offsets a partition is known to have behind one."""
         mark = self.highwater(partition_name(partition))
-        return 0 if mark is None else mark - offset - 1
+        return 0 if mark is None else max(0, mark - offset - 1)
 
     def _make_way(self) -> None:
         """Put the records in line aside if they are of a paused partition, or there are none.
@@ -377,5 +383,5 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         log.info("partitions assigned count=%d", len(assigned))
 
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        self.unplaced -= set(revoked)
+        # They stay unplaced: one that comes back may have been read further than what was handed out.
         log.info("partitions revoked count=%d", len(revoked))

@@ -142,7 +142,7 @@ class Worker:
             log.info("stopped while waiting")
 
     def _poll(self) -> Sequence[Slice]:
-        """Return the next records; while a batch is at the store, those that are there already."""
+        """Return the next records; while a batch is at the store, those that are there, or soon, if they fill one."""
         try:
             return self._source.poll(wait=self._sent is None and not self._holding.all_held())
         except AbMonitorError:

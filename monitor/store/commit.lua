@@ -7,7 +7,7 @@
 --       4 expected number of sweeps  5 expected number of closings  6 what is asked for: 0 all of it; 1 only whether the
 --       batch can be applied without a comparison of rows; 2 all but rows, time buckets and
 --       what is said to or by other shards, in a transaction that writes these besides, and has counted that a commit was
---       begun  7 … fourteen counts n1 … n14, then
+--       begun: then nothing is compared, and no mark is told  7 … fourteen counts n1 … n14, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n13 × (mark, expected number of the commit that last changed rows of that mark, or "")
 --   n14 × (field of meta that says up to when rows were swept, time (ms) of the oldest row or event of those that matter)

@@ -5,7 +5,7 @@ when it is over. So what starting costs is not in it, nor most of what memory co
 four workers have four times as much. A virtual machine may even have to be given it, again whenever it has left it
 unused for a while, so some is used and given back just before.
 
-A poll has 4 000 records for each shard, as docs/configuration.md advises. The machine is now faster and now slower. So
+Polls are as large as they are by default. The machine is now faster and now slower. So
 each is measured beside one worker on one shard, which begins with the same W1 on a store of its own in the same moment,
 and is compared with that; of several such ratios the median counts. Two times one worker on one shard say how much
 they scatter. So one of each has a neighbour here, whom it may wait for and shares caches with, and whoever is faster
