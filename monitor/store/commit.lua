@@ -1,13 +1,14 @@
 -- One batch: compare what the worker believes, then write rows, differences and offsets.
 --
--- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 lanes  then n2 rows, n3 vectors of integers, n4 hashes, n5
---       indexes, n7 lists, n10 hashes, n11 chunks of time buckets, n8 outboxes, n9 journals, and on the first shard the
---       number of the live generation
+-- KEYS  1 meta  2 offsets  3 progress  4 latest  5 hours  6 lanes  7 made  then n2 rows, n3 vectors of integers, n4
+--       hashes, n5 indexes, n7 lists, n10 hashes, n11 chunks of time buckets, n8 outboxes, n9 journals, and on the first
+--       shard the number of the live generation
 -- ARGV  1 expected live generation or "" for none  2 expected run of the server  3 expected seq
 --       4 expected number of sweeps  5 expected number of closings  6 what is asked for: 0 all of it; 1 only whether the
---       batch can be applied without a comparison of rows; 2 all but rows, time buckets and
---       what is said to or by other shards, in a transaction that writes these besides, and has counted that a commit was
---       begun: then nothing is compared, and no mark is told  7 … fourteen counts n1 … n14, then
+--       batch can be applied without a comparison of rows; 2 all but rows, time buckets and what is said to or by other
+--       shards, in a transaction that writes these besides, and has counted that a commit was begun: then nothing is
+--       compared, and no mark is told  7 how many entries are kept of what commits have made, "" if this one leaves
+--       none  8 what it says there (monitor/store/made.py)  9 … fourteen counts n1 … n14, then
 --   n1 × (partition, expected offset or "", expected origin, new offset, progress)
 --   n13 × (mark, expected number of the commit that last changed rows of that mark, or "")
 --   n14 × (field of meta that says up to when rows were swept, time (ms) of the oldest row or event of those that matter)
@@ -65,15 +66,15 @@ end
 
 local seq = tonumber(redis.call('HGET', KEYS[1], 'seq') or '0')
 local asked = ARGV[6]
-local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14 = unpack(ARGV, 7, 20)
-local first = 21
+local n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11, n12, n13, n14 = unpack(ARGV, 9, 22)
+local first = 23
 
 local marks = first + 5 * n1
 local reached = marks + 2 * n13
 local receipts = reached + 2 * n14
 local sends = receipts + 4 * n9
 local rows = sends + 2 * n8
-local key = 7
+local key = 8
 local touched = {}
 
 -- Calls it with the first and the last of each thousand of so many: Lua cannot unpack them all.
@@ -276,6 +277,10 @@ for taken = receipts, sends - 1, 4 do
     )
   end
   key = key + 1
+end
+if ARGV[7] ~= '' then
+  -- Last, so that nobody believes it of a commit that has failed. Where it may not be said, others look for their rows.
+  redis.pcall('XADD', KEYS[7], 'MAXLEN', '~', ARGV[7], seq .. '-0', 'n', ARGV[8])
 end
 redis.call('HSET', KEYS[1], 'seq', seq)
 return result

@@ -40,6 +40,7 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
     X:<e>:<hour>            hash: keys of rows noted there that belonged elsewhere since → nothing
     h                       hash: <e>:<hour> → a number, at least as long as there is such a list
+    R                       stream: checksums of the names of rows that a commit made, see `monitor.store.made`
     T                       there while a worker writes beside the script, for a tenth of a second at most
     p:<e>                   hash: hour → what was known then (`monitor.history`; first shard)
 and, with more than one shard (see monitor/ingest/sharded.py),
@@ -153,6 +154,10 @@ class Keys:
     @property
     def turn(self) -> bytes:
         return self.prefix + b"T"
+
+    @property
+    def made(self) -> bytes:
+        return self.prefix + b"R"
 
     @property
     def hours(self) -> bytes:

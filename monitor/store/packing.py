@@ -23,7 +23,7 @@ _KNOWN: Final[i64] = 1024
 class PackedRows:
     """Keys and their values, packed as they come: a batch that kept its rows as objects would be slower to send."""
 
-    __slots__ = ("_mark", "_writer", "count", "marks")
+    __slots__ = ("_mark", "_writer", "count", "marks", "names")
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -32,6 +32,7 @@ class PackedRows:
         self.count: i64 = 0
         self.marks: set[int] = set()
         """The first bytes of all values: see `monitor.store.rows`."""
+        self.names: list[bytes] = []
 
     def add(self, prefix: bytes, name: bytes, row: bytes) -> None:
         """Append a row, which is not empty; its key is the prefix and the name."""
@@ -41,6 +42,7 @@ class PackedRows:
         writer.write(name)
         _write(writer, row)
         self.count += 1
+        self.names.append(name)
         mark: i64 = row[0]
         if mark != self._mark:
             self._mark = mark

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Final, final
 
 from monitor.store.keys import LIVE, Keys
+from monitor.store.made import Made
 from monitor.store.packing import Packed
 from monitor.store.records import Commit, encode_progress
 
@@ -25,14 +26,18 @@ _ALL, _LOOK, _BUT_ROWS = range(3)
 class Parcel:
     """The commands for one batch, under what the worker believes of the store."""
 
-    def __init__(self, commit: Commit, keys: Keys, beliefs: Sequence[Any], known: Mapping[int, int]) -> None:
+    def __init__(
+        self, commit: Commit, keys: Keys, beliefs: Sequence[Any], known: Mapping[int, int], *, shared: bool
+    ) -> None:
         """Take a batch apart, of which no more rows are to come.
 
         `beliefs` are the live generation, the server's run, and the numbers of commits, sweeps and closings; `known`
-        says which commit noted a mark last.
+        says which commit noted a mark last. If the store is `shared` with others, they are told what is made.
         """
         self._beliefs = beliefs
         self._rows, self._new = commit.rows, commit.new_rows
+        self.made = Made(keys.made, commit.new_rows)
+        self._shared = shared
         self.marks = commit.rows.marks
         self.count = self._rows.count + self._new.count
         self._writing: Packed | None = None
@@ -44,7 +49,8 @@ class Parcel:
         ]  # fmt: skip
         self._advances = len(commit.advances)
         self._reached = len(commit.reached)
-        self._records: list[Any] = [keys.meta, keys.offsets, keys.progress, keys.latest, keys.hours, keys.lanes]
+        self._records: list[Any] = [keys.meta, keys.offsets, keys.progress, keys.latest, keys.hours]
+        self._records += keys.lanes, keys.made
         self._live = [LIVE] if keys.shard == 0 else []
         self._compared: list[Any] = []
         """What the script compares, of its arguments."""
@@ -91,17 +97,21 @@ class Parcel:
         written = rows[1::2] + self._written + self._buckets[1::2]
         return ("EVALSHA", script, len(keys), *keys, *head, *written)
 
-    def looking(self, script: str, *, anew: bool) -> Sequence[Sequence[Any]]:
+    def existing(self) -> Sequence[Any]:
+        """Return the command that says how many of the new rows there are."""
+        return ("EXISTS", *self._new.flat()[::2])
+
+    def looking(self, script: str, *others: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """Return the commands that begin a transaction, of which the last but one says whether it would be applied.
 
-        If `anew`, the first but one says how many of the new rows there are: none, where others have committed besides.
+        The `others` stand before that one.
         """
         keys = [*self._records, *self._live]
         sizes = [0, 0, 0, 0, 0, *self._said, 0, 0]
         return (
             # Every commit, sweep and closing counts itself in the first.
             ("WATCH", self._records[0], *self._live),
-            *([("EXISTS", *self._new.flat()[::2])] if anew and self.has_new else []),
+            *others,
             ("EVALSHA", script, len(keys), *keys, *self._head(_LOOK, sizes, self._unsaid([b""] * self._said[0]))),
             ("MULTI",),
         )
@@ -148,7 +158,8 @@ class Parcel:
     def _head(self, asked: int, sizes: Sequence[int], said: Sequence[Any]) -> list[Any]:
         rows, new = (self.count, self._new.count) if asked == _ALL else (0, 0)
         counts = [self._advances, rows, *sizes, new, len(self.marks), self._reached]
-        return [*self._beliefs, asked, *counts, *self._compared, *said]
+        left = self.made.left() if self._shared and asked != _LOOK else ("", "")
+        return [*self._beliefs, asked, *left, *counts, *self._compared, *said]
 
 
 def _following(entry: bytes, now_ms: int) -> bytes:

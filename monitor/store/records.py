@@ -95,7 +95,7 @@ class Commit:
     advances: list[Advance] = field(default_factory=list)
     rows: PackedRows = field(default_factory=PackedRows)
     new_rows: PackedRows = field(default_factory=PackedRows)
-    """Those which the store must not have yet."""
+    """Those which the store must not have yet: since the outcome of the commit before, they were read and not found."""
     differences: list[bytes] = field(default_factory=list)
     counts: list[bytes | int] = field(default_factory=list)
     stamps: list[bytes | int] = field(default_factory=list)

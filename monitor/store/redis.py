@@ -4,8 +4,9 @@ What `RedisStore.ask` returns is the only place that changes what an aggregate a
 
 1. compares the live generation, the server's run and the offset of each partition of the batch with what the worker
    expects, and if rows were swept since, whether any could be one that the batch rests on;
-2. if anybody else has committed since this worker's last commit, looks for rows that are new to the worker, and
-   compares the versions of the others if somebody else has touched any of their marks (`monitor.store.rows`);
+2. if anybody else has committed since this worker's last commit, looks for rows that are new to the worker (unless
+   `monitor.store.made` says that they are new), and compares the versions of the others if somebody else has touched
+   any of their marks (`monitor.store.rows`);
 3. writes rows (many are written beside it: `monitor.store.parcel`), differences and the new offsets, and what the
    batch means for other shards into their outboxes.
 
@@ -28,6 +29,7 @@ import redis.exceptions
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned
+from monitor.store import turns
 from monitor.store.connection import Pending, connect, unavailable
 from monitor.store.keys import LIVE, Keys, live_number
 from monitor.store.packing import Packed
@@ -39,9 +41,6 @@ SCHEMA: Final = 12
 _READ_AT_ONCE: Final = 5000
 _OUTDATED_AFTER: Final = 64, 4096
 """Commits with comparisons after which reading all rows anew is cheaper: at first, and at most if it does not help."""
-_TURN_MS: Final = 100
-"""What a worker has for a batch that is written beside the script, until others no longer wait for it."""
-_POLL_S: Final = 0.002
 _TRIES: Final = 3  # to write rows beside the script, where others void it
 _ELSEWHERE: Final = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 _FORBIDDEN: Final = re.compile("NOPERM|no permissions|unknown command")
@@ -79,7 +78,7 @@ class RedisStore:
         self.client: Any = client or connect(settings)
         self.clustered = hasattr(self.client, "get_nodes")
         self.scripts = Scripts(self.client)
-        self._commits = self._sweeps = self._closings = self._compared = 0
+        self._commits = self._seen = self._sweeps = self._closings = self._compared = 0
         self._run = ""
         self._marks: dict[int, int] = {}
         self._pending: Pending | None = None
@@ -105,7 +104,7 @@ class RedisStore:
             )
         if self.opened and meta.get(b"run") != self._run.encode():
             self._meet_server()
-        self._commits = int(meta.get(b"seq", 0))
+        self._commits = self._seen = int(meta.get(b"seq", 0))
         self._behind = False
         self._sweeps = int(meta.get(b"sweeps", 0))
         self._closings = int(meta.get(b"closings", 0))
@@ -255,7 +254,7 @@ class RedisStore:
         It may raise `StoreUnavailable`, and is used as `start` is.
         """
         beliefs = (self.live if self.keys.shard == 0 else "", self._run, self._commits, self._sweeps, self._closings)
-        parcel = Parcel(commit, self.keys, beliefs, self._marks)
+        parcel = Parcel(commit, self.keys, beliefs, self._marks, shared=self._behind)
         with unavailable(self.settings):
             asked = self._asked(parcel)
 
@@ -280,9 +279,10 @@ class RedisStore:
         takes = anew and not self._compared
         if takes:
             parcel.writing()
-        question = parcel.looking(self.scripts.commit.sha, anew=anew)
-        until = time.monotonic() + _TURN_MS / 1000
-        pending = self._pending = self._send(*[self._turn()] * takes, *question)
+        others = [parcel.made.since(self._seen)] if anew and parcel.has_new else []
+        question = parcel.looking(self.scripts.commit.sha, *others)
+        until = time.monotonic() + turns.TURN_MS / 1000
+        pending = self._pending = self._send(*[turns.take(self.keys.turn)] * takes, *question)
         return _Asked(pending, question, takes, until, tries)
 
     def _sent_apart(self, parcel: Parcel, asked: _Asked | None) -> Callable[[], Any] | None:
@@ -296,12 +296,19 @@ class RedisStore:
             if taken and not said.pop(0):
                 pending.send(("DISCARD",))
                 pending.replies()
-                taken = self._waited(pending)
-                until = time.monotonic() + _TURN_MS / 1000
+                taken = turns.wait_for(self.keys.turn, pending)
+                until = time.monotonic() + turns.TURN_MS / 1000
                 pending.send(*asked.question)
                 said = pending.replies()
-            _, *others, (status, commits, *told), _ = said
-            refused = status != 0 or (commits != self._commits and parcel.has_new and others != [0])
+            _, *entries, (status, commits, *told), _ = said
+            new = commits == self._commits or not parcel.has_new
+            if status == 0 and not new and entries:
+                new = parcel.made.is_new(entries[0], self._seen, commits)
+                if not new:
+                    pending.send(("DISCARD",), *parcel.looking(self.scripts.commit.sha, parcel.existing()))
+                    _, _, existing, (status, commits, *told), _ = pending.replies()
+                    new = existing == 0
+            refused = status != 0 or not new
             commands = [("DISCARD",)] if refused else parcel.apart(self.scripts.commit.script, *told)
             # Once it has run out, a turn may be somebody else's.
             turn = [("UNLINK", self.keys.turn)] * (taken and time.monotonic() < until)
@@ -316,23 +323,6 @@ class RedisStore:
             self._transacts = not _FORBIDDEN.search(str(error))
             return None
         return partial(self._done, parcel, partial(pending.reply, len(turn)), asked.tries - 1)
-
-    def _turn(self) -> Sequence[Any]:
-        """Return the command that takes a turn, in which no other is between question and batch: it binds nobody.
-
-        They would void what one of both sends.
-        """
-        return ("SET", self.keys.turn, b"", "PX", _TURN_MS, "NX")
-
-    def _waited(self, pending: Pending) -> bool:
-        """Wait for one's turn, but not for long; return whether it has come."""
-        until = time.monotonic() + _TURN_MS / 1000
-        while time.monotonic() < until:
-            time.sleep(_POLL_S)
-            pending.send(self._turn())
-            if pending.replies()[0]:
-                return True
-        return False
 
     def _done(self, parcel: Parcel, reply: Callable[[], Any], tries: int) -> Any:
         """Return what the script said in the transaction; if that was void, send the same rows again."""
@@ -365,6 +355,7 @@ class RedisStore:
         # If others have committed in between, rows that this batch did not touch may be out of date in the caller's
         # cache: the belief stays behind, and so does that in marks that others have noted, until `state` is read.
         self._behind = commits != self._commits + 1
+        self._seen = commits
         if not self._behind:
             self._commits = commits
         self._marks |= dict.fromkeys(marks.difference(behind), commits)
@@ -391,7 +382,7 @@ class RedisStore:
                 insists = int(time.monotonic() >= wait_until)
                 found = self.run_script(self.scripts.sweep, names, [*arguments, insists, *fields])
                 if not found:
-                    time.sleep(_POLL_S)
+                    time.sleep(turns.POLL_S)
         deleted, done, before, after = found
         # Rows of feedback without a response may be in the caller's cache and change again; those of responses cannot.
         if before == self._sweeps and not (experiment == "p" and deleted > 0):

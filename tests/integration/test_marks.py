@@ -47,7 +47,8 @@ class _Worker:
             rows.add(b"", self.store.keys.row(b"%d" % place), written[place].to_bytes(4) + b"row")
         status = self.store.commit(commit)
         if status == "applied":
-            self.known |= written
+            # That a row was not there is known until the next outcome only.
+            self.known = {place: each for place, each in self.known.items() if not is_unwritten(each)} | written
         else:
             self.begin()
         return status

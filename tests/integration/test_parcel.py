@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 import redis
@@ -293,6 +294,79 @@ class TestOthers:
         mine.store.state()
 
 
+class TestNewRows:
+    """Where others write, what these say that they have made spares looking for each of one's own new rows."""
+
+    @pytest.fixture
+    def both(self, store_server: RedisServer) -> tuple[_Worker, _Worker]:
+        """Return two workers that know of each other."""
+        bench = Bench(store_server)
+        mine, other = _Worker(bench, "t:0"), _Worker(bench, "t:1")
+        for turn in range(2):
+            assert mine.apply(_events(1000 * turn)) == other.apply(_events(5000 + 1000 * turn)) == "applied"
+        assert mine.apply(_events(3000)) == "applied"
+        mine.store.client.config_resetstat()
+        return mine, other
+
+    @staticmethod
+    def _looked(worker: _Worker) -> tuple[int, int]:
+        """Return how often rows were looked for, and how many transactions were done."""
+        told: dict[str, dict[str, int]] = worker.store.client.info("commandstats")
+        return told.get("cmdstat_exists", {}).get("calls", 0), told.get("cmdstat_exec", {}).get("calls", 0)
+
+    @pytest.mark.parametrize(("others", "looked"), [(_RESPONSES, (0, 6)), (50, (3, 3))], ids=["many", "few"])
+    def test_they_are_not_looked_for(self, both: tuple[_Worker, _Worker], others: int, looked: tuple[int, int]) -> None:
+        """Whether the others write their rows beside the script or not: it looks for few of its own."""
+        mine, other = both
+        for turn in range(3):
+            assert other.apply(_events(20_000 + 1000 * turn)[:others]) == "applied"
+            assert mine.apply(_events(10_000 + 1000 * turn)) == "applied"
+        assert self._looked(mine) == looked
+
+    def test_one_that_another_has_made_is_found(self, both: tuple[_Worker, _Worker]) -> None:
+        """One of seven hundred."""
+        mine, other = both
+        late = mine.batch(_events(10_000))
+        assert other.apply([*_events(20_000), _events(10_000)[123]]) == "applied"
+        once = _rows(mine.store)
+        assert mine.store.commit(late) == "changed"
+        assert _rows(mine.store) == once
+
+    def test_the_same_checksum_has_them_looked_for(self, both: tuple[_Worker, _Worker]) -> None:
+        """They are two rows."""
+        mine, other = both
+        first, second = "twin-8755d764", "twin-4170cb18"
+        assert crc32(first.encode()) == crc32(second.encode())
+        own, theirs = (Response(each, START, "ranker", "control", ("video-1",)) for each in (first, second))
+        late = mine.batch([*_events(10_000), own])
+        assert other.apply([*_events(20_000), theirs]) == "applied"
+        assert mine.store.commit(late) == "applied"
+        assert self._looked(mine) == (1, 2)
+
+    def test_a_commit_that_says_nothing_has_them_looked_for(self, both: tuple[_Worker, _Worker]) -> None:
+        """As of a worker that does not know of others yet."""
+        mine, _ = both
+        third = _Worker(mine._bench, "t:2")
+        late = mine.batch(_events(10_000))
+        assert third.apply([*_events(20_000), _events(10_000)[123]]) == "applied"
+        assert mine.store.commit(late) == "changed"
+        mine.store.state()
+        assert self._looked(mine)[0] > 0
+
+    def test_few_entries_are_kept(self, both: tuple[_Worker, _Worker]) -> None:
+        """However many commits there are."""
+        mine, other = both
+        for turn in range(200):
+            assert mine.apply(_events(30_000 + turn)[:1]) == other.apply(_events(40_000 + turn)[:1]) == "applied"
+        assert 64 <= mine.store.client.xlen(mine.store.keys.made) < 200
+
+    def test_who_is_alone_says_nothing(self, store_server: RedisServer) -> None:
+        """Nobody would read it."""
+        alone = _Worker(Bench(store_server), "t:0")
+        assert [alone.apply(_events(1000 * turn)) for turn in range(2)] == ["applied"] * 2
+        assert alone.store.client.exists(alone.store.keys.made) == 0
+
+
 class TestTurns:
     """Workers that would void each other's transactions write one after the other; nobody is kept waiting for long."""
 
@@ -316,7 +390,7 @@ class TestTurns:
                 if len(waits) == times:
                     act()
 
-            monkeypatch.setattr("monitor.store.redis.time.sleep", sleep)
+            monkeypatch.setattr("monitor.store.turns.time.sleep", sleep)
             return waits
 
         return after
@@ -329,7 +403,7 @@ class TestTurns:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """And asks again from time to time."""
-        monkeypatch.setattr("monitor.store.redis._TURN_MS", 60_000)
+        monkeypatch.setattr("monitor.store.turns.TURN_MS", 60_000)
         store = overtaken.store
         store.client.set(store.keys.turn, b"", px=60_000)
         waits = sleeping(3, lambda: store.client.unlink(store.keys.turn))
@@ -357,7 +431,7 @@ class TestTurns:
         store_server: RedisServer,
     ) -> None:
         """The worker may be killed between the question and the batch."""
-        monkeypatch.setattr("monitor.store.redis._TURN_MS", 60_000)
+        monkeypatch.setattr("monitor.store.turns.TURN_MS", 60_000)
         left: list[int] = []
         meddling(lambda: left.append(store_server.client().pttl(overtaken.store.keys.turn)))
         assert overtaken.apply(_events(2000)) == "applied"
@@ -371,7 +445,7 @@ class TestTurns:
         store_server: RedisServer,
     ) -> None:
         """The worker does not end it."""
-        monkeypatch.setattr("monitor.store.redis._TURN_MS", 50)
+        monkeypatch.setattr("monitor.store.turns.TURN_MS", 50)
         client, name = store_server.client(), overtaken.store.keys.turn
 
         def late() -> None:
@@ -392,7 +466,7 @@ class TestTurns:
         sleeping: Callable[[int, Callable[[], object]], list[float]],
     ) -> None:
         """The worker waits for nobody, least of all for itself, when it tries again."""
-        monkeypatch.setattr("monitor.store.redis._TURN_MS", 60_000)
+        monkeypatch.setattr("monitor.store.turns.TURN_MS", 60_000)
         waits = sleeping(0, lambda: None)
         other = _Worker(overtaken._bench, "t:2")
         others = iter([_events(first)[:50] for first in (6000, 7000)])
@@ -402,7 +476,7 @@ class TestTurns:
 
     def test_a_refused_batch_ends_it(self, overtaken: _Worker, monkeypatch: pytest.MonkeyPatch) -> None:
         """Others need not wait for one that is not written."""
-        monkeypatch.setattr("monitor.store.redis._TURN_MS", 60_000)
+        monkeypatch.setattr("monitor.store.turns.TURN_MS", 60_000)
         store = overtaken.store
         late = overtaken.batch(_events(9000))
         other = _Worker(overtaken._bench, "t:1")
@@ -411,7 +485,7 @@ class TestTurns:
         assert store.commit(late) == "changed"
         assert store.client.exists(store.keys.turn) == 0
 
-    @pytest.mark.parametrize("missing", ["set", "unlink"])
+    @pytest.mark.parametrize("missing", ["set", "unlink", "xadd", "xrange"])
     def test_who_may_not_take_one_does_without(self, overtaken: _Worker, missing: str) -> None:
         """The batch is applied."""
         admin = overtaken.store.client
