@@ -48,6 +48,7 @@ MODULES = [
     "varints.py",
 ]
 SOURCES = [
+    "arenas.c",
     "events/scanning.c",
     "hashing.c",
 ]

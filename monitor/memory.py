@@ -6,6 +6,8 @@ import ctypes
 import gc
 from typing import Final
 
+from monitor.arenas import use_huge_pages
+
 _COLLECT_AFTER: Final = 400_000
 """Objects more than there were, between two runs of Python's cyclic garbage collector, which walks every cached row.
 What a worker remembers is fewer, with a batch of the largest size that is advised."""
@@ -18,11 +20,14 @@ _OPTIONS: Final = (
 
 
 def keep_memory() -> None:
-    """Have this process look for garbage seldom, and use memory again instead of giving it back: page faults cost much.
+    """Have this process look for garbage seldom, use large pages, and use memory again instead of giving it back.
+
+    Page faults cost much, and so does finding out where a page is.
 
     To be called before other threads allocate. Where the C library is not glibc, its memory stays as it is.
     """
     gc.set_threshold(_COLLECT_AFTER)
+    use_huge_pages()
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         for option in _OPTIONS:

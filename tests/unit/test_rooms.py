@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [
-    "errors", "clock", "memory", "config", "events", "ranking", "hashing", "identity", "attribution", "varints",
-    "students", "aggregates", "series", "cells", "tally", "traffic", "agreement", "items", "drift", "evaluation",
-    "inference", "stretches", "parts", "verdicts", "retracing", "summary", "history", "store", "ingest", "export",
-    "service", "check", "audit", "losses", "rebuild", "dead_letters", "offline", "demo", "simulate", "cli",
+    "errors", "clock", "arenas", "memory", "config", "events", "ranking", "hashing", "identity", "attribution",
+    "varints", "students", "aggregates", "series", "cells", "tally", "traffic", "agreement", "items", "drift",
+    "evaluation", "inference", "stretches", "parts", "verdicts", "retracing", "summary", "history", "store", "ingest",
+    "export", "service", "check", "audit", "losses", "rebuild", "dead_letters", "offline", "demo", "simulate", "cli",
     "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
