@@ -208,6 +208,7 @@ class ConfluentMember:
         """See `Member`."""
         if self._resting:
             self._read()
+        self._messages = []
         # With a time to wait, the client waits until it has all that it was asked for: so for one, then the rest.
         self._messages = self._consumer.consume(self._most, 0)
         if wait and not self._messages:

@@ -172,6 +172,7 @@ class KafkaPythonMember:
 
     def poll(self, *, wait: bool) -> Sequence[Fetched]:
         """See `Member`."""
+        self._records = {}
         failed, self._failed = self._failed, None
         try:
             if failed is not None:

@@ -137,6 +137,7 @@ class Worker:
                     # What they wait for may be others' partitions.
                     self._see_others()
                 self._housekeep()
+                del slices, decoded  # while the next are fetched, they would be in memory
             self._finish()
         except Stopped:
             log.info("stopped while waiting")

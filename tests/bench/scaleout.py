@@ -47,7 +47,7 @@ from tests.support.command import eventually, get, service
 _PARTITIONS: Final = 4
 _WORKERS: Final = (1, 2, 4)
 _SHARDS: Final = (1, 3)
-_ROUNDS: Final = 3
+_ROUNDS: Final = 5
 _MEMORY: Final = 1 << 30
 """Bytes."""
 
