@@ -4,10 +4,10 @@ The machine is now faster and now slower, for seconds, and two processes that ar
 they live. So each is measured beside one worker on one shard, which begins with the same week of traffic on a store of
 its own in the same moment, and is compared with that: over some weeks, and several times with new processes. Of these
 ratios the mean counts; its standard error says how certain it is, and two times one worker on one shard tell whether
-the method is fair. So one of each has a neighbour here, whom it may wait for and shares
-caches with, and whoever is faster leaves the other alone in the end: all costs are higher than those of runs on idle
-machines would be. One after the other on a machine of two cores would be no fairer: one of each leaves half a core
-idle, and what runs beside others is slower than what runs alone.
+the method is fair. So one of each has a neighbour here, whom it may wait for and shares caches with, and whoever is
+faster leaves the other alone in the end: all costs are higher than those of runs on idle machines would be. One after
+the other on a machine of two cores would be no fairer: one of each leaves half a core idle, and what runs beside others
+is slower than what runs alone.
 
 The week before those that count is applied first. So what starting costs is not in it, nor most of what memory costs
 that is used for the first time: four workers have four times as much. A virtual machine may even have to be given it,
@@ -171,7 +171,10 @@ class _Side:
         self._written += len(week)
 
     def apply(self, events: int, ready: Barrier) -> _Cost:
-        """Have the workers see what was written last, so many events, and return what that costs."""
+        """Have the workers see what was written last, so many events, and return what that costs.
+
+        Marks at the ends of transactions count as events here: eight a week, so the last few events are not waited for.
+        """
         ready.wait()
         before = self._used()
         self._producer.commit_transaction()
