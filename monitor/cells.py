@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias, final
 
-from librt.vecs import append, vec
+from librt.vecs import extend, vec
 from mypy_extensions import i64
 
 from monitor.aggregates import LIMB_BITS
@@ -46,7 +46,7 @@ class Finder:
 
     def at(self, cell: i64) -> Record:
         """Return the record of a cell, one of zeros if there is none yet."""
-        place = cell & 3 | (cell >> CELL_BITS & 3) << 2
+        place = _place(cell)
         if self._cells[place] == cell:
             return self._last[place]
         known = self._records.get(cell)
@@ -58,15 +58,51 @@ class Finder:
         return known
 
 
+@final
+class Beside:
+    """Records of one width side by side in one array: for cells so many that an object for each would be dear."""
+
+    __slots__ = ("_cells", "_last", "_nothing", "begins", "numbers", "width")
+
+    def __init__(self, width: i64) -> None:
+        self.numbers: Record = vec[i64]()
+        self.begins: dict[int, int] = {}
+        """Cell → where its record begins."""
+        self.width: i64 = width
+        self._nothing = zeros(width)
+        self._cells = vec[i64]([-1] * _REMEMBERED)
+        self._last = vec[i64]([0] * _REMEMBERED)
+
+    def at(self, cell: i64) -> i64:
+        """Return where the record of a cell begins, one of zeros if there is none yet."""
+        place = _place(cell)
+        if self._cells[place] == cell:
+            return self._last[place]
+        known = self.begins.get(cell)
+        begin: i64 = len(self.numbers)
+        if known is None:
+            self.begins[cell] = begin
+            self.numbers = extend(self.numbers, self._nothing)
+        else:
+            begin = known
+        self._cells[place] = cell
+        self._last[place] = begin
+        return begin
+
+    def records(self) -> dict[int, Record]:
+        """Return a copy of each record by its cell."""
+        return {cell: self.numbers[begin : begin + self.width] for cell, begin in self.begins.items()}
+
+
+def _place(cell: i64) -> i64:
+    """Return where a cell is remembered."""
+    return cell & 3 | (cell >> CELL_BITS & 3) << 2
+
+
 def zeros(width: i64) -> Record:
     """Return a record of nothing."""
     nothing: i64 = 0  # as it stands, it would be an object
-    record = vec[i64](capacity=width)
-    at: i64 = 0
-    while at < width:
-        record = append(record, nothing)
-        at += 1
-    return record
+    return vec[i64]([nothing] * width)
 
 
 def add_mean(record: Record, at: i64, sign: i64, value: float, squares: float) -> None:

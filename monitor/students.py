@@ -178,19 +178,16 @@ class Student:
 
     def _insert(self, place: i64, variant: i64, day: i64) -> None:
         old = self._blocks
-        new = vec[i64](capacity=len(old) + self._width + _HEAD)
+        step = self._width + _HEAD
+        new = vec[i64]([_NOTHING] * (len(old) + step))
         at: i64 = 0
         while at < place:
-            new = append(new, old[at])
+            new[at] = old[at]
             at += 1
-        new = append(append(new, variant), day)
-        nothing: i64 = 0
-        left = self._width
-        while left > 0:
-            new = append(new, nothing)
-            left -= 1
+        new[place] = variant
+        new[place + 1] = day
         while at < len(old):
-            new = append(new, old[at])
+            new[at + step] = old[at]
             at += 1
         self._blocks = new
 

@@ -19,6 +19,7 @@ from monitor.attribution import BEFORE, DAY_MS, UNKNOWN
 from monitor.cells import (
     CELL_BITS,
     UNIT,
+    Beside,
     Finder,
     Record,
     add_limbs,
@@ -43,7 +44,7 @@ class Tally:
     """The sums of one experiment."""
 
     __slots__ = (
-        "_before", "_buckets", "_cohort_width", "_cohorts", "_exposure_days", "_first_pair", "_first_part", "_metrics",
+        "_before", "_cohort_width", "_cohorts", "_exposure_days", "_first_pair", "_first_part", "_metrics",
         "_noted", "_nothing", "_novelty", "_only", "_primary", "_response_width", "_responses", "_segments",
         "_spans_ms", "_squares", "_unit_width", "_units", "_was", "_watched", "buckets", "cohorts", "responses",
         "units",
@@ -67,8 +68,8 @@ class Tally:
         self._cohort_width: i64 = layout.cohort_width
         self.responses: dict[int, Record] = {}
         """Variant → record over all time."""
-        self.buckets: list[dict[int, Record]] = [{} for _ in spans_ms]
-        """Decay → cell of a variant and a bucket → record."""
+        self.buckets = [Beside(self._response_width) for _ in spans_ms]
+        """Decay → records by the cell of a variant and a bucket."""
         self.units: dict[int, Record] = {}
         """Variant → record over students."""
         self.cohorts: dict[int, Record] = {}
@@ -80,29 +81,37 @@ class Tally:
         self._noted = False
         """Whether the student at hand has not been taken away yet: see `note`."""
         self._responses = Finder(self.responses, self._response_width)
-        self._buckets = [Finder(each, self._response_width) for each in self.buckets]
         self._units = Finder(self.units, self._unit_width)
         self._cohorts = Finder(self.cohorts, self._cohort_width)
 
     def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
         """Add a response's metrics, -1 where they are undefined, or take them away."""
-        self._add_metrics(self._responses.at(variant), sign, 0, rated, values)
+        self._add_metrics(self._responses.at(variant), 0, sign, 0, rated, values)
         for place, span_ms in enumerate(self._spans_ms):
             fine: i64 = timestamp_ms * (BUCKETS_PER_CHUNK << OFFSET_BITS) // i64(span_ms)
-            record = self._buckets[place].at(variant << CELL_BITS | fine >> OFFSET_BITS)
-            self._add_metrics(record, sign, fine & ((1 << OFFSET_BITS) - 1), rated, values)
+            buckets = self.buckets[place]
+            begin = buckets.at(variant << CELL_BITS | fine >> OFFSET_BITS)
+            self._add_metrics(buckets.numbers, begin, sign, fine & ((1 << OFFSET_BITS) - 1), rated, values)
 
-    def _add_metrics(self, record: Record, sign: i64, offset: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
-        record[0] += sign
-        record[1] += sign * offset
+    def _add_metrics(
+        self,
+        record: Record,
+        begin: i64,
+        sign: i64,
+        offset: i64,
+        rated: bool,  # noqa: FBT001
+        values: tuple[int, ...],
+    ) -> None:
+        record[begin] += sign
+        record[begin + 1] += sign * offset
         if not rated:
             return
-        record[2] += sign
-        record[3] += sign * offset
+        record[begin + 2] += sign
+        record[begin + 3] += sign * offset
         metric: i64 = 0
         while metric < self._metrics:
             value = i64(values[metric])
-            at = 4 + 8 * metric
+            at = begin + 4 + 8 * metric
             if value < 0:
                 record[at] += sign
                 record[at + 1] += sign * offset

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -10,7 +9,7 @@ from mypy_extensions import i64, u8
 
 from monitor.aggregates import BUCKETS_PER_CHUNK
 from monitor.attribution import PENDING
-from monitor.cells import CELL_BITS, Record
+from monitor.cells import CELL_BITS, Beside, Record
 from monitor.config import DecaySpec
 from monitor.ingest.batch import Arm, Batch
 from monitor.ingest.experiment import PENDING_CLASS
@@ -104,19 +103,17 @@ def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
         commit.latest += (b"%d:%d:e" % (number, variant), changes.event_ms)
 
 
-def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Mapping[int, Record]) -> None:
-    if not buckets:
-        return
-    full = _FULL * BUCKETS_PER_CHUNK * len(next(iter(buckets.values())))
+def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Beside) -> None:
+    begins, numbers, width = buckets.begins, buckets.numbers, i64(buckets.width)
+    full = _FULL * BUCKETS_PER_CHUNK * width
     chunks: dict[int, Runs] = {}
-    for cell in sorted(buckets):
+    for cell in sorted(begins):
         bucket: i64 = cell & _PLACE
         chunk = cell >> CELL_BITS << CELL_BITS | bucket // BUCKETS_PER_CHUNK
         runs = chunks.get(chunk)
         if runs is None:
             runs = chunks[chunk] = Runs()
-        record = buckets[cell]
-        runs.add(bucket % BUCKETS_PER_CHUNK * len(record), record)
+        runs.add(bucket % BUCKETS_PER_CHUNK * width, numbers, begins[cell], width)
     for chunk, runs in chunks.items():
         packed = runs.packed()
         if packed:
@@ -128,7 +125,7 @@ def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets:
 
 def _write(commit: Commit, key: bytes, record: Record) -> bool:
     runs = Runs()
-    runs.add(0, record)
+    runs.add(0, record, 0, len(record))
     packed = runs.packed()
     if not packed:
         return False

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import kafka
 from kafka import KafkaConsumer, TopicPartition
-from kafka.consumer.fetcher import Fetcher
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import (
-    CorruptRecordError,
     IllegalStateError,
     KafkaError,
     LogTruncationError,
@@ -42,11 +41,10 @@ from monitor.ingest.membership import (
     partition_of,
 )
 from monitor.ingest.probing import explained
-from monitor.ingest.unpacking import Record, records_of
+from monitor.ingest.unpacked import KNOWN, Unpacked
+from monitor.ingest.unpacking import Records
 
 log = logging.getLogger(__name__)
-_KNOWN: Final = "3.0.12"
-"""The version whose inner parts `_Unpacked` and `_unbound` fit; with others unpacking costs six times as much."""
 _FETCH_BYTES: Final = 3 << 20
 """Of all partitions that a broker is asked for at once, as they are stored: kafka-python has each fetch in memory five
 times while it reads it."""
@@ -56,8 +54,6 @@ _LEAST_BYTES: Final = 1 << 20
 _MORE_MS: Final = 20
 _FULL_S: Final = 0.25
 """So long a batch waits for the next fetch, and for all that it takes to be full, where more is known to be there."""
-_V2: Final = 2
-"""The message format since Kafka 0.11."""
 _LEARN_S: Final = 1.0
 _LEARN_TIMES: Final = 100
 _GONE: Final = (ValueError, KeyError, AssertionError, IllegalStateError)
@@ -75,7 +71,9 @@ class KafkaPythonMember:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._held: set[TopicPartition] = set()
-        self._records: Mapping[TopicPartition, Sequence[Record]] = {}
+        self._polled: Mapping[TopicPartition, Records] = {}
+        self._taken: dict[TopicPartition, Records] = {}
+        """What the client is about to return of its fetches."""
         self._failed: KafkaError | None = None
         options = admission(settings)
         try:
@@ -99,12 +97,12 @@ class KafkaPythonMember:
             )
         except KafkaError as error:
             raise explained(settings, options, error) from error
-        if kafka.__version__ == _KNOWN:
-            self._consumer._fetcher.PartitionRecords = _Unpacked  # noqa: SLF001
+        if kafka.__version__ == KNOWN:
+            self._consumer._fetcher.PartitionRecords = partial(Unpacked, self._taken)  # noqa: SLF001
             network = self._consumer._net  # noqa: SLF001
             network.run = _unbound(network.run)
         else:
-            log.info("%s unpacks records itself, which takes longer than with %s", client_version(), _KNOWN)
+            log.info("%s unpacks records itself, which takes longer than with %s", client_version(), KNOWN)
         self._rebalances = _Rebalances(self._consumer)
         topics = [settings.responses_topic, settings.feedback_topic]
         self._consumer.subscribe(topics=topics, listener=self._rebalances)
@@ -149,7 +147,7 @@ class KafkaPythonMember:
                 if partition not in self._held:
                     self._consumer.resume(partition)
             self._rebalances.unplaced.discard(partition)
-        if kafka.__version__ == _KNOWN:
+        if kafka.__version__ == KNOWN:
             share = _ROUND_BYTES // max(1, len(self._consumer.assignment()))
             config = self._consumer._fetcher.config  # noqa: SLF001
             config["max_partition_fetch_bytes"] = min(max(share, _LEAST_BYTES), _FETCH_BYTES)
@@ -172,7 +170,7 @@ class KafkaPythonMember:
 
     def poll(self, *, wait: bool) -> Sequence[Fetched]:
         """See `Member`."""
-        self._records = {}
+        self._polled = {}
         failed, self._failed = self._failed, None
         try:
             if failed is not None:
@@ -184,25 +182,30 @@ class KafkaPythonMember:
         except KafkaError as error:
             raise refused(self._settings, error) from error
         self._fill(polled)
-        self._records = polled
+        self._polled = polled
         return [
-            Fetched(
-                partition_name(partition), [record.offset for record in records], [record.value for record in records]
-            )
+            Fetched(partition_name(partition), records.offsets, records.payloads)
             for partition, records in polled.items()
             if partition not in self._rebalances.unplaced
         ]
 
-    def _next(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Record]]:
+    def _next(self, timeout_ms: int, most: int) -> dict[TopicPartition, Records]:
         self._make_way()
-        return dict(self._consumer.poll(timeout_ms=timeout_ms, max_records=most))
+        self._taken.clear()
+        polled = self._consumer.poll(timeout_ms=timeout_ms, max_records=most)
+        if kafka.__version__ != KNOWN:
+            for partition, records in polled.items():
+                taken = self._taken[partition] = Records()
+                for record in records:
+                    taken.append(record.offset, record.key, record.value)
+        return self._taken.copy()
 
-    def _fill(self, polled: dict[TopicPartition, list[Record]]) -> None:
+    def _fill(self, polled: dict[TopicPartition, Records]) -> None:
         """Add what is fetched next while a backlog is read, up to a full batch: the larger, the less an event costs."""
         until = time.monotonic() + _FULL_S
         while time.monotonic() < until:
-            left = self._settings.max_poll_records - sum(map(len, polled.values()))
-            behind = [self._behind(partition, records[-1].offset) for partition, records in polled.items()]
+            left = self._settings.max_poll_records - sum(len(records.offsets) for records in polled.values())
+            behind = [self._behind(partition, records.offsets[-1]) for partition, records in polled.items()]
             if not 0 < left <= sum(behind):
                 return
             try:
@@ -214,7 +217,7 @@ class KafkaPythonMember:
             if not more:
                 return
             for partition, records in more.items():
-                polled.setdefault(partition, []).extend(records)
+                polled.setdefault(partition, Records()).extend(records, 0, len(records.offsets))
 
     def _behind(self, partition: TopicPartition, offset: int) -> int:
         """Return how many offsets a partition is known to have behind one."""
@@ -268,9 +271,9 @@ class KafkaPythonMember:
     def keys(self) -> Mapping[tuple[str, int], bytes | None]:
         """See `Member`."""
         return {
-            (partition_name(partition), record.offset): record.key
-            for partition, records in self._records.items()
-            for record in records
+            (partition_name(partition), offset): key
+            for partition, records in self._polled.items()
+            for offset, key in zip(records.offsets, records.keys, strict=True)
         }
 
     def acknowledge(self, offsets: Mapping[str, int]) -> None:
@@ -303,70 +306,6 @@ def _unbound(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _commit(offsets: Mapping[str, int]) -> dict[TopicPartition, OffsetAndMetadata]:
     return {partition_of(name): OffsetAndMetadata(offset, "", -1) for name, offset in offsets.items()}
-
-
-class _Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python carries no types
-    """The records of one fetch, without what nobody asks for; see docs/decisions/0008-unpacking.md."""
-
-    next_fetch_offset: int
-
-    def take(self, n: int | None = None) -> list[Record]:
-        """Return the next records; if they are damaged, all that is left of the fetch is fetched again."""
-        try:
-            found: list[Record] = super().take(n)
-        except Exception:  # whatever it was has ended the iterator, and the client would ask that for more without end
-            self.drain()
-            raise
-        return found
-
-    def _unpack_records(self, tp: TopicPartition, records: Any, *deserializers: object) -> Iterator[Record]:
-        """Yield the records of committed transactions, and of those that are in none."""
-        del deserializers
-        next_offset = self.next_fetch_offset
-        while (batch := records.next_batch()) is not None:
-            if not batch.validate_crc():
-                raise CorruptRecordError(f"the batch at offset {batch.base_offset} of {partition_name(tp)} is damaged")
-            if batch.magic != _V2:
-                for record in batch:
-                    if not record.validate_crc():
-                        raise CorruptRecordError(f"offset {record.offset} of {partition_name(tp)} is damaged")
-                    next_offset = self.next_fetch_offset = record.offset + 1
-                    yield Record(record.offset, record.key, record.value)
-                continue
-            # Says which partitions the next fetch begins with.
-            self.bytes_read += batch.size_in_bytes
-            self.leader_epoch = batch.leader_epoch
-            next_offset = batch.next_offset
-            if self._is_left_out(batch):
-                self.next_fetch_offset = next_offset
-                continue
-            for found in self._records_of(tp, batch):
-                self.next_fetch_offset = found.offset + 1
-                yield found
-        # The last records of the last batch may be gone by compaction.
-        self.next_fetch_offset = next_offset
-        self.drain()
-
-    def _is_left_out(self, batch: Any) -> bool:
-        """Return whether the batch marks the end of a transaction, or is of one that was aborted."""
-        if batch.has_producer_id():
-            self._consume_aborted_transactions_up_to(batch.last_offset)
-            # Compaction leaves the last batch of a producer without records.
-            if batch.records_count and self._contains_abort_marker(batch):
-                self.aborted_producer_ids.discard(batch.producer_id)
-            elif self._is_batch_aborted(batch):
-                return True
-        return bool(batch.is_control_batch)
-
-    @staticmethod
-    def _records_of(tp: TopicPartition, batch: Any) -> list[Record]:
-        iter(batch)  # decompresses
-        try:
-            return records_of(bytes(batch._buffer), batch._pos, batch.records_count, batch.base_offset)  # noqa: SLF001
-        except ValueError as error:
-            raise CorruptRecordError(
-                f"the batch at offset {batch.base_offset} of {partition_name(tp)} is damaged: {error}"
-            ) from error
 
 
 class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python carries no types

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from librt.vecs import vec
 from mypy_extensions import i64
 
 from monitor.attribution import PENDING, Row
@@ -67,9 +68,12 @@ class Rows:
     def load(self) -> None:
         """Have blank rows become those that the store has; all shards are asked before one is waited for."""
         asked = [store.ask_rows(keys) for store, keys in zip(self._stores, self._asked, strict=True)]
-        stored = [iter(each()) for each in asked]
+        stored = [each() for each in asked]
+        following = vec[i64]([0] * len(stored))
         for row in self._blank:
-            found = next(stored[row.home])
+            home = row.home
+            found = stored[home][following[home]]
+            following[home] += 1
             if found is not None:
                 read_row(row, found)
 

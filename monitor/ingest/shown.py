@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final, final
 
 from librt.strings import BytesWriter
-from librt.vecs import append, vec
+from librt.vecs import append, extend, vec
 from mypy_extensions import i64
 
 from monitor.identity import STUDENT_BYTES
@@ -33,7 +33,7 @@ class Shown:
     One without a difference does not stand (another one under its id does), but has been seen.
     """
 
-    __slots__ = ("ends", "names", "numbers")
+    __slots__ = ("_blank", "ends", "names", "numbers")
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -42,6 +42,8 @@ class Shown:
         self.numbers: vec[i64] = vec[i64]()
         self.ends: vec[i64] = vec[i64]()
         """Of each, where its numbers end and those of the next begin."""
+        self._blank = vec[i64]()
+        """As many zeros as the last one has numbers."""
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -65,21 +67,29 @@ class Shown:
         was: tuple[int, ...],
     ) -> None:
         """Append one that amounts to the sums `now` instead of `was`; of these, an empty one is nothing."""
-        numbers = append(append(append(self.numbers, experiment), timestamp_ms), variant)
-        numbers = append(append(numbers, category), mark)
-        place: i64 = 0
-        width = i64(max(len(now), len(was)))
-        while place < width:
-            amount: i64 = 0
-            if now:
-                amount = i64(now[place])
-            if was:
-                amount -= i64(was[place])
-            numbers = append(numbers, amount)
-            place += 1
+        place, width = i64(0), i64(max(len(now), len(was)))
+        if len(self._blank) != SUMS + width:
+            self._blank = vec[i64]([0] * (SUMS + width))
+        begin: i64 = len(self.numbers)
+        numbers = extend(self.numbers, self._blank)
+        numbers[begin + EXPERIMENT] = experiment
+        numbers[begin + MS] = timestamp_ms
+        numbers[begin + VARIANT] = variant
+        numbers[begin + CATEGORY] = category
+        numbers[begin + MARK] = mark
+        begin += SUMS
+        if now:
+            while place < width:
+                numbers[begin + place] = i64(now[place])
+                place += 1
+        if was:
+            place = 0
+            while place < width:
+                numbers[begin + place] -= i64(was[place])
+                place += 1
         self.numbers = numbers
         self.names.append(student)
-        self.ends = append(self.ends, i64(len(numbers)))
+        self.ends = append(self.ends, begin + width)
 
     def _add_from(self, other: Shown, place: i64, sign: i64) -> None:
         """Append one of the others, its difference times `sign`."""

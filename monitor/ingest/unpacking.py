@@ -16,24 +16,36 @@ _FEWEST: Final = 7
 
 
 @final
-class Record:
-    """What a worker wants of a record."""
+class Records:
+    """What a worker wants of records that follow each other, side by side: no object for each."""
 
-    __slots__ = ("key", "offset", "value")
+    __slots__ = ("keys", "offsets", "payloads")
 
-    def __init__(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Take what was read."""
-        self.offset = offset
-        self.key = key
-        self.value = value
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.offsets: list[int] = []
+        self.keys: list[bytes | None] = []
+        self.payloads: list[bytes | None] = []
+
+    def append(self, offset: int, key: bytes | None, payload: bytes | None) -> None:
+        """Append one."""
+        self.offsets.append(offset)
+        self.keys.append(key)
+        self.payloads.append(payload)
+
+    def extend(self, others: Records, first: int, end: int) -> None:
+        """Append those of the others from the place `first` on, up to `end`."""
+        self.offsets += others.offsets[first:end]
+        self.keys += others.keys[first:end]
+        self.payloads += others.payloads[first:end]
 
 
-def records_of(data: bytes, at: i64, count: i64, base_offset: i64) -> list[Record]:
+def records_of(data: bytes, at: i64, count: i64, base_offset: i64) -> Records:
     """Return the records of a batch, which is not compressed and begins at byte `at`; ValueError for anything else."""
     if not 0 <= count * _FEWEST <= len(data) - at:
         raise ValueError(f"{count} records in {len(data) - at} bytes")
     reader = Reader(data, at)
-    found: list[Record] = []
+    found = Records()
     while count > 0:
         count -= 1
         length = reader.signed()
@@ -42,7 +54,7 @@ def records_of(data: bytes, at: i64, count: i64, base_offset: i64) -> list[Recor
         reader.signed()
         offset = base_offset + reader.signed()
         key = _field(reader)
-        value = _field(reader)
+        payload = _field(reader)
         headers = reader.signed()
         if headers < 0:
             raise ValueError(f"{headers} headers")
@@ -52,7 +64,7 @@ def records_of(data: bytes, at: i64, count: i64, base_offset: i64) -> list[Recor
             _field(reader)
         if reader.left() != left:
             raise ValueError(f"a record of {length} bytes ends with {reader.left()} bytes left instead of {left}")
-        found.append(Record(offset, key, value))
+        found.append(offset, key, payload)
     if reader.left():
         raise ValueError(f"{reader.left()} bytes behind the last record")
     return found

@@ -45,12 +45,16 @@ class Runs:
         self._wide = False
         """Whether one of them is beyond what the script adds at once."""
 
-    def add(self, first: i64, record: vec[i64]) -> None:
-        """Append a record whose first integer has the index `first`; those that follow each other share runs."""
+    def add(self, first: i64, numbers: vec[i64], begin: i64, width: i64) -> None:
+        """Append the record of so many numbers that begins there, its first with the index `first`.
+
+        Those that follow each other share runs.
+        """
         at: i64 = 0
-        while at < len(record):
-            if record[at] != 0:
-                self._append(first + at, record[at])
+        while at < width:
+            number = numbers[begin + at]
+            if number != 0:
+                self._append(first + at, number)
             at += 1
 
     def _append(self, index: i64, number: i64) -> None:

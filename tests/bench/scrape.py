@@ -209,12 +209,13 @@ def _fill_buckets(store: RedisStore, experiment: Experiment, values: tuple[int, 
             for response in range(1, 4):
                 at_ms = bucket * span_ms // BUCKETS_PER_CHUNK + response * span_ms // 300
                 sample.add_response(1, 0, at_ms, True, values)  # noqa: FBT003  rated
-        records = sample.buckets[place]
+        records = sample.buckets[place].records()
         integers = np.array([list(records[cell]) for cell in sorted(records)], dtype=">i8").tobytes()
         # What is appended until it is summed up again is half as much on average.
         runs = Runs()
         for cell in sorted(records)[::2]:
-            runs.add(cell % BUCKETS_PER_CHUNK * len(records[cell]), records[cell])
+            width = len(records[cell])
+            runs.add(cell % BUCKETS_PER_CHUNK * width, records[cell], 0, width)
         chunk = as_run(integers) + runs.packed()
         first, last = (end_ms - _DAYS * _DAY_MS) // span_ms, (end_ms - 1) // span_ms
         for variant in range(len(experiment.arms)):

@@ -25,7 +25,7 @@ def test_sums_are_of_everything_that_was_appended(appended: list[list[tuple[int,
         runs, first = Runs(), 0
         for gap, record in changes:
             first += gap
-            runs.add(first, vec[i64](record))
+            runs.add(first, vec[i64](record), 0, len(record))
             expected.update({first + place: each for place, each in enumerate(record)})
             first += len(record)
         chunk += runs.packed()

@@ -36,7 +36,7 @@ def _records(responses: list[Seen]) -> Ints:
     for after_ms, rated, own in responses:
         tally.add_response(1, 0, FIRST * SPAN_MS + after_ms, rated, own)
     records = np.zeros((CHUNKS * BUCKETS_PER_CHUNK, LAYOUT.response_width), dtype=np.int64)
-    for bucket, record in tally.buckets[0].items():
+    for bucket, record in tally.buckets[0].records().items():
         records[bucket - FIRST * BUCKETS_PER_CHUNK] = list(record)
     return records.reshape(CHUNKS, BUCKETS_PER_CHUNK, LAYOUT.response_width)
 

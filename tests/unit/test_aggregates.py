@@ -23,7 +23,7 @@ from monitor.aggregates import (
     limbs,
     weights,
 )
-from monitor.cells import CELL_BITS, Finder, Record
+from monitor.cells import CELL_BITS, Beside, Finder, Record
 from monitor.config import DecaySpec
 from monitor.series import Series
 from monitor.tally import Tally
@@ -90,8 +90,9 @@ class TestDecayed:
         values = np.rint(np.array([value for _, value in events]) * 2**30).astype(np.int64)
         for at_ms, value in zip(times.tolist(), values.tolist(), strict=True):
             tally.add_response(1, 0, at_ms, rated=True, values=(value,))
-        numbers = np.array(sorted(tally.buckets[0]))
-        records = np.array([list(tally.buckets[0][number]) for number in numbers.tolist()])
+        buckets = tally.buckets[0].records()
+        numbers = np.array(sorted(buckets))
+        records = np.array([list(buckets[number]) for number in numbers.tolist()])
         found = decayed(Series.read(records, numbers, decay.half_life_ms, layout).rated(0), int(times.max()), decay)
         exact = decayed(Groups.single(times.astype(float), values / 2**30), int(times.max()), decay)
         assert found.mean == pytest.approx(exact.mean, rel=1e-4, abs=1e-9)
@@ -105,8 +106,9 @@ class TestDecayed:
         times = np.array([START, START + 10 * DAY + beyond_ms])
         for at_ms, value in zip(times.tolist(), (0, 2**30), strict=True):
             tally.add_response(1, 0, at_ms, rated=True, values=(value,))
-        numbers = np.array(sorted(tally.buckets[0]))
-        records = np.array([list(tally.buckets[0][number]) for number in numbers.tolist()])
+        buckets = tally.buckets[0].records()
+        numbers = np.array(sorted(buckets))
+        records = np.array([list(buckets[number]) for number in numbers.tolist()])
         found = decayed(Series.read(records, numbers, span_ms, layout).rated(0), int(times[1]), RECIPROCAL)
         exact = decayed(Groups.single(times.astype(float), np.array([0.0, 1.0])), int(times[1]), RECIPROCAL)
         assert found.mean == pytest.approx(exact.mean, rel=1e-4)
@@ -121,7 +123,7 @@ class TestBuckets:
         tally = Tally(Layout(1, (30,)), [HOUR])
         for at_ms in (0, HOUR - 1, HOUR):
             tally.add_response(1, 0, at_ms, rated=False, values=(0,))
-        found = {number: list(record)[:2] for number, record in tally.buckets[0].items()}
+        found = {number: list(record)[:2] for number, record in tally.buckets[0].records().items()}
         assert found == {0: [1, 0], BUCKETS_PER_CHUNK - 1: [1, 1023], BUCKETS_PER_CHUNK: [1, 0]}
 
     def test_reach(self) -> None:
@@ -152,18 +154,21 @@ class TestLimbs:
         tally.add_response(1, 0, START, rated=True, values=values)
         assert tally.responses[0][4 + 8] == 1  # the second metric is undefined
         tally.add_response(-1, 0, START, rated=True, values=values)
-        for record in (tally.responses[0], *tally.buckets[0].values()):
+        for record in (tally.responses[0], *tally.buckets[0].records().values()):
             assert not any(record)
 
 
 def test_records_that_are_remembered_in_one_place_stay_apart() -> None:
     """Variants, and buckets, whose last two bits are the same, in turns."""
     records: dict[int, Record] = {}
-    finder = Finder(records, 2)
+    finder, beside = Finder(records, 2), Beside(2)
     cells = [variant << CELL_BITS | bucket for variant in (0, 4, 1) for bucket in (7, 11, 3, 7)]
     for number, cell in enumerate(cells * 3):
         finder.at(cell)[0] += number + 1
+        begin = beside.at(cell)
+        beside.numbers[begin] += number + 1
     expected: dict[int, int] = {}
     for number, cell in enumerate(cells * 3):
         expected[cell] = expected.get(cell, 0) + number + 1
-    assert {cell: list(record) for cell, record in records.items()} == {cell: [n, 0] for cell, n in expected.items()}
+    for found in (records, beside.records()):
+        assert {cell: list(record) for cell, record in found.items()} == {cell: [n, 0] for cell, n in expected.items()}

@@ -32,7 +32,8 @@ def test_runs_say_what_the_buckets_hold(changes: dict[tuple[int, int, int], int]
     tally, width = Tally(SEVERAL, [HOUR]), SEVERAL.response_width
     expected: dict[tuple[bytes, int], int] = {}
     for (variant, bucket, place), change in changes.items():
-        tally.buckets[0].setdefault(variant << CELL_BITS | bucket, zeros(width))[place] = change
+        begin = tally.buckets[0].at(variant << CELL_BITS | bucket)
+        tally.buckets[0].numbers[begin + place] = change
         chunk, within = divmod(bucket, BUCKETS_PER_CHUNK)
         expected[Keys().chunk(1, variant, DECAY.name, chunk), within * width + place] = change
     commit = Commit()

@@ -14,9 +14,10 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import calc_crc32c
 
-from monitor.ingest import kafka_python
-from monitor.ingest.unpacking import records_of
+from monitor.ingest.unpacked import KNOWN, Unpacked
+from monitor.ingest.unpacking import Records, records_of
 
+_PARTITION = TopicPartition("t", 0)
 _BYTES = st.none() | st.binary(max_size=200)
 _HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
 _RECORDS = st.lists(
@@ -44,7 +45,7 @@ def test_offsets_keys_and_values_are_those_of_the_client(
     expected = [(each.offset, each.key, each.value) for each in DefaultRecordBatch(data)]
     header = DefaultRecordBatch(data)
     found = records_of(data, header._pos, header.records_count, header.base_offset)
-    assert [(each.offset, each.key, each.value) for each in found] == expected
+    assert list(zip(found.offsets, found.keys, found.payloads, strict=True)) == expected
 
 
 def test_what_is_no_batch_is_refused() -> None:
@@ -67,8 +68,10 @@ def test_what_is_no_batch_is_refused() -> None:
                 assert str(error)
 
 
-def _taken_from(*batches: bytes) -> Any:
-    return kafka_python._Unpacked(0, TopicPartition("t", 0), MemoryRecords(b"".join(batches)), isolation_level=1)
+def _taken_from(*batches: bytes, begin: int = 0) -> tuple[Any, dict[TopicPartition, Records]]:
+    """Return the fetch, and where it notes what was taken."""
+    noted: dict[TopicPartition, Records] = {}
+    return Unpacked(noted, begin, _PARTITION, MemoryRecords(b"".join(batches)), isolation_level=1), noted
 
 
 def test_what_is_damaged_is_fetched_again() -> None:
@@ -76,12 +79,41 @@ def test_what_is_damaged_is_fetched_again() -> None:
     records: list[Any] = [(n, 1000 + n, b"key", b"value", []) for n in range(3)]
     damaged = bytearray(_batch([(n, *rest) for n, (_, *rest) in enumerate(records, 3)]))
     damaged[-3] ^= 1
-    taken = _taken_from(_batch(records), bytes(damaged))
-    assert [each.offset for each in taken.take(100)] == [0, 1, 2]
-    assert taken.next_fetch_offset == 3
+    fetch, noted = _taken_from(_batch(records), bytes(damaged))
+    assert fetch.take(100) == [b"value"] * 3
+    assert noted[_PARTITION].offsets == [0, 1, 2]
+    assert fetch.next_fetch_offset == 3
     with pytest.raises(CorruptRecordError):
-        taken.take(100)
-    assert not taken
+        fetch.take(100)
+    assert not fetch
+    assert noted[_PARTITION].offsets == [0, 1, 2]
+
+
+@given(
+    batches=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    begin=st.integers(0, 24),
+    steps=st.lists(st.integers(1, 9), min_size=25, max_size=25),
+)
+def test_records_are_taken_from_where_the_fetch_begins_as_many_as_asked_for(
+    batches: list[int], begin: int, steps: list[int]
+) -> None:
+    """Across batches, and in the middle of one, where a fetch may begin; offsets, keys and payloads stay together."""
+    stored, number = [], 0
+    for size in batches:
+        stored.append(_batch([(n, n, b"k%d" % n, b"v%d" % n, []) for n in range(number, number + size)]))
+        number += size
+    fetch, noted = _taken_from(*stored, begin=begin)
+    following = begin
+    for step in steps:
+        expected = list(range(following, max(following, min(following + step, number))))
+        assert fetch.take(step) == [b"v%d" % n for n in expected]
+        following += len(expected)
+        if following < number:
+            assert fetch.next_fetch_offset == following
+    assert not fetch
+    if found := noted.get(_PARTITION):
+        assert found.keys == [b"k%d" % n for n in found.offsets]
+        assert found.payloads == [b"v%d" % n for n in found.offsets]
 
 
 def test_an_empty_batch_that_ended_a_transaction_is_passed() -> None:
@@ -90,11 +122,11 @@ def test_an_empty_batch_that_ended_a_transaction_is_passed() -> None:
     body = header.pack(7, header.size - 12, 0, 2, 0, 0x30, 0, 1000, 1000, 5, 0, -1, 0)
     crc = calc_crc32c(body[DefaultRecordBatch.ATTRIBUTES_OFFSET :])
     empty = header.pack(7, header.size - 12, 0, 2, crc, 0x30, 0, 1000, 1000, 5, 0, -1, 0)
-    taken = _taken_from(empty)
-    assert taken.take(100) == []
-    assert taken.next_fetch_offset == 8
+    fetch, _ = _taken_from(empty)
+    assert fetch.take(100) == []
+    assert fetch.next_fetch_offset == 8
 
 
 def test_the_pinned_client_is_the_one_that_is_known() -> None:
-    """Another version may have other inner parts: compare `_Unpacked` with them, then say so."""
-    assert kafka.__version__ == kafka_python._KNOWN
+    """Another version may have other inner parts: compare `Unpacked` with them, then say so."""
+    assert kafka.__version__ == KNOWN
