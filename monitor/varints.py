@@ -49,13 +49,21 @@ class Reader:
         """Return how many bytes have not been read."""
         return len(self._stored) - self._at
 
+    def at(self) -> i64:
+        """Return the place of what is next."""
+        return self._at
+
+    def skip(self, length: i64) -> None:
+        """Pass the next bytes."""
+        if not 0 <= length <= self.left():
+            raise ValueError(f"{self.left()} bytes are left, expected {length}")
+        self._at += length
+
     def take(self, length: i64) -> bytes:
         """Return the next bytes."""
         at = self._at
-        if not 0 <= length <= len(self._stored) - at:
-            raise ValueError(f"{len(self._stored) - at} bytes are left, expected {length}")
-        self._at = at + length
-        return self._stored[at : at + length]
+        self.skip(length)
+        return self._stored[at : self._at]
 
     def byte(self) -> i64:
         """Return the next byte."""

@@ -12,6 +12,7 @@ from base64 import b64decode
 from typing import Any, Final, TypeAlias, TypeVar, cast, final
 
 import msgspec
+from mypy_extensions import i64
 
 from monitor.config import Settings
 from monitor.errors import Refusal
@@ -128,6 +129,10 @@ def _repeats(ids: list[str]) -> bool:
     return False
 
 
+def _size_of(payload: bytes | None) -> i64:
+    return 0 if payload is None else len(payload)
+
+
 @final
 class Decoder:
     """Decodes messages under the limits and the declared score scales of the settings."""
@@ -149,28 +154,41 @@ class Decoder:
 
     def response(self, payload: bytes | None, now_ms: int) -> Response:
         """Return the response in a message; raises `Refusal`."""
-        payload = self._sized(payload)
-        usual = self._usual_response(payload, now_ms)
-        return self._any_response(payload, now_ms) if usual is None else usual
+        return self.response_in(payload, 0, _size_of(payload), now_ms)
 
     def feedback(self, payload: bytes | None, now_ms: int) -> Feedback:
         """Return the feedback in a message; raises `Refusal`."""
-        payload = self._sized(payload)
-        usual = self._usual_feedback(payload, now_ms)
-        return self._any_feedback(payload, now_ms) if usual is None else usual
+        return self.feedback_in(payload, 0, _size_of(payload), now_ms)
 
     def event(self, payload: bytes | None, now_ms: int) -> Response | Feedback:
         """Return whichever kind of event is in a message: feedback has a feedback_id; raises `Refusal`."""
-        payload = self._sized(payload)
-        feedback = self._usual_feedback(payload, now_ms)
+        return self.event_in(payload, 0, _size_of(payload), now_ms)
+
+    def response_in(self, stored: bytes | None, begin: i64, end: i64, now_ms: int) -> Response:
+        """Return the response in a message that stands among others, up to the place `end`; raises `Refusal`."""
+        stored = self._sized(stored, end - begin)
+        usual = self._usual_response(stored, begin, end, now_ms)
+        return self._any_response(stored[begin:end], now_ms) if usual is None else usual
+
+    def feedback_in(self, stored: bytes | None, begin: i64, end: i64, now_ms: int) -> Feedback:
+        """Return the feedback in a message that stands among others, up to the place `end`; raises `Refusal`."""
+        stored = self._sized(stored, end - begin)
+        usual = self._usual_feedback(stored, begin, end, now_ms)
+        return self._any_feedback(stored[begin:end], now_ms) if usual is None else usual
+
+    def event_in(self, stored: bytes | None, begin: i64, end: i64, now_ms: int) -> Response | Feedback:
+        """Return whichever kind of event is in a message that stands among others; raises `Refusal`."""
+        stored = self._sized(stored, end - begin)
+        feedback = self._usual_feedback(stored, begin, end, now_ms)
         if feedback is not None:
             return feedback
+        payload = stored[begin:end]
         # An event may have all fields of both.
-        response = None if b"feedback_id" in payload else self._usual_response(payload, now_ms)
+        response = None if b"feedback_id" in payload else self._usual_response(stored, begin, end, now_ms)
         return self._any_event(payload, now_ms) if response is None else response
 
-    def _usual_response(self, payload: bytes, now_ms: int) -> Response | None:
-        found = _scan_response(payload, self._max_id, self._max_items)
+    def _usual_response(self, stored: bytes, begin: i64, end: i64, now_ms: int) -> Response | None:
+        found = _scan_response(stored, begin, end, self._max_id, self._max_items)
         if found is None:
             return None
         response_id, at_ms, experiment, variant, ids, user_id, query_id, category, latency_ms = found
@@ -178,8 +196,8 @@ class Decoder:
             return None
         return Response(response_id, at_ms, experiment, variant, ids, None, user_id, query_id, category, latency_ms)
 
-    def _usual_feedback(self, payload: bytes, now_ms: int) -> Feedback | None:
-        found = _scan_feedback(payload, self._max_id)
+    def _usual_feedback(self, stored: bytes, begin: i64, end: i64, now_ms: int) -> Feedback | None:
+        found = _scan_feedback(stored, begin, end, self._max_id)
         if found is None:
             return None
         feedback_id, response_id, at_ms, kind, user_id, item_id, score = found
@@ -216,12 +234,12 @@ class Decoder:
             return self._response(_checked(fields, WireResponse), now_ms)
         return self._response(wire, now_ms)
 
-    def _sized(self, payload: bytes | None) -> bytes:
-        if not payload:
+    def _sized(self, stored: bytes | None, size: i64) -> bytes:
+        if stored is None or size == 0:
             raise Refusal("empty_payload", "expected a JSON object")
-        if len(payload) > self._max_bytes:
-            raise Refusal("payload_too_large", f"{len(payload)} bytes, expected at most {self._max_bytes}")
-        return payload
+        if size > self._max_bytes:
+            raise Refusal("payload_too_large", f"{size} bytes, expected at most {self._max_bytes}")
+        return stored
 
     def _slowly(self, payload: bytes, wire: type[Wire]) -> Wire:
         return _checked(_unwrapped(payload), wire)

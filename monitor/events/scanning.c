@@ -1,8 +1,9 @@
 /* Reads events that are in order in every respect, as nearly all are: see scanning.py.
 
    What it accepts is a part of what the slow way (msgspec and decoder.py) accepts, with the same result. Whatever is
-   unusual or wrong is left to that, so nothing is refused here. The zero byte behind every object of bytes is no part of
-   any token, so no loop runs past the end of a payload. */
+   unusual or wrong is left to that, so nothing is refused here. A payload is a part of an object of bytes. A loop may run
+   past its end, and what was read is not accepted then; the zero byte behind the object is no part of any token, so none
+   runs past that. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -464,16 +465,22 @@ static int read_object(Reading *reading, const Field *fields, int count, PyObjec
     return 1;
 }
 
-/* The fields of an event, or None; the arguments are its payload and how long ids, and perhaps lists, may be. */
+/* The fields of an event, or None; the arguments are bytes, where in them its payload begins and ends, and how long ids,
+   and perhaps lists, may be. */
 static PyObject *scan(PyObject *const *args, Py_ssize_t nargs, Py_ssize_t expected, const Field *fields, int count) {
     if (nargs != expected || !PyBytes_Check(args[0]))
-        return PyErr_Format(PyExc_TypeError, "expected a payload of bytes, and %zd limits", expected - 1);
-    const char *begin = PyBytes_AS_STRING(args[0]);
-    Reading reading = {begin, begin + PyBytes_GET_SIZE(args[0]), PyLong_AsSsize_t(args[1]), 0};
-    if (expected > 2 && !PyErr_Occurred())
-        reading.max_items = PyLong_AsSsize_t(args[2]);
-    if (PyErr_Occurred())
-        return NULL;
+        return PyErr_Format(PyExc_TypeError, "expected bytes, two places in them, and %zd limits", expected - 3);
+    Py_ssize_t numbers[4] = {0};
+    for (Py_ssize_t place = 1; place < nargs; place++) {
+        numbers[place - 1] = PyLong_AsSsize_t(args[place]);
+        if (numbers[place - 1] == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    if (numbers[0] < 0 || numbers[1] < numbers[0] || PyBytes_GET_SIZE(args[0]) < numbers[1])
+        return PyErr_Format(PyExc_ValueError, "%zd to %zd, expected places in %zd bytes", numbers[0], numbers[1],
+                            PyBytes_GET_SIZE(args[0]));
+    const char *bytes = PyBytes_AS_STRING(args[0]);
+    Reading reading = {bytes + numbers[0], bytes + numbers[1], numbers[2], numbers[3]};
     PyObject *found = PyTuple_New(count);
     if (found == NULL)
         return NULL;
@@ -488,12 +495,12 @@ static PyObject *scan(PyObject *const *args, Py_ssize_t nargs, Py_ssize_t expect
 
 static PyObject *scan_response(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
-    return scan(args, nargs, 3, RESPONSE, sizeof(RESPONSE) / sizeof(Field));
+    return scan(args, nargs, 5, RESPONSE, sizeof(RESPONSE) / sizeof(Field));
 }
 
 static PyObject *scan_feedback(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
-    return scan(args, nargs, 2, FEEDBACK, sizeof(FEEDBACK) / sizeof(Field));
+    return scan(args, nargs, 4, FEEDBACK, sizeof(FEEDBACK) / sizeof(Field));
 }
 
 static PyMethodDef METHODS[] = {

@@ -20,13 +20,16 @@ ScannedFeedback: TypeAlias = tuple[str, str, int, str, str | None, str | None, f
 """(feedback id, response id, event time in ms, kind, user id, item id, score)."""
 
 
-def scan_response(payload: bytes, max_id: int, max_items: int) -> ScannedResponse | None:
-    """Return the fields of a response with ids and a list of at most such lengths; None if it is not that usual."""
-    del payload, max_id, max_items
+def scan_response(stored: bytes, begin: int, end: int, max_id: int, max_items: int) -> ScannedResponse | None:
+    """Return the fields of a response with ids and a list of at most such lengths; None if it is not that usual.
+
+    It stands among bytes, from the place `begin` on, up to `end`.
+    """
+    del stored, begin, end, max_id, max_items
     return None
 
 
-def scan_feedback(payload: bytes, max_id: int) -> ScannedFeedback | None:
+def scan_feedback(stored: bytes, begin: int, end: int, max_id: int) -> ScannedFeedback | None:
     """Return the fields of a reaction, as `scan_response` does; that its kind may have a scale is not known here."""
-    del payload, max_id
+    del stored, begin, end, max_id
     return None

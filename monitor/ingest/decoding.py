@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mypy_extensions import i64
+
 from monitor.config import LimitSettings
 from monitor.errors import InputRefused, Refusal
 from monitor.events import Decoder, Feedback, Response
 from monitor.ingest.intake import Events, Intake
 from monitor.ingest.source import Refused, Slice
+from monitor.ingest.unpacking import Records
 from monitor.store import Refusals
 from monitor.store.rows import MARKS
 
@@ -30,15 +33,27 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
     for each in slices:
         kind, payloads = each.kind, each.payloads
         newest_ms, mark = -1, _mark(each.partition)
-        for at, payload in enumerate(payloads):
+        records = payloads if isinstance(payloads, Records) else None
+        apart = [] if records is not None else list(payloads)
+        at, count = i64(-1), i64(len(payloads))
+        while at + 1 < count:
+            at += 1
+            begin: i64 = 0
+            end: i64 = 0
+            if records is not None:
+                stored, begin, end = records.stored(at), records.begin(at), records.end(at)
+            else:
+                stored = apart[at]
+                end = 0 if stored is None else len(stored)
             try:
                 if kind == "response":
-                    event: Response | Feedback = decoder.response(payload, now_ms)
+                    event: Response | Feedback = decoder.response_in(stored, begin, end, now_ms)
                 elif kind == "feedback":
-                    event = decoder.feedback(payload, now_ms)
+                    event = decoder.feedback_in(stored, begin, end, now_ms)
                 else:
-                    event = decoder.event(payload, now_ms)
+                    event = decoder.event_in(stored, begin, end, now_ms)
             except Refusal as refusal:
+                payload = None if stored is None else stored[begin:end]
                 decoded.refused.append(
                     Refused(each.partition, each.offsets[at], payload, refusal.reason, refusal.detail)
                 )

@@ -184,7 +184,7 @@ class KafkaPythonMember:
         self._fill(polled)
         self._polled = polled
         return [
-            Fetched(partition_name(partition), records.offsets, records.payloads)
+            Fetched(partition_name(partition), records.offsets, records)
             for partition, records in polled.items()
             if partition not in self._rebalances.unplaced
         ]
@@ -197,14 +197,14 @@ class KafkaPythonMember:
             for partition, records in polled.items():
                 taken = self._taken[partition] = Records()
                 for record in records:
-                    taken.append(record.offset, record.key, record.value)
+                    taken.append_apart(record.offset, record.key, record.value)
         return self._taken.copy()
 
     def _fill(self, polled: dict[TopicPartition, Records]) -> None:
         """Add what is fetched next while a backlog is read, up to a full batch: the larger, the less an event costs."""
         until = time.monotonic() + _FULL_S
         while time.monotonic() < until:
-            left = self._settings.max_poll_records - sum(len(records.offsets) for records in polled.values())
+            left = self._settings.max_poll_records - sum(map(len, polled.values()))
             behind = [self._behind(partition, records.offsets[-1]) for partition, records in polled.items()]
             if not 0 < left <= sum(behind):
                 return
@@ -217,7 +217,7 @@ class KafkaPythonMember:
             if not more:
                 return
             for partition, records in more.items():
-                polled.setdefault(partition, Records()).extend(records, 0, len(records.offsets))
+                polled.setdefault(partition, Records()).extend(records, 0, len(records))
 
     def _behind(self, partition: TopicPartition, offset: int) -> int:
         """Return how many offsets a partition is known to have behind one."""
@@ -271,9 +271,9 @@ class KafkaPythonMember:
     def keys(self) -> Mapping[tuple[str, int], bytes | None]:
         """See `Member`."""
         return {
-            (partition_name(partition), offset): key
+            (partition_name(partition), offset): records.key(at)
             for partition, records in self._polled.items()
-            for offset, key in zip(records.offsets, records.keys, strict=True)
+            for at, offset in enumerate(records.offsets)
         }
 
     def acknowledge(self, offsets: Mapping[str, int]) -> None:

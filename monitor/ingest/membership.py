@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 from kafka import TopicPartition
 
+from monitor.ingest.source import Payloads
+
 SESSION_MS: Final = 10_000
 """After so long without a heartbeat a worker's partitions go to the others: heartbeats have a thread of their own, so a
 longer time (45 s by default) would only prolong the gap after a crash."""
@@ -46,7 +48,7 @@ class Fetched:
 
     partition: str
     offsets: Sequence[int]
-    payloads: Sequence[bytes | None]
+    payloads: Payloads
 
 
 class Member(Protocol):

@@ -196,7 +196,7 @@ class ShardedWriter:
                     whole,
                     begin=begin,
                     offsets=whole.offsets[first:last],
-                    payloads=whole.payloads[first:last],
+                    payloads=[whole.payloads[at] for at in range(first, last)],
                     next_offset=end,
                 )
             )

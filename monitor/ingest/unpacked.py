@@ -31,32 +31,32 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python 
         self._at = 0
         super().__init__(*arguments, **options)
 
-    def take(self, n: int) -> list[bytes | None]:
-        """Note the next records as taken, and return their payloads, which are what the client counts.
+    def take(self, n: int) -> list[None]:
+        """Note the next records as taken, and return as many times nothing: the client only counts them.
 
         If they are damaged, all that is left of the fetch is fetched again.
         """
         found = Records()
         try:
             self._maybe_raise_next_inline_exception()
-            while (left := n - len(found.offsets)) and self._has_more():
-                end = min(self._at + left, len(self._batch.offsets))
+            while (left := n - len(found)) and self._has_more():
+                end = min(self._at + left, len(self._batch))
                 found.extend(self._batch, self._at, end)
                 self._at = end
                 self.next_fetch_offset = found.offsets[-1] + 1
         except Exception as error:
-            if not found.offsets:
+            if not found:
                 # The iterator has ended by that, and the client would ask it for more without end.
                 self.drain()
                 raise
             self._next_inline_exception = error
-        if found.offsets:
-            self._taken.setdefault(self.topic_partition, Records()).extend(found, 0, n)
-        return found.payloads
+        if found:
+            self._taken.setdefault(self.topic_partition, Records()).extend(found, 0, len(found))
+        return [None] * len(found)
 
     def _has_more(self) -> bool:
         """Return whether there are records to take, which of all batches were fetched before they are looked for."""
-        while self._at == len(self._batch.offsets):
+        while self._at == len(self._batch):
             batch = next(self.record_iterator, None) if self else None
             if batch is None:
                 return False
@@ -99,7 +99,7 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python 
         for record in batch:
             if not record.validate_crc():
                 raise CorruptRecordError(f"offset {record.offset} of {partition_name(tp)} is damaged")
-            found.append(record.offset, record.key, record.value)
+            found.append_apart(record.offset, record.key, record.value)
         return found
 
     def _is_left_out(self, batch: Any) -> bool:

@@ -243,6 +243,27 @@ def test_every_event_is_read_or_refused_as_by_the_slow_way(payload: bytes) -> No
     _compare(payload)
 
 
+@given(
+    _payloads(),
+    st.binary(max_size=3) | st.sampled_from([b'{"', b"["]),
+    st.binary(max_size=3) | st.sampled_from([b"", b"}", b"]}", b'"}', b" }", b"0}", b"ull}", b",", b"e1}"]),
+    st.integers(0, 3),
+)
+@example(b'{"n":1', b"", b"}", 0)
+def test_an_event_among_other_bytes_is_read_as_by_itself(
+    payload: bytes, before: bytes, behind: bytes, cut: int
+) -> None:
+    """Whatever stands beside it, even if that would complete one that ends too early."""
+    payload = payload[: len(payload) - cut]
+    stored, begin, end = before + payload + behind, len(before), len(before) + len(payload)
+    for apart, among in (
+        (DECODER.response, DECODER.response_in),
+        (DECODER.feedback, DECODER.feedback_in),
+        (DECODER.event, DECODER.event_in),
+    ):
+        assert _of(lambda _, now_ms, read=among: read(stored, begin, end, now_ms), payload) == _of(apart, payload)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("end", [b"", b" \n", b"\0", b"}", b"{}", b"x"])
 def test_what_follows_an_event_is_looked_at(end: bytes) -> None:
     """Nothing may."""
@@ -256,7 +277,7 @@ def test_long_lists_are_read(count: int) -> None:
     items = [{"item_id": f"v{place}", "position": place} for place in range(1, count + 1)]
     payload = json.dumps({**RESPONSE, "items": items}).encode()
     assert fields_of(decoder.response(payload, NOW)) == fields_of(decoder._any_response(payload, NOW))
-    assert (scan_response(payload, 20, 100) is None) == (count > 64)
+    assert (scan_response(payload, 0, len(payload), 20, 100) is None) == (count > 64)
 
 
 @given(st.integers(0, 10**15 - 1), st.integers(0, 14))
@@ -265,7 +286,7 @@ def test_every_number_of_up_to_15_digits_is_the_nearest(digits: int, decimals: i
     text = f"{digits:0{decimals + 1}}"
     number = text[: len(text) - decimals] + ("." + text[len(text) - decimals :] if decimals else "")
     payload = json.dumps({**FEEDBACK, "score": 0}).replace('"score": 0', f'"score": {number}').encode()
-    found = scan_feedback(payload, 20)
+    found = scan_feedback(payload, 0, len(payload), 20)
     assert found is not None
     assert found[6] == float(number)
 
@@ -279,9 +300,8 @@ def test_texts_that_come_again_are_told_apart(texts: list[str]) -> None:
     """However alike they are."""
     for text in [*texts, *reversed(texts)]:
         items = [{"item_id": text, "position": 1}]
-        found = scan_response(
-            json.dumps({**RESPONSE, "variant": text, "category": text, "items": items}).encode(), 70, 3
-        )
+        payload = json.dumps({**RESPONSE, "variant": text, "category": text, "items": items}).encode()
+        found = scan_response(payload, 0, len(payload), 70, 3)
         assert found is not None
         assert (found[3], found[4], found[7]) == (text, (text,), text)
 
@@ -298,14 +318,24 @@ def test_usual_events_are_scanned(separators: tuple[str, str], ascii_only: bool)
         dict(reversed(RESPONSE.items())),
     ):
         payload = json.dumps(event, separators=separators, ensure_ascii=ascii_only).encode()
-        assert scan_response(payload, 20, 3) is not None, event
+        assert scan_response(payload, 0, len(payload), 20, 3) is not None, event
     for event in (FEEDBACK, {**FEEDBACK, "item_id": None}, dict(reversed(FEEDBACK.items()))):
         payload = json.dumps(event, separators=separators, ensure_ascii=ascii_only).encode()
-        assert scan_feedback(payload, 20) is not None, event
+        assert scan_feedback(payload, 0, len(payload), 20) is not None, event
 
 
 def test_payloads_and_limits_are_checked() -> None:
     """What is no payload is no crash."""
-    for wrong in [("{}", 20, 3), (b"{}", 20), (b"{}", "20", 3), (b"{}", 20, 10**30)]:
-        with pytest.raises((TypeError, OverflowError)):
+    for wrong in [
+        ("{}", 0, 2, 20, 3),
+        (b"{}", 0, 2, 20),
+        (b"{}", 20, 3),
+        (b"{}", 0, 2, "20", 3),
+        (b"{}", 0, 2, 20, 10**30),
+        (b"{}", "0", 2, 20, 3),
+        (b"{}", 0, 3, 20, 3),
+        (b"{}", -1, 2, 20, 3),
+        (b"{}", 2, 1, 20, 3),
+    ]:
+        with pytest.raises((TypeError, OverflowError, ValueError)):
             scan_response(*wrong)  # type: ignore[arg-type]
