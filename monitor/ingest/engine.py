@@ -20,6 +20,7 @@ from monitor.ingest.responses import Responses
 from monitor.ingest.shown import Shown
 from monitor.ingest.students import Students
 from monitor.store import Commit, RedisStore
+from monitor.store.packing import PackedRows
 from monitor.tally import Tally
 
 CACHED = 25_000
@@ -55,7 +56,7 @@ class Engine:
 
         Raises `StoreUnavailable` when rows cannot be read; the same events may be applied again.
         """
-        commit = Commit()
+        commit = Commit(new_rows=PackedRows(summed=self._store.is_shared()))
         try:
             shown = Shown()
             (batch,) = self._responses.apply(events, late, [commit], [shown])

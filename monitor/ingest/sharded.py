@@ -34,6 +34,7 @@ from monitor.ingest.steps import Steps, step_of_each, together
 from monitor.ingest.students import Students
 from monitor.ingest.writer import Outcome, Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
+from monitor.store.packing import PackedRows
 from monitor.store.shards import slowest
 from monitor.tally import Tally
 
@@ -226,7 +227,9 @@ class ShardedWriter:
     def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
         """See `Writer`: all shards are at work on their responses at once, and then on their students."""
         lane = min(step.partition for step in advances).encode()
-        commits = [Commit(advances=advances) for _ in self._shards]
+        commits = [
+            Commit(advances=advances, new_rows=PackedRows(summed=shard.store.is_shared())) for shard in self._shards
+        ]
         receipts: _Receipts = [[] for _ in self._shards]
         shown = [Shown() for _ in self._shards]
         waiting = [not self._done(shard, advances) for shard in self._shards]
@@ -314,7 +317,7 @@ class ShardedWriter:
         shard = self._shards[target]
         known = shown.without(shard.closing)
         while True:
-            commit = Commit(receipts=receipts)
+            commit = Commit(receipts=receipts, new_rows=PackedRows(summed=shard.store.is_shared()))
             tallies: dict[int, Tally] = {}
             looked = shard.students.look(known)
             yield None

@@ -19,6 +19,9 @@ _HOURS = 24
 """That a script sees to at most: several workers sweep the same ones, and all but one of them find nothing there."""
 _WAIT_S = 0.2
 """For workers that are writing, in all."""
+_PAST_S = 60.0
+"""Between two looks for what is past retention: each reads the indexes as a whole, and a backlog enters hours all the
+time."""
 _SCRIPTS = 12
 """At once, besides those for what has come."""
 
@@ -30,6 +33,9 @@ class Sweeper:
         self._store = store
         self._experiments = experiments
         self._hour = 0
+        self._has_past = False
+        """Whether something may have come to be past retention."""
+        self._past_at = 0.0
         self._closing: dict[int, Iterator[int]] = {}
         """Experiments that are over → the deletion of their students."""
         self._over: set[int] = set()
@@ -53,9 +59,11 @@ class Sweeper:
                 for experiment, noted in noted_hours(self._store)
                 if (noted + 1) * HOUR_MS <= late.get(experiment, 0)
             )
-            self._drop_past()
             self._close(progress)
-            self._hour = hour
+            self._hour, self._has_past = hour, True
+        if self._has_past and time.monotonic() >= self._past_at:
+            self._drop_past()
+            self._has_past, self._past_at = False, time.monotonic() + _PAST_S
         for number, deletion in list(self._closing.items()):
             # One that an outage has interrupted begins again in another hour.
             if next(deletion, None) is None:

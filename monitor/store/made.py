@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final, final
-from zlib import crc32
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class Made:
 
     @cached_property
     def _checksums(self) -> _Checksums:
-        return np.fromiter(map(crc32, self._rows.names), _CHECKSUM, len(self._rows.names))
+        return np.frombuffer(self._rows.checksums(), _CHECKSUM)
 
     def left(self) -> Sequence[int | bytes]:
         """Return how many entries are kept, and what this commit's says."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, final
+from zlib import crc32
 
 from hiredis import Reader
-from librt.strings import BytesWriter
-from mypy_extensions import i64
+from librt.strings import BytesWriter, write_i32_le
+from mypy_extensions import i32, i64
 from redis.exceptions import DataError
 
 _HEADS: Final = [b"\r\n$%d\r\n" % length for length in range(1024)]
@@ -23,16 +24,19 @@ _KNOWN: Final[i64] = 1024
 class PackedRows:
     """Keys and their values, packed as they come: a batch that kept its rows as objects would be slower to send."""
 
-    __slots__ = ("_mark", "_writer", "count", "marks", "names")
+    __slots__ = ("_mark", "_names", "_sums", "_writer", "count", "marks", "summed")
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, *, summed: bool = False) -> None:
+        """Begin with none; if they are `summed`, the checksums of their names are made as they come."""
         self._writer = BytesWriter()
         self._mark: i64 = -1
         self.count: i64 = 0
         self.marks: set[int] = set()
         """The first bytes of all values: see `monitor.store.rows`."""
-        self.names: list[bytes] = []
+        self.summed = summed
+        self._sums = BytesWriter()
+        self._names: list[bytes] = []
+        """Those of which there is no checksum yet."""
 
     def add(self, prefix: bytes, name: bytes, row: bytes) -> None:
         """Append a row, which is not empty; its key is the prefix and the name."""
@@ -42,11 +46,21 @@ class PackedRows:
         writer.write(name)
         _write(writer, row)
         self.count += 1
-        self.names.append(name)
+        if self.summed:
+            _write_sum(self._sums, name)
+        else:
+            self._names.append(name)
         mark: i64 = row[0]
         if mark != self._mark:
             self._mark = mark
             self.marks.add(mark)
+
+    def checksums(self) -> bytes:
+        """Return the CRC-32 of each name, in four bytes, little-endian."""
+        for name in self._names:
+            _write_sum(self._sums, name)
+        self._names = []
+        return self._sums.getvalue()
 
     def wire(self) -> bytes:
         """Return them as arguments of a command."""
@@ -101,6 +115,11 @@ def _write(writer: BytesWriter, text: bytes) -> None:
 
 def _write_head(writer: BytesWriter, length: i64) -> None:
     writer.write(_HEADS[length] if length < _KNOWN else b"\r\n$%d\r\n" % length)
+
+
+def _write_sum(writer: BytesWriter, name: bytes) -> None:
+    checksum: i64 = crc32(name)
+    write_i32_le(writer, i32(checksum - (1 << 32) if checksum >> 31 else checksum))
 
 
 def _encoded(argument: object) -> bytes:

@@ -339,6 +339,10 @@ class RedisStore:
                 raise each
         return parcel.told(done)
 
+    def is_shared(self) -> bool:
+        """Return whether others write here as well, who have to be told of rows that are made."""
+        return self._behind
+
     def abandon(self) -> None:
         """Wait no more for what was started, if anything was: `state` tells what became of it."""
         if self._pending is not None:

@@ -17,8 +17,8 @@ Entry = list[object]
 NAMES = st.sets(st.binary(min_size=1, max_size=16), max_size=30)
 
 
-def _made(names: Sequence[bytes]) -> Made:
-    rows = PackedRows()
+def _made(names: Sequence[bytes], *, summed: bool = False) -> Made:
+    rows = PackedRows(summed=summed)
     for name in names:
         rows.add(b"abm:{0}:0:r", name, b"\x01row")
     return Made(b"stream", rows)
@@ -27,6 +27,15 @@ def _made(names: Sequence[bytes]) -> Made:
 def _entry(number: int, names: Sequence[bytes]) -> Entry:
     """Return an entry as a server gives it back."""
     return [b"%d-0" % number, [b"n", _made(names).left()[1]]]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=30))
+def test_checksums_are_those_of_zlib_whenever_they_are_made(names: list[bytes]) -> None:
+    """As the rows come, or afterwards; older workers have made the same."""
+    expected = b"".join(crc32(name).to_bytes(4, "little") for name in names)
+    for summed in (False, True):
+        made = _made(names, summed=summed)
+        assert [made.left()[1], made.left()[1]] == [expected] * 2
 
 
 @given(own=NAMES.filter(bool), others=st.lists(NAMES, max_size=5), after=st.integers(0, 1 << 53))
