@@ -65,8 +65,10 @@ enum { UNKNOWN = -1, UNUSUAL = -2 };
 /* Functions return 1, or an object, and stand behind what they have read. 0 or NULL stands for what is unusual, and for
    an error that Python has raised. */
 
+static inline int is_space(char byte) { return byte == ' ' || byte == '\n' || byte == '\r' || byte == '\t'; }
+
 static inline void skip_space(Reading *reading) {
-    while (*reading->at == ' ' || *reading->at == '\n' || *reading->at == '\r' || *reading->at == '\t')
+    while (is_space(*reading->at))
         reading->at++;
 }
 
@@ -485,7 +487,9 @@ static PyObject *scan(PyObject *const *args, Py_ssize_t nargs, Py_ssize_t expect
     if (found == NULL)
         return NULL;
     if (read_object(&reading, fields, count, found)) {
-        skip_space(&reading);
+        /* What follows is somebody else's, be it space. */
+        while (reading.at < reading.end && is_space(*reading.at))
+            reading.at++;
         if (reading.at == reading.end)
             return found;
     }

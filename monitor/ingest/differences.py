@@ -104,7 +104,7 @@ def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Beside) -> None:
-    begins, numbers, width = buckets.begins, buckets.numbers, i64(buckets.width)
+    begins, numbers, width = buckets.begins, buckets.numbers, buckets.width
     full = _FULL * BUCKETS_PER_CHUNK * width
     chunks: dict[int, Runs] = {}
     for cell in sorted(begins):

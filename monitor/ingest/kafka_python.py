@@ -73,7 +73,7 @@ class KafkaPythonMember:
         self._held: set[TopicPartition] = set()
         self._polled: Mapping[TopicPartition, Records] = {}
         self._taken: dict[TopicPartition, Records] = {}
-        """What the client is about to return of its fetches."""
+        """What the poll at hand has brought."""
         self._failed: KafkaError | None = None
         options = admission(settings)
         try:
@@ -97,7 +97,8 @@ class KafkaPythonMember:
             )
         except KafkaError as error:
             raise explained(settings, options, error) from error
-        if kafka.__version__ == KNOWN:
+        self._unpacks = kafka.__version__ == KNOWN
+        if self._unpacks:
             self._consumer._fetcher.PartitionRecords = partial(Unpacked, self._taken)  # noqa: SLF001
             network = self._consumer._net  # noqa: SLF001
             network.run = _unbound(network.run)
@@ -141,13 +142,14 @@ class KafkaPythonMember:
         """See `Member`."""
         for name, offset in offsets.items():
             partition = partition_of(name)
+            self._taken.pop(partition, None)
             # A partition that went to another worker meanwhile is not ours to place.
             with suppress(*_GONE):
                 self._consumer.seek(partition, offset)
                 if partition not in self._held:
                     self._consumer.resume(partition)
             self._rebalances.unplaced.discard(partition)
-        if kafka.__version__ == KNOWN:
+        if self._unpacks:
             share = _ROUND_BYTES // max(1, len(self._consumer.assignment()))
             config = self._consumer._fetcher.config  # noqa: SLF001
             config["max_partition_fetch_bytes"] = min(max(share, _LEAST_BYTES), _FETCH_BYTES)
@@ -175,49 +177,47 @@ class KafkaPythonMember:
         try:
             if failed is not None:
                 raise failed
-            polled = self._next(POLL_MS if wait else 0, self._settings.max_poll_records)
+            self._next(POLL_MS if wait else 0, self._settings.max_poll_records)
         except (NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError) as error:
             # Just assigned, or no longer there.
             raise Displaced(str(error)) from error
         except KafkaError as error:
             raise refused(self._settings, error) from error
-        self._fill(polled)
-        self._polled = polled
+        self._fill()
+        self._polled = self._taken.copy()
+        self._taken.clear()
         return [
             Fetched(partition_name(partition), records.offsets, records)
-            for partition, records in polled.items()
+            for partition, records in self._polled.items()
             if partition not in self._rebalances.unplaced
         ]
 
-    def _next(self, timeout_ms: int, most: int) -> dict[TopicPartition, Records]:
+    def _next(self, timeout_ms: int, most: int) -> bool:
+        """Take up to so many records more, and return whether there were any."""
         self._make_way()
-        self._taken.clear()
         polled = self._consumer.poll(timeout_ms=timeout_ms, max_records=most)
-        if kafka.__version__ != KNOWN:
+        if not self._unpacks:
             for partition, records in polled.items():
-                taken = self._taken[partition] = Records()
+                taken = self._taken.setdefault(partition, Records())
                 for record in records:
                     taken.append_apart(record.offset, record.key, record.value)
-        return self._taken.copy()
+        return bool(polled)
 
-    def _fill(self, polled: dict[TopicPartition, Records]) -> None:
+    def _fill(self) -> None:
         """Add what is fetched next while a backlog is read, up to a full batch: the larger, the less an event costs."""
         until = time.monotonic() + _FULL_S
         while time.monotonic() < until:
-            left = self._settings.max_poll_records - sum(map(len, polled.values()))
-            behind = [self._behind(partition, records.offsets[-1]) for partition, records in polled.items()]
+            left = self._settings.max_poll_records - sum(map(len, self._taken.values()))
+            behind = [self._behind(partition, records.offsets[-1]) for partition, records in self._taken.items()]
             if not 0 < left <= sum(behind):
                 return
             try:
-                more = self._next(_MORE_MS, left)
+                if not self._next(_MORE_MS, left):
+                    return
             except KafkaError as error:
                 # The client may say it once only, and what has come would be lost: it is for the next poll.
                 self._failed = error.with_traceback(None)
                 return
-            if not more:
-                return
-            for partition, records in more.items():
-                polled.setdefault(partition, Records()).extend(records, 0, len(records))
 
     def _behind(self, partition: TopicPartition, offset: int) -> int:
         """Return how many offsets a partition is known to have behind one."""

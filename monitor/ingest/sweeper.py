@@ -20,8 +20,8 @@ _HOURS = 24
 _WAIT_S = 0.2
 """For workers that are writing, in all."""
 _PAST_S = 60.0
-"""Between two looks for what is past retention: each reads the indexes as a whole, and a backlog enters hours all the
-time."""
+"""At least, between two looks for what is past retention: each reads the indexes as a whole, and a backlog enters hours
+all the time."""
 _SCRIPTS = 12
 """At once, besides those for what has come."""
 
@@ -42,13 +42,13 @@ class Sweeper:
         """Experiments whose boundary was moved to their end."""
         self._due: list[tuple[str, int]] = []
 
-    def sweep(self, progress: Progress, events: int = 0) -> None:
+    def sweep(self, progress: Progress, events: int = 0, *, last: bool = False) -> None:
         """Sum up what has become long, and delete some fifty thousand rows.
 
         Besides, twice as many go as events were applied here since the last time.
 
         So it keeps up with what comes, however fast that is read. Look for new work whenever the watermark enters
-        another hour.
+        another hour; for what is past retention once a minute at most, or if this is the `last` time.
         """
         sum_up(self._store)
         hour = progress.watermark_ms() // HOUR_MS
@@ -61,7 +61,7 @@ class Sweeper:
             )
             self._close(progress)
             self._hour, self._has_past = hour, True
-        if self._has_past and time.monotonic() >= self._past_at:
+        if self._has_past and (last or time.monotonic() >= self._past_at):
             self._drop_past()
             self._has_past, self._past_at = False, time.monotonic() + _PAST_S
         for number, deletion in list(self._closing.items()):

@@ -20,7 +20,10 @@ _V2: Final = 2
 
 
 class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python carries no types
-    """The records of one fetch, without what nobody asks for; see docs/decisions/0008-unpacking.md."""
+    """The records of one fetch of a partition, by the batch, without what nobody asks for.
+
+    They are noted beside what the client returns, which is as many times nothing.
+    """
 
     next_fetch_offset: int
 
@@ -32,30 +35,28 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python 
         super().__init__(*arguments, **options)
 
     def take(self, n: int) -> list[None]:
-        """Note the next records as taken, and return as many times nothing: the client only counts them.
+        """Note the next records as taken, and return nothing so many times: the client only counts them.
 
         If they are damaged, all that is left of the fetch is fetched again.
         """
-        found = Records()
+        left = n
         try:
             self._maybe_raise_next_inline_exception()
-            while (left := n - len(found)) and self._has_more():
-                end = min(self._at + left, len(self._batch))
-                found.extend(self._batch, self._at, end)
-                self._at = end
-                self.next_fetch_offset = found.offsets[-1] + 1
+            while left and self._has_more():
+                begin, self._at = self._at, min(self._at + left, len(self._batch))
+                self._taken.setdefault(self.topic_partition, Records()).extend(self._batch, begin, self._at)
+                self.next_fetch_offset = self._batch.offsets[self._at - 1] + 1
+                left -= self._at - begin
         except Exception as error:
-            if not found:
+            if left == n:
                 # The iterator has ended by that, and the client would ask it for more without end.
                 self.drain()
                 raise
             self._next_inline_exception = error
-        if found:
-            self._taken.setdefault(self.topic_partition, Records()).extend(found, 0, len(found))
-        return [None] * len(found)
+        return [None] * (n - left)
 
     def _has_more(self) -> bool:
-        """Return whether there are records to take, which of all batches were fetched before they are looked for."""
+        """Return whether there are records to take; batches are unpacked until one has some where the fetch begins."""
         while self._at == len(self._batch):
             batch = next(self.record_iterator, None) if self else None
             if batch is None:

@@ -21,7 +21,7 @@ _PLACES: Final[i64] = 4
 
 @final
 class Records:
-    """Records of one partition that follow each other, as they stand in the bytes of their batches."""
+    """Records of one partition that follow each other, where they stand in the bytes of their batches."""
 
     __slots__ = ("_places", "_stored", "offsets")
 
@@ -31,7 +31,7 @@ class Records:
         self._stored: list[bytes] = []
         """Of each, what it stands in."""
         self._places = vec[i64]()
-        """Of each, where its key begins and ends there, and its payload; what is None begins and ends at -1."""
+        """Of each, where its key begins and ends there, and its payload; what is None begins at -1."""
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -109,9 +109,9 @@ def records_of(data: bytes, at: i64, count: i64, base_offset: i64) -> Records:
         reader.signed()
         offset = base_offset + reader.signed()
         key = _field(reader)
-        key_end = reader.at() if key >= 0 else key
+        key_end = reader.at()
         payload = _field(reader)
-        payload_end = reader.at() if payload >= 0 else payload
+        payload_end = reader.at()
         headers = reader.signed()
         if headers < 0:
             raise ValueError(f"{headers} headers")

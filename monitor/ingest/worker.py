@@ -327,7 +327,7 @@ class Worker:
             self._catching_up.report(self.waiting, self.events)
         events, self._swept_after = self.events - self._swept_after, self.events
         for sweeper in self._sweepers:
-            self._insist(partial(sweeper.sweep, self._progress, events // len(self._sweepers)))
+            self._insist(partial(sweeper.sweep, self._progress, events // len(self._sweepers), last=force))
         self._historian.note(self._progress)
 
     def _measure_lag(self, ends: Mapping[str, int | None]) -> None:

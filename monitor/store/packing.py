@@ -24,7 +24,7 @@ _KNOWN: Final[i64] = 1024
 class PackedRows:
     """Keys and their values, packed as they come: a batch that kept its rows as objects would be slower to send."""
 
-    __slots__ = ("_mark", "_names", "_sums", "_writer", "count", "marks", "summed")
+    __slots__ = ("_mark", "_names", "_summed", "_sums", "_writer", "count", "marks")
 
     def __init__(self, *, summed: bool = False) -> None:
         """Begin with none; if they are `summed`, the checksums of their names are made as they come."""
@@ -33,7 +33,7 @@ class PackedRows:
         self.count: i64 = 0
         self.marks: set[int] = set()
         """The first bytes of all values: see `monitor.store.rows`."""
-        self.summed = summed
+        self._summed = summed
         self._sums = BytesWriter()
         self._names: list[bytes] = []
         """Those of which there is no checksum yet."""
@@ -46,7 +46,7 @@ class PackedRows:
         writer.write(name)
         _write(writer, row)
         self.count += 1
-        if self.summed:
+        if self._summed:
             _write_sum(self._sums, name)
         else:
             self._names.append(name)

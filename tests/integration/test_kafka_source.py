@@ -143,6 +143,15 @@ def _write(settings: KafkaSettings, codec: str | None, outcomes: Sequence[str]) 
     return stand
 
 
+@pytest.mark.parametrize("settings", ["kafka-python"], indirect=True)
+def test_another_version_of_the_client_unpacks_by_itself(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same records, dearer."""
+    monkeypatch.setattr(kafka_python, "KNOWN", "another")
+    test_records_are_read_as_they_were_written(settings)
+
+
 def test_records_are_read_as_they_were_written(settings: KafkaSettings) -> None:
     """With any compression, with headers, without key or value, in a transaction, from the midst of a batch on."""
     name = f"{settings.responses_topic}:0"

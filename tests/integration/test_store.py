@@ -516,6 +516,30 @@ class TestSweep:
         assert outcomes["feedback", "late"] == 1
         assert not again.rows.count + again.new_rows.count
 
+    def test_what_is_past_retention_goes_within_a_minute_or_at_the_end(
+        self, store_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not whenever the watermark enters an hour: in a backlog it does so all the time."""
+        engine, store = Bench(store_server).worker()
+        bench, decay = Bench(store_server), EXPERIMENT.decay[0].name
+        sweeper = Sweeper(store, [engine._experiments[1]])
+        now_s = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now_s)
+        progress = Progress({"1": EXPERIMENT.horizon_ms})
+        known: list[int] = []
+        for offset, (after_s, last) in enumerate([(0, False), (59, False), (1, False), (0, False), (0, True)]):
+            at_ms = START + offset * (EXPERIMENT.retention_ms + HOUR)
+            commit, _ = engine.apply(bench.taken(_response(offset, at_ms)), progress.late_before())
+            now_s += after_s
+            progress.load(store.state() if not offset else bench.store.state())
+            commit.advances = [Advance("t:0", offset or None, Position(offset + 1, at_ms))]
+            assert store.commit(commit) == "applied"
+            progress.see_ends({"t:0": 9})
+            progress.advanced(commit.advances)
+            sweeper.sweep(progress, last=last)
+            known.append(sum(store.client.zcard(store.keys.chunks(1, variant, decay)) for variant in range(2)))
+        assert known == [1, 2, 1, 2, 1]
+
     @pytest.mark.parametrize("memory", ["keeps it", "has lost it"])
     def test_an_id_that_is_used_again_is_a_new_response_whoever_remembers_the_old_one(
         self, store_server: RedisServer, memory: str

@@ -318,7 +318,8 @@ def test_usual_events_are_scanned(separators: tuple[str, str], ascii_only: bool)
         dict(reversed(RESPONSE.items())),
     ):
         payload = json.dumps(event, separators=separators, ensure_ascii=ascii_only).encode()
-        assert scan_response(payload, 0, len(payload), 20, 3) is not None, event
+        for behind in (b"", b"\n", b" }", b"\0"):
+            assert scan_response(b"{" + payload + behind, 1, 1 + len(payload), 20, 3) is not None, event
     for event in (FEEDBACK, {**FEEDBACK, "item_id": None}, dict(reversed(FEEDBACK.items()))):
         payload = json.dumps(event, separators=separators, ensure_ascii=ascii_only).encode()
         assert scan_feedback(payload, 0, len(payload), 20) is not None, event
