@@ -47,9 +47,8 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python 
                 self._taken.setdefault(self.topic_partition, Records()).extend(self._batch, begin, self._at)
                 self.next_fetch_offset = self._batch.offsets[self._at - 1] + 1
                 left -= self._at - begin
-        except Exception as error:
+        except Exception as error:  # whatever it was has ended the iterator, and the client would ask that without end
             if left == n:
-                # The iterator has ended by that, and the client would ask it for more without end.
                 self.drain()
                 raise
             self._next_inline_exception = error
