@@ -31,6 +31,7 @@ MODULES = [
     "ingest/experiment.py",
     "ingest/intake.py",
     "ingest/items.py",
+    "ingest/records.py",
     "ingest/remembered.py",
     "ingest/responses.py",
     "ingest/shown.py",

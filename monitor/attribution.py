@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from mypy_extensions import i64
 
@@ -26,6 +26,8 @@ MAX_REACTIONS: Final = 1000
 
 Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
 """(event time in ms, feedback id, student's tag or b"", item's hash or b"" for the whole answer, kind, score)."""
+Boxed: TypeAlias = tuple[Any, ...]
+"""A `Reaction` as one object: what is compiled takes the other apart, and makes a second tuple to put it into a row."""
 
 Outcome = Literal["applied", "duplicate", "revised"]
 
@@ -155,7 +157,7 @@ def latency_of(event: Response) -> int:
     return whole + 1 if rest > _HALF or (rest == _HALF and whole & 1) else whole
 
 
-def merge_reaction(row: Row, reaction: Reaction) -> Outcome:
+def merge_reaction(row: Row, reaction: Boxed) -> Outcome:
     """Put a reaction into its row's set."""
     reactions = row.reactions
     if not reactions:
@@ -166,10 +168,12 @@ def merge_reaction(row: Row, reaction: Reaction) -> Outcome:
         return "duplicate"
     if at == 0 and len(reactions) >= MAX_REACTIONS:
         return "duplicate"
-    register = reaction[2:5]
+    tag: bytes = reaction[2]
+    item: bytes = reaction[3]
+    kind: str = reaction[4]
     outcome: Outcome = "applied"
     for other in reactions:
-        if other[2:5] == register:
+        if other[4] == kind and other[3] == item and other[2] == tag:
             outcome = "revised"
             break
     row.reactions = (*reactions[:at], reaction, *reactions[at:])[-MAX_REACTIONS:]

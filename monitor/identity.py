@@ -25,7 +25,8 @@ TAG_BYTES: Final = 6
 """Leading bytes of a student's hash that tell the students of one response apart."""
 
 _RAW_LIMIT: Final = 15
-_CACHE_LIMIT: Final = 200_000
+_REMEMBERED: Final = 40_000
+"""Students, and items, whose hashes are remembered: 130 bytes each, for less time than hashing takes."""
 
 
 @final
@@ -54,7 +55,7 @@ class Identities:
         """Return the student's hash, `STUDENT_BYTES` long."""
         known = self._students.get(user_id)
         if known is None:
-            if len(self._students) >= _CACHE_LIMIT:
+            if len(self._students) >= _REMEMBERED:
                 self._students.clear()
             known = self._student(user_id)
             self._students[user_id] = known
@@ -68,7 +69,7 @@ class Identities:
         """Return the item's hash, `ITEM_BYTES` long."""
         known = self._items.get(item_id)
         if known is None:
-            if len(self._items) >= _CACHE_LIMIT:
+            if len(self._items) >= _REMEMBERED:
                 self._items.clear()
             known = self._item(item_id)
             self._items[item_id] = known

@@ -46,7 +46,7 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MOST_SHARDS: Final = 256
 _MOST_POLLED: Final = 200_000
-_POLLED_FOR_SHARDS: Final = 20_000
+_POLLED_FOR_SHARDS: Final = 24_000
 """Unless it is said, where there are several: a batch is divided among them."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000

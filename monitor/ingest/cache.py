@@ -1,23 +1,32 @@
-"""A memory of rows; whoever owns it bounds it, by having it age."""
+"""A memory of rows, bounded by having it age.
+
+Compiled (deploy/native.py).
+"""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, final
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar, final
+
+from mypy_extensions import i64
 
 Entry = TypeVar("Entry")
 
 
 @final
 class Cache(Generic[Entry]):
-    """The entries used last, in two generations; its length is that of the young one."""
+    """The entries used last, in two generations."""
 
-    __slots__ = ("_old", "_young")
+    __slots__ = ("_old", "_young", "fresh")
 
     def __init__(self) -> None:
         self._young: dict[bytes, Entry] = {}
         self._old: dict[bytes, Entry] = {}
+        self.fresh: i64 = 0
+        """How many were put since the last batch."""
 
     def __len__(self) -> int:
+        """Return how many are young."""
         return len(self._young)
 
     def get(self, key: bytes) -> Entry | None:
@@ -33,10 +42,12 @@ class Cache(Generic[Entry]):
     def put(self, key: bytes, entry: Entry) -> None:
         """Remember the entry."""
         self._young[key] = entry
+        self.fresh += 1
 
     def drop(self, key: bytes) -> None:
-        """Forget an entry that was put since the last generation began."""
+        """Forget an entry that was put since the last batch."""
         del self._young[key]
+        self.fresh -= 1
 
     def age(self) -> None:
         """Begin a new generation; between batches only."""
@@ -45,3 +56,16 @@ class Cache(Generic[Entry]):
     def clear(self) -> None:
         """Forget everything."""
         self._young, self._old = {}, {}
+        self.fresh = 0
+
+
+def end_batch(caches: Sequence[Cache[Any]], limit: int) -> None:
+    """Have all age if, after another batch like the last, they had more than `limit` young entries together.
+
+    Waiting until they have more would be to have several times as many where batches are large.
+    """
+    if sum([len(each) + each.fresh for each in caches]) > limit:
+        for each in caches:
+            each.age()
+    for each in caches:
+        each.fresh = 0

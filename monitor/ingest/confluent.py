@@ -25,6 +25,7 @@ from monitor.ingest.membership import (
     Fetched,
 )
 from monitor.ingest.probing import explained
+from monitor.ingest.records import Records
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -236,7 +237,7 @@ class ConfluentMember:
             if name in self._reached:
                 offsets = _offsets(messages)
                 self._reached[name] = offsets[-1] + 1
-                batches.append(Fetched(name, offsets, [message.value() for message in messages]))
+                batches.append(Fetched(name, Records.of(offsets, [message.value() for message in messages])))
         # An end lies behind what transactions leave in the log.
         self._reached |= {name: max(end, self._reached[name]) for name, end in ends.items() if name in self._reached}
         return batches

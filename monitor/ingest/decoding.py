@@ -11,8 +11,8 @@ from monitor.config import LimitSettings
 from monitor.errors import InputRefused, Refusal
 from monitor.events import Decoder, Feedback, Response
 from monitor.ingest.intake import Events, Intake
+from monitor.ingest.records import Records
 from monitor.ingest.source import Refused, Slice
-from monitor.ingest.unpacking import Records
 from monitor.store import Refusals
 from monitor.store.rows import MARKS
 
@@ -31,20 +31,12 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
     decoded = Decoded(Events())
     events = decoded.events
     for each in slices:
-        kind, payloads = each.kind, each.payloads
+        kind, records = each.kind, each.records
         newest_ms, mark = -1, _mark(each.partition)
-        records = payloads if isinstance(payloads, Records) else None
-        apart = [] if records is not None else list(payloads)
-        at, count = i64(-1), i64(len(payloads))
+        at, count = i64(-1), i64(len(records))
         while at + 1 < count:
             at += 1
-            begin: i64 = 0
-            end: i64 = 0
-            if records is not None:
-                stored, begin, end = records.stored(at), records.begin(at), records.end(at)
-            else:
-                stored = apart[at]
-                end = 0 if stored is None else len(stored)
+            stored, begin, end = records.stored(at), records.begin(at), records.end(at)
             try:
                 if kind == "response":
                     event: Response | Feedback = decoder.response_in(stored, begin, end, now_ms)
@@ -53,10 +45,8 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
                 else:
                     event = decoder.event_in(stored, begin, end, now_ms)
             except Refusal as refusal:
-                payload = None if stored is None else stored[begin:end]
-                decoded.refused.append(
-                    Refused(each.partition, each.offsets[at], payload, refusal.reason, refusal.detail)
-                )
+                offset, payload = records.offset(at), records[at]
+                decoded.refused.append(Refused(each.partition, offset, payload, refusal.reason, refusal.detail))
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
             intake.take(events, event, mark)
@@ -71,14 +61,14 @@ def _mark(partition: str) -> int:
     return int(number) % MARKS + 1 if number.isdecimal() else 1
 
 
-def counted(before: Refusals, records: Slice, refused: Sequence[Refused], limits: LimitSettings) -> Refusals:
+def counted(before: Refusals, records: Records, refused: Sequence[Refused], limits: LimitSettings) -> Refusals:
     """Return a partition's refusals after more of its records; raises `InputRefused` beyond the limits.
 
     The numbers are stored with the position, so a service that is started again and again does not drain a topic into
     the dead letters a little at a time.
     """
     run, seen, bad = before
-    seen += len(records.offsets)
+    seen += len(records)
     bad += len(refused)
     longest = run
     if refused:
@@ -97,7 +87,7 @@ def counted(before: Refusals, records: Slice, refused: Sequence[Refused], limits
                 f"{bad} of the last {seen} events were refused "
                 f"(limits.max_refused_share = {limits.max_refused_share}); {where}"
             )
-    elif records.offsets:
+    elif len(records):
         run = 0
     if seen >= 2 * limits.refused_window:
         seen, bad = seen // 2, bad // 2

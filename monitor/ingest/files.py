@@ -28,6 +28,7 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from monitor.errors import InputRefused, Refusal, UsageError
+from monitor.ingest.records import Records
 from monitor.ingest.source import Gap, Refused, Slice
 from monitor.store import Position
 
@@ -236,7 +237,7 @@ class FileSource:
             self._ahead = next(self._merge, None)
         self._handed |= reached
         return [
-            Slice(partition, "event", begin, offsets, payloads, reached[partition])
+            Slice(partition, "event", begin, Records.of(offsets, payloads), reached[partition])
             for partition, (begin, offsets, payloads) in lines.items()
         ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from monitor.attribution import PENDING, UNKNOWN, Reaction, latency_of, reaction_of
+from monitor.attribution import PENDING, UNKNOWN, Boxed, latency_of, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.experiment import Experiment
@@ -67,7 +67,7 @@ class Events:
     def __init__(self) -> None:
         """Begin with none."""
         self.answers: list[Answer] = []
-        self.reactions: list[Reaction] = []
+        self.reactions: list[Boxed] = []
         self.answered: list[bytes] = []
         """Of each reaction, the stored id of the response that it is about."""
         self.marks: list[int] = []

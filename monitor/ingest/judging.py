@@ -119,7 +119,7 @@ def _read(source: FileSource, settings: Settings, clock: Clock) -> tuple[list[Re
     source.place(source.starts({}))
     while not source.finished():
         for each in source.poll():
-            for offset, payload in zip(each.offsets, each.payloads, strict=True):
+            for offset, payload in zip(each.records.offsets, each.records, strict=True):
                 try:
                     event = decoder.event(payload, clock())
                 except Refusal as refusal:

@@ -19,6 +19,7 @@ from monitor.ingest import confluent, kafka_python
 from monitor.ingest.connection import BEGINNING, END, Topic, Topics, unreachable
 from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.membership import Displaced, Member
+from monitor.ingest.records import Records
 from monitor.ingest.source import Gap, Kind, Refused, Slice
 from monitor.store import Position
 
@@ -151,10 +152,10 @@ class KafkaSource:
             return []
         slices = []
         for batch in batches:
-            name, following = batch.partition, batch.offsets[-1] + 1
+            name, following = batch.partition, batch.records.offset(-1) + 1
             begin, self._handed[name] = self._handed[name], following
             self._moved_at[name] = now
-            slices.append(Slice(name, self._kinds[_topic(name)], begin, batch.offsets, batch.payloads, following))
+            slices.append(Slice(name, self._kinds[_topic(name)], begin, batch.records, following))
         slices.sort(key=lambda each: each.kind != "response")
         return slices or self._passed_over()
 
@@ -169,7 +170,7 @@ class KafkaSource:
             reached = self._member.position(name)
             if reached is not None and reached > begin:
                 self._handed[name] = reached
-                slices.append(Slice(name, self._kinds[_topic(name)], begin, (), (), reached))
+                slices.append(Slice(name, self._kinds[_topic(name)], begin, Records(), reached))
         return slices
 
     def hold(self, partitions: Collection[str]) -> None:

@@ -41,8 +41,8 @@ from monitor.ingest.membership import (
     partition_of,
 )
 from monitor.ingest.probing import explained
+from monitor.ingest.records import Records
 from monitor.ingest.unpacked import KNOWN, Unpacked
-from monitor.ingest.unpacking import Records
 
 log = logging.getLogger(__name__)
 _FETCH_BYTES: Final = 3 << 20
@@ -187,7 +187,7 @@ class KafkaPythonMember:
         self._polled = self._taken.copy()
         self._taken.clear()
         return [
-            Fetched(partition_name(partition), records.offsets, records)
+            Fetched(partition_name(partition), records)
             for partition, records in self._polled.items()
             if partition not in self._rebalances.unplaced
         ]
@@ -208,7 +208,7 @@ class KafkaPythonMember:
         until = time.monotonic() + _FULL_S
         while time.monotonic() < until:
             left = self._settings.max_poll_records - sum(map(len, self._taken.values()))
-            behind = [self._behind(partition, records.offsets[-1]) for partition, records in self._taken.items()]
+            behind = [self._behind(partition, records.offset(-1)) for partition, records in self._taken.items()]
             if not 0 < left <= sum(behind):
                 return
             try:

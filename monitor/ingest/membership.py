@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from kafka import TopicPartition
 
-from monitor.ingest.source import Payloads
+from monitor.ingest.records import Records
 
 SESSION_MS: Final = 10_000
 """After so long without a heartbeat a worker's partitions go to the others: heartbeats have a thread of their own, so a
@@ -47,8 +47,7 @@ class Fetched:
     """Consecutive records of one partition, at least one."""
 
     partition: str
-    offsets: Sequence[int]
-    payloads: Payloads
+    records: Records
 
 
 class Member(Protocol):

@@ -47,7 +47,7 @@ class Progress:
             position = Position(
                 each.next_offset,
                 max(decoded.newest_ms.get(each.partition, 0), before.newest_ms),
-                counted(before.refusals, each, refused, limits),
+                counted(before.refusals, each.records, refused, limits),
                 before.origin,
             )
             advances.append(Advance(each.partition, each.begin, position))

@@ -12,7 +12,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from monitor.attribution import PENDING, Row
-from monitor.ingest.cache import Cache
+from monitor.ingest.cache import Cache, end_batch
 from monitor.store import RedisStore
 from monitor.store.keys import shard_of_response
 from monitor.store.rows import read_row
@@ -20,14 +20,14 @@ from monitor.store.rows import read_row
 
 @final
 class Rows:
-    """Rows of all shards, in a bounded memory for each."""
+    """Rows of all shards, in a bounded memory."""
 
     def __init__(self, stores: Sequence[RedisStore], cached: int) -> None:
         self._stores = list(stores)
         self._remembered: list[Cache[Row]] = [Cache() for _ in stores]
         self.prefixes = [store.keys.row(b"") for store in stores]
         """Of the names of rows, on each shard."""
-        self._limit = cached // len(stores)
+        self._limit = cached
         self._blank: list[Row] = []
         """Those that were recalled since the batch began, and were not remembered."""
         self._asked: list[list[bytes]] = []
@@ -82,7 +82,5 @@ class Rows:
         for row in self._blank:
             if row.is_blank():
                 self._remembered[row.home].drop(row.name)
-        for remembered in self._remembered:
-            if len(remembered) > self._limit:
-                remembered.age()
+        end_batch(self._remembered, self._limit)
         self.begin()

@@ -7,7 +7,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from monitor.attribution import BEFORE, PENDING, Reaction, Row, Value, merge_reaction, merge_response
+from monitor.attribution import BEFORE, PENDING, Boxed, Row, Value, merge_reaction, merge_response
 from monitor.identity import Identities
 from monitor.ingest.batch import Batch, Before
 from monitor.ingest.differences import write_batch
@@ -22,8 +22,8 @@ from monitor.store.rows import encode_row, is_unwritten, mark_of, next_version, 
 from monitor.tally import Tally
 
 _NOTHING: Final[tuple[int, ...]] = ()
-_NAMES: Final = 200_000
-"""Names of items that a worker remembers to have written to a shard."""
+_NAMES: Final = 100_000
+"""Names of items that a worker remembers to have written, to all shards."""
 
 
 @final
@@ -211,7 +211,7 @@ class Responses:
         named = self._named[row.home]
         for place, name, index, era in counts.names(row, answer.items, answer.ids):
             if place not in named:
-                if len(named) >= _NAMES:
+                if len(named) >= _NAMES // len(self._named):
                     named.clear()
                 named.add(place)
                 batch.names[place] = name, index, era
@@ -221,7 +221,7 @@ class Responses:
         if student and arm & 255 != BEFORE:
             batch.show(student, arm, timestamp_ms, category, mark_of(row.version), (), ())
 
-    def _apply_feedback(self, batch: Batch, row: Row, reaction: Reaction, mark: int, late_ms: dict[int, int]) -> None:
+    def _apply_feedback(self, batch: Batch, row: Row, reaction: Boxed, mark: int, late_ms: dict[int, int]) -> None:
         """Put a reaction into its row."""
         if row.arm == PENDING:
             is_late = reaction[0] < late_ms[PENDING]

@@ -14,7 +14,6 @@ first partition of the batch). That shard applies an entry in one commit with it
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -191,16 +190,8 @@ class ShardedWriter:
         inside = sorted(at for at in held if at is not None and whole.begin < at < whole.next_offset)
         parts = []
         for begin, end in zip([whole.begin, *inside], [*inside, whole.next_offset], strict=True):
-            first, last = bisect_left(whole.offsets, begin), bisect_left(whole.offsets, end)
-            parts.append(
-                replace(
-                    whole,
-                    begin=begin,
-                    offsets=whole.offsets[first:last],
-                    payloads=[whole.payloads[at] for at in range(first, last)],
-                    next_offset=end,
-                )
-            )
+            records = whole.records.part(whole.records.place_of(begin), whole.records.place_of(end))
+            parts.append(replace(whole, begin=begin, records=records, next_offset=end))
         return parts
 
     def standing(self, advances: Sequence[Advance]) -> Standing:
@@ -267,6 +258,7 @@ class ShardedWriter:
         for target, said in packed:
             commit.sends += (shard.store.keys.outbox(target, lane), sent_field(target, lane), said)
         outcomes = batch.outcomes()
+        del batch  # while the store is at work, it would be in memory
         send = shard.store.ask(commit)
         yield None
         reply = send()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
+from monitor.ingest.records import Records
 from monitor.ingest.simulator import SimulatedEvent
 from monitor.ingest.source import Gap, Refused, Slice
 from monitor.store import Position
@@ -81,7 +82,8 @@ class SimulatedSource:
             return []
         first = self._offset
         self._offset += len(payloads)
-        return [Slice(_PARTITION, "event", first, range(first, self._offset), payloads, self._offset)]
+        records = Records.of(range(first, self._offset), payloads)
+        return [Slice(_PARTITION, "event", first, records, self._offset)]
 
     def idle(self) -> None:
         """See `Source`."""

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from monitor.ingest.records import Records
 from monitor.store import Position
 
 Kind = Literal["response", "feedback", "event"]
-
-
-class Payloads(Protocol):
-    """Payloads of records that follow each other; None where there is none."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-
-    def __getitem__(self, at: int, /) -> bytes | None:
-        """Return one."""
-
-    def __iter__(self) -> Iterator[bytes | None]:
-        """Return all of them in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +22,7 @@ class Slice:
     """What the records must be; "event" where either may stand."""
     begin: int
     """Position before the first of them: where the slice before ended, or where the partition was placed."""
-    offsets: Sequence[int]
-    payloads: Payloads
+    records: Records
     next_offset: int
     """Position after the last of them; gaps between offsets are nothing."""
 

@@ -9,7 +9,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from monitor.attribution import BEFORE
-from monitor.ingest.cache import Cache
+from monitor.ingest.cache import Cache, end_batch
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.shown import CATEGORY, EXPERIMENT, MARK, MS, SUMS, VARIANT, Shown
 from monitor.store import Commit, RedisStore
@@ -124,10 +124,4 @@ class Students:
             rows = new if is_unwritten(student.version) else changed
             student.version = next_version(student.version)
             rows.add(prefix, student.name, student.encode())
-        self._age()
-
-    def _age(self) -> None:
-        """Begin a new generation of all students together, if there are enough."""
-        if sum([len(students) for students in self._students.values()]) > self._limit:
-            for students in self._students.values():
-                students.age()
+        end_batch(list(self._students.values()), self._limit)

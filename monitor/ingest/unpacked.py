@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,7 +10,8 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 
 from monitor.ingest.membership import partition_name
-from monitor.ingest.unpacking import Records, records_of
+from monitor.ingest.records import Records
+from monitor.ingest.unpacking import records_of
 
 KNOWN: Final = "3.0.12"
 """The version of kafka-python whose inner parts this fits; with others unpacking costs ten times as much."""
@@ -45,7 +45,7 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python 
             while left and self._has_more():
                 begin, self._at = self._at, min(self._at + left, len(self._batch))
                 self._taken.setdefault(self.topic_partition, Records()).extend(self._batch, begin, self._at)
-                self.next_fetch_offset = self._batch.offsets[self._at - 1] + 1
+                self.next_fetch_offset = self._batch.offset(self._at - 1) + 1
                 left -= self._at - begin
         except Exception as error:  # whatever it was has ended the iterator, and the client would ask that without end
             if left == n:
@@ -60,7 +60,7 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python 
             batch = next(self.record_iterator, None) if self else None
             if batch is None:
                 return False
-            self._batch, self._at = batch, bisect_left(batch.offsets, self.fetch_offset)
+            self._batch, self._at = batch, batch.place_of(self.fetch_offset)
         return True
 
     def _maybe_skip_record(self, batch: Records) -> bool:
@@ -77,7 +77,7 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python 
                 raise CorruptRecordError(f"the batch at offset {batch.base_offset} of {partition_name(tp)} is damaged")
             if batch.magic != _V2:
                 old = self._old_records_of(tp, batch)
-                next_offset = old.offsets[-1] + 1
+                next_offset = old.offset(-1) + 1
                 yield old
                 continue
             next_offset = batch.next_offset
@@ -86,8 +86,10 @@ class Unpacked(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka-python 
             self.leader_epoch = batch.leader_epoch
             if self._is_left_out(batch):
                 self.next_fetch_offset = next_offset
-            else:
-                yield self._records_of(tp, batch)
+                continue
+            found = self._records_of(tp, batch)
+            del batch  # while its records are taken, it would be in memory a second time
+            yield found
         # The last records of the last batch may be gone by compaction.
         self.next_fetch_offset = next_offset
         self.drain()

@@ -228,9 +228,10 @@ class Worker:
             known = decoded if len(parts) == 1 else self._decode(part, now_ms=self._clock())
             advances = self._progress.steps(part, known, self._settings.limits)
             self._keep_refused(known)
-            self._send(sum(len(each.payloads) for each in part), known, advances)
-        least = self._settings.kafka.max_poll_records // _WORTH
-        if self._sent is not None and self._sent.records < least:
+            for each in part:
+                each.records.let_go()
+            self._send(sum(len(each.records) for each in part), known, advances)
+        if self._sent is not None and self._sent.records < self._settings.kafka.max_poll_records // _WORTH:
             self._finish()
 
     def _send(self, records: int, decoded: Decoded, advances: list[Advance]) -> None:
@@ -288,11 +289,10 @@ class Worker:
 
     def _keep_refused(self, decoded: Decoded) -> None:
         """Put refused records where they can be found again, before anything moves past them."""
-        refused = decoded.refused
-        if not refused:
+        if not decoded.refused:
             return
-        self._insist(lambda: self._source.keep_refused(refused))
-        for each in refused:
+        self._insist(lambda: self._source.keep_refused(decoded.refused))
+        for each in decoded.refused:
             topic = each.partition.rpartition(":")[0]
             self._telemetry.rejected.labels(topic, each.reason).inc()
             self._telemetry.events.labels(topic, "rejected").inc()

@@ -78,7 +78,7 @@ class Pending:
         try:
             packed = [command if isinstance(command, Packed) else Packed(*command) for command in commands]
             # In one piece: each that is sent by itself is a call to the system, and may wake the server.
-            self._connection.send_packed_command([b"".join([command.wire for command in packed])])
+            self._connection.send_packed_command([b"".join([part for command in packed for part in command.parts])])
         except BaseException:  # also an interruption: nobody else would give the connection back
             self.abandon()
             raise

@@ -24,11 +24,13 @@ _KNOWN: Final[i64] = 1024
 class PackedRows:
     """Keys and their values, packed as they come: a batch that kept its rows as objects would be slower to send."""
 
-    __slots__ = ("_mark", "_names", "_summed", "_sums", "_writer", "count", "marks")
+    __slots__ = ("_mark", "_names", "_packed", "_summed", "_sums", "_writer", "count", "marks")
 
     def __init__(self, *, summed: bool = False) -> None:
         """Begin with none; if they are `summed`, the checksums of their names are made as they come."""
         self._writer = BytesWriter()
+        self._packed = b""
+        """Those that were asked for: a second copy of them would be another megabyte."""
         self._mark: i64 = -1
         self.count: i64 = 0
         self.marks: set[int] = set()
@@ -64,7 +66,10 @@ class PackedRows:
 
     def wire(self) -> bytes:
         """Return them as arguments of a command."""
-        return self._writer.getvalue()
+        if len(self._writer):
+            self._packed += self._writer.getvalue()
+            self._writer = BytesWriter()
+        return self._packed
 
     def flat(self) -> list[bytes]:
         """Return key and value of each, one behind the other."""
@@ -76,9 +81,9 @@ class PackedRows:
 
 @final
 class Packed:
-    """A command as it is sent."""
+    """A command as it is sent: one part behind the other."""
 
-    __slots__ = ("wire",)
+    __slots__ = ("parts",)
 
     def __init__(self, *arguments: object, rows: Sequence[PackedRows] = ()) -> None:
         """Pack it, with rows behind the arguments.
@@ -93,10 +98,7 @@ class Packed:
             _write(writer, word)
         for argument in arguments[1:]:
             _write(writer, argument if isinstance(argument, bytes) else _encoded(argument))
-        for each in rows:
-            writer.write(each.wire())
-        writer.write(b"\r\n")
-        self.wire: Final = writer.getvalue()
+        self.parts: Final = [writer.getvalue(), *[each.wire() for each in rows], b"\r\n"]
 
 
 @final
@@ -105,7 +107,7 @@ class Packer:
 
     def pack(self, *arguments: object) -> list[bytes]:
         """Return a command's bytes: see `Packed`."""
-        return [Packed(*arguments).wire]
+        return [b"".join(Packed(*arguments).parts)]
 
 
 def _write(writer: BytesWriter, text: bytes) -> None:

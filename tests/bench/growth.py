@@ -23,6 +23,7 @@ from monitor.identity import Identities
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
+from monitor.ingest.records import Records
 from monitor.ingest.simulator import Scenario
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
@@ -127,7 +128,7 @@ def _stream(settings: Settings, size: int, polls: int = _ROUNDS * _POLLS) -> Ite
                     "score": chance.randrange(5),
                 }
             payloads.append(json.dumps(found).encode())
-        yield Slice(_PARTITION, "event", begin, range(begin, begin + _POLL), payloads, begin + _POLL)
+        yield Slice(_PARTITION, "event", begin, Records.of(range(begin, begin + _POLL), payloads), begin + _POLL)
         begin += _POLL
 
 

@@ -20,6 +20,7 @@ from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
+from monitor.ingest.records import Records
 from monitor.ingest.simulator import Scenario
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
@@ -112,7 +113,7 @@ def _cost_us(
         offset = first + begin
         end = offset + len(some)
         started = time.thread_time()
-        each = Slice(_PARTITION, "event", offset, range(offset, end), some, end)
+        each = Slice(_PARTITION, "event", offset, Records.of(range(offset, end), some), end)
         decoded = decode([each], decoder, intake, wall_clock())
         step = Advance(_PARTITION, offset or None, Position(end))
         status, _ = writer.begin(decoded.events, late, [step])()

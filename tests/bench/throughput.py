@@ -227,7 +227,7 @@ def _read(name: str, kafka: KafkaSettings, events: int, use: Callable[[Sequence[
         if not slices:
             # As a worker does: joins anew when the group has forgotten partitions, or a consumer is stuck.
             source.trouble()
-        seen += sum(len(each.payloads) for each in slices)
+        seen += sum(len(each.records) for each in slices)
         reached |= {each.partition: Position(each.next_offset) for each in slices}
         use(slices)
     reading = Reading(name, events, time.process_time() - cpu, time.perf_counter() - wall)
@@ -243,7 +243,7 @@ def _decode(slices: Sequence[Slice]) -> None:
     """Do what nobody can do without: the floor."""
     for each in slices:
         one = _RESPONSE if each.kind == "response" else _FEEDBACK
-        for payload in each.payloads:
+        for payload in each.records:
             one(payload or b"")
 
 
@@ -255,7 +255,7 @@ def _validating(settings: Settings) -> Callable[[Sequence[Slice]], None]:
         for each in slices:
             one = decoder.response if each.kind == "response" else decoder.feedback
             try:
-                _ = [one(payload, now_ms) for payload in each.payloads]
+                _ = [one(payload, now_ms) for payload in each.records]
             except Refusal as refusal:
                 raise SystemExit(f"the simulator wrote a refused event: {refusal}") from refusal
 

@@ -83,7 +83,7 @@ def _read(source: KafkaSource, records: int) -> list[Slice]:
 
     def enough() -> bool:
         slices.extend(source.poll())
-        return sum(len(each.offsets) for each in slices) >= records
+        return sum(len(each.records.offsets) for each in slices) >= records
 
     eventually("the records come", enough)
     until = time.monotonic() + 1
@@ -108,7 +108,7 @@ def test_only_committed_transactions_are_read_and_their_marks_are_passed(setting
     with _source(settings) as source:
         _started(source)
         slices = _read(source, 1)
-        assert [payload for each in slices for payload in each.payloads] == [b"kept"]
+        assert [payload for each in slices for payload in each.records] == [b"kept"]
         name = f"{settings.responses_topic}:0"
         assert slices[-1].next_offset == 4
         assert source.trouble() is None
@@ -169,9 +169,10 @@ def test_records_are_read_as_they_were_written(settings: KafkaSettings) -> None:
 
             def enough() -> bool:
                 for each in source.poll():
-                    assert len(each.offsets) <= 100
+                    assert len(each.records.offsets) <= 100
                     keys = source._member.keys()
-                    read.extend((keys[name, at], body) for at, body in zip(each.offsets, each.payloads, strict=True))
+                    found = zip(each.records.offsets, each.records, strict=True)
+                    read.extend((keys[name, at], body) for at, body in found)
                 return len(read) >= len(written) - begin
 
             eventually("all are read", enough)
@@ -215,7 +216,7 @@ def test_held_partitions_wait_and_come_back_without_loss(settings: KafkaSettings
     with _source(settings) as source:
         _started(source)
         slices: list[Slice] = []
-        while sum(len(each.offsets) for each in slices) < 1_500:
+        while sum(len(each.records.offsets) for each in slices) < 1_500:
             slices += source.poll()
         for turn in range(6):
             source.hold(names if turn % 2 else names[:1])
@@ -224,10 +225,10 @@ def test_held_partitions_wait_and_come_back_without_loss(settings: KafkaSettings
         for _ in range(3):
             assert source.poll() == []
         source.hold([])
-        slices += _read(source, 8_000 - sum(len(each.offsets) for each in slices))
+        slices += _read(source, 8_000 - sum(len(each.records.offsets) for each in slices))
     for n, name in enumerate(names):
-        offsets = [offset for each in slices if each.partition == name for offset in each.offsets]
-        payloads = [payload for each in slices if each.partition == name for payload in each.payloads]
+        offsets = [offset for each in slices if each.partition == name for offset in each.records.offsets]
+        payloads = [payload for each in slices if each.partition == name for payload in each.records]
         assert offsets == list(range(4_000))
         assert payloads == [b"%d" % number for number in range(n, 8_000, 2)]
 
@@ -242,7 +243,7 @@ def test_what_was_held_is_read_when_it_was_placed_again(settings: KafkaSettings)
         source.rewind()
         source.hold([])
         source.place(positions)
-        assert sum(len(each.offsets) for each in _read(source, 200)) == 200
+        assert sum(len(each.records.offsets) for each in _read(source, 200)) == 200
 
 
 def test_what_has_arrived_is_read_without_waiting(settings: KafkaSettings) -> None:
@@ -254,7 +255,7 @@ def test_what_has_arrived_is_read_without_waiting(settings: KafkaSettings) -> No
 
         def all_read() -> bool:
             nonlocal left
-            left -= sum(len(each.offsets) for each in source.poll(wait=False))
+            left -= sum(len(each.records.offsets) for each in source.poll(wait=False))
             return left == 0
 
         eventually("all are read", all_read, every_s=0.01)
@@ -270,7 +271,7 @@ def test_a_backlog_is_read_in_large_parts(settings: KafkaSettings) -> None:
 
         def enough() -> bool:
             nonlocal largest
-            largest = max([largest, *(len(each.payloads) for each in source.poll())])
+            largest = max([largest, *(len(each.records) for each in source.poll())])
             return largest > expected
 
         eventually("a poll brings more of a partition", enough)
@@ -293,7 +294,7 @@ def test_what_is_wrong_while_a_batch_is_filled_is_said_by_the_next_poll(
     with _source(replace(settings, max_poll_records=4000)) as source:
         _started(source)
         monkeypatch.setattr(KafkaConsumer, "poll", refused_if_it_is_for_more)
-        assert _read_one(source).offsets[0] == 0
+        assert _read_one(source).records.offsets[0] == 0
         if error is OffsetOutOfRangeError:
             assert source.poll() == []
             assert f"{settings.responses_topic}:0" in source.unplaced()
@@ -351,7 +352,7 @@ def test_what_waits_is_seen_while_nothing_is_read(settings: KafkaSettings) -> No
             return [ends[name] for name in _partitions(settings)] == [5, 5]
 
         eventually("the ends are known", seen)
-        assert sum(len(each.offsets) for each in _read(source, 10)) == 10
+        assert sum(len(each.records.offsets) for each in _read(source, 10)) == 10
 
 
 def test_the_group_learns_how_far_the_store_is(settings: KafkaSettings) -> None:
@@ -402,7 +403,7 @@ def test_going_back_skips_nothing(settings: KafkaSettings) -> None:
         positions = _started(source)
         for before in (6_000, 1, 2_500):
             slices: list[Slice] = []
-            while sum(len(each.offsets) for each in slices) < before:
+            while sum(len(each.records.offsets) for each in slices) < before:
                 slices += source.poll()
             source.idle()
             source.rewind()
@@ -410,14 +411,14 @@ def test_going_back_skips_nothing(settings: KafkaSettings) -> None:
             assert len(source.unplaced()) == 4
             source.place(positions)
         slices = []
-        while sum(len(each.offsets) for each in slices) < 1_000:
+        while sum(len(each.records.offsets) for each in slices) < 1_000:
             slices += source.poll()
         for _ in range(3):
             source.idle()
-        slices += _read(source, 6_000 - sum(len(each.offsets) for each in slices))
+        slices += _read(source, 6_000 - sum(len(each.records.offsets) for each in slices))
     for name in names:
         own = [each for each in slices if each.partition == name]
-        assert [offset for each in own for offset in each.offsets] == list(range(3_000))
+        assert [offset for each in own for offset in each.records.offsets] == list(range(3_000))
         assert [each.begin for each in own] == [0, *(each.next_offset for each in own[:-1])]
 
 
@@ -443,7 +444,7 @@ def test_a_refused_record_is_kept_with_its_key(settings: KafkaSettings) -> None:
     name = f"{settings.feedback_topic}:1"
     with _source(settings) as source:
         _started(source)
-        eventually("both are read", lambda: sum(len(each.offsets) for each in source.poll()) == 2)
+        eventually("both are read", lambda: sum(len(each.records.offsets) for each in source.poll()) == 2)
         source.keep_refused([Refused(name, offset, b"{", "not_json", "at byte 1") for offset in range(2)])
     assert sorted((each.offset, each.key) for each in dead_letters(settings)) == [(0, b"student-1"), (1, None)]
 

@@ -50,8 +50,8 @@ class TestDefaults:
         ("said", "polled"),
         [
             ("shards = 1", 4000),
-            ("shards = 2", 20_000),
-            ('url = "redis+cluster://localhost:7000"', 20_000),
+            ("shards = 2", 24_000),
+            ('url = "redis+cluster://localhost:7000"', 24_000),
             ('url = "redis+cluster://localhost:7000"\nshards = 1', 4000),
         ],
     )

@@ -13,6 +13,7 @@ from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Intake
+from monitor.ingest.records import Records
 from monitor.ingest.source import Kind, Slice
 from monitor.store.keys import shard_of_response
 from tests.support.streams import EXPERIMENT, settings_with
@@ -26,7 +27,7 @@ def test_events_bring_the_mark_of_their_partition(partition: str, mark: int) -> 
     """Partitions of one number in both topics have the same mark, and files without number any."""
     settings = settings_with(EXPERIMENT)
     kinds: list[tuple[Kind, object]] = [("response", RESPONSE), ("feedback", FEEDBACK)]
-    slices = [Slice(partition, kind, 0, [0], [json.dumps(event).encode()], 1) for kind, event in kinds]
+    slices = [Slice(partition, kind, 0, Records.of([0], [json.dumps(event).encode()]), 1) for kind, event in kinds]
     intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
     decoded = decode(slices, Decoder(settings), intake, wall_clock())
     assert not decoded.refused
@@ -42,20 +43,11 @@ def test_events_are_told_apart_by_the_shards_of_their_responses(waiting: list[bo
     ids = [f"r-{number}" if number % 2 else f"a-response-with-a-long-id-{number}" for number in range(40)]
     at_ms = wall_clock() - 1000
     kinds: list[tuple[Kind, dict[str, object]]] = [("response", RESPONSE), ("feedback", FEEDBACK)]
-    slices = [
-        Slice(
-            "t:0",
-            kind,
-            0,
-            range(40),
-            [
-                json.dumps({**event, "response_id": each, "timestamp": at_ms + at}).encode()
-                for at, each in enumerate(ids)
-            ],
-            40,
-        )
-        for kind, event in kinds
-    ]
+    slices = []
+    for kind, event in kinds:
+        alike = [{**event, "response_id": each, "timestamp": at_ms + at} for at, each in enumerate(ids)]
+        records = Records.of(range(40), [json.dumps(each).encode() for each in alike])
+        slices.append(Slice("t:0", kind, 0, records, 40))
     events = decode(slices, Decoder(settings), intake, wall_clock()).events
     events.marks = list(range(40))
     homes = [shard_of_response(name, 3) for name in events.answered]

@@ -14,8 +14,9 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import calc_crc32c
 
+from monitor.ingest.records import Records
 from monitor.ingest.unpacked import KNOWN, Unpacked
-from monitor.ingest.unpacking import Records, records_of
+from monitor.ingest.unpacking import records_of
 
 _PARTITION = TopicPartition("t", 0)
 _BYTES = st.none() | st.binary(max_size=200)

@@ -1,0 +1,137 @@
+"""Records of one partition, without an object for each of their fields. Compiled (deploy/native.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+from librt.vecs import append, extend, vec
+from mypy_extensions import i64
+
+_NUMBERS: Final[i64] = 5
+"""Of a record: its offset, where its key begins and ends, and its payload."""
+_KEY: Final[i64] = 1
+_PAYLOAD: Final[i64] = 3
+
+
+@final
+class Records:
+    """Records of one partition that follow each other, where they stand in the bytes of their batches."""
+
+    __slots__ = ("_numbers", "_stored")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._stored: list[bytes] = []
+        """Of each, what it stands in."""
+        self._numbers = vec[i64]()
+        """Of each, `_NUMBERS`; a key or payload that is None begins at -1."""
+
+    @staticmethod
+    def of(offsets: Sequence[int], payloads: Sequence[bytes | None]) -> Records:
+        """Return as many records that stand by themselves."""
+        found = Records()
+        numbers, blank = found._numbers, vec[i64]([-1] * int(_NUMBERS))
+        at: i64 = 0
+        for offset, payload in zip(offsets, payloads, strict=True):
+            numbers = extend(numbers, blank)
+            numbers[at] = offset
+            if payload is not None:
+                numbers[at + _PAYLOAD] = 0
+                numbers[at + _PAYLOAD + 1] = len(payload)
+            found._stored.append(payload or b"")
+            at += _NUMBERS
+        found._numbers = numbers
+        return found
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._numbers) // _NUMBERS
+
+    def __getitem__(self, at: int) -> bytes | None:
+        """Return a payload."""
+        return self._part(at, _PAYLOAD)
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        """Return all payloads."""
+        return iter([self[at] for at in range(len(self))])
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Return all offsets."""
+        return [self.offset(at) for at in range(len(self))]
+
+    def offset(self, at: i64) -> int:
+        """Return an offset; that of the last one is at -1."""
+        if at < 0:
+            at += len(self)
+        return self._numbers[_NUMBERS * at]
+
+    def place_of(self, offset: i64) -> int:
+        """Return how many have lower offsets."""
+        low: i64 = 0
+        high: i64 = len(self)
+        while low < high:
+            middle = (low + high) >> 1
+            if self._numbers[_NUMBERS * middle] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def key(self, at: int) -> bytes | None:
+        """Return a key."""
+        return self._part(at, _KEY)
+
+    def _part(self, at: i64, which: i64) -> bytes | None:
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        place = _NUMBERS * at + which
+        begin, end = self._numbers[place], self._numbers[place + 1]
+        return None if begin < 0 else self._stored[at][begin:end]
+
+    def stored(self, at: i64) -> bytes | None:
+        """Return the bytes that a payload stands in, from `begin` up to `end`; None if there is no payload."""
+        return None if self.begin(at) < 0 else self._stored[at]
+
+    def begin(self, at: i64) -> i64:
+        """Return where a payload begins in its bytes."""
+        return self._numbers[_NUMBERS * at + _PAYLOAD]
+
+    def end(self, at: i64) -> i64:
+        """Return where it ends."""
+        return self._numbers[_NUMBERS * at + _PAYLOAD + 1]
+
+    def append(self, offset: i64, stored: bytes, key: i64, key_end: i64, payload: i64, payload_end: i64) -> None:
+        """Append one that stands in these bytes."""
+        self._stored.append(stored)
+        numbers = append(append(append(self._numbers, offset), key), key_end)
+        self._numbers = append(append(numbers, payload), payload_end)
+
+    def append_apart(self, offset: int, key: bytes | None, payload: bytes | None) -> None:
+        """Append one that stands nowhere yet."""
+        key_begin: i64 = -1
+        key_end: i64 = -1
+        begin: i64 = -1
+        end: i64 = -1
+        stored = b""
+        if key is not None:
+            key_begin, key_end, stored = 0, len(key), key
+        if payload is not None:
+            begin, end, stored = len(stored), len(stored) + len(payload), stored + payload
+        self.append(offset, stored, key_begin, key_end, begin, end)
+
+    def extend(self, others: Records, first: i64, end: i64) -> None:
+        """Append those of the others from the place `first` on, up to `end`."""
+        self._stored += others._stored[first:end]
+        self._numbers = extend(self._numbers, others._numbers[_NUMBERS * first : _NUMBERS * end])
+
+    def part(self, first: int, end: int) -> Records:
+        """Return those from the place `first` on, up to `end`."""
+        found = Records()
+        found.extend(self, first, end)
+        return found
+
+    def let_go(self) -> None:
+        """Keep nothing but the offsets: the bytes are the larger part of what a batch has in memory."""
+        self._stored = []
