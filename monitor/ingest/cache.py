@@ -60,7 +60,7 @@ class Cache(Generic[Entry]):
 
 
 def end_batch(caches: Sequence[Cache[Any]], limit: int) -> None:
-    """Have all age if, after another batch like the last, they had more than `limit` young entries together.
+    """Have all age if they had more than `limit` young entries together once as many were put as in the last batch.
 
     Waiting until they have more would be to have several times as many where batches are large.
     """

@@ -142,7 +142,6 @@ class ConfluentMember:
         """Position of every placed partition: what was handed out, or read over, ends here."""
         self._held: set[str] = set()
         self._resting = False
-        self._messages: list[Message] = []
         self._consumer.subscribe(
             [settings.responses_topic, settings.feedback_topic], on_assign=self._on_assign, on_revoke=self._on_revoke
         )
@@ -209,17 +208,16 @@ class ConfluentMember:
         """See `Member`."""
         if self._resting:
             self._read()
-        self._messages = []
         # With a time to wait, the client waits until it has all that it was asked for: so for one, then the rest.
-        self._messages = self._consumer.consume(self._most, 0)
-        if wait and not self._messages:
-            self._messages = self._consumer.consume(1, _POLL_S)
-        if wait and len(self._messages) == 1 < self._most:
-            self._messages += self._consumer.consume(self._most - 1, 0)
+        messages = self._consumer.consume(self._most, 0)
+        if wait and not messages:
+            messages = self._consumer.consume(1, _POLL_S)
+        if wait and len(messages) == 1 < self._most:
+            messages += self._consumer.consume(self._most - 1, 0)
         found: dict[tuple[str | None, int | None], list[Message]] = {}
         ends = {}
         last, own = None, []
-        for message in self._messages:
+        for message in messages:
             error = message.error()
             if error is None:
                 # Those of one fetch follow each other.
@@ -232,12 +230,13 @@ class ConfluentMember:
             else:
                 self._judge(error)
         batches = []
-        for (topic, number), messages in found.items():
+        for (topic, number), own in found.items():
             name = f"{topic}:{number}"
             if name in self._reached:
-                offsets = _offsets(messages)
+                offsets = _offsets(own)
                 self._reached[name] = offsets[-1] + 1
-                batches.append(Fetched(name, Records.of(offsets, [message.value() for message in messages])))
+                payloads, keys = [each.value() for each in own], [each.key() for each in own]
+                batches.append(Fetched(name, Records.of(offsets, payloads, keys)))
         # An end lies behind what transactions leave in the log.
         self._reached |= {name: max(end, self._reached[name]) for name, end in ends.items() if name in self._reached}
         return batches
@@ -274,14 +273,6 @@ class ConfluentMember:
         """See `Member`."""
         marks = self._consumer.get_watermark_offsets(self._assigned[partition], cached=True)
         return None if marks is None or marks[1] < 0 else marks[1]
-
-    def keys(self) -> Mapping[tuple[str, int], bytes | None]:
-        """See `Member`."""
-        return {
-            (f"{message.topic()}:{message.partition()}", offset): message.key()
-            for message in self._messages
-            if (offset := message.offset()) is not None
-        }
 
     def acknowledge(self, offsets: Mapping[str, int]) -> None:
         """See `Member`."""

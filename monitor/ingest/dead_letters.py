@@ -38,11 +38,11 @@ class DeadLetters:
         except KafkaError as error:
             raise explained(settings, connection_options(settings), error) from error
 
-    def keep(self, refused: Sequence[tuple[Refused, bytes | None]]) -> None:
+    def keep(self, refused: Sequence[Refused]) -> None:
         """Write the records with their keys and wait for every acknowledgement; raises `DependencyUnavailable`."""
         futures = []
         try:
-            for each, key in refused:
+            for each in refused:
                 topic, _, number = each.partition.rpartition(":")
                 headers = {
                     "topic": topic,
@@ -52,7 +52,7 @@ class DeadLetters:
                     "detail": each.detail,
                     "version": __version__,
                 }
-                value = each.payload
+                key, value = each.key, each.payload
                 if key is None and value is None:
                     # The client sends no record without both.
                     headers[NULL], value = "value", b""

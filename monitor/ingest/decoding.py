@@ -45,8 +45,9 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
                 else:
                     event = decoder.event_in(stored, begin, end, now_ms)
             except Refusal as refusal:
-                offset, payload = records.offset(at), records[at]
-                decoded.refused.append(Refused(each.partition, offset, payload, refusal.reason, refusal.detail))
+                where, key, payload = records.offset(at), records.key(at), records[at]
+                refused = Refused(each.partition, where, payload, refusal.reason, refusal.detail, key)
+                decoded.refused.append(refused)
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
             intake.take(events, event, mark)

@@ -309,8 +309,7 @@ class KafkaSource:
 
     def keep_refused(self, refused: Sequence[Refused]) -> None:
         """See `Source`: in the dead-letter topic."""
-        keys = self._member.keys()
-        self._dead_letters.keep([(each, keys.get((each.partition, each.offset))) for each in refused])
+        self._dead_letters.keep(refused)
 
     def close(self) -> None:
         """See `Source`."""

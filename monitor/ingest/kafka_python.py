@@ -71,7 +71,6 @@ class KafkaPythonMember:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._held: set[TopicPartition] = set()
-        self._polled: Mapping[TopicPartition, Records] = {}
         self._taken: dict[TopicPartition, Records] = {}
         """What the poll at hand has brought."""
         self._failed: KafkaError | None = None
@@ -172,7 +171,6 @@ class KafkaPythonMember:
 
     def poll(self, *, wait: bool) -> Sequence[Fetched]:
         """See `Member`."""
-        self._polled = {}
         failed, self._failed = self._failed, None
         try:
             if failed is not None:
@@ -184,11 +182,11 @@ class KafkaPythonMember:
         except KafkaError as error:
             raise refused(self._settings, error) from error
         self._fill()
-        self._polled = self._taken.copy()
+        taken = self._taken.copy()
         self._taken.clear()
         return [
             Fetched(partition_name(partition), records)
-            for partition, records in self._polled.items()
+            for partition, records in taken.items()
             if partition not in self._rebalances.unplaced
         ]
 
@@ -267,14 +265,6 @@ class KafkaPythonMember:
         with suppress(*_GONE):
             mark = self._consumer.highwater(partition_of(partition))
         return mark
-
-    def keys(self) -> Mapping[tuple[str, int], bytes | None]:
-        """See `Member`."""
-        return {
-            (partition_name(partition), offset): records.key(at)
-            for partition, records in self._polled.items()
-            for at, offset in enumerate(records.offsets)
-        }
 
     def acknowledge(self, offsets: Mapping[str, int]) -> None:
         """See `Member`."""

@@ -86,9 +86,6 @@ class Member(Protocol):
     def highwater(self, partition: str) -> int | None:
         """Return the end of a partition as the last records that were fetched told it, None before any were."""
 
-    def keys(self) -> Mapping[tuple[str, int], bytes | None]:
-        """Return the keys of the records of the last poll, by partition and offset."""
-
     def acknowledge(self, offsets: Mapping[str, int]) -> None:
         """Commit to the group without waiting."""
 

@@ -18,30 +18,25 @@ _PAYLOAD: Final[i64] = 3
 class Records:
     """Records of one partition that follow each other, where they stand in the bytes of their batches."""
 
-    __slots__ = ("_numbers", "_stored")
+    __slots__ = ("_keyed", "_numbers", "_stored")
 
     def __init__(self) -> None:
         """Begin with none."""
+        self._keyed: list[bytes] = []
+        """Of each, what its key stands in."""
         self._stored: list[bytes] = []
-        """Of each, what it stands in."""
+        """Of each, what its payload stands in."""
         self._numbers = vec[i64]()
         """Of each, `_NUMBERS`; a key or payload that is None begins at -1."""
 
     @staticmethod
-    def of(offsets: Sequence[int], payloads: Sequence[bytes | None]) -> Records:
-        """Return as many records that stand by themselves."""
+    def of(
+        offsets: Sequence[int], payloads: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
+    ) -> Records:
+        """Return as many records that stand by themselves; without `keys` none has one."""
         found = Records()
-        numbers, blank = found._numbers, vec[i64]([-1] * int(_NUMBERS))
-        at: i64 = 0
-        for offset, payload in zip(offsets, payloads, strict=True):
-            numbers = extend(numbers, blank)
-            numbers[at] = offset
-            if payload is not None:
-                numbers[at + _PAYLOAD] = 0
-                numbers[at + _PAYLOAD + 1] = len(payload)
-            found._stored.append(payload or b"")
-            at += _NUMBERS
-        found._numbers = numbers
+        for at, payload in enumerate(payloads):
+            found.append_apart(offsets[at], None if keys is None else keys[at], payload)
         return found
 
     def __len__(self) -> int:
@@ -50,7 +45,7 @@ class Records:
 
     def __getitem__(self, at: int) -> bytes | None:
         """Return a payload."""
-        return self._part(at, _PAYLOAD)
+        return self._part(self._stored, at, _PAYLOAD)
 
     def __iter__(self) -> Iterator[bytes | None]:
         """Return all payloads."""
@@ -81,14 +76,14 @@ class Records:
 
     def key(self, at: int) -> bytes | None:
         """Return a key."""
-        return self._part(at, _KEY)
+        return self._part(self._keyed, at, _KEY)
 
-    def _part(self, at: i64, which: i64) -> bytes | None:
+    def _part(self, stored: list[bytes], at: i64, which: i64) -> bytes | None:
         if not 0 <= at < len(self):
             raise IndexError(at)
         place = _NUMBERS * at + which
         begin, end = self._numbers[place], self._numbers[place + 1]
-        return None if begin < 0 else self._stored[at][begin:end]
+        return None if begin < 0 else stored[at][begin:end]
 
     def stored(self, at: i64) -> bytes | None:
         """Return the bytes that a payload stands in, from `begin` up to `end`; None if there is no payload."""
@@ -104,9 +99,7 @@ class Records:
 
     def append(self, offset: i64, stored: bytes, key: i64, key_end: i64, payload: i64, payload_end: i64) -> None:
         """Append one that stands in these bytes."""
-        self._stored.append(stored)
-        numbers = append(append(append(self._numbers, offset), key), key_end)
-        self._numbers = append(append(numbers, payload), payload_end)
+        self._append(offset, stored, key, key_end, stored, payload, payload_end)
 
     def append_apart(self, offset: int, key: bytes | None, payload: bytes | None) -> None:
         """Append one that stands nowhere yet."""
@@ -114,15 +107,23 @@ class Records:
         key_end: i64 = -1
         begin: i64 = -1
         end: i64 = -1
-        stored = b""
         if key is not None:
-            key_begin, key_end, stored = 0, len(key), key
+            key_begin, key_end = 0, len(key)
         if payload is not None:
-            begin, end, stored = len(stored), len(stored) + len(payload), stored + payload
-        self.append(offset, stored, key_begin, key_end, begin, end)
+            begin, end = 0, len(payload)
+        self._append(offset, key or b"", key_begin, key_end, payload or b"", begin, end)
+
+    def _append(
+        self, offset: i64, keyed: bytes, key: i64, key_end: i64, stored: bytes, payload: i64, payload_end: i64
+    ) -> None:
+        self._keyed.append(keyed)
+        self._stored.append(stored)
+        numbers = append(append(append(self._numbers, offset), key), key_end)
+        self._numbers = append(append(numbers, payload), payload_end)
 
     def extend(self, others: Records, first: i64, end: i64) -> None:
         """Append those of the others from the place `first` on, up to `end`."""
+        self._keyed += others._keyed[first:end]
         self._stored += others._stored[first:end]
         self._numbers = extend(self._numbers, others._numbers[_NUMBERS * first : _NUMBERS * end])
 
@@ -134,4 +135,4 @@ class Records:
 
     def let_go(self) -> None:
         """Keep nothing but the offsets: the bytes are the larger part of what a batch has in memory."""
-        self._stored = []
+        self._keyed, self._stored = [], []

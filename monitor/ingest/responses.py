@@ -22,8 +22,8 @@ from monitor.store.rows import encode_row, is_unwritten, mark_of, next_version, 
 from monitor.tally import Tally
 
 _NOTHING: Final[tuple[int, ...]] = ()
-_NAMES: Final = 100_000
-"""Names of items that a worker remembers to have written, to all shards."""
+_NAMES: Final = 200_000
+"""Names of items that a worker remembers to have written to a shard."""
 
 
 @final
@@ -211,7 +211,7 @@ class Responses:
         named = self._named[row.home]
         for place, name, index, era in counts.names(row, answer.items, answer.ids):
             if place not in named:
-                if len(named) >= _NAMES // len(self._named):
+                if len(named) >= _NAMES:
                     named.clear()
                 named.add(place)
                 batch.names[place] = name, index, era

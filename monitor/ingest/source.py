@@ -36,6 +36,7 @@ class Refused:
     payload: bytes | None
     reason: str
     detail: str
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

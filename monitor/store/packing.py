@@ -67,8 +67,8 @@ class PackedRows:
     def wire(self) -> bytes:
         """Return them as arguments of a command."""
         if len(self._writer):
-            self._packed += self._writer.getvalue()
-            self._writer = BytesWriter()
+            more, self._writer = self._writer.getvalue(), BytesWriter()
+            self._packed = self._packed + more if self._packed else more
         return self._packed
 
     def flat(self) -> list[bytes]:

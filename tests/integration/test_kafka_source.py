@@ -17,16 +17,23 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
+from monitor.clock import wall_clock
 from monitor.config import KafkaSettings
 from monitor.dead_letters import dead_letters
 from monitor.errors import UsageError
+from monitor.events import Decoder
+from monitor.identity import Identities
 from monitor.ingest import confluent, kafka, kafka_python
 from monitor.ingest.dead_letters import DeadLetters
+from monitor.ingest.decoding import decode
+from monitor.ingest.experiment import Experiment
+from monitor.ingest.intake import Intake
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused, Slice
 from monitor.store import Position
 from tests.servers.kafka import KafkaBroker
 from tests.support.command import eventually
+from tests.support.streams import EXPERIMENT, settings_with
 
 
 @pytest.fixture(params=["kafka-python", "confluent"])
@@ -170,9 +177,7 @@ def test_records_are_read_as_they_were_written(settings: KafkaSettings) -> None:
             def enough() -> bool:
                 for each in source.poll():
                     assert len(each.records.offsets) <= 100
-                    keys = source._member.keys()
-                    found = zip(each.records.offsets, each.records, strict=True)
-                    read.extend((keys[name, at], body) for at, body in found)
+                    read.extend((each.records.key(at), body) for at, body in enumerate(each.records))
                 return len(read) >= len(written) - begin
 
             eventually("all are read", enough)
@@ -388,7 +393,7 @@ def test_a_record_of_nothing_can_be_kept(settings: KafkaSettings) -> None:
     """Neither key nor value: a tombstone of another client."""
     letters = DeadLetters(settings)
     try:
-        letters.keep([(Refused("t:0", 7, None, "empty_payload", "expected a JSON object"), None)])
+        letters.keep([Refused("t:0", 7, None, "empty_payload", "expected a JSON object")])
     finally:
         letters.close()
     (letter,) = dead_letters(settings)
@@ -441,11 +446,12 @@ def test_a_refused_record_is_kept_with_its_key(settings: KafkaSettings) -> None:
     for key in (b"student-1", None):
         producer.send(settings.feedback_topic, key=key, value=b"{", partition=1).get(30)
     producer.close()
-    name = f"{settings.feedback_topic}:1"
+    config = settings_with(EXPERIMENT)
+    intake = Intake([Experiment(1, config.experiments[0])], Identities(b"key"))
     with _source(settings) as source:
         _started(source)
-        eventually("both are read", lambda: sum(len(each.records.offsets) for each in source.poll()) == 2)
-        source.keep_refused([Refused(name, offset, b"{", "not_json", "at byte 1") for offset in range(2)])
+        refused = decode(_read(source, 2), Decoder(config), intake, wall_clock()).refused
+        source.keep_refused(refused)
     assert sorted((each.offset, each.key) for each in dead_letters(settings)) == [(0, b"student-1"), (1, None)]
 
 

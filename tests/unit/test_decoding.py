@@ -58,3 +58,13 @@ def test_events_are_told_apart_by_the_shards_of_their_responses(waiting: list[bo
     assert found.answered == [events.answered[place] for place in wanted]
     assert found.reactions == [events.reactions[place] for place in wanted]
     assert found.marks == wanted
+
+
+def test_what_is_refused_keeps_its_key() -> None:
+    """It is written with it to the dead letters, also when the rest of its batch has been let go of."""
+    settings = settings_with(EXPERIMENT)
+    intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
+    records = Records.of([4, 9, 11], [json.dumps(RESPONSE).encode(), b"{", None], [b"a", b"b", None])
+    decoded = decode([Slice("t:0", "response", 4, records, 12)], Decoder(settings), intake, wall_clock())
+    records.let_go()
+    assert [(each.offset, each.key, each.payload) for each in decoded.refused] == [(9, b"b", b"{"), (11, None, None)]
