@@ -52,7 +52,7 @@ _WORKERS: Final = (1, 2, 4)
 _SHARDS: Final = (1, 3)
 _ROUNDS: Final = 3
 """Times that processes are started."""
-_WEEKS: Final = 2
+_WEEKS: Final = 4
 """That they are compared over; the last one is W1."""
 _MEMORY: Final = 1 << 30
 """Bytes."""
