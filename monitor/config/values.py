@@ -77,7 +77,7 @@ def duration_ms(key: str, value: object) -> int:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     length_ms = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < length_ms <= _LONGEST_MS:
-        raise ConfigError(key, value, 'a duration such as "90s", "15m", "24h" or "7d", at most ten years')
+        raise ConfigError(key, value, 'a duration such as "90s", "15m", "24h" or "7d", above 0, at most ten years')
     return length_ms
 
 

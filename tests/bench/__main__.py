@@ -37,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [part for part in arguments.parts if part not in _PARTS]
     if unknown:
         parser.error(f"part: got {unknown[0]!r}, expected one of {', '.join(_PARTS)}")
+    if arguments.responses < 1:
+        parser.error(f"--responses: got {arguments.responses}, expected 1 or more")
     known, figures = recorded(), []
     for part in arguments.parts or _PARTS:
         print(part)

@@ -35,7 +35,7 @@ class Figure:
     def aim(self) -> str:
         """The aim in words."""
         if self.most is not None:
-            return f"≤ {self.most:g}"
+            return f"≤ {self.most:.3g}"
         return "" if self.least is None else f"≥ {self.least:g}"
 
 
@@ -46,18 +46,20 @@ def recorded() -> Mapping[str, float]:
 
 
 def record(figures: Sequence[Figure]) -> None:
-    """Put the figures in the place of those of the same names, and the table into docs/performance.md."""
-    known = {**recorded(), **{each.name: float(f"{each.value:.4g}") for each in figures}}
+    """Put the figures before those of other names that are recorded, also in the table of docs/performance.md."""
+    known = {each.name: float(f"{each.value:.4g}") for each in figures}
+    known = {**known, **{name: value for name, value in recorded().items() if name not in known}}
     RECORDED.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
     text = _DOCUMENT.read_text()
     before, _, rest = text.partition(_BEGIN)
     held, _, after = rest.partition(_END)
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in held.splitlines()[2:]}
+    rows = ["| what | measured | aim | |", "| --- | ---: | ---: | --- |"]
     for each in figures:
         met = "" if not each.aim else "**missed**" if each.missed else "met"
-        rows[each.name] = f"| {each.name} | {shown(each.value)} {each.unit} | {each.aim} | {met} |"
-    head = ["| what | measured | aim | |", "| --- | ---: | ---: | --- |"]
-    _DOCUMENT.write_text(before + _BEGIN + "\n".join([*head, *rows.values()]) + "\n" + _END + after)
+        rows.append(f"| {each.name} | {shown(each.value)} {each.unit} | {each.aim} | {met} |")
+    names = {each.name for each in figures}
+    rows += [line for line in held.splitlines()[2:] if line.split(" | ")[0].removeprefix("| ") not in names]
+    _DOCUMENT.write_text(before + _BEGIN + "\n".join(rows) + "\n" + _END + after)
 
 
 def shown(value: float) -> str:
