@@ -35,8 +35,9 @@ class Records:
     ) -> Records:
         """Return as many records that stand by themselves; without `keys` none has one."""
         found = Records()
-        for at, payload in enumerate(payloads):
-            found.append_apart(offsets[at], None if keys is None else keys[at], payload)
+        known = [None] * len(payloads) if keys is None else keys
+        for offset, key, payload in zip(offsets, known, payloads, strict=True):
+            found.append_apart(offset, key, payload)
         return found
 
     def __len__(self) -> int:

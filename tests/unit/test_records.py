@@ -36,6 +36,13 @@ def test_parts_are_cut_by_offset(expected: list[tuple[int, bytes | None, bytes |
     assert _told(part) == expected[first:last]
 
 
+@pytest.mark.parametrize(("offsets", "keys"), [([1], None), ([1, 2, 3], None), ([1, 2], [b"k"])])
+def test_each_record_has_an_offset_and_a_key(offsets: list[int], keys: list[bytes | None] | None) -> None:
+    """Otherwise a payload would be taken for another's, or one would be missing in silence."""
+    with pytest.raises(ValueError, match="zip"):
+        Records.of(offsets, [b"a", b"b"], keys)
+
+
 def test_what_has_let_go_has_its_offsets_only() -> None:
     """Whoever still wants a payload is told so."""
     records = _records([(3, b"k", b"v"), (5, None, b"w")])
