@@ -15,7 +15,7 @@ from typing import Final
 from monitor.attribution import DAY_MS
 from monitor.config import ExperimentSettings
 from monitor.inference import SampleRatio, StoredStudents
-from monitor.verdicts import Judgement, judge, sample_ratio_at
+from monitor.verdicts import Judge, Judgement
 
 MOST_LOOKS: Final = 400
 """Times that are looked back at: a year day by day."""
@@ -36,15 +36,15 @@ def looks(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) ->
     window_ms = experiment.exposure_days * DAY_MS + experiment.feedback_window_ms
     closed = [day * DAY_MS + window_ms for day in exposure_days(stored, at_ms)]
     times = _thinned([each for each in closed if each < at_ms])
-    return tuple(judge(experiment, stored, each) for each in (*times, at_ms))
+    judge = Judge(experiment)
+    return tuple(judge.judge(stored, each) for each in (*times, at_ms))
 
 
 def splits(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> tuple[Split, ...]:
     """Return how students were split at the end of each day that brought some, the last one at `at_ms`."""
     ends = [min((day + 1) * DAY_MS - 1, at_ms) for day in exposure_days(stored, at_ms)]
-    return tuple(
-        Split(end, students_by(stored, end), sample_ratio_at(experiment, stored, end)) for end in _thinned(ends)
-    )
+    judge = Judge(experiment)
+    return tuple(Split(end, students_by(stored, end), judge.sample_ratio(stored, end)) for end in _thinned(ends))
 
 
 def exposure_days(stored: StoredStudents, at_ms: int) -> list[int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from monitor.aggregates import LIMB_BITS, PAIR_WIDTH, Ints, Layout
 from monitor.attribution import DAY_MS
@@ -23,23 +24,50 @@ _LIMB = float(1 << LIMB_BITS)
 _LIMB_MASK = (1 << LIMB_BITS) - 1
 
 
-class Cohorts:
-    """Records over a variant's students by UTC day of first exposure, as rows of a table: many add up in one call."""
+class Cohorts(Mapping[int, Ints]):
+    """UTC day since 1970 → record over a variant's students first exposed there; many add up in one call."""
 
-    def __init__(self, records: Mapping[int, Ints], width: int) -> None:
-        self._places = {day: place for place, day in enumerate(records)}
-        self._table = np.array(list(records.values()), dtype=np.int64).reshape(len(records), width)
+    def __init__(self, days: Sequence[int], table: Ints) -> None:
+        """Take the records as rows of a table."""
+        self._places = {day: place for place, day in enumerate(days)}
+        self._table = table
 
-    def days(self, last: int) -> set[int]:
+    @classmethod
+    def of(cls, records: Mapping[int, Ints], width: int) -> Cohorts:
+        """Return such records of that width."""
+        if isinstance(records, Cohorts):
+            return records
+        return cls(list(records), np.array(list(records.values()), dtype=np.int64).reshape(len(records), width))
+
+    def __getitem__(self, day: int) -> Ints:
+        """Return the record of a day."""
+        record: Ints = self._table[self._places[day]]
+        return record
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over the days."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """Return how many days there are."""
+        return len(self._places)
+
+    def filled(self, last: int) -> set[int]:
         """Return the days until the last one whose record is not zero."""
-        filled = (self._table != 0).any(axis=1).tolist()
+        filled = np.count_nonzero(self._table, axis=1).tolist()
         return {day for day, place in self._places.items() if filled[place] and day <= last}
+
+    def exposed(self, days: Iterable[int]) -> int:
+        """Return the students first exposed on some days."""
+        return int(self._table[self._rows(days), 0].sum())
 
     def total(self, days: Iterable[int]) -> Ints:
         """Return the sum of the records of some days."""
-        places = [self._places[day] for day in days if day in self._places]
-        total: Ints = self._table[np.array(places, dtype=np.intp)].sum(axis=0)
+        total: Ints = self._table[self._rows(days)].sum(axis=0)
         return total
+
+    def _rows(self, days: Iterable[int]) -> NDArray[np.intp]:
+        return np.array([self._places[day] for day in days if day in self._places], dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from monitor.config import ExperimentSettings, Settings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
 from monitor.identity import Identities
-from monitor.inference import Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
+from monitor.inference import Cohorts, Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
 from monitor.items.stored import Coverage
 from monitor.store.buckets import Buckets, Memory
 from monitor.store.chunks import Place
@@ -41,12 +41,12 @@ from monitor.store.traffic import hours_before, read_traffic
 from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
 from monitor.traffic import HOUR_MS
-from monitor.verdicts import judge
+from monitor.verdicts import Judge
 
 _MOST_KINDS = 50
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Arm:
     """One variant's all-time records, summed over the shards."""
 
@@ -59,7 +59,7 @@ class _Arm:
     kinds: Counter[str]
     days: set[int] = field(default_factory=set)
     """UTC days of which there is a record over the students first exposed there."""
-    cohorts: dict[int, Ints] = field(default_factory=dict)
+    cohorts: Mapping[int, Ints] = field(default_factory=dict)
     """Those records by day, once they are read."""
     latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
 
@@ -96,6 +96,7 @@ class Reader:
         self.numbers = numbers
         self._clock = clock
         self._layouts = {each.name: Layout.of(each) for each in settings.experiments}
+        self._judges = {each.name: Judge(each) for each in settings.experiments}
         self._days = DayReader(store, settings)
         self._coverage = {
             each.name: CoverageReader(store, each, numbers[each.name])
@@ -183,7 +184,7 @@ class Reader:
                 primary=experiment.primary,
                 crossovers=sum(int(arm.units[1]) for arm in own),
                 variants={name: by_name[name] for name in experiment.variants},
-                judgement=judge(experiment, students, judged_ms),
+                judgement=self._judges[experiment.name].judge(students, judged_ms),
                 starts_at_ms=experiment.starts_at_ms,
                 intended_shares=shares_at(experiment, judged_ms),
                 attention=attention.get(experiment.name),
@@ -265,7 +266,7 @@ class Reader:
             for own, total in zip(names, tables, strict=True):
                 np.add(total, decode_records(own, list(islice(stored, len(own))), total.shape[1]), out=total)
         for (arm, days), table in zip(wanted, tables, strict=True):
-            arm.cohorts.update(zip(days, table, strict=True))
+            arm.cohorts = Cohorts(days, table)
 
     def _traffic(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], TrafficSummary]:
         """Return every variant's traffic, over all time and in the hours before `until_ms`."""
