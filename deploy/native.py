@@ -47,6 +47,7 @@ MODULES = [
     "tally.py",
     "traffic.py",
     "varints.py",
+    "weighing.py",
 ]
 SOURCES = [
     "arenas.c",

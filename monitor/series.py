@@ -11,7 +11,6 @@ import numpy as np
 
 from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
-    LIMB_BITS,
     OFFSET_BITS,
     Floats,
     Groups,
@@ -21,60 +20,49 @@ from monitor.aggregates import (
     join_limbs,
 )
 from monitor.ranking import SCALE_BITS
+from monitor.weighing import COLUMNS, WEIGHTS
 
 _UNIT = float(2**-SCALE_BITS)
-_BUCKETS: Final = np.arange(BUCKETS_PER_CHUNK)
-_WEIGHT: Final = np.exp2((_BUCKETS + 0.5) / BUCKETS_PER_CHUNK - 1)
-"""Of a chunk's buckets under exponential decay, relative to the chunk's end: a chunk is as long as the half-life."""
-_WEIGHTS: Final = np.stack([_WEIGHT, _WEIGHT * _WEIGHT])
+_WEIGHTS: Final = np.array([WEIGHTS, [weight * weight for weight in WEIGHTS]])
 _NOTHING_LEFT: Final = 2000
 """Half-lives after which a weight is 0 in float64."""
 
 
+def reached_buckets(chunks: Sequence[int], half_lives_ms: Sequence[int], as_of_ms: int) -> Ints:
+    """Return the bucket of each chunk that a time is in; −1 if it is before them, `BUCKETS_PER_CHUNK` if after."""
+    begins, spans_ms = np.array(chunks, dtype=np.int64), np.array(half_lives_ms, dtype=np.int64)
+    reached: Ints = as_of_ms * BUCKETS_PER_CHUNK // spans_ms - begins * BUCKETS_PER_CHUNK
+    return reached.clip(-1, BUCKETS_PER_CHUNK)
+
+
 def digests(
-    records: Ints, chunks: Sequence[int], half_lives_ms: Sequence[int], layout: Layout, as_of_ms: int
+    weighed: bytes, chunks: Sequence[int], half_lives_ms: Sequence[int], layout: Layout, as_of_ms: int
 ) -> tuple[Floats, Floats]:
     """Return what each chunk amounts to at `as_of_ms` under exponential decay, relative to its own end.
 
-    Each chunk has its half-life. Records are n × buckets × response_width, sums n × 5 × 2·m: Σw, Σw·x, Σw², Σw²·x,
-    Σw²·x² of the metrics over rated, then over all responses. With them comes a time from which on they are the same,
-    since nothing in the chunk lies in the future: `as_of_ms` at the latest, or ∞ if something does.
+    Each has its half-life, and was weighed until its bucket of `reached_buckets`. Sums are n × 5 × 2·m: Σw, Σw·x, Σw²,
+    Σw²·x, Σw²·x² of the metrics over rated, then over all responses. With them comes a time from which on they are the
+    same, since nothing in the chunk lies in the future: `as_of_ms` at the latest, or ∞ if something does.
     """
-    columns = _columns(records, layout)
+    read = np.frombuffer(weighed, dtype="<f8").reshape(len(chunks), -1)
+    shape = len(chunks), 3, layout.metrics, COLUMNS
+    columns = np.moveaxis(read[:, :-1].reshape(shape), (1, 3, 2, 0), (0, 1, 2, 3))
     begins, spans_ms = np.array(chunks, dtype=np.int64), np.array(half_lives_ms, dtype=np.int64)
-    # Buckets before this one are over, in those after it everything lies in the future.
-    reached = (as_of_ms * BUCKETS_PER_CHUNK // spans_ms - begins * BUCKETS_PER_CHUNK).clip(-1, BUCKETS_PER_CHUNK)
+    reached, offset_ms = reached_buckets(chunks, half_lives_ms, as_of_ms), _offset_ms(spans_ms)
     at = reached.clip(0, BUCKETS_PER_CHUNK - 1)
-    current, offset_ms = columns[..., np.arange(len(chunks)), at], _offset_ms(spans_ms)
+    current = columns[2]
     counts = current[:2]
     early_ms = (begins + (at + 0.5) / BUCKETS_PER_CHUNK) * spans_ms - offset_ms / 2
     past = early_ms + _moments(counts, current[2:4], offset_ms) / np.maximum(counts, 1) <= as_of_ms
     inside = (at == reached) & (counts > 0)
     cut = (inside & ~past).any(axis=(0, 1))
     # Of a bucket that the time cuts through some columns count and others do not: it is added by itself.
-    weights = np.where(np.where(cut, reached, reached + 1)[:, None, None] > _BUCKETS, _WEIGHTS, 0.0)
-    sums = _weighted(np.einsum("nwb,gmnb->wgmn", weights, columns), spans_ms, layout)
-    sums += np.where(cut & inside & past, _weighted(_WEIGHTS[:, None, None, at] * current, spans_ms, layout), 0.0)
-    ahead = cut | ((columns[1, 0] > 0) & (reached[:, None] < _BUCKETS)).any(axis=1)
-    from_ms = np.where(ahead, np.inf, np.minimum((begins + 1) * spans_ms, as_of_ms))
+    weighted = _WEIGHTS[:, None, None, at] * current
+    sums = _weighted(columns[:2] + np.where(cut, 0.0, weighted), spans_ms, layout)
+    if cut.any():
+        sums += np.where(cut & inside & past, _weighted(weighted, spans_ms, layout), 0.0)
+    from_ms = np.where(cut | (read[:, -1] > 0), np.inf, np.minimum((begins + 1) * spans_ms, as_of_ms))
     return np.moveaxis(sums.reshape(5, 2 * layout.metrics, len(chunks)), 2, 0), from_ms
-
-
-def _columns(records: Ints, layout: Layout) -> Floats:
-    """Return what sums are made of, 8 × m × n × buckets, in units of offset and of fixed point.
-
-    Counts over rated and over all responses, offsets of both, totals, their moments, squares, theirs. Limbs are joined
-    here, so that where a metric is 1 its totals are the counts, and stay so in any sum. Of squares only the sum is
-    known: they are taken to be where the totals are, and what does not vary has no spread.
-    """
-    numbers = np.moveaxis(records, 2, 0).astype(np.float64, order="C")
-    head, parts = numbers[:4], numbers[4:].reshape(layout.metrics, 8, *records.shape[:2]).swapaxes(0, 1)
-    columns = np.empty((8, layout.metrics, *records.shape[:2]))
-    columns[0:3:2] = head[2:, None] - parts[:2]
-    columns[1:4:2] = head[:2, None]
-    columns[4:7] = parts[3::2] * float(1 << LIMB_BITS) + parts[2::2]
-    columns[7] = columns[6] * columns[5] / np.maximum(columns[4], 1)
-    return columns
 
 
 def _weighted(columns: Floats, spans_ms: Ints, layout: Layout) -> Floats:

@@ -12,9 +12,11 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from itertools import islice
 from typing import Final, TypeAlias
 
 import numpy as np
+from librt.strings import BytesWriter
 
 from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
@@ -26,19 +28,21 @@ from monitor.aggregates import (
     chunks_in_reach,
     decayed,
 )
-from monitor.series import Series, digests, together
+from monitor.series import Series, digests, reached_buckets, together
 from monitor.store.chunks import NO_CHUNKS, Changed, Chunks, Indexes, Name, Place
-from monitor.store.rows import chunk_integers, decode_records
+from monitor.store.rows import chunk_integers, decode_records, weigh_chunk
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean
 
 _BUCKETS: Final = np.arange(BUCKETS_PER_CHUNK)
 _NO_NUMBERS: Final = np.zeros(0, dtype=np.int64)
 _AT_ONCE: Final = 64
-"""Chunks that are read and summed at the same time: 4 MB with six metrics."""
+"""Chunks that are read at the same time: 4 MB with six metrics."""
 
 Wanted: TypeAlias = tuple[Place, Chunks]
 """A place, and chunks of it."""
+Lacking: TypeAlias = "tuple[Place, Window, int]"
+"""Where in a window what a chunk amounts to is lacking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +165,29 @@ class Buckets:
     def _windows(self, wanted: Sequence[Wanted]) -> dict[Name, Window]:
         """Return what chunks of exponential decays amount to, reading those that are not known as they are now."""
         windows = {place.name: self._remembered(place, chunks) for place, chunks in wanted}
-        lacking = []
+        lacking = defaultdict[Layout, list[Lacking]](list)
         for place, _ in wanted:
             unknown = np.flatnonzero(windows[place.name].from_ms > self._as_of_ms).tolist()
             if unknown:
                 # What is remembered is others' as well.
                 window = windows[place.name] = windows[place.name].copied()
-                lacking += [(place, window, at) for at in unknown]
-        for own, layout, records in self._tables([(place, window.chunks[at]) for place, window, at in lacking]):
-            some = [lacking[each] for each in own]
-            chunks = [window.chunks[at] for _, window, at in some]
-            spans_ms = [bucket_span_ms(place.decay) for place, _, _ in some]
-            sums, from_ms = digests(records, chunks, spans_ms, layout, self._as_of_ms)
-            for (_, window, at), each, since_ms in zip(some, sums, from_ms.tolist(), strict=True):
-                window.sums[at], window.from_ms[at] = each, since_ms
+                lacking[place.layout] += [(place, window, at) for at in unknown]
+        for layout, own in lacking.items():
+            self._weigh(own, layout)
         return windows
+
+    def _weigh(self, lacking: Sequence[Lacking], layout: Layout) -> None:
+        """Read what is lacking, all of one layout, and put what it amounts to in its place."""
+        chunks = [window.chunks[at] for _, window, at in lacking]
+        spans_ms = [bucket_span_ms(place.decay) for place, _, _ in lacking]
+        reached = reached_buckets(chunks, spans_ms, self._as_of_ms).tolist()
+        stored = self._stored([(place, chunk) for (place, _, _), chunk in zip(lacking, chunks, strict=True)])
+        width, writer = BUCKETS_PER_CHUNK * layout.response_width, BytesWriter()
+        for (names, runs), until in zip(stored, reached, strict=True):
+            weigh_chunk(writer, names, runs, layout.metrics, width, until)
+        sums, from_ms = digests(writer.getvalue(), chunks, spans_ms, layout, self._as_of_ms)
+        for (_, window, at), each, since_ms in zip(lacking, sums, from_ms.tolist(), strict=True):
+            window.sums[at], window.from_ms[at] = each, since_ms
 
     def _remembered(self, place: Place, chunks: Chunks) -> Window:
         """Return a window with what is known of the chunks as they are now; of the others nothing, from ∞ on."""
@@ -193,46 +205,32 @@ class Buckets:
 
     def _reciprocal(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
         """Weights are no products: all chunks are read and weighted each time."""
-        blocks = self._tables([(place, chunk) for place, chunks in wanted for chunk in chunks])
-        tables: dict[int, Ints] = {}
-        found, at = {}, 0
+        stored = self._stored([(place, chunk) for place, chunks in wanted for chunk in chunks])
+        found = {}
         for place, chunks in wanted:
-            own = range(at, at + len(chunks))
-            while not all(each in tables for each in own):
-                read, _, records = next(blocks)
-                tables.update(zip(read, records, strict=True))
-            series = _series(place, chunks, [tables.pop(each) for each in own])
-            at = own.stop
+            tables = [_table(place, *each) for each in islice(stored, len(chunks))]
+            series = _series(place, chunks, tables)
             metrics = range(place.layout.metrics)
             groups = [*map(series.rated, metrics), *map(series.everything, metrics)]
             columns = [astuple(decayed(each, self._as_of_ms, place.decay)) for each in groups]
             (found[place.name],) = _means(Moments(*np.array(columns).T[:, None]), len(metrics))
         return found
 
-    def _tables(self, wanted: Sequence[tuple[Place, int]]) -> Iterator[tuple[Sequence[int], Layout, Ints]]:
-        """Yield, for each layout, which of the wanted chunks have it and the records of their buckets over all shards.
-
-        `_AT_ONCE` are read of one moment on each shard.
-        """
+    def _stored(self, wanted: Sequence[tuple[Place, int]]) -> Iterator[tuple[Sequence[bytes], Sequence[bytes | None]]]:
+        """Yield the names of each chunk on all shards, and what is stored there; many are of one moment on each."""
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            alike = defaultdict[Layout, list[int]](list)
-            for at, (place, _) in enumerate(some):
-                alike[place.layout].append(at)
-            widths = {layout: BUCKETS_PER_CHUNK * layout.response_width for layout in alike}
-            tables: dict[Layout, Ints] = {}
-            for shard in self._store:
-                names = [shard.keys.chunk(*place.name, chunk) for place, chunk in some]
-                stored = [
-                    None if chunk is None else chunk_integers(name, chunk)
-                    for name, chunk in zip(names, shard.values(names), strict=True)
-                ]
-                for layout, own in alike.items():
-                    part = decode_records([names[at] for at in own], [stored[at] for at in own], widths[layout])
-                    tables[layout] = tables[layout] + part if layout in tables else part
-            for layout, own in alike.items():
-                records = tables[layout].reshape(-1, BUCKETS_PER_CHUNK, layout.response_width)
-                yield [start + at for at in own], layout, records
+            names = [[shard.keys.chunk(*place.name, chunk) for place, chunk in some] for shard in self._store]
+            values = [shard.values(own) for shard, own in zip(self._store, names, strict=True)]
+            yield from zip(zip(*names, strict=True), zip(*values, strict=True), strict=True)
+
+
+def _table(place: Place, names: Sequence[bytes], stored: Sequence[bytes | None]) -> Ints:
+    """Return the records of a chunk's buckets, added up over the shards."""
+    width = place.layout.response_width
+    integers = [None if runs is None else chunk_integers(name, runs) for name, runs in zip(names, stored, strict=True)]
+    found: Ints = decode_records(names, integers, BUCKETS_PER_CHUNK * width).sum(axis=0).reshape(-1, width)
+    return found
 
 
 def _series(place: Place, chunks: Sequence[int], tables: Sequence[Ints]) -> Series:

@@ -35,15 +35,17 @@ from typing import Final
 
 import numpy as np
 from librt.strings import BytesWriter, read_f64_be, read_i64_be, write_f64_be, write_i64_be
+from librt.vecs import vec
 from mypy_extensions import i64, u8
 
 from monitor.aggregates import Ints
 from monitor.attribution import BEFORE, MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row, place_of
 from monitor.errors import StoreOwned
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
-from monitor.store.runs import summed
+from monitor.store.runs import add_runs, summed
 from monitor.students import NEVER, Student
 from monitor.varints import Reader, write_signed, write_unsigned
+from monitor.weighing import weigh
 
 MARKS: Final = 127
 _COUNT_BITS: Final = 24
@@ -332,6 +334,22 @@ def chunk_integers(key: bytes, stored: bytes) -> bytes:
         return summed(stored)
     except ValueError as error:
         raise _damaged(key.decode(), error) from None
+
+
+def weigh_chunk(
+    writer: BytesWriter, keys: Sequence[bytes], stored: Sequence[bytes | None], metrics: i64, width: i64, reached: i64
+) -> None:
+    """Append what `weigh` says of a chunk of so many integers over all shards; raises `StoreOwned` for what is none."""
+    integers = vec[i64]()
+    for key, runs in zip(keys, stored, strict=True):
+        if runs is not None:
+            try:
+                integers = add_runs(integers, runs)
+            except ValueError as error:
+                raise _damaged(key.decode(), error) from None
+            if len(integers) > width:
+                raise _damaged(key.decode(), f"{len(integers)} integers, expected {width} or fewer")
+    weigh(writer, integers, metrics, reached)
 
 
 def _damaged(what: str, why: object) -> StoreOwned:

@@ -101,9 +101,8 @@ def unpacked(packed: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def summed(runs: bytes) -> bytes:
-    """Return the integers that runs add up to as far as any reaches, big-endian; raises ValueError for other bytes."""
-    sums = vec[i64]()
+def add_runs(sums: vec[i64], runs: bytes) -> vec[i64]:
+    """Return the integers with what runs add up to as far as any reaches; raises ValueError for other bytes."""
     nothing: i64 = 0
     at: i64 = 0
     while at != len(runs):
@@ -114,15 +113,25 @@ def summed(runs: bytes) -> bytes:
         at += _HEAD
         if at + _INTEGER * count > len(runs):
             raise ValueError(f"{len(runs)} bytes end within a run")
-        while len(sums) < first + count:
+        while len(sums) < first:
             sums = append(sums, nothing)
-        place: i64 = 0
-        while place < count:
-            sums[first + place] += read_i64_be(runs, at)
+        place = first
+        while place < first + count:
+            number = read_i64_be(runs, at)
+            if place < len(sums):
+                sums[place] += number
+            else:
+                sums = append(sums, number)
             at += _INTEGER
             place += 1
+    return sums
+
+
+def summed(runs: bytes) -> bytes:
+    """Return the integers that runs add up to as far as any reaches, big-endian; raises ValueError for other bytes."""
+    sums = add_runs(vec[i64](), runs)
     writer = BytesWriter()
-    place = 0
+    place: i64 = 0
     while place < len(sums):
         write_i64_be(writer, sums[place])
         place += 1

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from librt.strings import BytesWriter
+from librt.vecs import vec
+from mypy_extensions import i64
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, Floats, Ints, Layout, Moments, bucket_span_ms, decayed
 from monitor.ranking import SCALE
-from monitor.series import Series, digests, together
+from monitor.series import Series, digests, reached_buckets, together
 from monitor.tally import Tally
+from monitor.weighing import weigh
 from tests.support.streams import EXPERIMENT
 
 CHUNKS = 3
@@ -41,8 +46,15 @@ def _records(responses: list[Seen]) -> Ints:
     return records.reshape(CHUNKS, BUCKETS_PER_CHUNK, LAYOUT.response_width)
 
 
-def _digests(records: Ints, as_of_ms: int) -> tuple[Floats, Floats]:
-    return digests(records, range(FIRST, FIRST + CHUNKS), [SPAN_MS] * CHUNKS, LAYOUT, as_of_ms)
+def _digests(
+    records: Ints, as_of_ms: int, chunks: Sequence[int] = range(FIRST, FIRST + CHUNKS)
+) -> tuple[Floats, Floats]:
+    spans_ms, writer = [SPAN_MS] * len(chunks), BytesWriter()
+    for record, reached in zip(records, reached_buckets(chunks, spans_ms, as_of_ms).tolist(), strict=True):
+        # Of what follows the last response nothing is stored.
+        integers = np.trim_zeros(record.ravel(), "b").tolist()
+        weigh(writer, vec[i64](integers), LAYOUT.metrics, reached)
+    return digests(writer.getvalue(), chunks, spans_ms, LAYOUT, as_of_ms)
 
 
 def _one_by_one(records: Ints, as_of_ms: int) -> list[Moments]:
@@ -84,7 +96,7 @@ def test_what_is_remembered_stays_to_the_last_digit(
     assert newest_ms < after_ms + SPAN_MS / BUCKETS_PER_CHUNK or not settled[newest_ms // SPAN_MS]
     for chunk in np.flatnonzero(settled):
         for at_ms in (math.ceil(from_ms[chunk]), as_of_ms + later_ms):
-            alone, _ = digests(records[chunk : chunk + 1], [FIRST + int(chunk)], [SPAN_MS], LAYOUT, at_ms)
+            alone, _ = _digests(records[chunk : chunk + 1], at_ms, [FIRST + int(chunk)])
             assert (alone[0] == sums[chunk]).all()
 
 
