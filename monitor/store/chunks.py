@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from monitor.aggregates import Layout
 from monitor.config import DecaySpec
-from monitor.store.connection import unavailable
 from monitor.store.shards import Shards
 
 Chunks: TypeAlias = "array[int]"
@@ -31,19 +30,14 @@ NO_CHUNKS: Final[Chunks] = array("q")
 class Place:
     """The time buckets of one variant and decay."""
 
-    number: int
-    variant: int
+    name: Name
+    """What its chunks are stored and remembered under."""
     decay: DecaySpec
     layout: Layout
     seen: NDArray[np.bool_]
     """Which metrics have had a value at any time."""
     oldest: int
     """The first chunk that retention keeps."""
-
-    @property
-    def name(self) -> Name:
-        """What its chunks are stored and remembered under."""
-        return self.number, self.variant, self.decay.name
 
 
 Changed: TypeAlias = Mapping[Name, Sequence[int]]
@@ -64,16 +58,12 @@ class Indexes:
     def now(self, store: Shards, places: Sequence[Place]) -> tuple[Indexes, Changed]:
         """Return what they are now, of the same places, and what has changed since. Raises `StoreUnavailable`."""
         commits, marks, replies = [], [], []
-        with unavailable(store.settings):
-            for shard, known in zip(store, self.commits or [-1] * len(store), strict=True):
-                pipeline = shard.client.pipeline(transaction=True)
-                pipeline.hmget(shard.keys.meta, "seq", "made")
-                for place in places:
-                    pipeline.zrange(shard.keys.chunks(*place.name), f"({known}", "+inf", byscore=True)
-                (commit, mark), *members = pipeline.execute()
-                commits.append(int(commit or 0))
-                marks.append(mark or b"")
-                replies.append(members)
+        for shard, known in zip(store, self.commits or [-1] * len(store), strict=True):
+            indexes = [("ZRANGE", shard.keys.chunks(*place.name), f"({known}", "+inf", "BYSCORE") for place in places]
+            (commit, mark), *members = shard.at_once([("HMGET", shard.keys.meta, "seq", "made"), *indexes])
+            commits.append(int(commit or 0))
+            marks.append(mark or b"")
+            replies.append(members)
         if self.marks and marks != self.marks:
             return Indexes().now(store, places)
         chunks, changed = {}, {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast, final
 
@@ -122,6 +122,34 @@ class Pending:
     def _release(self) -> None:
         self._client.connection_pool.release(self._connection)
         self._connection = None
+
+
+def transaction(commands: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], ...]:
+    """Return commands within one transaction."""
+    return ("MULTI",), *commands, ("EXEC",)
+
+
+def redirected(client: Any, commands: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return the replies to the commands of a transaction from wherever a cluster's client finds the keys."""
+    pipeline = client.pipeline(transaction=True)
+    for command in commands:
+        pipeline.execute_command(*command)
+    found: list[Any] = pipeline.execute()
+    return found
+
+
+def executed(pending: Pending) -> list[Any]:
+    """Return the replies to the commands of a transaction, if none of them is an error."""
+    found: list[Any] = pending.reply()
+    for reply in found:
+        if isinstance(reply, Exception):
+            raise reply
+    return found
+
+
+def pairs(reply: Sequence[bytes] | dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the fields of a hash, which only the newer protocol says are pairs."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _node(place: str) -> Any:

@@ -14,7 +14,6 @@ from monitor.config import ExperimentSettings, Settings
 from monitor.config.records import NONE, OTHER
 from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
 from monitor.identity import Identities
-from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
 from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
@@ -113,13 +112,10 @@ class DayReader:
     def _named(self, places: Sequence[Place], last: int) -> dict[Place, list[int]]:
         """Return the days up to `last` that the indexes name, in one transaction on each shard."""
         named: dict[Place, set[int]] = {place: set() for place in places}
-        with unavailable(self._store.settings):
-            for shard in self._store:
-                pipeline = shard.client.pipeline(transaction=True)
-                for place in places:
-                    pipeline.zrange(shard.keys.days(*place), 0, -1)
-                for place, days in zip(places, pipeline.execute(), strict=True):
-                    named[place].update(map(int, days))
+        for shard in self._store:
+            indexes = [("ZRANGE", shard.keys.days(*place), 0, -1) for place in places]
+            for place, days in zip(places, shard.at_once(indexes), strict=True):
+                named[place].update(map(int, days))
         return {place: sorted(day for day in days if day <= last) for place, days in named.items()}
 
     def _records(self, wanted: Mapping[Place, Sequence[int]]) -> dict[Place, Days]:

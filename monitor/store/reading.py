@@ -25,7 +25,7 @@ from monitor.inference import Cohorts, Estimate, Skipped, StoredStudents, design
 from monitor.items.stored import Coverage
 from monitor.store.buckets import Buckets, Memory
 from monitor.store.chunks import Place
-from monitor.store.connection import unavailable
+from monitor.store.connection import pairs, unavailable
 from monitor.store.coverage import CoverageReader
 from monitor.store.days import DayReader, Drifts, Used
 from monitor.store.history import History
@@ -211,10 +211,9 @@ class Reader:
             )
             for experiment, number, variant, name in places
         ]
-        with unavailable(self._settings.store):
-            log = _Log()
-            for shard in self.store:
-                self._add(arms, log, shard)
+        log = _Log()
+        for shard in self.store:
+            self._add(arms, log, shard)
         if log.skipped.events:
             identities = Identities(stored_hash_key(self.store, self._settings))
             log.missing = log.skipped.missing(self.experiments, self.numbers, identities)
@@ -223,24 +222,23 @@ class Reader:
     def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
         """Add what one shard holds."""
         keys = shard.keys
-        pipeline = shard.client.pipeline(transaction=True)
-        pipeline.hgetall(keys.latest)
-        pipeline.hgetall(keys.lost)
-        pipeline.hgetall(keys.skipped)
-        pipeline.hgetall(keys.offsets)
-        pipeline.hgetall(keys.progress)
+        commands: list[Sequence[str | bytes | int]]
+        commands = [("HGETALL", each) for each in (keys.latest, keys.lost, keys.skipped, keys.offsets, keys.progress)]
         for arm in arms:
-            pipeline.get(keys.responses(arm.number, arm.variant))
-            pipeline.get(keys.units(arm.number, arm.variant))
-            pipeline.hgetall(keys.kinds(arm.number, arm.variant))
-            pipeline.zrange(keys.cohorts(arm.number, arm.variant), 0, -1)
-        replies = iter(pipeline.execute())
-        times = next(replies)
+            place = arm.number, arm.variant
+            commands += (
+                ("GET", keys.responses(*place)),
+                ("GET", keys.units(*place)),
+                ("HGETALL", keys.kinds(*place)),
+                ("ZRANGE", keys.cohorts(*place), 0, -1),
+            )
+        replies = iter(shard.at_once(commands))
+        times, lost, skipped, offsets, progress = map(pairs, islice(replies, 5))
         latest = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
-        log.lost += sum(map(int, next(replies).values()))
-        log.skipped.add(next(replies), times)
-        positions = positions_of(next(replies), next(replies))
+        log.lost += sum(map(int, lost.values()))
+        log.skipped.add(skipped, times)
+        positions = positions_of(offsets, progress)
         if shard is self.store.first:
             # Every shard knows of all partitions.
             for position in positions.values():
@@ -250,7 +248,7 @@ class Reader:
         for arm in arms:
             _add_record(arm.responses, keys.responses(arm.number, arm.variant), next(replies))
             _add_record(arm.units, keys.units(arm.number, arm.variant), next(replies))
-            arm.kinds.update({kind.decode(): int(count) for kind, count in next(replies).items()})
+            arm.kinds.update({kind.decode(): int(count) for kind, count in pairs(next(replies)).items()})
             arm.days.update(map(int, next(replies)))
             for what, at_ms in arm.latest.items():
                 arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
@@ -325,7 +323,7 @@ class Reader:
             seen = arm.responses[4::8] < arm.responses[2]
             for decay in arm.experiment.decay:
                 oldest = (newest[arm.number] - arm.experiment.retention_ms) // bucket_span_ms(decay)
-                places.append(Place(arm.number, arm.variant, decay, layout, seen, oldest))
+                places.append(Place((arm.number, arm.variant, decay.name), decay, layout, seen, oldest))
         means, found = Buckets(self.store, memory, as_of_ms).means(places)
         return {place.name: own for place, own in zip(places, means, strict=True)}, found
 

@@ -30,7 +30,7 @@ import redis.exceptions
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned
 from monitor.store import turns
-from monitor.store.connection import Pending, connect, unavailable
+from monitor.store.connection import Pending, connect, executed, pairs, redirected, transaction, unavailable
 from monitor.store.keys import LIVE, Keys, live_number
 from monitor.store.packing import Packed
 from monitor.store.parcel import Parcel
@@ -134,7 +134,7 @@ class RedisStore:
         names = [keys.meta, keys.offsets, keys.progress, keys.lanes]
         with unavailable(self.settings):
             *tables, live, run = self.run_script(self.scripts.state, [*names, LIVE] if keys.shard == 0 else names)
-        meta, *others = (dict(zip(table[::2], table[1::2], strict=True)) for table in tables)
+        meta, *others = map(pairs, tables)
         if self.opened and live is not None:
             self.check_live(live)
         if self.opened and b"schema" not in meta:
@@ -211,10 +211,8 @@ class RedisStore:
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the stored rows (version and body) of the keys, None where there is none."""
-        found: list[bytes | None] = []
-        for start in range(0, len(keys), _READ_AT_ONCE):
-            found += self.values(keys[start : start + _READ_AT_ONCE])
-        return found
+        starts = range(0, len(keys), _READ_AT_ONCE)
+        return [row for start in starts for row in self.values(keys[start : start + _READ_AT_ONCE])]
 
     def ask_rows(self, keys: Sequence[bytes]) -> Callable[[], list[bytes | None]]:
         """Ask for the stored rows of keys, and return what waits for them; it is used as `start` is."""
@@ -236,6 +234,14 @@ class RedisStore:
         command = ("MGET", *keys)
         with unavailable(self.settings):
             return cast(list[bytes | None], self._reply(self._send(command), command)) if keys else []
+
+    def at_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the replies to commands as of one moment; of a hash see `pairs`."""
+        with unavailable(self.settings):
+            try:
+                return executed(self._send(*transaction(commands)))
+            except _ELSEWHERE:
+                return redirected(self.client, commands)
 
     def commit(self, commit: Commit) -> Status:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""

@@ -14,7 +14,7 @@ from typing import Final
 from monitor.config import ExperimentSettings
 from monitor.identity import Identities
 from monitor.inference import Skipped
-from monitor.store.connection import unavailable
+from monitor.store.connection import pairs, unavailable
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
 
@@ -99,10 +99,7 @@ class SkippedEvents:
 def skipped_events(store: Shards) -> SkippedEvents:
     """Return what was skipped. Raises `StoreUnavailable`."""
     found = SkippedEvents()
-    with unavailable(store.settings):
-        for shard in store:
-            pipeline = shard.client.pipeline(transaction=True)
-            pipeline.hgetall(shard.keys.skipped)
-            pipeline.hgetall(shard.keys.latest)
-            found.add(*pipeline.execute())
+    for shard in store:
+        skipped, latest = shard.at_once([("HGETALL", shard.keys.skipped), ("HGETALL", shard.keys.latest)])
+        found.add(pairs(skipped), pairs(latest))
     return found
