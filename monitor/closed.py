@@ -25,6 +25,7 @@ from monitor.inference import (
     closed_watched,
     pair_scale,
     stratified,
+    units_place,
 )
 from monitor.ranking import SCALE, Scorer
 from monitor.stretches import stretches
@@ -60,6 +61,9 @@ class Terms:
             Guardrail(each.metric, each.bad, each.margin, self._largest(each.metric), each.worst_ms)
             for each in decision.guardrails
         ]
+
+        self.units_place = units_place(self.names.index(experiment.primary), decision.population)
+        """Where a record over cohorts has how many students the decision is about."""
 
     def mde(self, metric: str) -> float:
         """Return the mde of a metric, which has none of its own: the same part of its largest value."""

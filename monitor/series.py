@@ -26,6 +26,8 @@ _UNIT = float(2**-SCALE_BITS)
 _WEIGHTS: Final = np.array([WEIGHTS, [weight * weight for weight in WEIGHTS]])
 _NOTHING_LEFT: Final = 2000
 """Half-lives after which a weight is 0 in float64."""
+_POWERS: Final = np.ldexp(1.0, -np.arange(_NOTHING_LEFT + 1))
+"""Weights after so many half-lives."""
 
 
 def reached_buckets(chunks: Sequence[int], half_lives_ms: Sequence[int], as_of_ms: int) -> Ints:
@@ -99,8 +101,8 @@ def together(sums: Sequence[Floats], chunks: Sequence[Sequence[int]]) -> Moments
         places = np.concatenate(chunks)[:, None]
         starts = np.cumsum([0, *[lengths[at] for at in filled[:-1]]])
         newest = np.maximum.reduceat(np.where(rows[:, 0] > 0, places, 0), starts, axis=0)
-        behind = np.clip(np.repeat(newest, [lengths[at] for at in filled], axis=0) - places, 0, _NOTHING_LEFT)
-        factor = np.ldexp(1.0, -behind.astype(np.int32))[:, None]
+        behind = np.repeat(newest, [lengths[at] for at in filled], axis=0) - places
+        factor = _POWERS[np.clip(behind, 0, _NOTHING_LEFT)][:, None]
         rows[:, :2] *= factor
         rows[:, 2:] *= factor * factor
         found[filled] = np.add.reduceat(rows, starts, axis=0)

@@ -156,18 +156,24 @@ class _View:
     @cached_property
     def students(self) -> int:
         """All of them so far, also those of days after this time."""
-        return sum(cohorts.exposed(cohorts) for cohorts in self.cohorts.values())
+        return sum(cohorts.count(cohorts) for cohorts in self.cohorts.values())
 
     @cached_property
+    def _split(self) -> list[list[int]]:
+        """The days of each stretch."""
+        return self._by_stretch(self.days)
+
+    @property
     def days_left_out(self) -> tuple[int, ...]:
-        return tuple(day for day in self.days if not any(day in stretch for stretch in self.terms.stretches))
+        """The days that are in no stretch."""
+        return tuple(sorted(set(self.days).difference(*self._split)))
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """Students at first exposure in each stretch that has any; if there are none, in the last."""
         found = []
-        for stretch, days in zip(self.terms.stretches, self._by_stretch(self.days), strict=True):
-            students = {name: self.cohorts[name].exposed(days) for name in self.experiment.variants}
+        for stretch, days in zip(self.terms.stretches, self._split, strict=True):
+            students = {name: self.cohorts[name].count(days) for name in self.experiment.variants}
             found.append(Phase(dict(stretch.shares), students))
         return tuple(phase for phase in found if any(phase.students.values())) or (found[-1],)
 
@@ -178,13 +184,8 @@ class _View:
     @cached_property
     def closed_days(self) -> list[list[int]]:
         """The days of each stretch on which students' windows are over."""
-        experiment = self.experiment
-        closed = [
-            day
-            for day in self.days
-            if is_closed(day, self.at_ms, experiment.exposure_days, experiment.feedback_window_ms)
-        ]
-        return self._by_stretch(closed)
+        exposure_days, window_ms = self.experiment.exposure_days, self.experiment.feedback_window_ms
+        return [[day for day in days if is_closed(day, self.at_ms, exposure_days, window_ms)] for days in self._split]
 
     def _by_stretch(self, days: Sequence[int]) -> list[list[int]]:
         return [[day for day in days if day in stretch] for stretch in self.terms.stretches]
@@ -198,6 +199,8 @@ class _View:
     def parts(self, treatment: str, closed: Closed) -> Parts:
         """Return the effect on the primary metric within parts of the students, as far as it is kept."""
         experiment, control, terms = self.experiment, self.experiment.control, self.terms
+        if not (experiment.segments or experiment.novelty):
+            return Parts()
         told = {
             "alpha": split_alpha(terms.criteria.alpha, terms.criteria.treatments),
             "mde": terms.criteria.mde,
@@ -274,9 +277,8 @@ class _View:
         if stretch.end is not None:
             last = min(last, stretch.end - 1)
         first = max(last - _RATE_DAYS + 1, days[0])
-        recent = self.cohorts[variant].total([day for day in days if day >= first])
-        units = self.terms.units(recent, settings.primary, settings.decision.population).units
-        return units / (last - first + 1)
+        recent = [day for day in days if day >= first]
+        return self.cohorts[variant].count(recent, self.terms.units_place) / (last - first + 1)
 
     def comparisons(self, treatment: str, verdict: Verdict) -> dict[str, dict[Estimand, Comparison]]:
         """Return both estimands of every metric; the closed ones are those of the verdict."""

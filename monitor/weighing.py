@@ -26,15 +26,13 @@ def weigh(writer: BytesWriter, integers: vec[i64], metrics: i64, reached: i64) -
 
     That is Σw·c and Σw²·c over the buckets before `reached` and the columns c of that bucket itself, each m × `COLUMNS`
     in units of offset and of fixed point; and 1 if there are responses after it, else 0. The integers are the buckets'
-    records, `Layout.response_width` each, of which the last ones may be missing.
+    records, `Layout.response_width` each.
     """
     width, size = _HEAD + COLUMNS * metrics, COLUMNS * metrics
-    while len(integers) % width:
-        integers = append(integers, i64(0))
-    stored = len(integers) // width
+    buckets = len(integers) // width
     columns, sums, squared = _zeros(size), _zeros(size), _zeros(size)
     bucket: i64 = 0
-    while bucket < stored and bucket < reached:
+    while bucket < buckets and bucket < reached:
         _fill(columns, integers, bucket * width, metrics)
         weight: float = WEIGHTS[bucket]
         square = weight * weight
@@ -44,13 +42,13 @@ def weigh(writer: BytesWriter, integers: vec[i64], metrics: i64, reached: i64) -
             squared[at] += square * columns[at]
             at += 1
         bucket += 1
-    if 0 <= reached < stored:
+    if 0 <= reached < buckets:
         _fill(columns, integers, reached * width, metrics)
     else:
         columns = _zeros(size)
     ahead = 0.0
     bucket = reached + 1
-    while bucket < stored:
+    while bucket < buckets:
         if integers[bucket * width] > 0:
             ahead = 1.0
         bucket += 1

@@ -195,9 +195,11 @@ class ExperimentsCollector(Families):
         yield up
 
     def _add(self, families: Mapping[str, Family], experiment: ExperimentSummary) -> None:
+        rows = {name: family.rows for name, family in families.items()}
+
         def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
             if value is not None:
-                families[name].add(labels, value)
+                rows[name].append(("", labels, value))
 
         for name, variant in experiment.variants.items():
             arm = (experiment.name, name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
+import msgspec
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -26,6 +27,9 @@ _TYPES: Final = {"unknown": "untyped", "info": "gauge"}
 _go_number: Final[Callable[[float], str]] = floatToGoString
 _PLAIN: Final = 1e6
 """Python and Go write numbers in the same way up to here."""
+_TINY: Final = 1e-3
+"""From here to there JSON has them in that way as well, and msgspec writes many in a fifth of the time."""
+_json: Final = msgspec.json.Encoder()
 _MOST_TEXTS: Final = 20_000
 """Of the same names of labels, remembered: kinds of feedback come and go."""
 
@@ -107,9 +111,11 @@ def exposition(families: Iterable[Family], *, openmetrics: bool) -> bytes:
             kind = _TYPES.get(kind, kind)
         lines.append(f"# HELP {name} {explained}\n# TYPE {name} {kind}\n")
         begin, labels = family.name, _texts(family.labels)
+        numbers = _json.encode([float(value) for _, _, value in family.rows])[1:-1].decode().split(",")
         lines += [
-            f"{begin}{suffix}{labels[values]} {repr(float(value)) if -_PLAIN < value < _PLAIN else _go_number(value)}\n"
-            for suffix, values, value in family.rows
+            f"{begin}{suffix}{labels[values]} "
+            f"{number if _TINY < abs(value) < _PLAIN or value == 0 else _go_number(value)}\n"
+            for (suffix, values, value), number in zip(family.rows, numbers, strict=False)
         ]
     if openmetrics:
         lines.append("# EOF\n")

@@ -36,6 +36,7 @@ from monitor.inference.stored import (
     live_rated_shares,
     live_sums,
     pair_scale,
+    units_place,
 )
 from monitor.inference.verdict import Reason, State, Verdict, decide, evidence_from
 
@@ -97,6 +98,7 @@ __all__ = [
     "sample_ratio_test",
     "split_alpha",
     "stratified",
+    "units_place",
     "variance_reduction",
     "watch",
 ]

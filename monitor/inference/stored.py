@@ -57,9 +57,9 @@ class Cohorts(Mapping[int, Ints]):
         filled = np.count_nonzero(self._table, axis=1).tolist()
         return {day for day, place in self._places.items() if filled[place] and day <= last}
 
-    def exposed(self, days: Iterable[int]) -> int:
-        """Return the students first exposed on some days."""
-        return int(self._table[self._rows(days), 0].sum())
+    def count(self, days: Iterable[int], place: int = 0) -> int:
+        """Return the sum of one integer of the records of some days; the first is the students first exposed there."""
+        return int(self._table[self._rows(days), place].sum())
 
     def total(self, days: Iterable[int]) -> Ints:
         """Return the sum of the records of some days."""
@@ -108,12 +108,14 @@ def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int)
 
 def closed_units(record: Ints, layout: Layout, metric: int, population: Population) -> UnitSums:
     """Return the sums over students of one metric (its index) from the sum of closed cohorts' records."""
-    at = 7 + 9 * metric
-    if population == "rated":
-        units, first = int(record[at]), at + 1
-    else:
-        units, first = int(record[1]), at + 5
+    first = 7 + 9 * metric + (1 if population == "rated" else 5)
+    units = int(record[units_place(metric, population)])
     return _unit_sums(units, record[first : first + 4], 2.0 ** layout.squares[metric])
+
+
+def units_place(metric: int, population: Population) -> int:
+    """Return where a record over cohorts has how many students one metric (its index) has a mean of."""
+    return 7 + 9 * metric if population == "rated" else 1
 
 
 def closed_rated_shares(record: Ints) -> UnitSums:

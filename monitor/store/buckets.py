@@ -17,6 +17,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 from librt.strings import BytesWriter
+from librt.vecs import vec
+from mypy_extensions import i64
 
 from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
@@ -62,6 +64,8 @@ class Window:
 
     def part(self, chunks: Chunks) -> Window:
         """Return a window of other chunks, with what is known of them here; of the others nothing, from ∞ on."""
+        if self.chunks == chunks:
+            return self
         start = bisect_left(self.chunks, chunks[0]) if chunks else 0
         part = slice(start, start + len(chunks))
         if self.chunks[part] == chunks:
@@ -182,9 +186,9 @@ class Buckets:
         spans_ms = [bucket_span_ms(place.decay) for place, _, _ in lacking]
         reached = reached_buckets(chunks, spans_ms, self._as_of_ms).tolist()
         stored = self._stored([(place, chunk) for (place, _, _), chunk in zip(lacking, chunks, strict=True)])
-        width, writer = BUCKETS_PER_CHUNK * layout.response_width, BytesWriter()
+        nothing, writer = vec[i64]([0] * BUCKETS_PER_CHUNK * layout.response_width), BytesWriter()
         for (names, runs), until in zip(stored, reached, strict=True):
-            weigh_chunk(writer, names, runs, layout.metrics, width, until)
+            weigh_chunk(writer, nothing, names, runs, layout.metrics, until)
         sums, from_ms = digests(writer.getvalue(), chunks, spans_ms, layout, self._as_of_ms)
         for (_, window, at), each, since_ms in zip(lacking, sums, from_ms.tolist(), strict=True):
             window.sums[at], window.from_ms[at] = each, since_ms

@@ -35,7 +35,7 @@ from typing import Final
 
 import numpy as np
 from librt.strings import BytesWriter, read_f64_be, read_i64_be, write_f64_be, write_i64_be
-from librt.vecs import vec
+from librt.vecs import extend, vec
 from mypy_extensions import i64, u8
 
 from monitor.aggregates import Ints
@@ -337,18 +337,26 @@ def chunk_integers(key: bytes, stored: bytes) -> bytes:
 
 
 def weigh_chunk(
-    writer: BytesWriter, keys: Sequence[bytes], stored: Sequence[bytes | None], metrics: i64, width: i64, reached: i64
+    writer: BytesWriter,
+    nothing: vec[i64],
+    keys: Sequence[bytes],
+    stored: Sequence[bytes | None],
+    metrics: i64,
+    reached: i64,
 ) -> None:
-    """Append what `weigh` says of a chunk of so many integers over all shards; raises `StoreOwned` for what is none."""
-    integers = vec[i64]()
+    """Append what `weigh` says of a chunk over all shards; raises `StoreOwned` for what is none.
+
+    `nothing` is as many zeros as a chunk has integers.
+    """
+    integers = extend(vec[i64](), nothing)
     for key, runs in zip(keys, stored, strict=True):
         if runs is not None:
             try:
                 integers = add_runs(integers, runs)
             except ValueError as error:
                 raise _damaged(key.decode(), error) from None
-            if len(integers) > width:
-                raise _damaged(key.decode(), f"{len(integers)} integers, expected {width} or fewer")
+            if len(integers) > len(nothing):
+                raise _damaged(key.decode(), f"{len(integers)} integers, expected {len(nothing)} or fewer")
     weigh(writer, integers, metrics, reached)
 
 

@@ -51,9 +51,7 @@ def _digests(
 ) -> tuple[Floats, Floats]:
     spans_ms, writer = [SPAN_MS] * len(chunks), BytesWriter()
     for record, reached in zip(records, reached_buckets(chunks, spans_ms, as_of_ms).tolist(), strict=True):
-        # Of what follows the last response nothing is stored.
-        integers = np.trim_zeros(record.ravel(), "b").tolist()
-        weigh(writer, vec[i64](integers), LAYOUT.metrics, reached)
+        weigh(writer, vec[i64](record.ravel().tolist()), LAYOUT.metrics, reached)
     return digests(writer.getvalue(), chunks, spans_ms, LAYOUT, as_of_ms)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
@@ -109,3 +111,15 @@ def test_can_be_read_back() -> None:
     assert len(given) > 100
     for accept, parse in (("", text_string_to_metric_families), (PROMETHEUS_3, openmetrics_families)):
         assert _samples(parse(exposed(collector, accept)[1].decode())) == given
+
+
+@given(
+    st.lists(st.floats() | st.floats(-2e6, 2e6) | st.floats(-1e-2, 1e-2) | st.integers(-(2**60), 2**60), max_size=30)
+)
+def test_numbers_are_written_as_the_client_library_does(numbers: list[float]) -> None:
+    """To the last digit, whatever they are."""
+    family = Family("gauge", "gauge", "", ("place",))
+    for place, number in enumerate(numbers):
+        family.add((str(place),), number)
+    encode, _ = choose_encoder("")
+    assert exposed(_Families(family), "")[1] == encode(_Families(family))
