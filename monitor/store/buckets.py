@@ -159,7 +159,7 @@ class Buckets:
     def _older(self, place: Place, window: Window) -> Chunks:
         """Return the chunks before a window that are needed, as a metric's newest observation lies so far back."""
         anchor = self._anchor(place, window)
-        if anchor == math.inf:
+        if anchor == math.inf or anchor == window.chunks[-1]:
             return NO_CHUNKS
         stored = self._indexes.chunks[place.name]
         newest = stored[bisect_left(stored, window.chunks[0]) - 1] if anchor == -math.inf else int(anchor)
