@@ -129,15 +129,6 @@ def transaction(commands: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], ...]:
     return ("MULTI",), *commands, ("EXEC",)
 
 
-def redirected(client: Any, commands: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return the replies to the commands of a transaction from wherever a cluster's client finds the keys."""
-    pipeline = client.pipeline(transaction=True)
-    for command in commands:
-        pipeline.execute_command(*command)
-    found: list[Any] = pipeline.execute()
-    return found
-
-
 def executed(pending: Pending) -> list[Any]:
     """Return the replies to the commands of a transaction, if none of them is an error."""
     found: list[Any] = pending.reply()

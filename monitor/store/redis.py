@@ -30,7 +30,7 @@ import redis.exceptions
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned
 from monitor.store import turns
-from monitor.store.connection import Pending, connect, executed, pairs, redirected, transaction, unavailable
+from monitor.store.connection import Pending, connect, executed, pairs, transaction, unavailable
 from monitor.store.keys import LIVE, Keys, live_number
 from monitor.store.packing import Packed
 from monitor.store.parcel import Parcel
@@ -64,7 +64,7 @@ class _Asked(NamedTuple):
 
 
 class RedisStore:
-    """One shard of the store. Several threads may use `values` and `rows` at the same time, and nothing else."""
+    """One shard of the store. Several threads may use `values`, `rows` and `at_once` at a time, and nothing else."""
 
     many = 500  # rows are written beside the script, and more
 
@@ -86,8 +86,7 @@ class RedisStore:
         self._behind = False  # whether others have committed since what is believed
         self._patience = _OUTDATED_AFTER[0]
         self.long_chunks: dict[bytes, int] = {}  # and from how many bytes on each is: see `sum_up`
-        self.opened = False
-        """Whether `open_store` has registered the experiments here."""
+        self.opened = False  # whether `open_store` has registered the experiments here
 
     def close(self) -> None:
         """Close the connections."""
@@ -188,8 +187,7 @@ class RedisStore:
 
     def on_own_node(self, command: Callable[..., Result], *arguments: object) -> Result:
         """Send a command to the server that holds this shard; a cluster's client need not look at all of its keys."""
-        client = self.client
-        own = {"target_nodes": client.get_node_from_key(self.keys.meta)} if self.clustered else {}
+        own = {"target_nodes": self.client.get_node_from_key(self.keys.meta)} if self.clustered else {}
         return command(*arguments, **own)
 
     def check_live(self, live: bytes | None) -> None:
@@ -241,7 +239,9 @@ class RedisStore:
             try:
                 return executed(self._send(*transaction(commands)))
             except _ELSEWHERE:
-                return redirected(self.client, commands)
+                # By such a command a cluster's client learns who holds this shard by now.
+                self.on_own_node(self.client.execute_command, "HGET", self.keys.meta, "seq")
+                return executed(self._send(*transaction(commands)))
 
     def commit(self, commit: Commit) -> Status:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""

@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis.crc import key_slot
 
 from monitor.aggregates import Moments
+from monitor.errors import StoreOwned
 from monitor.events import Feedback, Response
 from monitor.series import together
 from monitor.store import Advance, Position, Reader
 from tests.integration.test_exactness import _SLOW, Bench
+from tests.servers.cluster import RedisCluster
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.oracle import decayed_mean, judge
 from tests.support.streams import EXPERIMENT, START, arrivals, streams
@@ -186,6 +189,28 @@ def test_a_store_that_was_reset_is_read_anew(commits: int, redis_server: RedisSe
     again = Bench(redis_server)
     again.feed([[_response(number, START + HOUR)] for number in range(commits)])
     assert bench.reader.summary() == _fresh(again).summary()
+
+
+def test_slots_that_have_moved_are_read_where_they_are() -> None:
+    """By a reader that has asked another master before."""
+    with RedisCluster() as cluster:
+        bench = Bench(cluster, shards=3)
+        bench.feed([[_response(number, START + number * HOUR) for number in range(9)]])
+        found = bench.reader.summary()
+        assert found.experiments["ranker"].variants["control"].responses == 9
+        for shard in bench.shards:
+            slot = key_slot(shard.keys.prefix)
+            source = cluster.master_of(slot)
+            cluster.move(slot, next(server for server in cluster.servers if server is not source))
+            assert bench.reader.summary() == found
+
+
+def test_what_is_no_hash_is_named(store_server: RedisServer) -> None:
+    """Also within what is read of one moment."""
+    bench = Bench(store_server)
+    bench.store.client.set(bench.store.keys.kinds(bench.number, 0), b"x")
+    with pytest.raises(StoreOwned, match="holds something else under the prefix abm:"):
+        bench.reader.summary()
 
 
 def _response(number: int, at_ms: int) -> Response:
