@@ -1,88 +1,26 @@
-"""What an experiment's settings ask of its sums, and what those of its closed cohorts amount to."""
+"""What the sums of an experiment's closed cohorts amount to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final, get_args
+from typing import get_args
 
 import numpy as np
 
-from monitor.aggregates import Ints, Layout
-from monitor.config import LATENCY, RATED_SHARE, ExperimentSettings, is_share
+from monitor.aggregates import Ints
 from monitor.inference import (
     Adjusted,
     Adjustment,
     Arms,
-    Criteria,
-    Guardrail,
     Population,
     UnitSums,
     adjust,
     closed_pairs,
-    closed_rated_shares,
-    closed_units,
-    closed_watched,
     pair_scale,
     stratified,
-    units_place,
 )
-from monitor.ranking import SCALE, Scorer
-from monitor.stretches import stretches
-
-_DEFAULT_MDE: Final = 0.01
-"""Of the largest value that the primary metric can have."""
-
-
-class Terms:
-    """What verdicts on an experiment need of its settings."""
-
-    def __init__(self, experiment: ExperimentSettings) -> None:
-        self.experiment = experiment
-        self.layout = Layout.of(experiment)
-        self.names = [metric.name for metric in experiment.metrics]
-        self.stretches = stretches(experiment)
-        bounds = Scorer.of(experiment).bounds()
-        self.largest = {name: bound / SCALE for name, bound in zip(self.names, bounds, strict=True)}
-        """Metric → the largest mean that a student can have."""
-        shared = {name for stretch in self.stretches for name, share in stretch.shares.items() if share}
-        self.treatments = [name for name in experiment.variants if name in shared and name != experiment.control]
-        decision = experiment.decision
-        rated = [each.margin for each in decision.guardrails if each.metric == RATED_SHARE]
-        self.criteria = Criteria(
-            mde=decision.mde or _DEFAULT_MDE * self.largest[experiment.primary],
-            margin=decision.margin,
-            alpha=decision.alpha,
-            treatments=max(len(self.treatments), 1),
-            min_days=decision.min_days,
-            **({"rated_share_margin": rated[0]} if rated else {}),
-        )
-        self.guardrails = [
-            Guardrail(each.metric, each.bad, each.margin, self._largest(each.metric), each.worst_ms)
-            for each in decision.guardrails
-        ]
-
-        self.units_place = units_place(self.names.index(experiment.primary), decision.population)
-        """Where a record over cohorts has how many students the decision is about."""
-
-    def mde(self, metric: str) -> float:
-        """Return the mde of a metric, which has none of its own: the same part of its largest value."""
-        return self.criteria.mde * self.largest[metric] / self.largest[self.experiment.primary]
-
-    def units(self, record: Ints, metric: str, population: Population) -> UnitSums:
-        """Return the sums over students of a metric, or of what else is watched, from the sum of cohorts' records."""
-        watched = self.experiment.watched
-        if metric == RATED_SHARE:
-            return closed_rated_shares(record)
-        if metric in watched:
-            return closed_watched(record, self.layout, watched.index(metric))
-        return closed_units(record, self.layout, self.names.index(metric), population)
-
-    def _largest(self, metric: str) -> float | None:
-        """Return the largest mean that a student can have; None if there is no bound."""
-        if metric == LATENCY:
-            return None
-        return 1.0 if is_share(metric) else self.largest[metric]
+from monitor.terms import Terms
 
 
 class Closed:

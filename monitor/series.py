@@ -38,19 +38,20 @@ def reached_buckets(chunks: Sequence[int], half_lives_ms: Sequence[int], as_of_m
 
 
 def digests(
-    weighed: bytes, chunks: Sequence[int], half_lives_ms: Sequence[int], layout: Layout, as_of_ms: int
+    weighed: bytes, chunks: Sequence[int], half_lives_ms: Sequence[int], reached: Ints, layout: Layout, as_of_ms: int
 ) -> tuple[Floats, Floats]:
     """Return what each chunk amounts to at `as_of_ms` under exponential decay, relative to its own end.
 
-    Each has its half-life, and was weighed until its bucket of `reached_buckets`. Sums are n × 5 × 2·m: Σw, Σw·x, Σw²,
-    Σw²·x, Σw²·x² of the metrics over rated, then over all responses. With them comes a time from which on they are the
-    same, since nothing in the chunk lies in the future: `as_of_ms` at the latest, or ∞ if something does.
+    Each has its half-life, and was weighed until the bucket that was reached (`reached_buckets`). Sums are n × 5 × 2·m:
+    Σw, Σw·x, Σw², Σw²·x, Σw²·x² of the metrics over rated, then over all responses. With them comes a time from which
+    on they are the same, since nothing in the chunk lies in the future: `as_of_ms` at the latest, or ∞ if something
+    does.
     """
     read = np.frombuffer(weighed, dtype="<f8").reshape(len(chunks), -1)
     shape = len(chunks), 3, layout.metrics, COLUMNS
     columns = np.moveaxis(read[:, :-1].reshape(shape), (1, 3, 2, 0), (0, 1, 2, 3))
     begins, spans_ms = np.array(chunks, dtype=np.int64), np.array(half_lives_ms, dtype=np.int64)
-    reached, offset_ms = reached_buckets(chunks, half_lives_ms, as_of_ms), _offset_ms(spans_ms)
+    offset_ms = _offset_ms(spans_ms)
     at = reached.clip(0, BUCKETS_PER_CHUNK - 1)
     current = columns[2]
     counts = current[:2]
@@ -98,7 +99,7 @@ def together(sums: Sequence[Floats], chunks: Sequence[Sequence[int]]) -> Moments
     found = np.zeros((len(sums), *np.shape(sums[0])[1:]))
     if filled:
         rows = np.concatenate(sums)
-        places = np.concatenate(chunks)[:, None]
+        places = np.concatenate(chunks, dtype=np.int64)[:, None]
         starts = np.cumsum([0, *[lengths[at] for at in filled[:-1]]])
         newest = np.maximum.reduceat(np.where(rows[:, 0] > 0, places, 0), starts, axis=0)
         behind = np.repeat(newest, [lengths[at] for at in filled], axis=0) - places

@@ -16,7 +16,7 @@ import numpy as np
 
 from monitor.aggregates import AGES, Ints
 from monitor.attribution import DAY_MS
-from monitor.closed import Closed, Terms
+from monitor.closed import Closed
 from monitor.config import RATED_SHARE, ExperimentSettings
 from monitor.inference import (
     Cohorts,
@@ -37,6 +37,7 @@ from monitor.inference import (
     split_alpha,
 )
 from monitor.parts import Parts, Strata, age_is_over, ages_of, segments_of
+from monitor.terms import Terms
 
 _RATE_DAYS: Final = 7
 """Closed days that students per day are counted over: a whole week of them."""
@@ -99,11 +100,6 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> Judgement:
-    """Return what the stored sums say at an event time, which is not to be later than the store's newest event."""
-    return Judge(experiment).judge(stored, at_ms)
-
-
 class Judge:
     """Judges one experiment again and again; safe for several threads.
 
@@ -116,7 +112,7 @@ class Judge:
         self._closed = Closed(self._terms, {})
 
     def judge(self, stored: StoredStudents, at_ms: int) -> Judgement:
-        """Return what the stored sums say at an event time, as `judge` does."""
+        """Return what the stored sums say at an event time, which is not to be later than the store's newest event."""
         view = _View(self._terms, stored, at_ms)
         sums = view.closed_sums()
         closed = self._closed
@@ -135,7 +131,7 @@ class Judge:
         )
 
     def sample_ratio(self, stored: StoredStudents, at_ms: int) -> SampleRatio:
-        """Return only how students were split at an event time, as `judge` does."""
+        """Return only how students were split at an event time."""
         return _View(self._terms, stored, at_ms).sample_ratio()
 
 
@@ -151,7 +147,6 @@ class _View:
         last = at_ms // DAY_MS
         self.days = sorted(set[int]().union(*(own.filled(last) for own in self.cohorts.values())))
         """The days with first exposures until now, in whichever variant, rising."""
-        self._per_day: dict[str, float] = {}
 
     @cached_property
     def students(self) -> int:
@@ -263,11 +258,6 @@ class _View:
 
     def _students_per_day(self, variant: str) -> float:
         """Return how many of the variant's students are closed a day, of late and under one allocation."""
-        if variant not in self._per_day:
-            self._per_day[variant] = self._rate(variant)
-        return self._per_day[variant]
-
-    def _rate(self, variant: str) -> float:
         days = next((days for days in reversed(self.closed_days) if days), [])
         if not days:
             return 0.0
@@ -283,12 +273,12 @@ class _View:
     def comparisons(self, treatment: str, verdict: Verdict) -> dict[str, dict[Estimand, Comparison]]:
         """Return both estimands of every metric; the closed ones are those of the verdict."""
         experiment, terms = self.experiment, self.terms
-        closed = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
+        own = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
         alpha = split_alpha(terms.criteria.alpha, terms.criteria.treatments)
         live = self.stored.live(terms.layout, experiment.decision.population)
         return {
             name: {
-                "closed": closed[name],
+                "closed": own[name],
                 "live": compare(
                     control, treated, alpha=alpha, mde=terms.mde(name), largest=terms.largest[name], estimand="live"
                 ),

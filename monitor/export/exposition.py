@@ -44,7 +44,7 @@ class Family:
     help: str
     labels: tuple[str, ...]
     rows: list[tuple[str, tuple[str, ...], float]] = field(default_factory=list)
-    """What a sample's name has after the family's, values of the first labels, value."""
+    """What a sample's name has after the family's, values of the first labels, value; for many, append to it."""
 
     def add(self, labels: tuple[str, ...], value: float, suffix: str = "") -> None:
         """Add a sample with values for all labels, or for the first ones."""
@@ -110,12 +110,14 @@ def exposition(families: Iterable[Family], *, openmetrics: bool) -> bytes:
             name += "_info" if kind == "info" else ""
             kind = _TYPES.get(kind, kind)
         lines.append(f"# HELP {name} {explained}\n# TYPE {name} {kind}\n")
+        if not family.rows:
+            continue
         begin, labels = family.name, _texts(family.labels)
         numbers = _json.encode([float(value) for _, _, value in family.rows])[1:-1].decode().split(",")
         lines += [
             f"{begin}{suffix}{labels[values]} "
             f"{number if _TINY < abs(value) < _PLAIN or value == 0 else _go_number(value)}\n"
-            for (suffix, values, value), number in zip(family.rows, numbers, strict=False)
+            for (suffix, values, value), number in zip(family.rows, numbers, strict=True)
         ]
     if openmetrics:
         lines.append("# EOF\n")

@@ -53,7 +53,7 @@ class Cohorts(Mapping[int, Ints]):
         return len(self._places)
 
     def filled(self, last: int) -> set[int]:
-        """Return the days until the last one whose record is not zero."""
+        """Return the days up to `last` whose record is not zero."""
         filled = np.count_nonzero(self._table, axis=1).tolist()
         return {day for day, place in self._places.items() if filled[place] and day <= last}
 

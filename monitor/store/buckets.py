@@ -184,12 +184,12 @@ class Buckets:
         """Read what is lacking, all of one layout, and put what it amounts to in its place."""
         chunks = [window.chunks[at] for _, window, at in lacking]
         spans_ms = [bucket_span_ms(place.decay) for place, _, _ in lacking]
-        reached = reached_buckets(chunks, spans_ms, self._as_of_ms).tolist()
+        reached = reached_buckets(chunks, spans_ms, self._as_of_ms)
         stored = self._stored([(place, chunk) for (place, _, _), chunk in zip(lacking, chunks, strict=True)])
         nothing, writer = vec[i64]([0] * BUCKETS_PER_CHUNK * layout.response_width), BytesWriter()
-        for (names, runs), until in zip(stored, reached, strict=True):
+        for (names, runs), until in zip(stored, reached.tolist(), strict=True):
             weigh_chunk(writer, nothing, names, runs, layout.metrics, until)
-        sums, from_ms = digests(writer.getvalue(), chunks, spans_ms, layout, self._as_of_ms)
+        sums, from_ms = digests(writer.getvalue(), chunks, spans_ms, reached, layout, self._as_of_ms)
         for (_, window, at), each, since_ms in zip(lacking, sums, from_ms.tolist(), strict=True):
             window.sums[at], window.from_ms[at] = each, since_ms
 

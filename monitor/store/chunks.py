@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from monitor.aggregates import Layout
 from monitor.config import DecaySpec
+from monitor.store.moments import at_once
 from monitor.store.shards import Shards
 
 Chunks: TypeAlias = "array[int]"
@@ -60,7 +61,7 @@ class Indexes:
         commits, marks, replies = [], [], []
         for shard, known in zip(store, self.commits or [-1] * len(store), strict=True):
             indexes = [("ZRANGE", shard.keys.chunks(*place.name), f"({known}", "+inf", "BYSCORE") for place in places]
-            (commit, mark), *members = shard.at_once([("HMGET", shard.keys.meta, "seq", "made"), *indexes])
+            (commit, mark), *members = at_once(shard, [("HMGET", shard.keys.meta, "seq", "made"), *indexes])
             commits.append(int(commit or 0))
             marks.append(mark or b"")
             replies.append(members)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast, final
 
@@ -124,20 +124,6 @@ class Pending:
         self._connection = None
 
 
-def transaction(commands: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], ...]:
-    """Return commands within one transaction."""
-    return ("MULTI",), *commands, ("EXEC",)
-
-
-def executed(pending: Pending) -> list[Any]:
-    """Return the replies to the commands of a transaction, if none of them is an error."""
-    found: list[Any] = pending.reply()
-    for reply in found:
-        if isinstance(reply, Exception):
-            raise reply
-    return found
-
-
 def pairs(reply: Sequence[bytes] | dict[bytes, bytes]) -> dict[bytes, bytes]:
     """Return the fields of a hash, which only the newer protocol says are pairs."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
@@ -189,6 +175,8 @@ def _meaning(settings: StoreSettings, store: str, error: Exception) -> Exception
     elif isinstance(cause, redis.exceptions.InvalidResponse):
         # Perhaps what answers for a store that is away: that of a proxy, say.
         meaning = StoreUnavailable(f"{store}: what answers there does not speak the Redis protocol ({said})")
+    elif isinstance(cause, (redis.exceptions.AskError, redis.exceptions.TryAgainError)):
+        meaning = StoreUnavailable(f"{store}: keys are moving from one master to another ({said})")
     elif isinstance(cause, _WAIT) or said.startswith(_WAIT_CODES):
         meaning = StoreUnavailable(f"{store}: {said}")
     elif "WRONGTYPE" in said:

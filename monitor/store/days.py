@@ -14,6 +14,7 @@ from monitor.config import ExperimentSettings, Settings
 from monitor.config.records import NONE, OTHER
 from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
 from monitor.identity import Identities
+from monitor.store.moments import at_once
 from monitor.store.opening import stored_hash_key
 from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
@@ -114,7 +115,7 @@ class DayReader:
         named: dict[Place, set[int]] = {place: set() for place in places}
         for shard in self._store:
             indexes = [("ZRANGE", shard.keys.days(*place), 0, -1) for place in places]
-            for place, days in zip(places, shard.at_once(indexes), strict=True):
+            for place, days in zip(places, at_once(shard, indexes), strict=True):
                 named[place].update(map(int, days))
         return {place: sorted(day for day in days if day <= last) for place, days in named.items()}
 

@@ -31,6 +31,7 @@ from monitor.store.days import DayReader, Drifts, Used
 from monitor.store.history import History
 from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
+from monitor.store.moments import at_once
 from monitor.store.opening import stored_hash_key
 from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
@@ -232,7 +233,7 @@ class Reader:
                 ("HGETALL", keys.kinds(*place)),
                 ("ZRANGE", keys.cohorts(*place), 0, -1),
             )
-        replies = iter(shard.at_once(commands))
+        replies = iter(at_once(shard, commands))
         times, lost, skipped, offsets, progress = map(pairs, islice(replies, 5))
         latest = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)

@@ -30,7 +30,7 @@ import redis.exceptions
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned
 from monitor.store import turns
-from monitor.store.connection import Pending, connect, executed, pairs, transaction, unavailable
+from monitor.store.connection import Pending, connect, pairs, unavailable
 from monitor.store.keys import LIVE, Keys, live_number
 from monitor.store.packing import Packed
 from monitor.store.parcel import Parcel
@@ -64,7 +64,7 @@ class _Asked(NamedTuple):
 
 
 class RedisStore:
-    """One shard of the store. Several threads may use `values`, `rows` and `at_once` at a time, and nothing else."""
+    """One shard of the store. Several threads may read of it at the same time (`values`, `monitor.store.moments`)."""
 
     many = 500  # rows are written beside the script, and more
 
@@ -86,7 +86,8 @@ class RedisStore:
         self._behind = False  # whether others have committed since what is believed
         self._patience = _OUTDATED_AFTER[0]
         self.long_chunks: dict[bytes, int] = {}  # and from how many bytes on each is: see `sum_up`
-        self.opened = False  # whether `open_store` has registered the experiments here
+        self.opened = False
+        """Whether `open_store` has registered the experiments here."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -168,7 +169,7 @@ class RedisStore:
             self.on_own_node(self.client.execute_command, "SCRIPT LOAD", script.script)
             return self.on_own_node(self.client.execute_command, *command)
 
-    def _send(self, *commands: Sequence[Any] | Packed) -> Pending:
+    def send(self, *commands: Sequence[Any] | Packed) -> Pending:
         """Send commands to the server that is believed to hold this shard."""
         client = self.client
         if self.clustered:
@@ -187,7 +188,8 @@ class RedisStore:
 
     def on_own_node(self, command: Callable[..., Result], *arguments: object) -> Result:
         """Send a command to the server that holds this shard; a cluster's client need not look at all of its keys."""
-        own = {"target_nodes": self.client.get_node_from_key(self.keys.meta)} if self.clustered else {}
+        client = self.client
+        own = {"target_nodes": client.get_node_from_key(self.keys.meta)} if self.clustered else {}
         return command(*arguments, **own)
 
     def check_live(self, live: bytes | None) -> None:
@@ -209,8 +211,10 @@ class RedisStore:
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the stored rows (version and body) of the keys, None where there is none."""
-        starts = range(0, len(keys), _READ_AT_ONCE)
-        return [row for start in starts for row in self.values(keys[start : start + _READ_AT_ONCE])]
+        found: list[bytes | None] = []
+        for start in range(0, len(keys), _READ_AT_ONCE):
+            found += self.values(keys[start : start + _READ_AT_ONCE])
+        return found
 
     def ask_rows(self, keys: Sequence[bytes]) -> Callable[[], list[bytes | None]]:
         """Ask for the stored rows of keys, and return what waits for them; it is used as `start` is."""
@@ -218,7 +222,7 @@ class RedisStore:
             return list
         command = ("MGET", *keys[:_READ_AT_ONCE])
         with unavailable(self.settings):
-            pending = self._pending = self._send(command)
+            pending = self._pending = self.send(command)
 
         def found() -> list[bytes | None]:
             with unavailable(self.settings):
@@ -231,17 +235,7 @@ class RedisStore:
         """Return the values of the keys as they are at one moment: None where there is none."""
         command = ("MGET", *keys)
         with unavailable(self.settings):
-            return cast(list[bytes | None], self._reply(self._send(command), command)) if keys else []
-
-    def at_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the replies to commands as of one moment; of a hash see `pairs`."""
-        with unavailable(self.settings):
-            try:
-                return executed(self._send(*transaction(commands)))
-            except _ELSEWHERE:
-                # By such a command a cluster's client learns who holds this shard by now.
-                self.on_own_node(self.client.execute_command, "HGET", self.keys.meta, "seq")
-                return executed(self._send(*transaction(commands)))
+            return cast(list[bytes | None], self._reply(self.send(command), command)) if keys else []
 
     def commit(self, commit: Commit) -> Status:
         """Apply a batch; raise `StoreUnavailable` when it is not known whether it was: `state` tells."""
@@ -274,7 +268,7 @@ class RedisStore:
     def _sent(self, parcel: Parcel) -> Callable[[], Any]:
         """Send a batch to the script as a whole; return what waits for its reply."""
         command = parcel.whole(self.scripts.commit.sha)
-        pending = self._pending = self._send(command)
+        pending = self._pending = self.send(command)
         return partial(self._loaded, self.scripts.commit, command, partial(self._reply, pending, command))
 
     def _asked(self, parcel: Parcel, tries: int = _TRIES) -> _Asked | None:
@@ -288,7 +282,7 @@ class RedisStore:
         others = [parcel.made.since(self._seen)] if anew and parcel.has_new else []
         question = parcel.looking(self.scripts.commit.sha, *others)
         until = time.monotonic() + turns.TURN_MS / 1000
-        pending = self._pending = self._send(*[turns.take(self.keys.turn)] * takes, *question)
+        pending = self._pending = self.send(*[turns.take(self.keys.turn)] * takes, *question)
         return _Asked(pending, question, takes, until, tries)
 
     def _sent_apart(self, parcel: Parcel, asked: _Asked | None) -> Callable[[], Any] | None:

@@ -102,7 +102,7 @@ def unpacked(packed: bytes) -> list[tuple[int, int]]:
 
 
 def add_runs(sums: vec[i64], runs: bytes) -> vec[i64]:
-    """Return the integers with what runs add up to as far as any reaches; raises ValueError for other bytes."""
+    """Add what runs amount to, as far as any reaches; what is returned may be another vector. Raises ValueError."""
     nothing: i64 = 0
     at: i64 = 0
     while at != len(runs):

@@ -26,9 +26,8 @@ from monitor.inference.sample_ratio import log_e_value
 from monitor.ranking import SCALE
 from monitor.students import Student
 from monitor.tally import Tally
-from monitor.verdicts import judge
 from tests.support.streams import EXPERIMENT
-from tests.support.units import cohort_terms
+from tests.support.units import cohort_terms, judge
 
 DAYS, STUDENTS, CORRELATION, MDE, ALPHA = 28, 2000, 0.3, 0.1, 0.05
 FIRST = 20_454

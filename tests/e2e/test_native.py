@@ -1,7 +1,8 @@
-"""The compiled modules and their sources write the same bytes."""
+"""The compiled modules and their sources write the same bytes, and read the same from them."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -35,7 +36,7 @@ guardrails = [
 @pytest.mark.parametrize("more", ["", _EVERYTHING], ids=["little", "everything"])
 @pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
 def test_compiled_or_not(tmp_path: Path, redis_server: RedisServer, more: str) -> None:
-    """Every row and every record, from the same events."""
+    """Every row and every record from the same events, and all that is said of them, to the last digit."""
     plain = tmp_path / "plain"
     shutil.copytree(ROOT / "monitor", plain / "monitor", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     scenario = replace(w1(), responses=3_000, students=200)
@@ -43,27 +44,33 @@ def test_compiled_or_not(tmp_path: Path, redis_server: RedisServer, more: str) -
     head, grades = default_config(scenario).split("[experiments.grades]")
     config.write_text(f"{head}{more}[experiments.grades]{grades}")
     events.write_bytes(b"\n".join(event.payload for event in generate(scenario)) + b"\n")
-    stores = []
+    stores, said = [], []
     for place in (ROOT, plain):
         redis_server.client().flushall()
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "monitor", "replay", "--config", str(config), str(events)],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(place),
-                "ABMONITOR_STORE_URL": redis_server.url,
-                "ABMONITOR_STORE_USER_HASH_KEY": "a key for tests",
-            },
-            cwd=tmp_path,
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr.decode()
+        for command in (
+            ["replay", "--config", str(config), str(events)],
+            ["status", "--config", str(config), "--json"],
+        ):
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "monitor", *command],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(place),
+                    "ABMONITOR_STORE_URL": redis_server.url,
+                    "ABMONITOR_STORE_USER_HASH_KEY": "a key for tests",
+                },
+                cwd=tmp_path,
+                capture_output=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr.decode()
+        said.append(json.loads(done.stdout))
         client = redis_server.client()
         names = sorted(client.scan_iter(b"abm:{0}:0:[rsaucbt]*"))
         stores.append({name: client.get(name) for name in names if client.type(name) == b"string"})
     assert len(stores[0]) > 3_000
     assert stores[0] == stores[1]
+    assert said[0] == said[1]
 
 
 def test_what_is_to_be_compiled_is() -> None:

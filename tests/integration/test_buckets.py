@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from monitor.aggregates import Moments
-from monitor.errors import StoreOwned
+from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.series import together
 from monitor.store import Advance, Position, Reader
@@ -203,6 +204,25 @@ def test_slots_that_have_moved_are_read_where_they_are() -> None:
             source = cluster.master_of(slot)
             cluster.move(slot, next(server for server in cluster.servers if server is not source))
             assert bench.reader.summary() == found
+
+
+def test_a_replica_that_has_taken_over_is_read() -> None:
+    """By a reader that has asked its master before, and sends nothing else."""
+    with RedisCluster(replicas=1) as cluster:
+        bench = Bench(cluster)
+        bench.feed([[_response(number, START) for number in range(9)]])
+        found = bench.reader.summary()
+        slot = key_slot(bench.store.keys.prefix)
+        bench.store.client.wait(1, 5_000, target_nodes=bench.store.client.get_node_from_key(bench.store.keys.meta))
+        cluster.master_of(slot).process.kill()
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert bench.reader.summary() == found
+                break
+            except StoreUnavailable:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
 
 
 def test_what_is_no_hash_is_named(store_server: RedisServer) -> None:

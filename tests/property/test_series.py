@@ -50,9 +50,10 @@ def _digests(
     records: Ints, as_of_ms: int, chunks: Sequence[int] = range(FIRST, FIRST + CHUNKS)
 ) -> tuple[Floats, Floats]:
     spans_ms, writer = [SPAN_MS] * len(chunks), BytesWriter()
-    for record, reached in zip(records, reached_buckets(chunks, spans_ms, as_of_ms).tolist(), strict=True):
-        weigh(writer, vec[i64](record.ravel().tolist()), LAYOUT.metrics, reached)
-    return digests(writer.getvalue(), chunks, spans_ms, LAYOUT, as_of_ms)
+    reached = reached_buckets(chunks, spans_ms, as_of_ms)
+    for record, until in zip(records, reached.tolist(), strict=True):
+        weigh(writer, vec[i64](record.ravel().tolist()), LAYOUT.metrics, until)
+    return digests(writer.getvalue(), chunks, spans_ms, reached, LAYOUT, as_of_ms)
 
 
 def _one_by_one(records: Ints, as_of_ms: int) -> list[Moments]:

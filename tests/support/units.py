@@ -1,11 +1,14 @@
-"""What single students add to the stored records, as the service adds it."""
+"""What single students add to the stored records, as the service adds it, and what follows from these."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from monitor.aggregates import Ints, Layout
+from monitor.config import ExperimentSettings
+from monitor.inference import StoredStudents
 from monitor.tally import Tally
+from monitor.verdicts import Judge, Judgement
 
 
 def unit_terms(layout: Layout, sums: Ints) -> Ints:
@@ -31,3 +34,8 @@ def cohort_terms(layout: Layout, sums: Ints, category: int = -1) -> Ints:
         for record in tally.cohorts.values():
             term[:] = list(record)
     return terms
+
+
+def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> Judgement:
+    """Return what the stored sums of an experiment say at an event time."""
+    return Judge(experiment).judge(stored, at_ms)

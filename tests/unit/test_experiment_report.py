@@ -18,7 +18,7 @@ from monitor.history import DecayedThen, Past, Snapshot, TreatmentThen, VariantT
 from monitor.inference import Adjustment, Comparison, Estimate, State, compare, decide
 from monitor.retracing import looks, splits
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
-from monitor.verdicts import judge
+from tests.support.units import judge
 from tests.unit.test_verdicts import BETTER, FIRST, PARTED, SENSITIVE, UNLIKE, Seen, after, crowd, stored
 
 HOUR = FIRST * 24

@@ -23,7 +23,7 @@ from monitor.inference import Reason, State
 from monitor.inference.verdict import Code
 from monitor.items import Entry
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
-from monitor.verdicts import judge
+from tests.support.units import judge
 from tests.unit.test_verdicts import BETTER, PARTED, SENSITIVE, UNLIKE, after, stored
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from monitor.export import ExperimentsCollector
 from monitor.export.exposition import Families, Family, exposed
 from monitor.summary import Summary, TrafficSummary
 from monitor.traffic import LATENCY_BOUNDS_MS, Flow
-from monitor.verdicts import judge
+from tests.support.units import judge
 from tests.unit.test_export import CONTROL, NOTHING, SUMMARY
 from tests.unit.test_verdicts import BETTER, SENSITIVE, after, stored
 

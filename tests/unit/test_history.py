@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from monitor.history import DAYS_KEPT, HOURS_KEPT, DecayedThen, Snapshot, snapshot, superfluous
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
-from monitor.verdicts import judge
+from tests.support.units import judge
 from tests.unit.test_verdicts import BETTER, SENSITIVE, after, stored
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from monitor.retracing import MOST_LOOKS, looks, splits, students_by
-from monitor.verdicts import judge
+from tests.support.units import judge
 from tests.unit.test_verdicts import BETTER, DAY, FIRST, SENSITIVE, Seen, after, crowd, stored
 
 

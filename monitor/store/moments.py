@@ -1,0 +1,39 @@
+"""Several readings as of one moment of a shard: a transaction, without what redis-py's pipeline makes of each reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import redis.exceptions
+
+from monitor.store.connection import unavailable
+from monitor.store.redis import RedisStore
+
+_ELSEWHERE: Final = (
+    redis.exceptions.MovedError,
+    # Of a master that is gone: its replica may have taken over.
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+)
+
+
+def at_once(store: RedisStore, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the replies to commands, which must not watch keys; of a hash see `pairs`. Raises `StoreUnavailable`."""
+    with unavailable(store.settings):
+        try:
+            return _replies(store, commands)
+        except _ELSEWHERE:
+            if not store.clustered:
+                raise
+            # By such a command a cluster's client learns who holds this shard by now.
+            store.on_own_node(store.client.execute_command, "HGET", store.keys.meta, "seq")
+            return _replies(store, commands)
+
+
+def _replies(store: RedisStore, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    found: list[Any] = store.send(("MULTI",), *commands, ("EXEC",)).reply()
+    for reply in found:
+        if isinstance(reply, Exception):
+            raise reply
+    return found
