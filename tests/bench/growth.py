@@ -64,11 +64,18 @@ def measure(*, large: bool = False) -> Iterator[Figure]:
                     costs[size] = figure.value
                 yield figure
     for size in sizes[1:]:
-        yield Figure(f"event at {size:.0e} rows against {sizes[0]:.0e}", costs[size] / costs[sizes[0]], "×", most=1.15)
+        yield Figure(
+            f"event at {_count(size)} rows against {_count(sizes[0])}", costs[size] / costs[sizes[0]], "×", most=1.15
+        )
+
+
+def _count(size: int) -> str:
+    """Return a number with its thousands apart."""
+    return f"{size:,}".replace(",", " ")
 
 
 def _name(what: str, size: int) -> str:
-    return f"event at {size:.0e} rows: {what}"
+    return f"event at {_count(size)} rows: {what}"
 
 
 def _at(size: int, settings: Settings, server: RedisServer) -> Iterator[Figure]:
@@ -89,11 +96,11 @@ def _at(size: int, settings: Settings, server: RedisServer) -> Iterator[Figure]:
     yield Figure(_name("worker, without Kafka", size), own_us, "µs")
     yield Figure(_name("redis-server", size), server_us, "µs")
     yield Figure(_name("worker and redis-server", size), own_us + server_us, "µs")
-    yield Figure(f"store per response at {size:.0e}", (rows - empty) / size + _SLOT, "bytes", most=200)
-    yield Figure(f"store per response at {size:.0e}, by formula", _mean(loader.rows()) + _NOTED, "bytes")
-    yield Figure(f"store per student at {size:.0e}", (full - rows) / students + _SLOT, "bytes", most=150)
+    yield Figure(f"store per response at {_count(size)}", (rows - empty) / size + _SLOT, "bytes", most=200)
+    yield Figure(f"store per response at {_count(size)}, by formula", _mean(loader.rows()) + _NOTED, "bytes")
+    yield Figure(f"store per student at {_count(size)}", (full - rows) / students + _SLOT, "bytes", most=150)
     some = loader.students(0, min(2000, students))
-    yield Figure(f"store per student at {size:.0e}, by formula", _mean(some), "bytes")
+    yield Figure(f"store per student at {_count(size)}, by formula", _mean(some), "bytes")
 
 
 def _stream(settings: Settings, size: int, polls: int = _ROUNDS * _POLLS) -> Iterator[Slice]:
