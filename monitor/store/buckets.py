@@ -32,6 +32,7 @@ from monitor.aggregates import (
 )
 from monitor.series import Series, digests, reached_buckets, together
 from monitor.store.chunks import NO_CHUNKS, Changed, Chunks, Indexes, Name, Place
+from monitor.store.moments import values
 from monitor.store.rows import chunk_integers, decode_records, weigh_chunk
 from monitor.store.shards import Shards
 from monitor.summary import DecayedMean
@@ -225,8 +226,8 @@ class Buckets:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
             names = [[shard.keys.chunk(*place.name, chunk) for place, chunk in some] for shard in self._store]
-            values = [shard.values(own) for shard, own in zip(self._store, names, strict=True)]
-            yield from zip(zip(*names, strict=True), zip(*values, strict=True), strict=True)
+            found = [values(shard, own) for shard, own in zip(self._store, names, strict=True)]
+            yield from zip(zip(*names, strict=True), zip(*found, strict=True), strict=True)
 
 
 def _table(place: Place, names: Sequence[bytes], stored: Sequence[bytes | None]) -> Ints:

@@ -14,7 +14,7 @@ from monitor.config import ExperimentSettings, Settings
 from monitor.config.records import NONE, OTHER
 from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
 from monitor.identity import Identities
-from monitor.store.moments import at_once
+from monitor.store.moments import at_once, values
 from monitor.store.opening import stored_hash_key
 from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
@@ -125,7 +125,7 @@ class DayReader:
         total = np.zeros((len(asked), self._widest), dtype=np.int64)
         for shard in self._store:
             names = [shard.keys.day(*place, day) for place, day in asked]
-            total += decode_records(names, shard.values(names), self._widest)
+            total += decode_records(names, values(shard, names), self._widest)
         records = dict(zip(asked, total, strict=True))
         return {
             place: {day: records[place, day] for day in days if records[place, day][0]}

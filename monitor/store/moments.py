@@ -31,9 +31,19 @@ def at_once(store: RedisStore, commands: Sequence[Sequence[Any]]) -> list[Any]:
             return _replies(store, commands)
 
 
+def values(store: RedisStore, keys: Sequence[bytes]) -> list[bytes | None]:
+    """Return the values of keys as of one moment: None where there is none.
+
+    Raises `StoreOwned` where something else than a value is stored: MGET says of that what it says of nothing.
+    """
+    found = store.values(keys)
+    at_once(store, [("GET", key) for key, value in zip(keys, found, strict=True) if value is None])
+    return found
+
+
 def _replies(store: RedisStore, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    found: list[Any] = store.send(("MULTI",), *commands, ("EXEC",)).reply()
-    for reply in found:
+    found: list[Any] = store.send(("MULTI",), *commands, ("EXEC",)).reply() if commands else []
+    for command, reply in zip(commands, found, strict=True):
         if isinstance(reply, Exception):
-            raise reply
+            raise redis.exceptions.ResponseError(f"{command[1].decode()}: {reply}") from reply
     return found

@@ -31,11 +31,11 @@ from monitor.store.days import DayReader, Drifts, Used
 from monitor.store.history import History
 from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
-from monitor.store.moments import at_once
+from monitor.store.moments import at_once, values
 from monitor.store.opening import stored_hash_key
 from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
-from monitor.store.rows import decode_record, decode_records
+from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
 from monitor.store.skips import SkippedEvents
 from monitor.store.traffic import hours_before, read_traffic
@@ -247,8 +247,9 @@ class Reader:
                 log.records += position.refusals.records
                 log.refused += position.refusals.refused
         for arm in arms:
-            _add_record(arm.responses, keys.responses(arm.number, arm.variant), next(replies))
-            _add_record(arm.units, keys.units(arm.number, arm.variant), next(replies))
+            for total, name in ((arm.responses, keys.responses), (arm.units, keys.units)):
+                own = decode_records([name(arm.number, arm.variant)], [next(replies)], len(total))
+                np.add(total, own[0], out=total)
             arm.kinds.update({kind.decode(): int(count) for kind, count in pairs(next(replies)).items()})
             arm.days.update(map(int, next(replies)))
             for what, at_ms in arm.latest.items():
@@ -261,7 +262,7 @@ class Reader:
         tables = [np.zeros((len(days), width), dtype=np.int64) for (_, days), width in zip(wanted, widths, strict=True)]
         for shard in self.store:
             names = [[shard.keys.cohort(arm.number, arm.variant, day) for day in days] for arm, days in wanted]
-            stored = iter(shard.values(list(chain(*names))))
+            stored = iter(values(shard, list(chain(*names))))
             for own, total in zip(names, tables, strict=True):
                 np.add(total, decode_records(own, list(islice(stored, len(own))), total.shape[1]), out=total)
         for (arm, days), table in zip(wanted, tables, strict=True):
@@ -388,9 +389,3 @@ def _bounded(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[s
     others = sorted((kind for kind in known if kind not in experiment.grades), key=lambda kind: (-known[kind], kind))
     shown = {kind for kind in known if kind in experiment.grades} | set(others[:_MOST_KINDS])
     return {kind: known[kind] for kind in sorted(shown)}
-
-
-def _add_record(total: Ints, key: bytes, stored: bytes | None) -> None:
-    """Add what a record holds; its end was never written if that is zero."""
-    found = decode_record(key, stored)
-    total[: len(found)] += found

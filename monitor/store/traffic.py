@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.store.keys import Keys
+from monitor.store.moments import values
 from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
 from monitor.traffic import HOUR_MS, TRAFFIC_WIDTH, Flow
@@ -29,7 +30,7 @@ def read_traffic(store: Shards, arms: Sequence[Arm], hours: range) -> dict[Arm, 
     total = np.zeros((len(arms) * (1 + len(hours)), TRAFFIC_WIDTH), dtype=np.int64)
     for shard in store:
         names = [name for arm in arms for name in _names(shard.keys, arm, hours)]
-        total += decode_records(names, shard.values(names), TRAFFIC_WIDTH)
+        total += decode_records(names, values(shard, names), TRAFFIC_WIDTH)
     flows = total.reshape(len(arms), 1 + len(hours), TRAFFIC_WIDTH)
     both = zip(arms, flows[:, 0].tolist(), flows[:, 1:].sum(axis=1).tolist(), strict=True)
     return {arm: Flows(Flow.of(everything), Flow.of(recent)) for arm, everything, recent in both}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -225,11 +226,27 @@ def test_a_replica_that_has_taken_over_is_read() -> None:
                 time.sleep(0.2)
 
 
-def test_what_is_no_hash_is_named(store_server: RedisServer) -> None:
-    """Also within what is read of one moment."""
+@pytest.mark.parametrize("what", ["kinds", "traffic", "responses", "cohort", "chunk"])
+def test_what_is_of_another_type_is_named(store_server: RedisServer, what: str) -> None:
+    """It is not taken for nothing, where it is read by itself or with others."""
+    bench = Bench(store_server, shards=3)
+    bench.feed([[_response(number, START) for number in range(20)]])
+    keys = bench.store.keys
+    more = {"cohort": (START // (24 * HOUR),), "chunk": ("1h", START // HOUR)}.get(what, ())
+    name = getattr(keys, what)(bench.number, sorted(EXPERIMENT.variants).index("control"), *more)
+    bench.store.client.delete(name)
+    bench.store.client.sadd(name, b"x")
+    with pytest.raises(StoreOwned, match=rf"holds something else under the prefix abm: \({re.escape(name.decode())}: "):
+        _fresh(bench).summary()
+
+
+@pytest.mark.parametrize("what", ["responses", "units"])
+def test_a_record_over_all_time_that_is_too_long_is_named(store_server: RedisServer, what: str) -> None:
+    """What was added to it is not left out."""
     bench = Bench(store_server)
-    bench.store.client.set(bench.store.keys.kinds(bench.number, 0), b"x")
-    with pytest.raises(StoreOwned, match="holds something else under the prefix abm:"):
+    name = getattr(bench.store.keys, what)(bench.number, 0)
+    bench.store.client.set(name, bytes(8 * 1000))
+    with pytest.raises(StoreOwned, match=rf"{re.escape(name.decode())} is damaged \(8000 bytes"):
         bench.reader.summary()
 
 
