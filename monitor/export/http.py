@@ -26,7 +26,7 @@ from prometheus_client.exposition import choose_encoder
 from monitor.clock import Clock
 from monitor.config import DisplaySettings, HttpSettings
 from monitor.config.values import instant_ms
-from monitor.errors import DependencyUnavailable, UsageError
+from monitor.errors import DependencyUnavailable, StoreOwned, UsageError
 from monitor.export.collectors import ExperimentsCollector
 from monitor.export.exposition import exposed
 from monitor.export.page import Page
@@ -279,6 +279,11 @@ class HttpServer:
         except DependencyUnavailable as error:
             status, kind = HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8"
             body = f"the store is out of reach: {error}\n".encode()
+        except StoreOwned as error:
+            # No number is better than a wrong one.
+            log.error("http %s", error)  # noqa: TRY400  a line is enough
+            status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8"
+            body = f"{error}\n".encode()
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             headers.append(("Retry-After", str(_TIMEOUT_S)))
         if kind.startswith("text/html"):

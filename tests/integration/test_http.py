@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from monitor.clock import wall_clock
 from monitor.config import DisplaySettings, HttpSettings
-from monitor.errors import DependencyUnavailable
+from monitor.errors import DependencyUnavailable, StoreOwned
 from monitor.export import CATALOGUE, HttpServer
 from monitor.export.http import _MOST_READING
 from monitor.summary import Summary
@@ -214,9 +214,10 @@ def _server(
     certificate: trustme.LeafCert | None = None,
     directory: Path | None = None,
     token: str | None = None,
+    summary: Callable[[int | None], Summary] = _no_store,
     items: Callable[[str, Mapping[str, str]], dict[str, Any]] = _no_items,
 ) -> Iterator[int]:
-    """Yield the port of a server without a store, but for what `items` says."""
+    """Yield the port of a server without a store, but for what `summary` and `items` say."""
     files = {}
     if certificate is not None and directory is not None:
         files = {"tls_cert_file": str(directory / "cert.pem"), "tls_key_file": str(directory / "key.pem")}
@@ -224,7 +225,7 @@ def _server(
         Path(files["tls_key_file"]).write_bytes(certificate.private_key_pem.bytes())
     server = HttpServer(
         HttpSettings(port=0, token=token, **files),
-        summary=_no_store,
+        summary=summary,
         items=items,
         process_registry=CollectorRegistry(),
         readiness=lambda: (),
@@ -264,6 +265,18 @@ def plain() -> Iterator[int]:
     """Yield the port of a server for everybody."""
     with _server() as port:
         yield port
+
+
+@pytest.mark.parametrize("path", ["/", "/api/experiments", "/api/experiments/ranker/verdict", "/metrics/experiments"])
+def test_a_store_that_cannot_be_trusted_is_said(path: str) -> None:
+    """In a line, and no number with it."""
+
+    def summary(_as_of_ms: int | None) -> Summary:
+        raise StoreOwned("abm:{0}:0:b:1:0 is damaged")
+
+    with _server(summary=summary) as port:
+        answer = _ask(port, path)
+        assert (answer.status, answer.body) == (500, b"abm:{0}:0:b:1:0 is damaged\n")
 
 
 class TestToken:
