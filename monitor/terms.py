@@ -52,7 +52,6 @@ class Terms:
             Guardrail(each.metric, each.bad, each.margin, self._largest(each.metric), each.worst_ms)
             for each in decision.guardrails
         ]
-
         self.units_place = units_place(self.names.index(experiment.primary), decision.population)
         """Where a record over cohorts has how many students the decision is about."""
 
