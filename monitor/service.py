@@ -14,18 +14,16 @@ from monitor.config.values import integer, one_of
 from monitor.export import HttpServer
 from monitor.export.items import attention_json, items_json, scale
 from monitor.identity import Identities
-from monitor.ingest.engine import CACHED
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.history import Historian
 from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
-from monitor.ingest.sharded import ShardedWriter
 from monitor.ingest.skips import SkipsSaid
 from monitor.ingest.source import Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
-from monitor.ingest.writer import DirectWriter, Writer
+from monitor.ingest.writer import ShardedWriter
 from monitor.memory import keep_memory
 from monitor.store import Opened, Reader, Shards, live_store, open_store, served, view_store
 
@@ -65,7 +63,7 @@ def worker_for(
     return Worker(
         settings=settings,
         intake=Intake(experiments, identities),
-        writer=writer_for(opening.store, experiments, identities),
+        writer=ShardedWriter(experiments, identities, opening.store),
         progress=Progress(opening.held.horizons_ms, min(map(_leeway_ms, settings.experiments))),
         sweepers=[Sweeper(shard, experiments) for shard in opening.store],
         historian=Historian(opening.reader),
@@ -80,15 +78,6 @@ def worker_for(
 def _leeway_ms(experiment: ExperimentSettings) -> int:
     """Return how far ahead of what is confirmed the watermark may be: a part of what may come late anyway."""
     return max(experiment.allowed_lateness_ms // 2, _LEAST_LEEWAY_MS)
-
-
-def writer_for(
-    store: Shards, experiments: Sequence[Experiment], identities: Identities, *, cached: int = CACHED
-) -> Writer:
-    """Return what brings batches into the store."""
-    if len(store) == 1:
-        return DirectWriter(experiments, identities, store.first, cached=cached)
-    return ShardedWriter(experiments, identities, store, cached=cached)
 
 
 @contextmanager

@@ -31,7 +31,6 @@ from monitor.errors import DependencyUnavailable
 from monitor.identity import Identities
 from monitor.ingest.differences import write_tally, write_traffic
 from monitor.ingest.experiment import HOUR_MS, Experiment
-from monitor.ingest.lanes import Unsettled
 from monitor.store import Commit, RedisStore, Shards, State, closed_experiments, view_store
 from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
@@ -85,11 +84,6 @@ def audit(store: Shards, settings: Settings) -> Findings:
     experiments = [Experiment(numbers[each.name], each) for each in settings.experiments if numbers[each.name] > 0]
     for _ in range(_ATTEMPTS):
         before = [shard.state() for shard in store]
-        if unsettled := Unsettled().look([state.lanes for state in before]):
-            raise DependencyUnavailable(
-                f"{len(unsettled)} batches have reached some shards only: a worker is at work, or was killed. "
-                "A worker finishes them when it starts; stop it then and audit again"
-            )
         findings = _Pass(store, experiments, before, stored_hash_key(store, settings)).compare()
         after = [shard.state() for shard in store]
         meanwhile = sum(late.commits - early.commits for early, late in zip(before, after, strict=True))
@@ -206,11 +200,10 @@ class _Pass:
         commit = Commit()
         write_tally(commit, self._keys, experiment.number, experiment.settings.decay, tally)
         write_traffic(commit, self._keys, experiment.number, traffic)
-        for pairs in (commit.differences, commit.buckets):
-            for key, packed in zip(pairs[::2], pairs[1::2], strict=True):
-                known = self._expected[key]
-                for index, difference in unpacked(packed):
-                    known[index] += difference
+        for key, packed in (commit.sums | commit.chunks).items():
+            known = self._expected[key]
+            for index, difference in unpacked(packed):
+                known[index] += difference
 
     # ------------------------------------------------------------------ what the store says
 

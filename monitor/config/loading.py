@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from monitor.config.checking import CLUSTERS, check_http, check_kafka, check_store
+from monitor.config.checking import check_http, check_kafka, check_store
 from monitor.config.experiments import experiment_from
 from monitor.config.records import (
     DisplaySettings,
@@ -46,8 +46,6 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MOST_SHARDS: Final = 256
 _MOST_POLLED: Final = 200_000
-_POLLED_FOR_SHARDS: Final = 24_000
-"""Unless it is said, where there are several: a batch is divided among them."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST_EXPERIMENTS: Final = 1000
 _SHORTEST_TOKEN: Final = 16
@@ -80,11 +78,9 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
     overrides = _overrides(environ)
     experiments = _experiments(document, overrides)
     store = _section(StoreSettings, "store", document, overrides, _STORE)
-    several = store.url.startswith(CLUSTERS) if store.shards is None else store.shards > 1
-    polled = {"max_poll_records": _POLLED_FOR_SHARDS} if several else {}
     settings = Settings(
         experiments=experiments,
-        kafka=_section(KafkaSettings, "kafka", document, overrides, _KAFKA, polled),
+        kafka=_section(KafkaSettings, "kafka", document, overrides, _KAFKA),
         store=store,
         http=_section(HttpSettings, "http", document, overrides, _HTTP),
         limits=_section(LimitSettings, "limits", document, overrides, _LIMITS),
@@ -168,15 +164,11 @@ def _section(
     document: Mapping[str, Any],
     overrides: dict[str, str],
     readers: Mapping[str, Reader],
-    defaults: Mapping[str, object] = MappingProxyType({}),
 ) -> Any:
-    """Return one table's record; scalars of the environment are read as TOML values, or else as text.
-
-    Where nothing is given, the `defaults` stand, or else those of the record.
-    """
+    """Return one table's record; scalars of the environment are read as TOML values, or else as text."""
     table = _table(section, document)
     _known_keys(section, table, {name.removesuffix("_ms") for name in readers})
-    values = dict(defaults)
+    values: dict[str, object] = {}
     for name, read in readers.items():
         key = name.removesuffix("_ms")
         variable = f"{section}_{key}".upper()

@@ -44,7 +44,6 @@ class KafkaSettings:
     start: str = "earliest"
     """earliest, latest or an ISO time with an offset; used only where the store holds no position."""
     max_poll_records: int = 4000
-    """Where a file does not say, 24 000 for a store of several shards."""
     max_drift_ms: int = 4 * 3_600_000
     """How far a partition may be ahead of the slowest in event time while there is a backlog."""
     on_lost_history: Literal["stop", "continue"] = "stop"

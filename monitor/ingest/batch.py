@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64
 
@@ -14,9 +13,6 @@ from monitor.attribution import PENDING, Row, Value
 from monitor.cells import CELL_BITS
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
-from monitor.ingest.shown import Shown
-from monitor.store.keys import shard_of_student
-from monitor.store.rows import is_unwritten
 from monitor.tally import Tally
 from monitor.traffic import Traffic
 
@@ -110,18 +106,40 @@ class Skipped:
 
 
 @final
+class Exposure:
+    """A response that was shown to a student, with what it changes of the student's sums."""
+
+    __slots__ = ("category", "difference", "experiment", "student", "timestamp_ms", "variant")
+
+    def __init__(
+        self,
+        student: bytes,
+        experiment: int,
+        timestamp_ms: int,
+        variant: int,
+        category: int,
+        difference: tuple[int, ...],
+    ) -> None:
+        self.student: Final = student
+        self.experiment: Final = experiment
+        """Its number."""
+        self.timestamp_ms: Final = timestamp_ms
+        self.variant: Final = variant
+        self.category: Final = category
+        self.difference: Final = difference
+        """Of the student's sums; empty for a response that was shown but replaced by another one under its id."""
+
+
+@final
 @dataclass(slots=True)
 class Batch:
     """What the events of one batch change on one shard."""
 
-    shown: list[Shown]
-    """What it means for the students of each shard, besides what other shards' events do."""
-    rows: list[Row]
-    """Those that are touched, of all shards: one list for the batches of all."""
     items: dict[int, ItemCounts]
     """What counts the items of experiments, by their numbers."""
-    said: list[BytesWriter] = field(init=False)
-    """What of `shown` is this batch's, packed, if there are several shards."""
+    exposures: list[Exposure] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    """Those that are touched."""
     before: dict[bytes, Before] = field(default_factory=dict)
     """Name of a row that it touches → what that contributed, if it had its response already."""
     tallies: dict[int, Tally] = field(default_factory=dict)
@@ -161,30 +179,21 @@ class Batch:
     """By the number of the experiment of their response."""
 
     def __post_init__(self) -> None:
-        """Begin without an arm, and with nothing said."""
-        self.said = [BytesWriter() for _ in self.shown] if len(self.shown) > 1 else []
+        """Begin without an arm."""
         self.arms_at = vec[i64]([-1] * (_LOW + 1))
         self.arms_used = [Arm()] * (_LOW + 1)
 
-    def show(
-        self,
-        student: bytes,
-        arm: i64,
-        timestamp_ms: i64,
-        category: i64,
-        mark: i64,
-        now: tuple[int, ...],
-        was: tuple[int, ...],
+    def expose(
+        self, student: bytes, arm: i64, timestamp_ms: i64, category: i64, now: tuple[int, ...], was: tuple[int, ...]
     ) -> None:
-        """Note that a response means for its student the sums `now` instead of `was`: see `Shown.add`."""
-        shards: i64 = len(self.shown)
-        home: i64 = 0
-        if shards > 1:
-            home = shard_of_student(student, shards)
-        shown = self.shown[home]
-        shown.add(student, arm >> 8, timestamp_ms, arm & 255, category, mark, now, was)
-        if shards > 1:
-            shown.pack_last(self.said[home])
+        """Record that a response contributes the sums `now` instead of `was` to its student; () is nothing."""
+        if not was:
+            difference = now
+        elif not now:
+            difference = tuple([-number for number in was])
+        else:
+            difference = tuple([new - old for new, old in zip(now, was, strict=True)])
+        self.exposures.append(Exposure(student, arm >> 8, timestamp_ms, arm & 255, category, difference))
 
     def skip_response(self, experiment: str, timestamp_ms: i64) -> None:
         """Note a response of an experiment that the configuration does not have."""
@@ -212,7 +221,7 @@ class Batch:
 
     def reach_row(self, row: Row) -> None:
         """Note the same of a row that the store has."""
-        if not is_unwritten(row.version):
+        if row.version:
             self.reach(PENDING if row.arm == PENDING else row.arm >> 8, row.timestamp_ms)
 
     def outcomes(self) -> Counter[tuple[str, str]]:

@@ -14,7 +14,6 @@ from monitor.ingest.intake import Events, Intake
 from monitor.ingest.records import Records
 from monitor.ingest.source import Refused, Slice
 from monitor.store import Refusals
-from monitor.store.rows import MARKS
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
     events = decoded.events
     for each in slices:
         kind, records = each.kind, each.records
-        newest_ms, mark = -1, _mark(each.partition)
+        newest_ms = -1
         at, count = i64(-1), i64(len(records))
         while at + 1 < count:
             at += 1
@@ -50,16 +49,10 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
                 decoded.refused.append(refused)
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
-            intake.take(events, event, mark)
+            intake.take(events, event)
         if newest_ms >= 0:
             decoded.newest_ms[each.partition] = newest_ms
     return decoded
-
-
-def _mark(partition: str) -> int:
-    """Return what marks rows whose first event is of this partition: the same for those of one number in all topics."""
-    number = partition.rpartition(":")[2]
-    return int(number) % MARKS + 1 if number.isdecimal() else 1
 
 
 def counted(before: Refusals, records: Records, refused: Sequence[Refused], limits: LimitSettings) -> Refusals:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from mypy_extensions import i64
 
 from monitor.aggregates import BUCKETS_PER_CHUNK
 from monitor.attribution import PENDING
@@ -32,7 +31,7 @@ def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec
     for cell, record in tally.cohorts.items():
         variant, day = cell >> CELL_BITS, cell & _PLACE
         if _write(commit, keys.cohort(number, variant, day), record):
-            commit.stamps += (keys.cohorts(number, variant), day)
+            commit.members.add((keys.cohorts(number, variant), day))
     for decay, buckets in zip(decays, tally.buckets, strict=True):
         _write_buckets(commit, keys, number, decay.name, buckets)
 
@@ -44,29 +43,28 @@ def write_traffic(commit: Commit, keys: Keys, number: int, traffic: Traffic) -> 
     for cell, record in traffic.hours.items():
         variant, hour = cell >> CELL_BITS, cell & _PLACE
         if _write(commit, keys.traffic_hour(number, variant, hour), record):
-            commit.stamps += (keys.traffic_hours(number, variant), hour)
+            commit.members.add((keys.traffic_hours(number, variant), hour))
     for cell, record in traffic.days.items():
         variant, day = cell >> CELL_BITS, cell & _PLACE
         if _write(commit, keys.day(number, variant, day), record):
-            commit.stamps += (keys.days(number, variant), day)
+            commit.members.add((keys.days(number, variant), day))
 
 
 def write_batch(commit: Commit, keys: Keys, batch: Batch) -> None:
     """Append what a batch changes besides rows and tallies."""
     for number, oldest_ms in batch.reached.items():
-        commit.reached[_class_of(number)] = oldest_ms
+        commit.oldest_dependencies[_class_of(number)] = oldest_ms
     for number, traffic in batch.traffic.items():
         write_traffic(commit, keys, number, traffic)
     for arm, changes in batch.arms.items():
         _write_arm(commit, keys, arm, changes)
     for (key, counted), change in batch.counts.items():
         if change:
-            commit.counts += (key, counted, change)
+            commit.counters[key, counted] += change
     for (key, item), (name, index, era) in batch.names.items():
-        commit.names += (key, item, name.encode())
+        commit.texts[key, item] = name.encode()
         batch.stamps.add((index, era))
-    for index, at in batch.stamps:
-        commit.stamps += (index, at)
+    commit.members |= batch.stamps
     _write_notes(commit, keys, batch)
 
 
@@ -75,15 +73,12 @@ def _write_notes(commit: Commit, keys: Keys, batch: Batch) -> None:
     for cell, moved in batch.moved.items():
         place = keys.moved(_class_of(cell >> CELL_BITS), cell & _PLACE)
         for row in moved:
-            commit.names += (place, row, b"")
+            commit.texts[place, row] = b""
     for cell, noted in batch.notes.items():
         number, hour = cell >> CELL_BITS, cell & _PLACE
         experiment = _class_of(number)
-        writer = BytesWriter()
-        for row in noted:
-            writer.append(u8(len(row)))
-            writer.write(row)
-        commit.notes += (keys.hour(experiment, hour), f"{experiment}:{hour}".encode(), writer.getvalue())
+        names = b"".join([bytes((len(row),)) + row for row in noted])
+        commit.hours.append((keys.hour(experiment, hour), f"{experiment}:{hour}", names))
 
 
 def _class_of(number: int) -> str:
@@ -96,11 +91,11 @@ def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
     for mark, counts in ((b"", changes.kinds), (b"+", changes.answered)):
         for kind, count in counts.items():
             if count:
-                commit.counts += (key, mark + kind.encode(), count)
+                commit.counters[key, mark + kind.encode()] += count
     if changes.response_ms:
-        commit.latest += (b"%d:%d:r" % (number, variant), changes.response_ms)
+        commit.see_latest(f"{number}:{variant}:r", changes.response_ms)
     if changes.event_ms:
-        commit.latest += (b"%d:%d:e" % (number, variant), changes.event_ms)
+        commit.see_latest(f"{number}:{variant}:e", changes.event_ms)
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Beside) -> None:
@@ -118,9 +113,9 @@ def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets:
         packed = runs.packed()
         if packed:
             variant, place = chunk >> CELL_BITS, chunk & _PLACE
-            commit.buckets += (keys.chunk(number, variant, decay, place), packed)
-            commit.full.append(full)
-            commit.stamps += (keys.chunks(number, variant, decay), place)
+            commit.chunks[keys.chunk(number, variant, decay, place)] = packed
+            commit.chunk_limits.append(full)
+            commit.members.add((keys.chunks(number, variant, decay), place))
 
 
 def _write(commit: Commit, key: bytes, record: Record) -> bool:
@@ -129,5 +124,5 @@ def _write(commit: Commit, key: bytes, record: Record) -> bool:
     packed = runs.packed()
     if not packed:
         return False
-    commit.differences += (key, packed)
+    commit.sums[key] = packed
     return True

@@ -1,4 +1,4 @@
-"""One batch of events → one commit, where one shard holds everything.
+"""One batch of events → one commit of its shard.
 
 The rows that the batch touches are read, the events applied to that one in-memory view, and what has to be written
 returned. Rows stay in a bounded cache: the commit's comparison of offsets, versions and the sweep's boundaries is what
@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -17,11 +18,8 @@ from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Events
 from monitor.ingest.responses import Responses
-from monitor.ingest.shown import Shown
 from monitor.ingest.students import Students
 from monitor.store import Commit, RedisStore
-from monitor.store.packing import PackedRows
-from monitor.tally import Tally
 
 CACHED = 25_000
 """Rows of responses, and of students, that a worker remembers."""
@@ -31,7 +29,7 @@ Outcomes = Counter[tuple[str, str]]
 
 
 class Engine:
-    """Applies events to rows; one per worker."""
+    """Applies events to the rows of one shard; one per worker and shard."""
 
     def __init__(
         self,
@@ -43,8 +41,10 @@ class Engine:
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
         self._store = store
-        self._responses = Responses(experiments, identities, [store], cached)
-        self._students = Students(self._experiments, store, cached)
+        # A row that was deleted and made anew by another worker must not have a version that this worker expects.
+        first_version = 1 + secrets.randbits(30)
+        self._responses = Responses(experiments, identities, store, cached, first_version)
+        self._students = Students(self._experiments, store, cached, first_version)
 
     def forget(self) -> None:
         """Drop every cached row: the store is what counts."""
@@ -56,21 +56,13 @@ class Engine:
 
         Raises `StoreUnavailable` when rows cannot be read; the same events may be applied again.
         """
-        commit = Commit(new_rows=PackedRows(summed=self._store.is_shared()))
+        commit = Commit()
         try:
-            shown = Shown()
-            (batch,) = self._responses.apply(events, late, [commit], [shown])
-            self._students.apply(self._students.look(shown), batch.tallies, commit)
+            batch = self._responses.apply(events, late, commit)
+            self._students.apply(batch.exposures, batch.tallies, commit)
         except StoreUnavailable:
             self.forget()
             raise
-        write_tallies(commit, self._store, self._experiments, batch.tallies)
+        for number, tally in batch.tallies.items():
+            write_tally(commit, self._store.keys, number, self._experiments[number].settings.decay, tally)
         return commit, batch.outcomes()
-
-
-def write_tallies(
-    commit: Commit, store: RedisStore, experiments: Mapping[int, Experiment], tallies: Mapping[int, Tally]
-) -> None:
-    """Append to the commit what the tallies add to the records of their experiments."""
-    for number, tally in tallies.items():
-        write_tally(commit, store.keys, number, experiments[number].settings.decay, tally)

@@ -170,9 +170,9 @@ class FileSource:
         """See `Source`."""
         return [file.partition for file in self._files] if self._unplaced else []
 
-    def gaps(self, positions: Mapping[str, Position], furthest: Mapping[str, int]) -> Sequence[Gap]:
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
         """See `Source`: none, files are read from where they are."""
-        del positions, furthest
+        del positions
         return []
 
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:

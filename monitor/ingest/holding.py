@@ -9,7 +9,7 @@ from typing import Final
 
 from monitor.ingest.progress import Progress
 from monitor.ingest.source import Source
-from monitor.ingest.writer import Writer
+from monitor.ingest.writer import ShardedWriter
 
 log = logging.getLogger(__name__)
 _SAID_S: Final = 60.0
@@ -19,7 +19,7 @@ _REST_S: Final = 0.02
 class Holding:
     """Holds back what is more than `by_ms` ahead of the watermark."""
 
-    def __init__(self, source: Source, progress: Progress, writer: Writer, by_ms: int) -> None:
+    def __init__(self, source: Source, progress: Progress, writer: ShardedWriter, by_ms: int) -> None:
         self._source = source
         self._progress = progress
         self._writer = writer
@@ -51,4 +51,4 @@ class Holding:
             return bool(self.held)
         time.sleep(_REST_S)
         partition, offset = slowest
-        return self._writer.reached(partition) != offset
+        return self._writer.applied_offset(partition) != offset

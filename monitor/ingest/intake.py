@@ -13,7 +13,6 @@ from monitor.attribution import PENDING, UNKNOWN, Boxed, latency_of, reaction_of
 from monitor.events import Feedback, Response
 from monitor.identity import Identities
 from monitor.ingest.experiment import Experiment
-from monitor.store.keys import shard_of_response
 
 
 @final
@@ -21,7 +20,7 @@ class Answer:
     """A response event as its row takes it; see `monitor.attribution.Row`."""
 
     __slots__ = (
-        "arm", "category", "ids", "items", "latency_ms", "mark", "name", "ranks", "student", "timestamp_ms",
+        "arm", "category", "ids", "items", "latency_ms", "name", "ranks", "student", "timestamp_ms",
         "undeclared",
     )  # fmt: skip
 
@@ -36,7 +35,6 @@ class Answer:
         latency_ms: int,
         category: int,
         ids: tuple[str, ...],
-        mark: int,
         undeclared: str = "",
     ) -> None:
         """Take what was worked out."""
@@ -52,8 +50,6 @@ class Answer:
         self.category: Final = category
         self.ids: Final = ids
         """Of the items, where those are counted."""
-        self.mark: Final = mark
-        """See `monitor.store.rows`."""
         self.undeclared: Final = undeclared
         """Its experiment, if the configuration does not have that."""
 
@@ -62,7 +58,7 @@ class Answer:
 class Events:
     """The events of one batch, in the order in which they came."""
 
-    __slots__ = ("answered", "answers", "marks", "reactions")
+    __slots__ = ("answered", "answers", "reactions")
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -70,20 +66,6 @@ class Events:
         self.reactions: list[Boxed] = []
         self.answered: list[bytes] = []
         """Of each reaction, the stored id of the response that it is about."""
-        self.marks: list[int] = []
-        """Of each reaction, see `monitor.store.rows`."""
-
-    def about(self, shards: Sequence[bool]) -> Events:
-        """Return those about responses of some shards."""
-        count = len(shards)
-        found = Events()
-        found.answers = [answer for answer in self.answers if shards[shard_of_response(answer.name, count)]]
-        for at, name in enumerate(self.answered):
-            if shards[shard_of_response(name, count)]:
-                found.answered.append(name)
-                found.reactions.append(self.reactions[at])
-                found.marks.append(self.marks[at])
-        return found
 
 
 @final
@@ -97,16 +79,15 @@ class Intake:
         self._last_experiment: Experiment | None = None
         """What was asked for last: nearly always what is asked for next."""
 
-    def take(self, events: Events, event: Response | Feedback, mark: int) -> None:
-        """Append an event, with the mark of its partition."""
+    def take(self, events: Events, event: Response | Feedback) -> None:
+        """Append an event."""
         if isinstance(event, Response):
-            events.answers.append(self._answer(event, mark))
+            events.answers.append(self._answer(event))
         else:
             events.answered.append(self._identities.response(event.response_id))
             events.reactions.append(reaction_of(event, self._identities))
-            events.marks.append(mark)
 
-    def _answer(self, event: Response, mark: int) -> Answer:
+    def _answer(self, event: Response) -> Answer:
         identities = self._identities
         name, timestamp_ms = identities.response(event.response_id), event.timestamp_ms
         if event.experiment is not self._last:
@@ -116,7 +97,7 @@ class Intake:
         arm = PENDING if experiment is None else experiment.arm_of(event.variant, timestamp_ms)
         if experiment is None or arm == PENDING:
             undeclared = event.experiment if experiment is None else ""
-            return Answer(name, timestamp_ms, PENDING, b"", b"", None, UNKNOWN, UNKNOWN, (), mark, undeclared)
+            return Answer(name, timestamp_ms, PENDING, b"", b"", None, UNKNOWN, UNKNOWN, (), undeclared)
         return Answer(
             name,
             timestamp_ms,
@@ -127,5 +108,4 @@ class Intake:
             latency_of(event),
             experiment.category_of(event.category),
             event.items if experiment.counts_items else (),
-            mark,
         )

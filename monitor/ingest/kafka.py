@@ -82,7 +82,7 @@ class KafkaSource:
         """See `Source`."""
         return self._member.assigned()
 
-    def gaps(self, positions: Mapping[str, Position], furthest: Mapping[str, int]) -> Sequence[Gap]:
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
         """See `Source`: history that is gone, a topic that is another one, a position that never was."""
         self._look()
         waiting = [name for name in self._member.unplaced() if name in positions]
@@ -98,8 +98,8 @@ class KafkaSource:
             elif position.next_offset < begin:
                 lost = begin - position.next_offset
                 reason = f"{lost} offsets from {position.next_offset} on are gone: Kafka begins at {begin}"
-            elif (held := furthest.get(name, position.next_offset)) > end:
-                reason = f"Kafka ends at {end}, before the stored position {held}"
+            elif position.next_offset > end:
+                reason = f"Kafka ends at {end}, before the stored position {position.next_offset}"
             else:
                 continue
             resume = position.entered("" if topic is None else topic.identity, begin)

@@ -1,86 +1,59 @@
-"""The rows of responses that a worker remembers.
+"""The rows of responses that a worker keeps in memory, for one shard.
 
 Compiled (deploy/native.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
-
-from librt.vecs import vec
-from mypy_extensions import i64
 
 from monitor.attribution import PENDING, Row
 from monitor.ingest.cache import Cache, end_batch
 from monitor.store import RedisStore
-from monitor.store.keys import shard_of_response
 from monitor.store.rows import read_row
 
 
 @final
 class Rows:
-    """Rows of all shards, in a bounded memory."""
+    """A bounded cache of rows, filled from the store."""
 
-    def __init__(self, stores: Sequence[RedisStore], cached: int) -> None:
-        self._stores = list(stores)
-        self._remembered: list[Cache[Row]] = [Cache() for _ in stores]
-        self.prefixes = [store.keys.row(b"") for store in stores]
-        """Of the names of rows, on each shard."""
+    def __init__(self, store: RedisStore, cached: int) -> None:
+        self._store = store
+        self._cache: Cache[Row] = Cache()
+        self._prefix = store.keys.row(b"")
         self._limit = cached
-        self._blank: list[Row] = []
-        """Those that were recalled since the batch began, and were not remembered."""
-        self._asked: list[list[bytes]] = []
-        """The keys of those of each shard."""
+        self._missing: list[Row] = []
+        """Rows that this batch asked for and the cache did not have; `load` reads them from the store."""
 
-    def forget(self, shard: int) -> None:
-        """Drop those of one shard: the store is what counts."""
-        self._remembered[shard].clear()
+    def forget(self) -> None:
+        """Drop every cached row."""
+        self._cache.clear()
+        self._missing = []
 
-    def home(self, name: bytes) -> i64:
-        """Return the shard of a response, by its stored id."""
-        shards: i64 = len(self._stores)
-        if shards == 1:
-            return 0
-        return shard_of_response(name, shards)
+    def get_or_create(self, name: bytes, late_ms: dict[int, int]) -> Row:
+        """Return the cached row of a response's stored id, or else a blank one that `load` fills from the store.
 
-    def begin(self) -> None:
-        """Begin with a batch, for which nothing was recalled yet."""
-        self._blank = []
-        self._asked = [[] for _ in self._stores]
-
-    def recall(self, name: bytes, home: i64, late_ms: dict[int, int]) -> Row:
-        """Return the row that is remembered, or else a blank one: `load` looks for it in the store.
-
-        A row that can change no more may have been swept: the store knows, for all workers alike.
+        A row that can change no more may have been swept: only the store knows that, for all workers alike.
         """
-        remembered = self._remembered[home]
-        row = remembered.get(name)
+        row = self._cache.get(name)
         if row is None or (row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0)):
             row = Row()
             row.name = name
-            row.home = home
-            remembered.put(name, row)
-            self._blank.append(row)
-            self._asked[home].append(self.prefixes[home] + name)
+            self._cache.put(name, row)
+            self._missing.append(row)
         return row
 
     def load(self) -> None:
-        """Have blank rows become those that the store has; all shards are asked before one is waited for."""
-        asked = [store.ask_rows(keys) for store, keys in zip(self._stores, self._asked, strict=True)]
-        stored = [each() for each in asked]
-        following = vec[i64]([0] * len(stored))
-        for row in self._blank:
-            home = row.home
-            found = stored[home][following[home]]
-            following[home] += 1
-            if found is not None:
-                read_row(row, found)
+        """Fill blank rows from the store, as far as it has them."""
+        stored_rows = self._store.rows([self._prefix + row.name for row in self._missing])
+        for row, stored in zip(self._missing, stored_rows, strict=True):
+            if stored is not None:
+                read_row(row, stored)
 
-    def end(self) -> None:
-        """Forget rows that are still blank, of which nothing is stored, and what was not used for long."""
-        for row in self._blank:
+    def end_batch(self) -> None:
+        """Drop rows that are still blank, of which nothing is stored, and rows that were not used for long."""
+        for row in self._missing:
             if row.is_blank():
-                self._remembered[row.home].drop(row.name)
-        end_batch(self._remembered, self._limit)
-        self.begin()
+                self._cache.drop(row.name)
+        self._missing = []
+        end_batch([self._cache], self._limit)

@@ -15,10 +15,9 @@ from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.intake import Answer, Events
 from monitor.ingest.items import ItemCounts
 from monitor.ingest.remembered import Rows
-from monitor.ingest.shown import Shown
 from monitor.ingest.skips import Skips
 from monitor.store import Commit, RedisStore
-from monitor.store.rows import encode_row, is_unwritten, mark_of, next_version, unwritten
+from monitor.store.rows import encode_row
 from monitor.tally import Tally
 
 _NOTHING: Final[tuple[int, ...]] = ()
@@ -28,95 +27,80 @@ _NAMES: Final = 200_000
 
 @final
 class Responses:
-    """The responses of all shards; `late` says, by experiment number, which times are past the horizon."""
+    """The responses of one shard; `late` says, by experiment number, which times are past the horizon."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, stores: Sequence[RedisStore], cached: int
+        self,
+        experiments: Sequence[Experiment],
+        identities: Identities,
+        store: RedisStore,
+        cached: int,
+        first_version: int,
     ) -> None:
         self._by_number = {experiment.number: experiment for experiment in experiments}
         self._last: i64 = PENDING
         self._last_experiment: Experiment
         """What was asked for last: nearly always what is asked for next."""
-        self._stores = list(stores)
-        self._rows = Rows(stores, cached)
-        self._skips = [Skips(store, identities) for store in stores]
-        self._items: list[dict[int, ItemCounts]] = [
-            {
-                experiment.number: items
-                for experiment in experiments
-                if (items := experiment.items(identities, store.keys)) is not None
-            }
-            for store in stores
-        ]
-        self._named: list[set[tuple[bytes, bytes]]] = [set() for _ in stores]
-        """(key, item) of names that each shard has."""
+        self._keys = store.keys
+        self._first_version: i64 = first_version
+        self._rows = Rows(store, cached)
+        self._prefix = store.keys.row(b"")
+        self._skips = Skips(store, identities)
+        self._items: dict[int, ItemCounts] = {
+            experiment.number: items
+            for experiment in experiments
+            if (items := experiment.items(identities, store.keys)) is not None
+        }
+        self._named: set[tuple[bytes, bytes]] = set()
+        """(key, item) of names that the shard has."""
 
     def forget(self) -> None:
         """Drop every cached row and name: the store is what counts."""
-        for shard in range(len(self._stores)):
-            self.forget_shard(shard)
+        self._rows.forget()
+        self._named.clear()
 
-    def forget_shard(self, shard: int) -> None:
-        """Drop what is cached of one shard."""
-        self._rows.forget(shard)
-        self._named[shard].clear()
-
-    def apply(
-        self, events: Events, late: Mapping[str, int], commits: Sequence[Commit], shown: list[Shown]
-    ) -> list[Batch]:
-        """Append to each shard's commit what the events change of its rows, and return what they change there besides.
-
-        What they mean for the students of each shard is appended to what was `shown` there. All events are applied in
-        the order in which they came, whatever their shard.
+    def apply(self, events: Events, late: Mapping[str, int], commit: Commit) -> Batch:
+        """Append to the commit what the events change of rows, and return what they change besides.
 
         Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
         nothing. When rows cannot be read (`StoreUnavailable`), the cache knows half of the batch: see `forget`.
         """
-        touched: list[Row] = []
-        batches = [Batch(shown, touched, items) for items in self._items]
+        batch = Batch(self._items)
         late_ms = {number: late[str(number)] for number in self._by_number}
         late_ms[PENDING] = late[PENDING_CLASS]
-        remembered = self._rows
-        remembered.begin()
+        cache = self._rows
         accepted: list[Answer] = []
-        rows = self._accept(events.answers, late_ms, batches, accepted)
-        answered = [remembered.recall(name, remembered.home(name), late_ms) for name in events.answered]
-        remembered.load()
+        rows = self._accept(events.answers, late_ms, batch, accepted)
+        answered = [cache.get_or_create(name, late_ms) for name in events.answered]
+        cache.load()
         for at, answer in enumerate(accepted):
             row = rows[at]
-            batch = batches[row.home]
             if row.is_blank():
                 self._answer(batch, row, answer)
             else:
                 self._answer_again(batch, row, answer)
         for at, reaction in enumerate(events.reactions):
-            row = answered[at]
-            self._apply_feedback(batches[row.home], row, reaction, events.marks[at], late_ms)
-        self._settle_rows(touched, batches, commits)
-        for shard, batch in enumerate(batches):
-            commit = commits[shard]
-            write_batch(commit, self._stores[shard].keys, batch)
-            if batch.skipped_responses or batch.skipped_reactions:
-                self._skips[shard].write(commit, batch)
-        remembered.end()
-        return batches
+            self._apply_feedback(batch, answered[at], reaction, late_ms)
+        self._settle_rows(batch, commit)
+        write_batch(commit, self._keys, batch)
+        if batch.skipped_responses or batch.skipped_reactions:
+            self._skips.write(commit, batch)
+        cache.end_batch()
+        return batch
 
     def _accept(
         self,
         answers: list[Answer],
         late_ms: dict[int, int],
-        batches: list[Batch],
+        batch: Batch,
         accepted: list[Answer],
     ) -> list[Row]:
         """Take responses of declared experiments and variants that are not late as accepted; return their rows."""
         rows = []
-        remembered = self._rows
         known: i64 = PENDING
         boundary_ms: i64 = 0
         for answer in answers:
             timestamp_ms, number = i64(answer.timestamp_ms), i64(answer.arm >> 8)
-            home = remembered.home(answer.name)
-            batch = batches[home]
             if number == PENDING:
                 batch.responses.append("skipped")
                 if answer.undeclared:
@@ -130,13 +114,12 @@ class Responses:
             else:
                 batch.reach(number, timestamp_ms)
                 accepted.append(answer)
-                rows.append(remembered.recall(answer.name, home, late_ms))
+                rows.append(self._rows.get_or_create(answer.name, late_ms))
         return rows
 
     @staticmethod
-    def _begin(batch: Batch, row: Row, mark: int) -> None:
+    def _begin(batch: Batch, row: Row) -> None:
         """Take in a row that nobody knows yet."""
-        row.version = unwritten(mark)
         row.touched = True
         batch.rows.append(row)
 
@@ -169,7 +152,7 @@ class Responses:
         row.ranks = answer.ranks
         row.latency_ms = answer.latency_ms
         row.category = answer.category
-        self._begin(batch, row, answer.mark)
+        self._begin(batch, row)
         batch.responses.append("applied")
         if batch.items:
             self._name(batch, row, answer)
@@ -194,10 +177,10 @@ class Responses:
             if first:
                 self._leave(batch, row)
             if (arm, timestamp_ms, student, category) != replaced:
-                self._expose(batch, row, arm, timestamp_ms, student, category)
+                self._expose(batch, arm, timestamp_ms, student, category)
         else:
             if outcome == "revised":
-                self._expose(batch, row, *replaced)
+                self._expose(batch, *replaced)
             if batch.items:
                 self._name(batch, row, answer)
         if arm & 255 != BEFORE:
@@ -208,7 +191,7 @@ class Responses:
         counts = _items_of(batch, row.arm)
         if counts is None:
             return
-        named = self._named[row.home]
+        named = self._named
         for place, name, index, era in counts.names(row, answer.items, answer.ids):
             if place not in named:
                 if len(named) >= _NAMES:
@@ -216,12 +199,13 @@ class Responses:
                 named.add(place)
                 batch.names[place] = name, index, era
 
-    def _expose(self, batch: Batch, row: Row, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
+    @staticmethod
+    def _expose(batch: Batch, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
         """Note that a student was shown a response that does not stand: another one under its id does, in the row."""
         if student and arm & 255 != BEFORE:
-            batch.show(student, arm, timestamp_ms, category, mark_of(row.version), (), ())
+            batch.expose(student, arm, timestamp_ms, category, _NOTHING, _NOTHING)
 
-    def _apply_feedback(self, batch: Batch, row: Row, reaction: Boxed, mark: int, late_ms: dict[int, int]) -> None:
+    def _apply_feedback(self, batch: Batch, row: Row, reaction: Boxed, late_ms: dict[int, int]) -> None:
         """Put a reaction into its row."""
         if row.arm == PENDING:
             is_late = reaction[0] < late_ms[PENDING]
@@ -240,7 +224,7 @@ class Responses:
             batch.reach(PENDING, reaction[0])
         first = True
         if row.is_blank():
-            self._begin(batch, row, mark)
+            self._begin(batch, row)
         else:
             first = self._touch(batch, row)
         outcome = merge_reaction(row, reaction)
@@ -248,30 +232,24 @@ class Responses:
         if outcome == "duplicate" and first:
             self._leave(batch, row)
 
-    def _settle_rows(self, touched: list[Row], batches: list[Batch], commits: Sequence[Commit]) -> None:
+    def _settle_rows(self, batch: Batch, commit: Commit) -> None:
         """Write the touched rows, with what they change elsewhere."""
-        known: i64 = -1
-        for row in touched:
-            home = row.home
-            if home != known:
-                known = home
-                batch, prefix = batches[home], self._rows.prefixes[home]
-                changed, new = commits[home].rows, commits[home].new_rows
+        for row in batch.rows:
             row.touched = False
             if row.arm == PENDING:
                 newest_ms = row.reactions[-1][0]
-                if is_unwritten(row.version) or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
+                if not row.version or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
                     batch.note(PENDING, newest_ms, row.name)
                 row.timestamp_ms = newest_ms
             else:
-                self._settle(batch, row, None if is_unwritten(row.version) else batch.before.get(row.name))
-            written = new if is_unwritten(row.version) else changed
-            row.version = next_version(row.version)
-            written.add(prefix, row.name, encode_row(row))
+                self._settle(batch, row, batch.before.get(row.name) if row.version else None)
+            is_new = row.version == 0
+            row.version = self._first_version if is_new else row.version + 1
+            commit.add_row(self._prefix + row.name, encode_row(row), is_new=is_new)
 
     def _settle(self, batch: Batch, row: Row, before: Before | None) -> None:
         """Turn a row's old and new contributions into differences."""
-        arm, timestamp_ms, mark = row.arm, row.timestamp_ms, mark_of(row.version)
+        arm, timestamp_ms = row.arm, row.timestamp_ms
         if batch.items:
             self._settle_items(batch, row, before, _items_of(batch, arm))
         after = row.value = self._experiment(arm >> 8).rules.evaluate(row)
@@ -280,10 +258,10 @@ class Responses:
         else:
             if before is not None:
                 was = before
-                self._count(batch, -1, mark, was.arm, was.timestamp_ms, was.student, was.category, was.value)
+                self._count(batch, -1, was.arm, was.timestamp_ms, was.student, was.category, was.value)
                 self._pass(batch, -1, was.arm, was.timestamp_ms, was.items, was.latency_ms, was.category)
                 batch.move(row, was)
-            self._count(batch, 1, mark, arm, timestamp_ms, row.student, row.category, after)
+            self._count(batch, 1, arm, timestamp_ms, row.student, row.category, after)
             self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
             if before is None:
                 batch.note(arm >> 8, timestamp_ms, row.name)
@@ -330,7 +308,6 @@ class Responses:
         self,
         batch: Batch,
         sign: int,
-        mark: int,
         arm: int,
         timestamp_ms: int,
         student: bytes,
@@ -346,23 +323,23 @@ class Responses:
                 batch.of(arm).count(sign, value.kinds)
         if student:
             now, was = (value.sums, _NOTHING) if sign > 0 else (_NOTHING, value.sums)
-            batch.show(student, arm, timestamp_ms, category, mark, now, was)
+            batch.expose(student, arm, timestamp_ms, category, now, was)
         elif during:
             tally.add_anonymous(sign, arm & 255, timestamp_ms, category, value.sums)
 
     def _recount(self, batch: Batch, row: Row, old: Value, new: Value) -> None:
         """Replace what a response contributed where only its reactions have changed."""
-        variant, at_ms, mark = row.arm & 255, row.timestamp_ms, mark_of(row.version)
+        variant, at_ms = row.arm & 255, row.timestamp_ms
         if variant == BEFORE:
-            self._count(batch, -1, mark, row.arm, at_ms, row.student, row.category, old)
-            self._count(batch, 1, mark, row.arm, at_ms, row.student, row.category, new)
+            self._count(batch, -1, row.arm, at_ms, row.student, row.category, old)
+            self._count(batch, 1, row.arm, at_ms, row.student, row.category, new)
             return
         if old.sums != new.sums:
             tally = self._tally(batch, row.arm >> 8)
             tally.add_response(-1, variant, at_ms, old.rated, old.values)
             tally.add_response(1, variant, at_ms, new.rated, new.values)
             if row.student:
-                batch.show(row.student, row.arm, at_ms, row.category, mark, new.sums, old.sums)
+                batch.expose(row.student, row.arm, at_ms, row.category, new.sums, old.sums)
             else:
                 tally.add_anonymous(-1, variant, at_ms, row.category, old.sums)
                 tally.add_anonymous(1, variant, at_ms, row.category, new.sums)

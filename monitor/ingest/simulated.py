@@ -39,9 +39,9 @@ class SimulatedSource:
         """See `Source`."""
         return [_PARTITION] if self._began is None else []
 
-    def gaps(self, positions: Mapping[str, Position], furthest: Mapping[str, int]) -> Sequence[Gap]:
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
         """See `Source`: none."""
-        del positions, furthest
+        del positions
         return []
 
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:

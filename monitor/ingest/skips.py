@@ -59,8 +59,9 @@ class Skips:
             self._count(commit, reactions_field(number), skipped)
 
     def _count(self, commit: Commit, field: bytes, skipped: Skipped) -> None:
-        commit.counts += (self._store.keys.skipped, field, skipped.events)
-        commit.latest += (newest_field(field), skipped.last_ms, oldest_field(field), -skipped.first_ms)
+        commit.counters[self._store.keys.skipped, field] += skipped.events
+        commit.see_latest(newest_field(field).decode(), skipped.last_ms)
+        commit.see_latest(oldest_field(field).decode(), -skipped.first_ms)
 
 
 class SkipsSaid:

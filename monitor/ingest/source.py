@@ -61,8 +61,8 @@ class Source(Protocol):
     def unplaced(self) -> Sequence[str]:
         """Return the partitions that were assigned and wait for `place`."""
 
-    def gaps(self, positions: Mapping[str, Position], furthest: Mapping[str, int]) -> Sequence[Gap]:
-        """Return where the unplaced partitions cannot go on from their positions, or some shards from `furthest`."""
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
+        """Return where the unplaced partitions cannot go on from their positions."""
 
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
         """Return where the partitions that have no position yet begin, also of those that others read."""

@@ -17,8 +17,6 @@ _ROWS = 4000
 """That a script takes at least, where its hours have so many, up to the end of what one commit has noted."""
 _HOURS = 24
 """That a script sees to at most: several workers sweep the same ones, and all but one of them find nothing there."""
-_WAIT_S = 0.2
-"""For workers that are writing, in all."""
 _PAST_S = 60.0
 """At least, between two looks for what is past retention: each reads the indexes as a whole, and a backlog enters hours
 all the time."""
@@ -68,7 +66,6 @@ class Sweeper:
             # One that an outage has interrupted begins again in another hour.
             if next(deletion, None) is None:
                 del self._closing[number]
-        until = time.monotonic() + _WAIT_S
         for _ in range(_SCRIPTS + 2 * events // _ROWS):
             if not self._due:
                 return
@@ -76,7 +73,7 @@ class Sweeper:
             before_ms = (newest + 1) * HOUR_MS
             progress.swept(experiment, before_ms)
             hours = [noted for each, noted in reversed(self._due[-_HOURS:]) if each == experiment]
-            _, done = self._store.sweep(experiment, hours, before_ms, wait_until=until)
+            _, done = self._store.sweep(experiment, hours, before_ms)
             del self._due[len(self._due) - done :]
 
     def _close(self, progress: Progress) -> None:

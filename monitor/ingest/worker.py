@@ -1,10 +1,9 @@
 """The loop: poll, decode, apply, commit, until told to stop.
 
-While the store is at work on a batch, what has arrived of the next one is decoded; it is applied once the outcome
-is known. A batch is held until it is known to be applied. If the store is away, the loop waits with the batch in hand
-and stays in its group. Whenever the store may not be what this worker believes (a refused commit, an outage), every
-belief is dropped: the positions tell whether the batch was applied, has to be applied again, or belongs to somebody
-else by now.
+While the store commits a batch, the records that have arrived meanwhile are decoded; they are applied once the outcome
+is known. A batch is kept until it is known to be applied. If the store is unavailable, the loop waits with the batch
+and stays in its group. After a conflict or an outage all cached rows are dropped and the positions are read again: they
+tell whether the batch was applied, has to be applied again, or was applied by another worker.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -33,8 +31,8 @@ from monitor.ingest.skips import SkipsSaid
 from monitor.ingest.source import Gap, Slice, Source
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.telemetry import Telemetry
-from monitor.ingest.writer import Outcome, Writer, unsent
-from monitor.store import Advance, State
+from monitor.ingest.writer import Batch, PendingCommit, ShardedWriter
+from monitor.store import Advance, State, Status
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -48,18 +46,6 @@ class Stopped(Exception):
     """The worker was told to stop while it waited."""
 
 
-@dataclass(slots=True)
-class _Sent:
-    """A batch that the writer has begun with."""
-
-    records: int
-    decoded: Decoded
-    advances: list[Advance]
-    outcome: Outcome
-    seconds: float
-    """That it took to begin."""
-
-
 class Worker:
     """One consumer of events. `readiness` may be read from any thread; `topics` names each kind's topic."""
 
@@ -68,7 +54,7 @@ class Worker:
         *,
         settings: Settings,
         intake: Intake,
-        writer: Writer,
+        writer: ShardedWriter,
         progress: Progress,
         sweepers: Sequence[Sweeper],
         historian: Historian,
@@ -96,9 +82,10 @@ class Worker:
         self._housekeeping_at = self._others_at = 0.0
         self._trouble: str | None = None
         self._restarts = 0
-        self._placed = self._refused = False
+        self._placed = self._store_failed = False
         self._holding = Holding(source, progress, writer, settings.kafka.max_drift_ms)
-        self._sent: _Sent | None = None
+        self._pending: list[PendingCommit] = []
+        """At most one for each shard."""
         self.waiting: int | None = None
         """Events between the positions and the ends of all partitions, as last seen."""
         self.events = 0
@@ -125,11 +112,12 @@ class Worker:
                     self._finish()
                     self._place()
                 slices = self._insist(self._poll)
-                decoded = self._decode(slices, now_ms=self._clock())
+                shards = self._writer.by_shard(slices)
+                decoded = {shard: self._decode(own, now_ms=self._clock()) for shard, own in shards.items()}
                 if not self._finish():
                     continue
                 if slices:
-                    self._begin(slices, decoded)
+                    self._submit(shards, decoded)
                 elif self._source.finished():
                     self._housekeep(force=True)
                     return
@@ -137,15 +125,17 @@ class Worker:
                     # What they wait for may be others' partitions.
                     self._see_others()
                 self._housekeep()
-                del slices, decoded  # while the next are fetched, they would be in memory
+                del slices, shards, decoded  # while the next are fetched, they would be in memory
             self._finish()
         except Stopped:
             log.info("stopped while waiting")
+        finally:
+            self._writer.close()
 
     def _poll(self) -> Sequence[Slice]:
         """Return the next records; while a batch is at the store, those that are there, or soon, if they fill one."""
         try:
-            return self._source.poll(wait=self._sent is None and not self._holding.all_held())
+            return self._source.poll(wait=not self._pending and not self._holding.all_held())
         except AbMonitorError:
             # It may last: what was read before is brought to its end first.
             self._finish()
@@ -154,7 +144,7 @@ class Worker:
     def _place(self) -> None:
         """Start newly assigned partitions where the store says, once it says so for all."""
         state = self._state()
-        gaps = self._insist(lambda: self._source.gaps(state.positions, state.furthest))
+        gaps = self._insist(lambda: self._source.gaps(state.positions))
         if gaps:
             self._cross(gaps)
             return
@@ -171,8 +161,8 @@ class Worker:
         self._holding.align()
 
     def _state(self) -> State:
-        """Drop every belief and return what the store holds."""
-        return self._insist(lambda: self._writer.state(self._source.own()))
+        """Drop all cached rows and return what the store holds."""
+        return self._insist(self._writer.state)
 
     def _attempt(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
         """Return whether positions were moved that others may be moving as well; the state tells what is the case."""
@@ -201,91 +191,94 @@ class Worker:
     def _see_others(self) -> bool:
         """Learn how far all workers' partitions are, on which the watermark rests; False if the source goes back."""
         self._others_at = time.monotonic() + _OTHERS_S
-        positions, changed = self._insist(self._writer.look)
+        positions = self._insist(self._writer.positions)
         own = self._source.own()
-        if changed or self._progress.went_back(positions, own):
-            state = self._state()
-            positions = state.positions
-            went_back = self._progress.went_back(positions, own)
-            self._progress.load(state)
-            if went_back:
-                log.info("the store has gone back: what it has lost is read again")
-                self._source.rewind()
-                return False
+        if self._progress.went_back(positions, own):
+            self._progress.load(self._state())
+            log.info("the store has gone back: what it has lost is read again")
+            self._source.rewind()
+            return False
         self._progress.see_others(positions, own)
         self._holding.align()
         return True
 
-    def _begin(self, slices: Sequence[Slice], decoded: Decoded) -> None:
-        """Send a batch to the store; what becomes of it is only left for later if it is worth reading ahead meanwhile.
-
-        A part that others follow is not, nor is a small batch.
-        """
-        parts = self._writer.parts(slices)
-        for part in parts:
-            if not self._finish():
-                return
-            known = decoded if len(parts) == 1 else self._decode(part, now_ms=self._clock())
-            advances = self._progress.steps(part, known, self._settings.limits)
-            self._keep_refused(known)
-            for each in part:
-                each.records.let_go()
-            self._send(sum(len(each.records) for each in part), known, advances)
-        if self._sent is not None and self._sent.records < self._settings.kafka.max_poll_records // _WORTH:
+    def _submit(self, shards: Mapping[int, Sequence[Slice]], decoded: Mapping[int, Decoded]) -> None:
+        """Commit a batch on each shard; wait for the outcome later if it is worth decoding the next one meanwhile."""
+        batches = []
+        for shard, slices in shards.items():
+            advances = self._progress.steps(slices, decoded[shard], self._settings.limits)
+            self._keep_refused(decoded[shard])
+            batches.append(Batch(shard, sum(len(each.records) for each in slices), decoded[shard], advances))
+        self._commit(batches)
+        if sum(batch.records for batch in batches) < self._settings.kafka.max_poll_records // _WORTH:
             self._finish()
 
-    def _send(self, records: int, decoded: Decoded, advances: list[Advance]) -> None:
-        """Have the writer begin with a batch; if the store is away, that is the outcome."""
+    def _commit(self, batches: Sequence[Batch]) -> None:
         if self._progress.is_unsure():
             self._progress.confirm(self._insist(self._source.ask_ends))
-        started = time.perf_counter()
-        try:
-            late = self._progress.late_before()
-            outcome = self._writer.begin(decoded.events, late, advances)
-        except StoreUnavailable as error:
-            outcome = unsent(error)
-        self._sent = _Sent(records, decoded, advances, outcome, time.perf_counter() - started)
+        late = self._progress.late_before()
+        for batch in batches:
+            started = time.perf_counter()
+            pending = self._writer.submit(batch, late)
+            pending.seconds = time.perf_counter() - started
+            self._pending.append(pending)
 
     def _finish(self) -> bool:
-        """Wait until the batch that was sent, if any, is known to be applied; False if the source has to go back.
+        """Wait until the batches that were submitted are known to be applied; False if the source was rewound.
 
-        Unless that is known to have worked, read the store's state again: the batch may have been applied although the
-        reply was lost; or it has to be applied once more; or the positions have moved, and everything is read again
-        from there. So it is, too, if those of other partitions have moved, of which more may have been read by now.
+        After a conflict or an outage, the state is read again: a batch may have been applied although the reply was
+        lost; or it has to be applied once more; or its positions have moved, and it is read again from there. So are
+        other partitions whose positions have moved, of which more may have been read by now.
         """
-        strayed = False
-        while (batch := self._sent) is not None:
-            started = time.perf_counter()
-            outcomes: Outcomes = Counter()
-            try:
-                status, outcomes = batch.outcome()
-            except StoreUnavailable as error:
-                self._refused = True
-                self._wait(error)
-                log.info("trying again")
-            else:
-                if status == "applied":
-                    self._telemetry.commit_seconds.observe(batch.seconds + time.perf_counter() - started)
-                    self._applied(batch, outcomes)
-                    break
-                self._telemetry.commit_conflicts.inc()
-                log.info("commit refused reason=%s", status)
+        rewind = False
+        while self._pending:
+            failed = self._unapplied()
+            if not failed:
+                break
             state = self._state()
-            others = set(self._source.own()) - {step.partition for step in batch.advances}
-            strayed = strayed or self._progress.differs(state.positions, others)
+            others = set(self._source.own()) - {step.partition for batch in failed for step in batch.advances}
+            rewind = rewind or self._progress.differs(state.positions, others)
             self._progress.load(state)
-            standing = self._writer.standing(batch.advances)
-            if standing == "applied":
-                # The reply was lost.
-                self._applied(batch, outcomes)
-            elif standing == "moved":
-                self._sent, strayed = None, True
-                self._resumed()
-            else:
-                self._send(batch.records, batch.decoded, batch.advances)
-        if strayed:
+            again = []
+            for batch in failed:
+                commit_state = self._writer.commit_state(batch)
+                if commit_state == "applied":
+                    # The reply was lost.
+                    self._applied(batch, Counter())
+                elif commit_state == "conflict":
+                    rewind = True
+                    self._resumed()
+                else:
+                    again.append(batch)
+            self._commit(again)
+        if rewind:
             self._source.rewind()
-        return not strayed
+        return not rewind
+
+    def _unapplied(self) -> list[Batch]:
+        """Wait for all pending commits; return the batches that are not known to be applied."""
+        failed, error = [], None
+        for pending in self._pending:
+            started = time.perf_counter()
+            status: Status | None = None
+            try:
+                status = pending.status.result()
+            except StoreUnavailable as unavailable:
+                error = unavailable
+            if status == "applied":
+                self._telemetry.commit_seconds.observe(pending.seconds + time.perf_counter() - started)
+                self._applied(pending.batch, pending.outcomes)
+            else:
+                failed.append(pending.batch)
+                if status is not None:
+                    self._telemetry.commit_conflicts.inc()
+                    log.info("commit refused reason=%s", status)
+        self._pending = []
+        if error is not None:
+            self._store_failed = True
+            self._wait(error)
+            log.info("trying again")
+        return failed
 
     def _keep_refused(self, decoded: Decoded) -> None:
         """Put refused records where they can be found again, before anything moves past them."""
@@ -297,8 +290,7 @@ class Worker:
             self._telemetry.rejected.labels(topic, each.reason).inc()
             self._telemetry.events.labels(topic, "rejected").inc()
 
-    def _applied(self, batch: _Sent, outcomes: Outcomes) -> None:
-        self._sent = None
+    def _applied(self, batch: Batch, outcomes: Outcomes) -> None:
         self._resumed()
         self._telemetry.count(self._topics, outcomes)
         self._skips.note(outcomes)
@@ -385,16 +377,16 @@ class Worker:
 
     def _resumed(self) -> None:
         """Note that what the store refused is settled."""
-        if self._refused:
-            self._refused = False
+        if self._store_failed:
+            self._store_failed = False
             log.info("resumed")
             self._ready()
 
     def _ready(self) -> None:
         """Be ready, if everything that is needed answers."""
-        if not self._refused:
+        if not self._store_failed:
             self._telemetry.store_up.set(1)
-        if self._refused or self._trouble is not None or not (self._placed or self._source.joined()):
+        if self._store_failed or self._trouble is not None or not (self._placed or self._source.joined()):
             return
         self._telemetry.paused.set(0)
         self._reasons = ()

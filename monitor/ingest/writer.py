@@ -1,127 +1,138 @@
-"""How a worker brings batches into the store: where one shard holds everything, one commit each."""
+"""Writing batches to the shards of a store: each shard applies its own partitions' events in one commit."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal, NoReturn, Protocol
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
 
 from monitor.errors import StoreUnavailable
 from monitor.identity import Identities
+from monitor.ingest.decoding import Decoded
 from monitor.ingest.engine import CACHED, Engine, Outcomes
 from monitor.ingest.experiment import Experiment
-from monitor.ingest.intake import Events
 from monitor.ingest.source import Slice
-from monitor.store import Advance, Commit, Position, RedisStore, State, Status
+from monitor.store import Advance, Commit, Position, Shards, State, Status
+from monitor.store.keys import shard_of_partition
+from monitor.store.shards import merge_positions
 
-Standing = Literal["applied", "to apply", "moved"]
-Outcome = Callable[[], tuple[Status, Outcomes]]
-"""Waits for what became of a batch; to be called once. May raise `StoreUnavailable`."""
-
-
-def unsent(error: StoreUnavailable) -> Outcome:
-    """Return the outcome of a batch that could not be sent; without a traceback, which would keep the batch."""
-    error.__traceback__ = None
-
-    def outcome() -> NoReturn:
-        raise error
-
-    return outcome
+CommitState = Literal["applied", "not_applied", "conflict"]
 
 
-class Writer(Protocol):
-    """What the worker asks of the store. Everything may raise `StoreUnavailable`, and may be asked again then."""
+@dataclass(slots=True)
+class Batch:
+    """Decoded events of one shard's partitions, and where they take these partitions."""
 
-    def state(self, own: Collection[str]) -> State:
-        """Drop every belief, finish what was begun on the worker's own partitions, and return what the store holds.
-
-        Positions are believed from then on.
-        """
-
-    def look(self) -> tuple[Mapping[str, Position], bool]:
-        """Return how far every partition was applied, by whomever, and whether there is a reason to read the `state`.
-
-        What is believed stays as it is.
-        """
-
-    def reached(self, partition: str) -> int | None:
-        """Return how far a partition was applied, by whomever, as the last of several shards has it."""
-
-    def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
-        """Move positions without events, counting those that were `lost`; False if somebody else has moved them."""
-
-    def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
-        """Return the slices as batches each of which can be applied as a whole."""
-
-    def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
-        """Work a batch out and send it. Nothing else is asked of the writer before the outcome is known.
-
-        Unless the batch was "applied", read the `state` and see how it is `standing`.
-        """
-
-    def standing(self, advances: Sequence[Advance]) -> Standing:
-        """Return, by the state read last, whether a batch was applied, can be applied, or is nobody's any more."""
+    shard: int
+    records: int
+    decoded: Decoded
+    advances: list[Advance]
 
 
-class DirectWriter:
-    """Writes to a store of one shard."""
+@dataclass(slots=True)
+class PendingCommit:
+    """A batch that is being committed in the background."""
+
+    batch: Batch
+    outcomes: Outcomes
+    """What became of the events, if the commit is applied."""
+    status: Future[Status]
+    seconds: float = 0.0
+    """How long it took to apply the events before the commit was sent."""
+
+
+class ShardedWriter:
+    """Applies batches to the shards of a store, and keeps each shard's positions as they were read last.
+
+    Commits run in a thread for each shard, so the caller can decode the next batches meanwhile. Contract: `submit` at
+    most one batch for a shard, then wait for its `PendingCommit.status` before anything else is asked of the writer.
+    Unless the status is "applied", read `state` and look at the batch's `commit_state`. Every method, and the status,
+    may raise `StoreUnavailable`, and the method may be called again then.
+    """
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, *, cached: int = CACHED
+        self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
     ) -> None:
-        self._engine = Engine(experiments, identities, store, cached=cached)
-        self._store = store
+        self._shards = list(store)
+        self._engines = [
+            Engine(experiments, identities, shard, cached=cached // len(self._shards)) for shard in self._shards
+        ]
+        self._executor = ThreadPoolExecutor(len(self._shards), thread_name_prefix="commit")
         self._positions: Mapping[str, Position] = {}
 
-    def state(self, own: Collection[str]) -> State:
-        """See `Writer`: nothing stays half done."""
-        del own
-        self._engine.forget()
-        state = self._store.state()
-        self._positions = state.positions
-        return state
+    def close(self) -> None:
+        """Wait for the commits that are under way."""
+        self._executor.shutdown()
 
-    def look(self) -> tuple[Mapping[str, Position], bool]:
-        """See `Writer`: a commit to another server is refused early enough."""
-        return self._store.positions(), self._store.outdated()
+    def shard_of(self, partition: str) -> int:
+        """Return the shard that stores a partition."""
+        return shard_of_partition(partition, len(self._shards))
 
-    def reached(self, partition: str) -> int | None:
-        """See `Writer`."""
-        return self._store.reached(partition)
+    def state(self) -> State:
+        """Drop all cached rows and return what the shards store; later commits are compared with it."""
+        for engine in self._engines:
+            engine.forget()
+        states = [shard.state() for shard in self._shards]
+        swept: dict[str, int] = {}
+        for state in states:
+            swept |= {name: max(at_ms, swept.get(name, 0)) for name, at_ms in state.swept_ms.items()}
+        self._positions = merge_positions([state.positions for state in states])
+        return State(
+            commits=sum(state.commits for state in states),
+            sweeps=sum(state.sweeps for state in states),
+            swept_ms=swept,
+            positions=self._positions,
+        )
+
+    def positions(self) -> Mapping[str, Position]:
+        """Return how far every partition was applied, by any worker; cached rows stay."""
+        return merge_positions([shard.positions() for shard in self._shards])
+
+    def applied_offset(self, partition: str) -> int | None:
+        """Return how far one partition was applied, by any worker."""
+        return self._shards[self.shard_of(partition)].applied_offset(partition)
 
     def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
-        """See `Writer`."""
-        return self._store.commit(Commit(advances=list(steps), counts=lost_counts(self._store, lost))) == "applied"
+        """Move positions without events, counting `lost` events by partition; False if another worker moved them."""
+        for number, shard in enumerate(self._shards):
+            advances = [step for step in steps if self.shard_of(step.partition) == number]
+            counters = Counter(
+                {(shard.keys.lost, step.partition.encode()): lost.get(step.partition, 0) for step in advances}
+            )
+            if advances and shard.commit(Commit(advances=advances, counters=+counters)) != "applied":
+                return False
+        return True
 
-    def parts(self, slices: Sequence[Slice]) -> Sequence[Sequence[Slice]]:
-        """See `Writer`: as they are."""
-        return [slices]
+    def by_shard(self, slices: Sequence[Slice]) -> Mapping[int, Sequence[Slice]]:
+        """Return the slices of each shard."""
+        shards: dict[int, list[Slice]] = {}
+        for each in slices:
+            shards.setdefault(self.shard_of(each.partition), []).append(each)
+        return shards
 
-    def begin(self, events: Events, late: Mapping[str, int], advances: list[Advance]) -> Outcome:
-        """See `Writer`."""
-        commit, outcomes = self._engine.apply(events, late)
-        commit.advances = advances
-        outcome = self._store.start(commit)
-        return lambda: (outcome()[0], outcomes)
+    def submit(self, batch: Batch, late: Mapping[str, int]) -> PendingCommit:
+        """Apply a batch's events to the rows of its shard, and commit what that changes in the background."""
+        status: Future[Status] = Future()
+        try:
+            commit, outcomes = self._engines[batch.shard].apply(batch.decoded.events, late)
+        except StoreUnavailable as error:
+            # Without the traceback, which would keep the batch in memory.
+            status.set_exception(error.with_traceback(None))
+            return PendingCommit(batch, Counter(), status)
+        commit.advances = batch.advances
+        return PendingCommit(batch, outcomes, self._executor.submit(self._shards[batch.shard].commit, commit))
 
-    def standing(self, advances: Sequence[Advance]) -> Standing:
-        """See `Writer`."""
-        held = [self._positions.get(step.partition) for step in advances]
-        if all(is_at(each, step, step.position.next_offset) for each, step in zip(held, advances, strict=True)):
+    def commit_state(self, batch: Batch) -> CommitState:
+        """Return, by the positions read last, whether a batch was applied, can be applied, or was overtaken."""
+        stored = [self._positions.get(step.partition) for step in batch.advances]
+        if all(_is_at(at, step, step.position.next_offset) for at, step in zip(stored, batch.advances, strict=True)):
             return "applied"
-        waiting = all(is_at(each, step, step.expected) for each, step in zip(held, advances, strict=True))
-        return "to apply" if waiting else "moved"
+        waiting = all(_is_at(at, step, step.expected) for at, step in zip(stored, batch.advances, strict=True))
+        return "not_applied" if waiting else "conflict"
 
 
-def is_at(held: Position | None, step: Advance, offset: int | None) -> bool:
+def _is_at(stored: Position | None, step: Advance, offset: int | None) -> bool:
     """Return whether a stored position is at an offset of the log that a step is about."""
-    return held is not None and held.origin == step.position.origin and held.next_offset == offset
-
-
-def lost_counts(store: RedisStore, lost: Mapping[str, int]) -> list[bytes | int]:
-    """Return what a commit has to count of lost events."""
-    counts: list[bytes | int] = []
-    for partition, events in Counter(lost).items():
-        if events:
-            counts += (store.keys.lost, partition.encode(), events)
-    return counts
+    return stored is not None and stored.origin == step.position.origin and stored.next_offset == offset

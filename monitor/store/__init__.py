@@ -10,7 +10,7 @@ from monitor.store.inspection import warnings
 from monitor.store.keys import Keys
 from monitor.store.opening import Opened, open_store, view_store
 from monitor.store.reading import Reader
-from monitor.store.records import Advance, Commit, Past, Position, Refusals, Sent, State, Status
+from monitor.store.records import Advance, Commit, Past, Position, Refusals, State, Status
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
 from monitor.store.summing import sum_up
@@ -26,7 +26,6 @@ __all__ = [
     "Reader",
     "RedisStore",
     "Refusals",
-    "Sent",
     "Shards",
     "State",
     "Status",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final, cast, final
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
 import redis
 import redis.exceptions
@@ -14,7 +14,6 @@ from redis.retry import Retry
 
 from monitor.config import StoreSettings
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
-from monitor.store.packing import Packed, Packer
 from monitor.store.tls import refusal
 
 _TIMEOUT_S: Final = 10.0
@@ -51,77 +50,9 @@ def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
                 # A transaction looks for another master only after so many errors of its own.
                 options["reinitialize_steps"] = 1
                 return redis.RedisCluster.from_url(url, **options)
-        return redis.Redis.from_url(url, **options, command_packer=Packer())
+        return redis.Redis.from_url(url, **options)
     except ValueError as error:
         raise UsageError(f"store.url: {error}") from error
-
-
-@final
-class Pending:
-    """Commands that were sent over a connection of their own, and whose replies are still to be read or to be given up.
-
-    redis-py can only send and read at once, and for a node of a cluster it packs ten times as slowly.
-    """
-
-    def __init__(self, client: Any, *commands: Sequence[Any] | Packed) -> None:
-        """Send commands over a connection of the client's pool."""
-        self._client = client
-        self._sent = self._awaited = 0
-        self._connection: Any = client.connection_pool.get_connection()
-        self.send(*commands)
-
-    def send(self, *commands: Sequence[Any] | Packed) -> None:
-        """Send more commands, over the same connection: a new one would know nothing of a transaction."""
-        if self._sent and not self._connection.is_connected:
-            self.abandon()
-            raise redis.exceptions.ConnectionError("the connection was lost between two commands")
-        try:
-            packed = [command if isinstance(command, Packed) else Packed(*command) for command in commands]
-            # In one piece: each that is sent by itself is a call to the system, and may wake the server.
-            self._connection.send_packed_command([b"".join([part for command in packed for part in command.parts])])
-        except BaseException:  # also an interruption: nobody else would give the connection back
-            self.abandon()
-            raise
-        self._sent += len(commands)
-        self._awaited += len(commands)
-
-    def replies(self, left: int = 0) -> list[Any]:
-        """Wait for the replies to all that was sent since, but for the last ones if some are to be `left`.
-
-        What is raised at the first error leaves nothing pending.
-        """
-        found = []
-        try:
-            while self._awaited > left:
-                self._awaited -= 1
-                found.append(self._connection.read_response())
-        except BaseException as error:  # also an interruption: the connection may have more to say
-            if self._sent == 1 and isinstance(error, redis.exceptions.ResponseError):
-                self._release()
-            else:
-                self.abandon()
-            raise
-        return found
-
-    def reply(self, left: int = 0) -> Any:
-        """Wait for the last reply, or the last before some that nobody asks for; to be called once."""
-        found = self.replies(left)[-1]
-        if left:
-            with suppress(redis.exceptions.RedisError):
-                self.replies()
-        if self._connection is not None:
-            self._release()
-        return found
-
-    def abandon(self) -> None:
-        """Give the reply up, unless it was read: with it unread, the connection would answer something else with it."""
-        if self._connection is not None:
-            self._connection.disconnect()
-            self._release()
-
-    def _release(self) -> None:
-        self._client.connection_pool.release(self._connection)
-        self._connection = None
 
 
 def pairs(reply: Sequence[bytes] | dict[bytes, bytes]) -> dict[bytes, bytes]:

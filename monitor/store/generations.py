@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -101,8 +102,11 @@ def switch(store: Shards, to: Shards, lost: Mapping[str, int]) -> bool:
 
 def lost_events(store: Shards) -> dict[str, int]:
     """Return a generation's lost events, see `Keys`."""
-    with unavailable(store.settings):
-        return {name.decode(): int(count) for name, count in store.client.hgetall(store.first.keys.lost).items()}
+    lost = Counter[str]()
+    for shard in store:
+        with unavailable(store.settings):
+            lost.update({name.decode(): int(count) for name, count in store.client.hgetall(shard.keys.lost).items()})
+    return dict(lost)
 
 
 def first_day(store: Shards, experiments: Collection[str]) -> int | None:

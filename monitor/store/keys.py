@@ -4,19 +4,17 @@ The first shard's tag is 0; `shard_tag` gives the others'. `abm:{0}:live` is the
 rebuild fills the next one beside it. An index is a sorted set, by the number of the commit that last changed what it
 names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), closings (number),
-                            closing:<e>, closed:<e>, begun, run, made (at random), mark:<mark> (number of the commit
-                            that last changed rows of that mark, see `monitor.store.rows`); on the first shard also
-                            hash key, shards
+                            closing:<e>, closed:<e>, begun, run, made (at random); on the first shard also hash key,
+                            shards
     d                       hash: experiment → its number and definitions, as JSON (first shard)
     z                       hash: number of an experiment → how long its rows may change (ms; first shard)
-    o                       hash: topic:partition → next offset to apply
-    w                       hash: topic:partition → the rest of its `Position`
+    o                       hash: topic:partition → its `Position`
     l                       hash: topic:partition → events that Kafka had lost before they could be applied; with <
                             before it, those that a rebuild had to do without; <experiment>/<variant> → such responses
     S                       hash: r<hash of an experiment's name> or f<e> → events that were skipped, see
                             `monitor.store.skips`
-    r<response>             a response's row, on the shard of the response
-    s<experiment><student>  a student's row, on the shard of the student
+    r<response>             a response's row
+    s<experiment><student>  a student's row
     a:<e>:<v>               all-time sums over responses       (64-bit big-endian integers)
     u:<e>:<v>               sums over students
     c:<e>:<v>:<day>         sums over the students first shown a response that day
@@ -40,13 +38,11 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
     X:<e>:<hour>            hash: keys of rows noted there that belonged elsewhere since → nothing
     h                       hash: <e>:<hour> → a number, at least as long as there is such a list
-    R                       stream: checksums of the names of rows that a commit made, see `monitor.store.made`
-    T                       there while a worker writes beside the script, for a tenth of a second at most
+    U                       hash: kind of feedback → reactions whose response had not arrived when they expired
     p:<e>                   hash: hour → what was known then (`monitor.history`; first shard)
-and, with more than one shard (see monitor/ingest/sharded.py),
-    q:<shard>:<lane>        stream: what this shard's commits mean for students of that shard
-    j:<shard>:<lane>        stream: what of that shard's was applied here
-    n                       hash: ><shard>:<lane> → the last entry sent there, <<shard>:<lane> → the last applied
+
+With more than one shard, a Kafka partition belongs to one of them (`shard_of_partition`): its position, its rows and
+all that is summed over them.
 """
 
 from __future__ import annotations
@@ -55,21 +51,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from typing import Final
-from zlib import crc32
 
-from librt.strings import read_i32_be
-from mypy_extensions import i64
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
 from monitor.errors import StoreOwned
-from monitor.identity import RESPONSE_BYTES
 
 ROOT: Final = b"abm:{0}:"
 LIVE: Final = ROOT + b"live"
 BEFORE: Final = "<"
 _TOLERANCE: Final = 16
-_POSITIVE: Final = (1 << 31) - 1
 
 
 @cache
@@ -84,16 +75,16 @@ def shard_tag(shard: int, shards: int) -> bytes:
     return b"%d" % next(tag for tag in count() if away(tag) * shards * _TOLERANCE <= SLOTS)
 
 
-def shard_of_student(student: bytes, shards: i64) -> i64:
-    """Return the shard of a student: a hash of a secret key is as good as chance, so its first bytes say it."""
-    return (i64(read_i32_be(student, 0)) & _POSITIVE) % shards
+def shard_of_partition(partition: str, shards: int) -> int:
+    """Return the shard of `topic:number`: the number modulo the number of shards; 0 for what is no such partition.
 
+    Partitions of one number, of any topic, are on one shard. Files and simulated traffic are on the first.
 
-def shard_of_response(response: bytes, shards: i64) -> i64:
-    """Return the shard of a response by its stored id, which is the id itself if that is short."""
-    if len(response) == RESPONSE_BYTES:
-        return shard_of_student(response, shards)
-    return crc32(response) % shards
+    >>> shard_of_partition("feedback:5", 3), shard_of_partition("events.jsonl", 3)
+    (2, 0)
+    """
+    number = partition.rpartition(":")[2]
+    return int(number) % shards if number.isdecimal() else 0
 
 
 def live_number(stored: bytes | None) -> int:
@@ -128,12 +119,8 @@ class Keys:
         return self.prefix + b"z"
 
     @property
-    def offsets(self) -> bytes:
+    def positions(self) -> bytes:
         return self.prefix + b"o"
-
-    @property
-    def progress(self) -> bytes:
-        return self.prefix + b"w"
 
     @property
     def lost(self) -> bytes:
@@ -144,20 +131,12 @@ class Keys:
         return self.prefix + b"S"
 
     @property
-    def lanes(self) -> bytes:
-        return self.prefix + b"n"
-
-    @property
     def latest(self) -> bytes:
         return self.prefix + b"t"
 
     @property
-    def turn(self) -> bytes:
-        return self.prefix + b"T"
-
-    @property
-    def made(self) -> bytes:
-        return self.prefix + b"R"
+    def unmatched(self) -> bytes:
+        return self.prefix + b"U"
 
     @property
     def hours(self) -> bytes:
@@ -231,9 +210,3 @@ class Keys:
 
     def history(self, experiment: int) -> bytes:
         return b"%bp:%d" % (self.prefix, experiment)
-
-    def outbox(self, shard: int, lane: bytes) -> bytes:
-        return b"%bq:%d:%b" % (self.prefix, shard, lane)
-
-    def journal(self, shard: int, lane: bytes) -> bytes:
-        return b"%bj:%d:%b" % (self.prefix, shard, lane)

@@ -42,7 +42,12 @@ def values(store: RedisStore, keys: Sequence[bytes]) -> list[bytes | None]:
 
 
 def _replies(store: RedisStore, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    found: list[Any] = store.send(("MULTI",), *commands, ("EXEC",)).reply() if commands else []
+    if not commands:
+        return []
+    pipeline = store.client.pipeline(transaction=True)
+    for command in commands:
+        pipeline.execute_command(*command)
+    found: list[Any] = pipeline.execute(raise_on_error=False)
     for command, reply in zip(commands, found, strict=True):
         if isinstance(reply, Exception):
             raise redis.exceptions.ResponseError(f"{command[1].decode()}: {reply}") from reply

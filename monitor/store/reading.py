@@ -33,7 +33,7 @@ from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
 from monitor.store.moments import at_once, values
 from monitor.store.opening import stored_hash_key
-from monitor.store.records import positions_of
+from monitor.store.records import decode_positions
 from monitor.store.redis import RedisStore
 from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
@@ -224,7 +224,7 @@ class Reader:
         """Add what one shard holds."""
         keys = shard.keys
         commands: list[Sequence[str | bytes | int]]
-        commands = [("HGETALL", each) for each in (keys.latest, keys.lost, keys.skipped, keys.offsets, keys.progress)]
+        commands = [("HGETALL", each) for each in (keys.latest, keys.lost, keys.skipped, keys.positions)]
         for arm in arms:
             place = arm.number, arm.variant
             commands += (
@@ -234,18 +234,15 @@ class Reader:
                 ("ZRANGE", keys.cohorts(*place), 0, -1),
             )
         replies = iter(at_once(shard, commands))
-        times, lost, skipped, offsets, progress = map(pairs, islice(replies, 5))
+        times, lost, skipped, positions = map(pairs, islice(replies, 4))
         latest = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
         log.lost += sum(map(int, lost.values()))
         log.skipped.add(skipped, times)
-        positions = positions_of(offsets, progress)
-        if shard is self.store.first:
-            # Every shard knows of all partitions.
-            for position in positions.values():
-                log.newest_ms = max(log.newest_ms, position.newest_ms)
-                log.records += position.refusals.records
-                log.refused += position.refusals.refused
+        for position in decode_positions(positions).values():
+            log.newest_ms = max(log.newest_ms, position.newest_ms)
+            log.records += position.refusals.records
+            log.refused += position.refusals.refused
         for arm in arms:
             for total, name in ((arm.responses, keys.responses), (arm.units, keys.units)):
                 own = decode_records([name(arm.number, arm.variant)], [next(replies)], len(total))

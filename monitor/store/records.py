@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from monitor.store.packing import PackedRows
-
 Status = Literal["applied", "moved", "changed", "swept", "restarted", "switched"]
+"""See commit.lua."""
 
 
 class Refusals(NamedTuple):
@@ -90,33 +90,47 @@ class Advance:
 
 @dataclass(slots=True)
 class Commit:
-    """One batch's writes; lists are flat (see commit.lua), rows are packed."""
+    """The writes of one batch on one shard; commit.lua applies all of them or none."""
 
     advances: list[Advance] = field(default_factory=list)
-    rows: PackedRows = field(default_factory=PackedRows)
-    new_rows: PackedRows = field(default_factory=PackedRows)
-    """Those which the store must not have yet: since the outcome of the commit before, they were read and not found."""
-    differences: list[bytes] = field(default_factory=list)
-    counts: list[bytes | int] = field(default_factory=list)
-    stamps: list[bytes | int] = field(default_factory=list)
-    latest: list[bytes | int] = field(default_factory=list)
-    notes: list[bytes] = field(default_factory=list)
-    sends: list[bytes] = field(default_factory=list)
-    receipts: list[bytes] = field(default_factory=list)
-    names: list[bytes] = field(default_factory=list)
-    buckets: list[bytes] = field(default_factory=list)
-    reached: dict[str, int] = field(default_factory=dict)
-    """Experiment number (or "p" for rows without their response) → time (ms) of the oldest row or event that it rests
-    on: if rows were swept up to a later one, it may be gone."""
-    full: list[int] = field(default_factory=list)
-    """Of each of the chunks of buckets, at how many bytes it is summed up: not for the script."""
+    new_row_keys: list[bytes] = field(default_factory=list)
+    new_row_values: list[bytes] = field(default_factory=list)
+    """Rows that the store must not have yet."""
+    row_keys: list[bytes] = field(default_factory=list)
+    row_values: list[bytes] = field(default_factory=list)
+    """Rows begin with their new version: the stored row must have the version before it."""
+    sums: dict[bytes, bytes] = field(default_factory=dict)
+    """Key of a record → what is added to its integers, in the format of `monitor.store.runs`."""
+    chunks: dict[bytes, bytes] = field(default_factory=dict)
+    """Key of a chunk of time buckets → runs that are appended to it."""
+    chunk_limits: list[int] = field(default_factory=list)
+    """Length in bytes from which on each chunk is compacted; not part of the script's arguments."""
+    counters: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)
+    """(key of a hash, field) → difference."""
+    members: set[tuple[bytes, int]] = field(default_factory=set)
+    """(key of an index, member): the index records the number of this commit as the member's score."""
+    hours: list[tuple[bytes, str, bytes]] = field(default_factory=list)
+    """(key of an hour's list, its field among the hours, names of new rows with their lengths), for the sweep."""
+    texts: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
+    """(key of a hash, field) → text."""
+    latest: dict[str, int] = field(default_factory=dict)
+    """Field of `Keys.latest` → time (ms); the larger one is kept."""
+    oldest_dependencies: dict[str, int] = field(default_factory=dict)
+    """Experiment number (or "p" for rows without a response) → time (ms) of the oldest row or event that the outcome
+    depends on: if rows were swept up to a later time, it may be gone."""
 
+    def add_row(self, key: bytes, row: bytes, *, is_new: bool) -> None:
+        """Append a row."""
+        if is_new:
+            self.new_row_keys.append(key)
+            self.new_row_values.append(row)
+        else:
+            self.row_keys.append(key)
+            self.row_values.append(row)
 
-class Sent(NamedTuple):
-    """An entry of an outbox, and the one before it (b"" for none)."""
-
-    before: bytes
-    entry: bytes
+    def see_latest(self, name: str, timestamp_ms: int) -> None:
+        """Raise a field of `latest` to this time."""
+        self.latest[name] = max(timestamp_ms, self.latest.get(name, timestamp_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,25 +154,20 @@ class State:
     swept_ms: Mapping[str, int]
     """Experiment number (or "p" for rows without their response) → responses before this time are gone."""
     positions: Mapping[str, Position]
-    furthest: Mapping[str, int] = field(default_factory=dict)
-    """Next offset of the shard that is furthest, where shards are not equally far."""
-    lanes: Mapping[bytes, bytes] = field(default_factory=dict)
-    """See `Keys`: the last entries sent to and applied from other shards."""
     closing: frozenset[int] = frozenset()
     """Numbers of the experiments whose students' rows are gone, or going."""
 
 
-def encode_progress(position: Position) -> str:
-    """Return all of a position but its offset as it is stored."""
-    return ":".join(map(str, (position.newest_ms, *position.refusals, position.origin)))
+def encode_position(position: Position) -> str:
+    """Return a position as it is stored: offset, newest event time, three counts of rejections and origin."""
+    return ":".join(map(str, (position.next_offset, position.newest_ms, *position.refusals, position.origin)))
 
 
-def _decode_position(next_offset: int, progress: bytes) -> Position:
-    """Return the position that `encode_progress` wrote."""
-    newest_ms, run, records, refused, origin = progress.decode().split(":", 4)
-    return Position(next_offset, int(newest_ms), Refusals(int(run), int(records), int(refused)), origin)
-
-
-def positions_of(offsets: Mapping[bytes, bytes], progress: Mapping[bytes, bytes]) -> dict[str, Position]:
-    """Return the positions of both hashes, see `Keys`."""
-    return {name.decode(): _decode_position(int(offset), progress[name]) for name, offset in offsets.items()}
+def decode_positions(stored: Mapping[bytes, bytes]) -> dict[str, Position]:
+    """Return the positions of `Keys.positions` by partition."""
+    positions = {}
+    for partition, text in stored.items():
+        next_offset, newest_ms, run, records, refused, origin = text.decode().split(":", 5)
+        refusals = Refusals(int(run), int(records), int(refused))
+        positions[partition.decode()] = Position(int(next_offset), int(newest_ms), refusals, origin)
+    return positions

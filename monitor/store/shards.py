@@ -7,7 +7,7 @@ from typing import Any
 
 from monitor.config import StoreSettings
 from monitor.store.connection import connect, unavailable
-from monitor.store.keys import Keys
+from monitor.store.keys import Keys, shard_of_partition
 from monitor.store.records import Position
 from monitor.store.redis import RedisStore
 
@@ -46,21 +46,22 @@ class Shards:
         """Return the same shards over connections of their own."""
         return Shards(self.settings, self.generation, self.live, count=len(self))
 
-    def positions(self) -> Mapping[str, Position]:
-        """Return how far every partition was applied on all shards: where the slowest is."""
-        return slowest([shard.positions() for shard in self._shards])
+    def positions(self) -> dict[str, Position]:
+        """Return how far every partition was applied, each as its own shard stores it."""
+        return merge_positions([shard.positions() for shard in self._shards])
 
     def close(self) -> None:
         """Close the connections."""
         self.client.close()
 
 
-def slowest(shards: Sequence[Mapping[str, Position]]) -> dict[str, Position]:
-    """Return, of the partitions that all shards know, the position that all have reached."""
+def merge_positions(shards: Sequence[Mapping[str, Position]]) -> dict[str, Position]:
+    """Return the positions of every shard's own partitions, in the order of the shards."""
     return {
-        name: min((shard[name] for shard in shards), key=lambda position: position.reached)
-        for name in shards[0]
-        if all(name in shard for shard in shards)
+        name: position
+        for shard, positions in enumerate(shards)
+        for name, position in positions.items()
+        if shard_of_partition(name, len(shards)) == shard
     }
 
 

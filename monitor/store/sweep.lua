@@ -1,18 +1,13 @@
 -- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have four thousand.
 --
--- KEYS  1 meta  2 hours  3 there while a worker writes beside the script  then of some hours, all of one experiment, the
---       list of row keys and the hash of those that belonged elsewhere since: only of these, and of rows without their
---       response, the row itself has to be read
+-- KEYS  1 meta  2 hours  then of some hours, all of one experiment, the list of row keys and the hash of those that
+--       belonged elsewhere since: only of these, and of rows without their response, the row itself has to be read
 -- ARGV  1 number of the experiment, or "p" for rows without their response  2 the row keys' prefix
---       3 field of meta that says up to when rows have been swept  4 that time in ms  5 1 if no worker is waited for
+--       3 field of meta that says up to when rows have been swept  4 that time in ms
 --       then for each list its field of hours
 -- Returns {rows deleted, how many hours are done, number of sweeps before, number of sweeps after}: a worker to whom the
--- number is new compares the boundary with what its commit rests on. Returns nothing, and has done nothing, while a
--- worker writes beside the script, whose transaction this would void.
+-- number is new compares the boundary with what its commit depends on.
 
-if ARGV[5] ~= '1' and redis.call('EXISTS', KEYS[3]) == 1 then
-  return false
-end
 local before = tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')
 local after = before
 local swept = redis.call('HGET', KEYS[1], ARGV[3])
@@ -43,8 +38,8 @@ local function belonging(keys, hour)
   return found
 end
 
-while seen < 4000 and done < (#KEYS - 3) / 2 do
-  local list, moved, hour = KEYS[2 * done + 4], KEYS[2 * done + 5], ARGV[done + 6]
+while seen < 4000 and done < (#KEYS - 2) / 2 do
+  local list, moved, hour = KEYS[2 * done + 3], KEYS[2 * done + 4], ARGV[done + 5]
   local noted = redis.call('LPOP', list)
   if not noted then
     redis.call('UNLINK', moved)

@@ -16,7 +16,6 @@ from monitor.ingest.simulator import Scenario, generate
 from monitor.store import Advance, Commit, Position, warnings
 from monitor.store.generations import live_store
 from monitor.store.keys import LIVE
-from monitor.store.rows import next_version, unwritten
 from tests.faults.arena import Expectations
 from tests.faults.catalogue import Ground
 from tests.integration.test_exactness import Bench
@@ -131,9 +130,9 @@ def test_shards_are_found_where_they_are_now(cluster: RedisCluster) -> None:
         slot = bench.store.client.keyslot(shard.keys.meta)
         home = cluster.master_of(slot)
         away = next(server for server in cluster.servers if server is not home)
-        name, row = shard.keys.row(b"one"), next_version(unwritten(1)).to_bytes(4)
+        name, row = shard.keys.row(b"one"), (1).to_bytes(4)
         commit = Commit()
-        commit.new_rows.add(b"", name, row)
+        commit.add_row(name, row, is_new=True)
         assert shard.commit(commit) == "applied"
         cluster.move(slot, away)
         assert shard.rows([name, shard.keys.row(b"none"), name]) == [row, None, row]

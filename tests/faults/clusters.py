@@ -96,7 +96,7 @@ def losing_tails(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("cluster", "Worker killed between shards", "`kill -9` at a random moment, started again", fast=False)
+@fault("cluster", "Worker killed between commits of shards", "`kill -9` at a random moment, started again", fast=False)
 def killed(ground: Ground) -> Result:
     with ground.arena(RedisCluster()) as arena:
         arena.write(per_second=600)

@@ -135,15 +135,6 @@ def test_what_cannot_be_read_is_named_in_a_line(bench: Bench, key: bytes, conten
         audit(bench.shards, bench.settings)
 
 
-def test_a_batch_that_reached_only_some_shards_is_no_damage(redis_server: RedisServer) -> None:
-    """It is not finished: a worker does that."""
-    bench = Bench(redis_server, shards=2)
-    bench.feed([[_response(number, START) for number in range(20)]])
-    bench.store.client.hset(bench.store.keys.lanes, ">1:t:0", "9-0")
-    with pytest.raises(DependencyUnavailable, match="1 batches have reached some shards only"):
-        audit(bench.shards, bench.settings)
-
-
 def test_what_was_swept_is_no_damage(bench: Bench) -> None:
     """Only what the rows that are held can tell is compared, and the rest is said."""
     later = START + EXPERIMENT.horizon_ms + 2 * HOUR

@@ -62,10 +62,10 @@ def test_a_reader_with_a_past_says_what_a_new_one_says(
     # Coverage of items is up to an hour old, by design.
     bench = Bench(redis_server, replace(EXPERIMENT, retention_ms=retention_h * HOUR, items=None), shards)
     writer, offset = bench.writer(), 0
-    writer.state(["t:0"])
+    writer.state()
     for batch in data.draw(arrivals(data.draw(streams()))):
         step = Advance("t:0", offset or None, Position(offset + len(batch)))
-        assert writer.begin(bench.taken(*batch), bench.late, [step])()[0] == "applied"
+        assert bench.submit(writer, [*batch], step).status.result() == "applied"
         offset += len(batch)
         for as_of_ms in (None, START + data.draw(st.integers(0, 200)) * HOUR, None):
             assert bench.reader.summary(as_of_ms) == _fresh(bench).summary(as_of_ms)
@@ -131,13 +131,13 @@ def test_many_may_read_at_once_while_events_are_applied(redis_server: RedisServe
     """What they remember together is not mixed up: afterwards all say what a new reader says."""
     bench = Bench(redis_server, replace(EXPERIMENT, retention_ms=100 * HOUR))
     writer = bench.writer()
-    writer.state(["t:0"])
+    writer.state()
     with ThreadPoolExecutor(6) as readers:
         for number in range(30):
             batch = [_response(number * 10 + place, START + (number + place) * 5 * HOUR) for place in range(10)]
             step = Advance("t:0", number * 10 or None, Position(number * 10 + 10))
             reading = [readers.submit(bench.reader.summary, as_of_ms) for as_of_ms in (None, None, START + 50 * HOUR)]
-            assert writer.begin(bench.taken(*batch), bench.late, [step])()[0] == "applied"
+            assert bench.submit(writer, [*batch], step).status.result() == "applied"
             for each in reading:
                 each.result()
         for as_of_ms in (None, START + 50 * HOUR):

@@ -57,7 +57,7 @@ class Fed:
     def __init__(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch, items: ItemSettings) -> None:
         self.bench = Bench(server, replace(EXPERIMENT, items=items))
         self.writer = self.bench.writer()
-        self.writer.state(["t:0"])
+        self.writer.state()
         self.offset = 0
         self.read: list[bytes] = []
 
@@ -71,7 +71,7 @@ class Fed:
     def feed(self, *events: Response | Feedback) -> None:
         """Apply one batch."""
         step = Advance("t:0", self.offset or None, Position(self.offset + len(events)))
-        assert self.writer.begin(self.bench.taken(*events), self.bench.late, [step])()[0] == "applied"
+        assert self.bench.submit(self.writer, [*events], step).status.result() == "applied"
         self.offset += len(events)
 
     def look(self) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class TestCost:
             server.process.stop()
             server.start()
             open_store(fed.bench.shards, fed.bench.settings)
-            fed.writer.state(["t:0"])
+            fed.writer.state()
             fed.offset = 0
             fed.feed(_shown(1, START, "c"))
             assert fed.look() == (1, 2)

@@ -176,9 +176,8 @@ class TestReading:
         assert [(each["name"], each["today"]) for each in told["first"]] == [("video-2", 2), ("video-3", 1)]
         reviews = [Feedback("x", f"video-2-{number}", START + 30 * HOUR, "reviewed", score=1.0) for number in range(2)]
         store = bench.writer()
-        store.state(["t:1"])
-        status, _ = store.begin(bench.taken(*reviews), bench.late, [Advance("t:1", None, Position(2))])()
-        assert status == "applied"
+        store.state()
+        assert bench.submit(store, reviews, Advance("t:1", None, Position(2))).status.result() == "applied"
         told = asked_items(bench.reader, "ranker/attention", {})
         assert [each["name"] for each in told["first"]] == ["video-3"]
 
@@ -219,10 +218,10 @@ class TestAgeing:
         """And what is still read is not."""
         later = START + 70 * DAY
         writer = bench.writer()
-        writer.state(["t:1"])
-        step = [Advance("t:1", None, Position(1, later))]
+        writer.state()
+        step = Advance("t:1", None, Position(1, later))
         late = Response("late", later, "ranker", "control", ("video-9",))
-        assert writer.begin(bench.taken(late), bench.late, step)()[0] == "applied"
+        assert bench.submit(writer, [late], step).status.result() == "applied"
         _, store = bench.worker()
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())

@@ -66,7 +66,7 @@ def _started(source: KafkaSource, positions: dict[str, Position] | None = None) 
     """Place the source as a worker does and return the positions."""
     _assigned(source)
     known = dict(positions or {})
-    assert source.gaps(known, {}) == []
+    assert source.gaps(known) == []
     known |= source.starts(known)
     source.place(known)
     return known
@@ -208,7 +208,7 @@ def test_latest_is_decided_once_for_all_partitions(settings: KafkaSettings, monk
         late.send(settings.responses_topic, b"new", partition=2).get(30)
         late.close()
         _assigned(source, 5)
-        assert source.gaps(positions, {}) == []
+        assert source.gaps(positions) == []
         starts = source.starts(positions)
         assert [(name[-2:], each.next_offset) for name, each in starts.items()] == [(":2", 0)]
     producer.close()
@@ -436,7 +436,7 @@ def test_a_position_that_is_gone_is_placed_again(settings: KafkaSettings) -> Non
         _assigned(source)
         source.place({name: Position(7) for name in source.unplaced()})
         eventually("the partitions are to be placed again", lambda: source.poll() or len(source.unplaced()) == 4)
-        gaps = source.gaps({name: Position(7) for name in _partitions(settings)}, {})
+        gaps = source.gaps({name: Position(7) for name in _partitions(settings)})
         assert [(each.lost, each.resume.next_offset) for each in gaps] == [(53, 60), (53, 60)]
 
 

@@ -32,8 +32,8 @@ def _apply(bench: Bench, worker: tuple[Engine, RedisStore], lane: str, number: i
     """Apply a rated response as the next batch of a partition, and have what it touches summed up or left as it is."""
     engine, store = worker
     commit, _ = engine.apply(bench.taken(*_rated(number)), bench.late)
-    assert commit.full
-    commit.full = [0 if long else 1 << 30] * len(commit.full)
+    assert commit.chunk_limits
+    commit.chunk_limits = [0 if long else 1 << 30] * len(commit.chunk_limits)
     held = bench.store.positions().get(lane)
     begin = None if held is None else held.next_offset
     commit.advances = [Advance(lane, begin, Position((begin or 0) + 2))]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -16,64 +15,66 @@ from monitor.clock import wall_clock
 from monitor.errors import DependencyUnavailable, StoreUnavailable
 from monitor.events import instant_ms
 from monitor.ingest import files
+from monitor.ingest.engine import Outcomes
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.files import FileSource
 from monitor.ingest.source import Slice
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
+from monitor.ingest.writer import Batch, PendingCommit
 from monitor.service import Opening, opened, worker_for
-from monitor.store import Advance, Commit, Position, RedisStore, Sent, Status
+from monitor.store import Advance, Commit, Position, RedisStore, Status
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer
 from tests.support.streams import EXPERIMENT, START
 
 
 def _has_rows(changes: Commit) -> bool:
-    return changes.rows.count + changes.new_rows.count > 0
+    return bool(changes.row_keys or changes.new_row_keys)
 
 
 class _Trouble:
     """A store whose replies are lost now and then, before or after it has applied what it was sent."""
 
     def __init__(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._begin = store.start
+        self._commit = store.commit
         self._sent = 0
-        monkeypatch.setattr(store, "start", self.start)
+        monkeypatch.setattr(store, "commit", self.commit)
 
-    def start(self, changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+    def commit(self, changes: Commit) -> Status:
         if not _has_rows(changes):
-            return self._begin(changes)
+            return self._commit(changes)
         self._sent += 1
         turn = self._sent % 4
         if turn == 1:
             raise StoreUnavailable("nothing can be sent")
-        reply = self._begin(changes) if turn != 2 else self._lost
-        return reply if turn == 0 else lambda: self._lost(reply)
-
-    @staticmethod
-    def _lost(reply: Callable[[], object] | None = None) -> NoReturn:
-        if reply is not None:
-            reply()
-        raise StoreUnavailable("the reply was lost")
+        if turn == 2:
+            raise StoreUnavailable("the request was lost")
+        status = self._commit(changes)
+        if turn == 3:
+            raise StoreUnavailable("the reply was lost")
+        return status
 
 
-def _recorded(said: list[str], source: FileSource, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note what is read and sent, and when the outcome is known."""
-    poll, start = source.poll, store.start
+def _recorded(steps: list[str], source: FileSource, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record when the worker polls (and whether it waits), sends a batch, and knows that it was applied."""
+    poll, submit, applied = source.poll, worker._writer.submit, worker._applied
 
     def polled(*, wait: bool = True) -> Sequence[Slice]:
-        said.append("wait" if wait else "read")
+        steps.append("wait" if wait else "read")
         return poll(wait=wait)
 
-    def started(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-        reply = start(changes)
-        if not _has_rows(changes):
-            return reply
-        said.append("sent")
-        return lambda: (said.append("known"), reply())[1]  # type: ignore[func-returns-value]
+    def submitted(batch: Batch, late: Mapping[str, int]) -> PendingCommit:
+        steps.append("sent")
+        return submit(batch, late)
+
+    def known(batch: Batch, outcomes: Outcomes) -> None:
+        steps.append("known")
+        applied(batch, outcomes)
 
     monkeypatch.setattr(source, "poll", polled)
-    monkeypatch.setattr(store, "start", started)
+    monkeypatch.setattr(worker._writer, "submit", submitted)
+    monkeypatch.setattr(worker, "_applied", known)
 
 
 @contextmanager
@@ -124,8 +125,8 @@ def test_the_next_batch_is_read_while_the_store_is_at_work(
 ) -> None:
     """Once, without waiting, between what is sent and its outcome."""
     said: list[str] = []
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
-        _recorded(said, source, opening.store.first, monkeypatch)
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, _):
+        _recorded(said, source, worker, monkeypatch)
         worker.run()
     batch = ["sent", "read", "known"]
     assert said[-10:] == ["wait", *batch * 3]
@@ -136,8 +137,8 @@ def test_small_batches_are_finished_first(
 ) -> None:
     """What arrives while the store is at work is in the very next batch."""
     said: list[str] = []
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9, 64) as (worker, source, opening):
-        _recorded(said, source, opening.store.first, monkeypatch)
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9, 64) as (worker, source, _):
+        _recorded(said, source, worker, monkeypatch)
         worker.run()
     assert said[-10:] == [*["wait", "sent", "known"] * 3, "wait"]
 
@@ -172,19 +173,19 @@ def test_what_was_read_ahead_is_read_again_when_positions_have_moved(
     path = tmp_path / "events.jsonl"
     with _reading(path, bench, monkeypatch) as (worker, _, opening):
         store = opening.store.first
-        start = store.start
+        commit = store.commit
 
-        def overtaken(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
+        def overtaken(changes: Commit) -> Status:
             if _has_rows(changes):
-                monkeypatch.setattr(store, "start", start)
+                monkeypatch.setattr(store, "commit", commit)
                 with _reading(path, bench, monkeypatch) as (other, _, _):
                     other.run()
                     assert other.events == 40
                 if away:
                     raise StoreUnavailable("nothing can be sent")
-            return start(changes)
+            return commit(changes)
 
-        monkeypatch.setattr(store, "start", overtaken)
+        monkeypatch.setattr(store, "commit", overtaken)
         worker.run()
         (summary,) = opening.reader.summary().experiments.values()
     assert summary.variants["control"].responses == 40
@@ -205,24 +206,18 @@ def test_what_was_read_ahead_of_a_partition_that_the_store_has_lost_is_read_agai
         source = FileSource([str(first), str(second)], instant_ms, report=print)
         monkeypatch.setattr(worker, "_source", source)
         store = opening.store.first
-        start = store.start
+        commit = store.commit
 
-        def forgetful(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-            reply = start(changes)
+        def forgetful(changes: Commit) -> Status:
+            status = commit(changes)
             if not _has_rows(changes):
-                return reply
-            monkeypatch.setattr(store, "start", start)
+                return status
+            monkeypatch.setattr(store, "commit", commit)
             (lost,) = set(source.own()) - {step.partition for step in changes.advances}
+            store.client.hdel(store.keys.positions, lost)
+            raise StoreUnavailable("the reply was lost")
 
-            def none() -> NoReturn:
-                reply()
-                for table in (store.keys.offsets, store.keys.progress):
-                    store.client.hdel(table, lost)
-                raise StoreUnavailable("the reply was lost")
-
-            return none
-
-        monkeypatch.setattr(store, "start", forgetful)
+        monkeypatch.setattr(store, "commit", forgetful)
         worker.run()
         (summary,) = opening.reader.summary().experiments.values()
         source.close()
@@ -242,11 +237,11 @@ def test_partitions_that_wait_for_another_workers_go_on_as_soon_as_that_has_caug
         held: set[str] = set()
         waited: list[bool] = []
         looks: list[int] = []
-        look = worker._writer.look
+        positions = worker._writer.positions
 
-        def looked() -> tuple[Mapping[str, Position], bool]:
+        def looked() -> Mapping[str, Position]:
             looks.append(len(waited))
-            return look()
+            return positions()
 
         def polled(*, wait: bool = True) -> Sequence[Slice]:
             if not held:
@@ -262,7 +257,7 @@ def test_partitions_that_wait_for_another_workers_go_on_as_soon_as_that_has_caug
             held.update(partitions)
 
         monkeypatch.setattr("monitor.ingest.worker._HOUSEKEEPING_S", 3600.0)
-        monkeypatch.setattr(worker._writer, "look", looked)
+        monkeypatch.setattr(worker._writer, "positions", looked)
         monkeypatch.setattr(source, "poll", polled)
         monkeypatch.setattr(source, "hold", hold)
         monkeypatch.setattr(source, "ends", lambda: {**ends(), "other:0": 5})
@@ -291,20 +286,17 @@ def test_what_others_swept_while_a_reply_was_lost_is_known(
     with opened(bench.settings, wall_clock) as opening:
         worker = worker_for(bench.settings, opening, source, Telemetry(), topics, wall_clock)
         store = opening.store.first
-        start = store.start
+        commit = store.commit
 
-        def lost(changes: Commit) -> Callable[[], tuple[Status, list[Sent]]]:
-            reply = start(changes)
-
-            def none() -> NoReturn:
-                reply()
+        def lost(changes: Commit) -> Status:
+            status = commit(changes)
+            if _has_rows(changes):
                 _, other = bench.worker()
                 other.sweep(str(bench.number), [START // HOUR_MS], START + 7 * HOUR_MS)
                 raise StoreUnavailable("the reply was lost")
+            return status
 
-            return none if _has_rows(changes) else reply
-
-        monkeypatch.setattr(store, "start", lost)
+        monkeypatch.setattr(store, "commit", lost)
         worker.run()
         assert worker._progress.late_before()[str(bench.number)] >= START + 7 * HOUR_MS
     source.close()

@@ -168,9 +168,9 @@ def arrivals(draw: st.DrawFn, events: list[Response | Feedback]) -> list[list[Re
     return batches
 
 
-def taken(intake: Intake, events: Iterable[Response | Feedback], mark: int = 1) -> Events:
-    """Return the events as a worker has them once they are decoded, of a partition whose rows get that mark."""
+def taken(intake: Intake, events: Iterable[Response | Feedback]) -> Events:
+    """Return the events as a worker has them once they are decoded."""
     found = Events()
     for event in events:
-        intake.take(found, event, mark)
+        intake.take(found, event)
     return found

@@ -46,25 +46,6 @@ class TestDefaults:
         assert (experiment.feedback_window_ms, experiment.retention_ms) == (86_400_000, 30 * 86_400_000)
         assert _load(tmp_path, GOOD).kafka.max_poll_records == 4000
 
-    @pytest.mark.parametrize(
-        ("said", "polled"),
-        [
-            ("shards = 1", 4000),
-            ("shards = 2", 24_000),
-            ('url = "redis+cluster://localhost:7000"', 24_000),
-            ('url = "redis+cluster://localhost:7000"\nshards = 1', 4000),
-        ],
-    )
-    def test_a_batch_for_several_shards_is_larger(self, tmp_path: Path, said: str, polled: int) -> None:
-        """Unless the file says how large."""
-        store = f"[store]\n{said}"
-        assert _load(tmp_path, _section(store)).kafka.max_poll_records == polled
-        asked = _load(tmp_path, _section(f"[kafka]\nmax_poll_records = 700\n{store}"))
-        assert asked.kafka.max_poll_records == 700
-        environ = {"ABMONITOR_KAFKA_MAX_POLL_RECORDS": "800"}
-        path = tmp_path / "config.toml"
-        assert load_settings(path, environ).kafka.max_poll_records == 800
-
     def test_every_key_is_documented(self) -> None:
         """docs/configuration.md names every key of every section."""
         text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()

@@ -39,7 +39,7 @@ def test_runs_say_what_the_buckets_hold(changes: dict[tuple[int, int, int], int]
     commit = Commit()
     write_tally(commit, Keys(), 1, (DECAY,), tally)
     found: dict[tuple[bytes, int], int] = {}
-    for key, packed in zip(commit.buckets[::2], commit.buckets[1::2], strict=True):
+    for key, packed in commit.chunks.items():
         assert packed
         for index, change in unpacked(packed):
             assert (key, index) not in found
@@ -61,7 +61,7 @@ def test_neighbours_share_a_run() -> None:
         tally.add_response(1, 0, bucket * HOUR // BUCKETS_PER_CHUNK, rated=True, values=(1, 2, 3, 4, 5))
     commit = Commit()
     write_tally(commit, Keys(), 1, (DECAY,), tally)
-    chunk = commit.buckets[commit.buckets.index(Keys().chunk(1, 0, "1h", 0)) + 1]
+    chunk = commit.chunks[Keys().chunk(1, 0, "1h", 0)]
     assert len(_runs(chunk)) == 1
 
 
@@ -83,7 +83,7 @@ def test_runs_end_where_they_are_full_or_what_follows_is_far(record: list[int], 
         tally.units[0][place] = number
     commit = Commit()
     write_tally(commit, Keys(), 1, (), tally)
-    packed = commit.differences[1]
+    (packed,) = commit.sums.values()
     assert [len(integers) for integers, _ in _runs(packed)] == sizes
     assert dict(unpacked(packed)).items() >= {place: number for place, number in enumerate(record) if number}.items()
 
