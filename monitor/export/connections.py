@@ -91,10 +91,14 @@ class LimitedConnection(asyncio.Protocol):
 
     async def _encrypt(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
         """Shake hands. uvicorn itself would give a client 60 s for that, and would not count its connection."""
+        if transport.is_closing():
+            return
         try:
             encrypted = await asyncio.get_running_loop().start_tls(transport, self, tls, server_side=True)
         except OSError as error:
             log.debug("http handshake failed: %s", error)
+            # The traceback would keep the connection's memory until a garbage collection, and the service runs few.
+            error.with_traceback(None)
             encrypted = None
         if encrypted is None or self._transport is None:
             self.connection_lost(None)
@@ -131,12 +135,13 @@ class LimitedConnection(asyncio.Protocol):
         if self._http is not None:
             self._http.resume_writing()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  see below
         self._limits.remove(self)
         self._cancel_deadline()
         http, self._http, self._transport = self._http, None, None
         if http is not None and self._early is None:
-            http.connection_lost(exc)
+            # After an error uvicorn would keep a timer, and with it the memory until a garbage collection.
+            http.connection_lost(None)
 
     def abort(self) -> None:
         """Close the connection at once, whatever has not been sent yet."""
