@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.config.values import integer, one_of
-from monitor.export import HttpServer
+from monitor.export import Endpoints, HttpServer
 from monitor.export.items import attention_json, items_json, scale
 from monitor.identity import Identities
 from monitor.ingest.experiment import Experiment
@@ -94,8 +94,7 @@ def http_for(
     settings: Settings, reader: Reader, telemetry: Telemetry, readiness: Callable[[], Sequence[str]], clock: Clock
 ) -> Iterator[HttpServer]:
     """Serve the endpoints while the block runs."""
-    server = HttpServer(
-        settings.http,
+    endpoints = Endpoints(
         summary=reader.summary,
         items=partial(asked_items, reader),
         process_registry=telemetry.registry,
@@ -103,6 +102,7 @@ def http_for(
         display=settings.display,
         clock=clock,
     )
+    server = HttpServer(settings.http, endpoints)
     server.start()
     try:
         yield server

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from monitor.export.collectors import CATALOGUE, ExperimentsCollector, Exported
-from monitor.export.http import PATHS, HttpServer
+from monitor.export.endpoints import PATHS, Endpoints
+from monitor.export.http import HttpServer
 from monitor.export.terminal import render, to_stdout
 from monitor.export.verdicts import EXIT_CODES, render_verdicts
 
@@ -11,6 +12,7 @@ __all__ = [
     "CATALOGUE",
     "EXIT_CODES",
     "PATHS",
+    "Endpoints",
     "ExperimentsCollector",
     "Exported",
     "HttpServer",

@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 
-from monitor.export.http import PATHS
+from monitor.export import PATHS
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, eventually, get, service, status, write_config

@@ -15,9 +15,9 @@ from rich.console import Console
 from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
 from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
+from monitor.export.endpoints import experiment_json
 from monitor.export.exposition import exposed
-from monitor.export.http import _experiment
-from monitor.export.page import Page
+from monitor.export.page import page_context, template
 from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
 from monitor.inference import Reason, State
 from monitor.inference.verdict import Code
@@ -245,9 +245,9 @@ class TestVerdicts:
         """Its own object, and its verdict one step further."""
         found = _judged().experiments["ranker"]
         odd = replace(_judged(), experiments={"a/verdict": replace(found, name="a/verdict"), "b": found})
-        assert b'"variants"' in _experiment(odd, "a/verdict")[2]
-        assert b'"experiment": "a/verdict"' in _experiment(odd, "a/verdict/verdict")[2]
-        assert _experiment(odd, "a")[0] == 404
+        assert "variants" in (experiment_json(odd, "a/verdict") or {})
+        assert (experiment_json(odd, "a/verdict/verdict") or {})["experiment"] == "a/verdict"
+        assert experiment_json(odd, "a") is None
 
     def test_what_is_shown_within_parts_is_a_note(self) -> None:
         """Of all segments and ages only those that are discovered; the command names the others, too."""
@@ -370,6 +370,9 @@ class TestAttention:
         assert 'abmonitor_attention_bad_answers{category="<algebra>",experiment="ranker-v2"} 6.0' in lines
         (line,) = [line for line in lines if line.startswith("abmonitor_attention_priority")]
         assert float(line.split()[-1]) == pytest.approx(0.668, abs=1e-3)
-        page = Page(lambda: 0, DisplaySettings())
-        assert b"&lt;algebra&gt;</th><td>6</td><td>0.668" in page.render(found, ())
-        assert b"look at first" not in page.render(SUMMARY, ())
+        assert "&lt;algebra&gt;</th><td>6</td><td>0.668" in _page(found)
+        assert "look at first" not in _page(SUMMARY)
+
+
+def _page(summary: Summary) -> str:
+    return template("page.html").render(page_context(summary, (), DisplaySettings(), 0))

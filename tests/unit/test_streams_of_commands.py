@@ -26,6 +26,8 @@ from tests.unit.test_events import FEEDBACK, RESPONSE
 CONFIG = """
 [store]
 url = "embedded:store"
+[http]
+port = 0
 [[experiments]]
 name = "ranker"
 control = "control"
