@@ -1,4 +1,8 @@
-"""The pages, metrics and JSON objects that are served over HTTP, as a Starlette application."""
+"""The pages, metrics and JSON objects that are served over HTTP, as a Starlette application.
+
+A new page is a route in `Endpoints._routes`, a function that returns a response, and a template in `templates/`. Its style
+and scripts are files in `static/`: the Content-Security-Policy allows nothing inline.
+"""
 
 from __future__ import annotations
 

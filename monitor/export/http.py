@@ -17,7 +17,7 @@ from monitor.export.connections import ConnectionLimits, ResponseDeadline
 from monitor.export.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
-_BACKLOG: Final = 64
+_BACKLOG: Final = 128
 _MAX_INCOMPLETE_BYTES: Final = 65_536
 """An incomplete head above this is closed as no HTTP (400); a complete one has the lower limit of `RequestRules`."""
 _KEEP_ALIVE_S: Final = 5
