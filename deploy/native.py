@@ -47,7 +47,6 @@ MODULES = [
     "tally.py",
     "traffic.py",
     "varints.py",
-    "weighing.py",
 ]
 SOURCES = [
     "arenas.c",

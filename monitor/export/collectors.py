@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
+from prometheus_client.core import (
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
+from prometheus_client.registry import Collector
+
 from monitor.errors import DependencyUnavailable
-from monitor.export.exposition import Families, Family
 from monitor.inference import State
 from monitor.summary import ExperimentSummary, Summary, VariantSummary
 from monitor.verdicts import Judgement
@@ -156,75 +164,76 @@ CATALOGUE: Final = (
 """Every metric of both endpoints: boards and rules may name nothing else."""
 
 
-class ExperimentsCollector(Families):
-    """Reads a summary at each scrape. A value that is undefined, or rests on too few students, is left out."""
+class ExperimentsCollector(Collector):
+    """Reads a summary at each scrape. An undefined value, or one that rests on too few students, is left out."""
 
     def __init__(self, summary: Callable[[], Summary], min_display_students: int) -> None:
         self._summary = summary
         self._least = min_display_students
 
-    def families(self) -> Iterator[Family]:
-        """Yield the families."""
-        up = Family("abmonitor_store_up", "gauge", "1 if the store answered", ())
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of all experiments."""
+        up = GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", labels=())
         try:
             summary = self._summary()
         except DependencyUnavailable as error:
             log.warning("scrape without store reason=%s", error)
-            up.add((), 0)
+            up.add_metric((), 0)
             yield up
             return
-        up.add((), 1)
+        up.add_metric((), 1)
         families = {
-            each.name.removeprefix("abmonitor_"): Family(each.name, each.kind, each.help, each.labels)
+            each.name.removeprefix("abmonitor_"): (GaugeMetricFamily if each.kind == "gauge" else UnknownMetricFamily)(
+                each.name, each.help, labels=each.labels
+            )
             for each in _EXPERIMENTS
             if each.kind in {"gauge", "unknown"} and each.labels
         }
-        latency = Family(
-            "abmonitor_response_latency_seconds", "histogram", "How long the bot took, as responses say", (*_ARM, "le")
+        latency = HistogramMetricFamily(
+            "abmonitor_response_latency_seconds", "How long the bot took, as responses say", labels=_ARM
         )
-        info = Family(
-            "abmonitor_experiment", "info", "The experiment's configuration", ("experiment", "control", "primary")
-        )
+        info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=("experiment",))
+
+        def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
+            if value is not None:
+                families[name].add_metric(labels, value)
+
         for experiment in summary.experiments.values():
-            info.add((experiment.name, experiment.control, experiment.primary), 1, "_info")
-            self._add(families, experiment)
+            info.add_metric((experiment.name,), {"control": experiment.control, "primary": experiment.primary})
+            _add_experiment(add, experiment, self._least)
             _add_latencies(latency, experiment)
         yield from families.values()
         yield latency
         yield info
         yield up
 
-    def _add(self, families: Mapping[str, Family], experiment: ExperimentSummary) -> None:
-        rows = {name: family.rows for name, family in families.items()}
 
-        def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
-            if value is not None:
-                rows[name].append(("", labels, value))
-
-        for name, variant in experiment.variants.items():
-            arm = (experiment.name, name)
-            add("responses", arm, variant.responses)
-            add("rated_responses", arm, variant.rated_responses)
-            add("students", arm, variant.students)
-            for kind, count in variant.feedback.items():
-                add("feedback", (*arm, kind), count)
-            _add_traffic(add, arm, variant, enough=variant.students >= self._least)
-            if variant.students >= self._least:
-                _add_metrics(add, arm, variant)
-        for entry in experiment.attention or ():
-            add("attention_priority", (experiment.name, entry.name), entry.priority)
-            add("attention_bad_answers", (experiment.name, entry.name), entry.today)
-        for name, share in experiment.intended_shares.items():
-            add("intended_share", (experiment.name, name), share)
-        if experiment.starts_at_ms is not None:
-            add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
-        if experiment.judgement is not None:
-            add("crossover_students", (experiment.name,), experiment.crossovers)
-            few = {name for name, variant in experiment.variants.items() if variant.students < self._least}
-            _add_judgement(add, experiment, experiment.judgement, few)
+def _add_experiment(add: Add, experiment: ExperimentSummary, least_students: int) -> None:
+    few = {name for name, variant in experiment.variants.items() if variant.students < least_students}
+    for name, variant in experiment.variants.items():
+        arm = (experiment.name, name)
+        add("responses", arm, variant.responses)
+        add("rated_responses", arm, variant.rated_responses)
+        add("students", arm, variant.students)
+        for kind, count in variant.feedback.items():
+            add("feedback", (*arm, kind), count)
+        _add_traffic(add, arm, variant)
+        if name not in few:
+            _add_days(add, arm, variant)
+            _add_metrics(add, arm, variant)
+    for entry in experiment.attention or ():
+        add("attention_priority", (experiment.name, entry.name), entry.priority)
+        add("attention_bad_answers", (experiment.name, entry.name), entry.today)
+    for name, share in experiment.intended_shares.items():
+        add("intended_share", (experiment.name, name), share)
+    if experiment.starts_at_ms is not None:
+        add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
+    if experiment.judgement is not None:
+        add("crossover_students", (experiment.name,), experiment.crossovers)
+        _add_judgement(add, experiment, experiment.judgement, few)
 
 
-def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary, *, enough: bool) -> None:
+def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
     for what, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
         if at_ms is not None:
             add(f"variant_last_{what}_timestamp_seconds", arm, at_ms / 1000)
@@ -233,8 +242,6 @@ def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary, *, eno
     if variant.coverage is not None:
         add("shown_items", arm, variant.coverage.items)
         add("catalogue_coverage", arm, variant.coverage.share)
-    if enough:
-        _add_days(add, arm, variant)
 
 
 def _add_days(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
@@ -249,7 +256,7 @@ def _add_days(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
                 add(f"{prefix}_threshold", (*arm, measure), distance.threshold)
 
 
-def _add_latencies(family: Family, experiment: ExperimentSummary) -> None:
+def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary) -> None:
     """Add each variant's histogram over all time.
 
     A revision may lower it, which a histogram's readers take for a restart. Gauge histograms would be right, but the
@@ -257,13 +264,10 @@ def _add_latencies(family: Family, experiment: ExperimentSummary) -> None:
     it is read by `delta()`, as the other sums are.
     """
     for name, variant in experiment.variants.items():
-        if variant.traffic is None:
-            continue
-        flow = variant.traffic.everything
-        for bound, count in flow.cumulative():
-            family.add((experiment.name, name, "+Inf" if bound == math.inf else repr(bound)), count, "_bucket")
-        family.add((experiment.name, name), count, "_count")
-        family.add((experiment.name, name), flow.latency_ms / 1000, "_sum")
+        if variant.traffic is not None:
+            flow = variant.traffic.everything
+            buckets = [("+Inf" if bound == math.inf else repr(bound), count) for bound, count in flow.cumulative()]
+            family.add_metric((experiment.name, name), buckets, flow.latency_ms / 1000)
 
 
 def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, few: Collection[str]) -> None:

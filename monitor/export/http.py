@@ -28,7 +28,6 @@ from monitor.config import DisplaySettings, HttpSettings
 from monitor.config.values import instant_ms
 from monitor.errors import DependencyUnavailable, StoreOwned, UsageError
 from monitor.export.collectors import ExperimentsCollector
-from monitor.export.exposition import exposed
 from monitor.export.page import Page
 from monitor.summary import Summary
 
@@ -326,10 +325,8 @@ class HttpServer:
 
     def _scrape(self, path: str, accept: str) -> tuple[str, bytes]:
         """Return the content type and the text of the process's metrics or of the experiments'."""
-        if path == "/metrics/experiments":
-            return exposed(self._experiments, accept)
         encode, kind = choose_encoder(accept)
-        return kind, encode(self._process)
+        return kind, encode(self._experiments if path == "/metrics/experiments" else self._process)
 
     def _of_items(self, name: str, environ: Environ) -> tuple[HTTPStatus, str, bytes] | None:
         """Answer for an experiment's items or what to look at first; None for any other path."""

@@ -9,12 +9,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from monitor.aggregates import (
-    Ints,
-    Layout,
-    bucket_span_ms,
-    responses_of,
-)
+from monitor.aggregates import Ints, Layout, bucket_span_ms, responses_of
 from monitor.attribution import DAY_MS
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
@@ -23,24 +18,21 @@ from monitor.history import Past
 from monitor.identity import Identities
 from monitor.inference import Cohorts, Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
 from monitor.items.stored import Coverage
-from monitor.store.buckets import Buckets, Memory
-from monitor.store.chunks import Place
+from monitor.store.buckets import Buckets, Cache, Name, Series
 from monitor.store.connection import pairs, unavailable
 from monitor.store.coverage import CoverageReader
-from monitor.store.days import DayReader, Drifts, Used
 from monitor.store.history import History
 from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
-from monitor.store.moments import at_once, values
 from monitor.store.opening import stored_hash_key
 from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
-from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
 from monitor.store.skips import SkippedEvents
-from monitor.store.traffic import hours_before, read_traffic
+from monitor.store.stored_records import at_once, decode_records, values
+from monitor.store.traffic import DayReader, Drifts, Used, read_traffic
 from monitor.stretches import shares_at
-from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
+from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.traffic import HOUR_MS
 from monitor.verdicts import Judge
 
@@ -104,8 +96,7 @@ class Reader:
             for each in settings.experiments
             if each.items is not None
         }
-        self._memories: dict[bool, Memory] = {}
-        """Of readings of now, and of readings of the past, which would drive out what those need."""
+        self._cache: Cache | None = None
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:
@@ -137,24 +128,25 @@ class Reader:
         All-time numbers are those of now, whatever `as_of_ms` says. Verdicts are of the store's newest event, of
         whichever experiment, or of `as_of_ms` if that is earlier: no window is over before its time has been read.
         """
-        memory = self._memories.get(as_of_ms is None) or Memory(self._runs())
+        cache = self._cache or Cache(self._runs())
         while True:
             arms, log = self._arms()
             newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
             at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
             self._read_cohorts(arms)
-            means, found = self._means(arms, memory, at_ms)
+            series = self._series(arms)
+            means, refreshed = Buckets(self.store, cache, at_ms, past=as_of_ms is not None).means(series)
             runs = self._runs()
-            if runs == memory.runs:
+            if runs == cache.runs:
                 break
-            # A server that was started again may have lost commits: what came of them must not be believed.
-            memory = Memory(runs)
-        self._memories[as_of_ms is None] = found
+            # A server that was started again may have lost commits: everything is read again.
+            cache = Cache(runs)
+        self._cache = refreshed
         until_ms = (log.newest_ms or at_ms) + 1
         if as_of_ms is not None and as_of_ms < log.newest_ms:
             # The hour that the time cuts through holds what came after it as well.
             until_ms = as_of_ms // HOUR_MS * HOUR_MS
-        traffic = self._traffic(arms, until_ms)
+        traffic = read_traffic(self.store, [(arm.number, arm.variant) for arm in arms], until_ms)
         drifts = self._drifts(arms, until_ms)
         judged_ms = min(at_ms, log.newest_ms) if as_of_ms is not None else log.newest_ms
         attention = {
@@ -268,15 +260,6 @@ class Reader:
         for (arm, days), table in zip(wanted, tables, strict=True):
             arm.cohorts = Cohorts(days, table)
 
-    def _traffic(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], TrafficSummary]:
-        """Return every variant's traffic, over all time and in the hours before `until_ms`."""
-        hours = hours_before(until_ms)
-        flows = read_traffic(self.store, [(arm.number, arm.variant) for arm in arms], hours)
-        since_ms = hours.start * HOUR_MS
-        return {
-            place: TrafficSummary(each.everything, each.recent, since_ms, until_ms) for place, each in flows.items()
-        }
-
     def _drifts(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], Drifts]:
         """Return how each variant's last whole day differs from its references."""
         used = []
@@ -312,25 +295,25 @@ class Reader:
             said = [shard.on_own_node(shard.client.info, "server") for shard in self.store]
         return tuple([str(server["run_id"]) for server in said])
 
-    def _means(
-        self, arms: Sequence[_Arm], memory: Memory, as_of_ms: int
-    ) -> tuple[Mapping[tuple[int, int, str], list[DecayedMean]], Memory]:
-        """Return the decayed means of every variant and decay, by metric, and what to remember."""
+    def _series(self, arms: Sequence[_Arm]) -> list[Series]:
+        """Return the time buckets of every variant and decay."""
         newest: dict[int, int] = {}
         for arm in arms:
             newest[arm.number] = max(newest.get(arm.number, 0), arm.last_response_ms or 0)
-        places = []
-        for arm in arms:
-            layout = self._layouts[arm.experiment.name]
-            seen = arm.responses[4::8] < arm.responses[2]
-            for decay in arm.experiment.decay:
-                oldest = (newest[arm.number] - arm.experiment.retention_ms) // bucket_span_ms(decay)
-                places.append(Place((arm.number, arm.variant, decay.name), decay, layout, seen, oldest))
-        means, found = Buckets(self.store, memory, as_of_ms).means(places)
-        return {place.name: own for place, own in zip(places, means, strict=True)}, found
+        return [
+            Series(
+                name=(arm.number, arm.variant, decay.name),
+                decay=decay,
+                layout=self._layouts[arm.experiment.name],
+                observed=arm.responses[4::8] < arm.responses[2],
+                oldest=(newest[arm.number] - arm.experiment.retention_ms) // bucket_span_ms(decay),
+            )
+            for arm in arms
+            for decay in arm.experiment.decay
+        ]
 
     def _variant(
-        self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]], live: Sequence[Estimate]
+        self, arm: _Arm, means: Mapping[Name, Sequence[DecayedMean]], live: Sequence[Estimate]
     ) -> VariantSummary:
         responses, rated = int(arm.responses[0]), int(arm.responses[2])
         layout = self._layouts[arm.experiment.name]

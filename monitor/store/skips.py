@@ -15,9 +15,9 @@ from monitor.config import ExperimentSettings
 from monitor.identity import Identities
 from monitor.inference import Skipped
 from monitor.store.connection import pairs, unavailable
-from monitor.store.moments import at_once
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
+from monitor.store.stored_records import at_once
 
 OTHERS: Final = b"r"
 """Field of the responses of experiments that are too many to be counted one by one."""

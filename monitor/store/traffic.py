@@ -1,48 +1,182 @@
-"""Traffic as the store holds it, summed over the shards."""
+"""Traffic in the store, summed over the shards: by variant and hour, and how a variant's days differ."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, log2
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from monitor.store.keys import Keys
-from monitor.store.moments import values
-from monitor.store.rows import decode_records
+from monitor.aggregates import Ints
+from monitor.config import ExperimentSettings, Settings
+from monitor.config.records import NONE, OTHER
+from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
+from monitor.identity import Identities
+from monitor.store.opening import stored_hash_key
 from monitor.store.shards import Shards
-from monitor.traffic import HOUR_MS, TRAFFIC_WIDTH, Flow
+from monitor.store.stored_records import at_once, decode_records, values
+from monitor.summary import TrafficSummary
+from monitor.traffic import (
+    FIRST_CATEGORY,
+    FIRST_CELL,
+    HOUR_MS,
+    ITEM_CELLS,
+    TRAFFIC_WIDTH,
+    Flow,
+    cell_of,
+    day_width,
+)
 
-Arm = tuple[int, int]
+_CELLS: Final = tuple(f"cell {number:02}" for number in range(ITEM_CELLS))
+_STEPS: Final = 4
+"""A divisor is rounded up, in so many steps to each doubling: a response more makes no other threshold of a day."""
+
+Arm: TypeAlias = tuple[int, int]
 """(experiment number, variant)."""
+Days: TypeAlias = Mapping[int, Ints]
+"""UTC day → record, see `monitor.traffic`; a day without responses is missing."""
+
+
+def read_traffic(store: Shards, arms: Sequence[Arm], until_ms: int) -> dict[Arm, TrafficSummary]:
+    """Return every variant's traffic, over all time and recently, of one moment on each shard.
+
+    Recent are the last whole hour before `until_ms` and the hour that has begun since: an hour or more, less than two.
+    Raises `StoreUnavailable`.
+    """
+    hours = range(until_ms // HOUR_MS - 1, -(-until_ms // HOUR_MS))
+    total = np.zeros((len(arms) * (1 + len(hours)), TRAFFIC_WIDTH), dtype=np.int64)
+    for shard in store:
+        keys = shard.keys
+        names = [
+            name for arm in arms for name in (keys.traffic(*arm), *(keys.traffic_hour(*arm, hour) for hour in hours))
+        ]
+        total += decode_records(names, values(shard, names), TRAFFIC_WIDTH)
+    flows = total.reshape(len(arms), 1 + len(hours), TRAFFIC_WIDTH)
+    both = zip(flows[:, 0].tolist(), flows[:, 1:].sum(axis=1).tolist(), strict=True)
+    return {
+        arm: TrafficSummary(Flow.of(everything), Flow.of(recent), hours.start * HOUR_MS, until_ms)
+        for arm, (everything, recent) in zip(arms, both, strict=True)
+    }
+
+
+class Used(NamedTuple):
+    """A variant that was used."""
+
+    experiment: ExperimentSettings
+    number: int
+    variant: int
+    responses_per_student: float
+    """Σm²/Σm over the students, m the responses of each; at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Flows:
-    """One variant's traffic: over all time, and in some hours."""
+class Drifts:
+    """How a variant's last whole day differs from its references; None where a day or a reference is missing."""
 
-    everything: Flow
-    recent: Flow
-
-
-def read_traffic(store: Shards, arms: Sequence[Arm], hours: range) -> dict[Arm, Flows]:
-    """Return every variant's traffic, of one moment on each shard; raises `StoreUnavailable`."""
-    total = np.zeros((len(arms) * (1 + len(hours)), TRAFFIC_WIDTH), dtype=np.int64)
-    for shard in store:
-        names = [name for arm in arms for name in _names(shard.keys, arm, hours)]
-        total += decode_records(names, values(shard, names), TRAFFIC_WIDTH)
-    flows = total.reshape(len(arms), 1 + len(hours), TRAFFIC_WIDTH)
-    both = zip(arms, flows[:, 0].tolist(), flows[:, 1:].sum(axis=1).tolist(), strict=True)
-    return {arm: Flows(Flow.of(everything), Flow.of(recent)) for arm, everything, recent in both}
+    categories: DayDrift | None
+    items: DayDrift | None
 
 
-def hours_before(at_ms: int) -> range:
-    """Return the hours since 1970 that count as recent before a time: the last whole one, and what has begun since.
+class DayReader:
+    """Reads how days differ; remembers references that are given by item."""
 
-    So they are at least an hour and less than two.
-    """
-    return range(at_ms // HOUR_MS - 1, -(-at_ms // HOUR_MS))
+    def __init__(self, store: Shards, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._widest = max(day_width(len(each.categories)) for each in settings.experiments)
+        self._references: dict[str, Counts] = {}
+
+    def drifts(self, used: Sequence[Used], today: int) -> Mapping[Arm, Drifts]:
+        """Return how each variant's last day before `today` differs. Raises `StoreUnavailable`."""
+        places = {(each.number, each.variant): each for each in used}
+        days = self._read({place: each.experiment.drift.days for place, each in places.items()}, today - 1)
+        return {place: self._drifts_of(each, days[place], today) for place, each in places.items()}
+
+    def _drifts_of(self, used: Used, days: Days, today: int) -> Drifts:
+        experiment, categories = used.experiment, None
+        alpha = max(experiment.drift.alpha / len(experiment.variants), SMALLEST_ALPHA)
+        if experiment.categories:
+            names = (*sorted(experiment.categories), OTHER, NONE)
+            counts = {day: _counts(names, record[FIRST_CATEGORY:]) for day, record in days.items()}
+            alike = _rounded(used.responses_per_student)
+            categories = day_drift(counts, today, experiment.drift.reference, alpha=alpha, alike=alike)
+        reference = self._items_reference(experiment)
+        counts = {day: _counts(_CELLS, record[FIRST_CELL:FIRST_CATEGORY]) for day, record in days.items()}
+        together = _items_per_answer(days, today, reference)
+        alike = _rounded(used.responses_per_student * together)
+        return Drifts(
+            categories, day_drift(counts, today, reference, alpha=alpha, alike=alike, together=ceil(together))
+        )
+
+    def _items_reference(self, experiment: ExperimentSettings) -> int | Counts:
+        """Return a number of days, or how often items were shown by cell."""
+        given = experiment.drift.items_reference
+        if isinstance(given, int):
+            return given
+        known = self._references.get(experiment.name)
+        if known is None:
+            identities = Identities(stored_hash_key(self._store, self._settings))
+            counts = dict.fromkeys(_CELLS, 0)
+            for item, shown in given.items():
+                counts[_CELLS[cell_of(identities.item(item), 0)]] += shown
+            known = self._references[experiment.name] = counts
+        return known
+
+    def _read(self, wanted: Mapping[Arm, int], last: int) -> Mapping[Arm, Days]:
+        """Return so many first days of each variant, from the first one with responses on, and its last one."""
+        found: Mapping[Arm, Days] = {place: {} for place in wanted}
+        named = self._named(list(wanted), last)
+        while any(named.values()):
+            asked = {
+                place: [day for day in days if day < days[0] + wanted[place] or day == last]
+                for place, days in named.items()
+                if days
+            }
+            records = self._records({place: days for place, days in asked.items() if days})
+            found = {**found, **records}
+            # The index still names a day that a revision has emptied: then another one is the first.
+            emptied = [place for place, days in records.items() if wanted[place] and asked[place][0] not in days]
+            named = {place: named[place][1:] for place in emptied}
+        return found
+
+    def _named(self, places: Sequence[Arm], last: int) -> dict[Arm, list[int]]:
+        """Return the days up to `last` that the indexes name, in one transaction on each shard."""
+        named: dict[Arm, set[int]] = {place: set() for place in places}
+        for shard in self._store:
+            indexes = [("ZRANGE", shard.keys.days(*place), 0, -1) for place in places]
+            for place, days in zip(places, at_once(shard, indexes), strict=True):
+                named[place].update(map(int, days))
+        return {place: sorted(day for day in days if day <= last) for place, days in named.items()}
+
+    def _records(self, wanted: Mapping[Arm, Sequence[int]]) -> dict[Arm, Days]:
+        """Return the records of days that have responses, of one moment on each shard."""
+        asked = [(place, day) for place, days in wanted.items() for day in days]
+        total = np.zeros((len(asked), self._widest), dtype=np.int64)
+        for shard in self._store:
+            names = [shard.keys.day(*place, day) for place, day in asked]
+            total += decode_records(names, values(shard, names), self._widest)
+        records = dict(zip(asked, total, strict=True))
+        return {
+            place: {day: records[place, day] for day in days if records[place, day][0]}
+            for place, days in wanted.items()
+        }
 
 
-def _names(keys: Keys, arm: Arm, hours: range) -> list[bytes]:
-    return [keys.traffic(*arm), *(keys.traffic_hour(*arm, hour) for hour in hours)]
+def _counts(names: Sequence[str], record: Ints) -> Counts:
+    return dict(zip(names, record.tolist(), strict=False))
+
+
+def _items_per_answer(days: Days, today: int, reference: int | Counts) -> float:
+    """Return Σm²/Σm over the answers that are compared, m the items of each; 1 where none has any."""
+    compared = {today - 1}
+    if isinstance(reference, int) and days:
+        compared |= set(range(min(days), min(days) + reference))
+    records = [record for day, record in days.items() if day in compared]
+    shown = sum(int(record[FIRST_CELL:FIRST_CATEGORY].sum()) for record in records)
+    return sum(int(record[1]) for record in records) / shown if shown else 1.0
+
+
+def _rounded(divisor: float) -> float:
+    return float(2.0 ** (ceil(_STEPS * log2(divisor)) / _STEPS))

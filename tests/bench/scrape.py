@@ -34,7 +34,8 @@ from monitor.ingest.intake import Intake
 from monitor.ingest.telemetry import Telemetry
 from monitor.service import Opening, http_for, opened, writer_for
 from monitor.store import Advance, Commit, Position, RedisStore, sum_up
-from monitor.store.runs import Runs, as_run
+from monitor.store.runs import Runs
+from monitor.store.stored_records import encode_chunk
 from monitor.students import Student
 from tests.bench import growth
 from tests.bench.figures import Figure
@@ -247,13 +248,13 @@ def _fill_buckets(store: RedisStore, experiment: Experiment, values: tuple[int, 
                 at_ms = bucket * span_ms // BUCKETS_PER_CHUNK + response * span_ms // 300
                 sample.add_response(1, 0, at_ms, True, values)  # noqa: FBT003  rated
         records = sample.buckets[place].records()
-        integers = np.array([list(records[cell]) for cell in sorted(records)], dtype=">i8").tobytes()
+        integers = np.array([list(records[cell]) for cell in sorted(records)]).ravel()
         # What is appended until it is summed up again is half as much on average.
         runs = Runs()
         for cell in sorted(records)[::2]:
             width = len(records[cell])
             runs.add(cell % BUCKETS_PER_CHUNK * width, records[cell], 0, width)
-        chunk = as_run(integers) + runs.packed()
+        chunk = encode_chunk(integers) + runs.packed()
         first, last = (end_ms - _DAYS * _DAY_MS) // span_ms, (end_ms - 1) // span_ms
         for variant in range(len(experiment.arms)):
             keys, number = store.keys, experiment.number
