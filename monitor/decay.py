@@ -32,7 +32,7 @@ Chunks: TypeAlias = "array[int]"
 
 _UNIT: Final = float(2**-SCALE_BITS)
 _DAY_MS: Final = 86_400_000
-_REACH_HALF_LIVES: Final = 80
+_MAX_AGE_HALF_LIVES: Final = 80
 """Chunks read back from the newest: the weight of older ones is under 2⁻⁸⁰ of its weight."""
 
 
@@ -107,14 +107,14 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Decayed sums of any number of series: Σw, Σw², Σw·x, Σw²·x, Σw²·x². NaN is an undefined statistic.
+    """Decayed sums of any number of series: Σw, Σw·x, Σw², Σw²·x, Σw²·x². NaN is an undefined statistic.
 
     Exponential weights are relative to some time, which cancels in all statistics.
     """
 
     weight: Floats
-    squared_weight: Floats
     total: Floats
+    squared_weight: Floats
     squared_weight_total: Floats
     squared_weight_square: Floats
 
@@ -136,10 +136,6 @@ class Moments:
         # One observation has no spread.
         enough = self.effective_count >= 2  # noqa: PLR2004
         return np.where(enough, _ratio(np.sqrt(np.maximum(spread, 0.0)), self.weight), np.nan)
-
-
-_POWERS: Final = np.array([[1], [2], [1], [2], [2]])
-"""In which power weights are in each field of `Moments`."""
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
@@ -199,7 +195,7 @@ def bucket_middles_ms(chunks: Sequence[int], span_ms: int) -> Floats:
     return middles_ms
 
 
-def chunk_sums(records: Ints, layout: Layout, decay: DecaySpec, as_of_ms: float | Floats = math.inf) -> Floats:
+def chunk_moments(records: Ints, layout: Layout, decay: DecaySpec, as_of_ms: float | Floats = math.inf) -> Floats:
     """Return the fields of `Moments` of whole chunks, relative to the end of each: chunks × 5 × 2·m.
 
     Records are chunks × buckets × `response_width`. Decay is exponential; `as_of_ms` is counted from each chunk's end.
@@ -210,19 +206,20 @@ def chunk_sums(records: Ints, layout: Layout, decay: DecaySpec, as_of_ms: float 
     return np.stack(astuple(decayed(groups, as_of, decay, relative_to_ms=0.0)), axis=1)
 
 
-def add_chunks(sums: Floats, chunks: Sequence[int]) -> Floats:
+def merge_moments(sums: Floats, chunks: Sequence[int]) -> Floats:
     """Return the sums of chunks (n × 5 × series) as one (5 × series), relative to each series' newest observation.
 
     More precisely, relative to the end of the chunk that it is in.
     """
     numbers = np.asarray(chunks)[:, None]
     newest = np.where(sums[:, 0] > 0, numbers, chunks[0]).max(axis=0)
-    half_lives = np.minimum(numbers - newest, 0)
-    added: Floats = (sums * np.ldexp(1.0, half_lives[:, None] * _POWERS)).sum(axis=0)
+    weight = np.ldexp(1.0, np.minimum(numbers - newest, 0))
+    squared = weight * weight
+    added: Floats = (sums * np.stack([weight, weight, squared, squared, squared], axis=1)).sum(axis=0)
     return added
 
 
-def chunks_in_reach(stored: Chunks, as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None) -> Chunks:
+def relevant_chunks(stored: Chunks, as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None) -> Chunks:
     """Return the stored chunks that a reading at `as_of_ms` needs: those whose weight is not negligible.
 
     Exponential weights are relative to the newest observation, which `anchor` says is in that chunk or before; by
@@ -235,4 +232,4 @@ def chunks_in_reach(stored: Chunks, as_of_ms: int, decay: DecaySpec, oldest: int
     if decay.cutoff_ms is not None:
         return past[bisect_right(past, (as_of_ms - decay.cutoff_ms) / span_ms - 1) :]
     newest = past[-1] if anchor is None else past[max(bisect_right(past, anchor) - 1, 0)]
-    return past[bisect_left(past, newest - _REACH_HALF_LIVES) :]
+    return past[bisect_left(past, newest - _MAX_AGE_HALF_LIVES) :]

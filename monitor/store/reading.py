@@ -18,7 +18,7 @@ from monitor.history import Past
 from monitor.identity import Identities
 from monitor.inference import Cohorts, Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
 from monitor.items.stored import Coverage
-from monitor.store.buckets import Buckets, Cache, Name, Series
+from monitor.store.buckets import BucketReading, Cache, Name, Series
 from monitor.store.connection import pairs, unavailable
 from monitor.store.coverage import CoverageReader
 from monitor.store.history import History
@@ -29,8 +29,8 @@ from monitor.store.records import positions_of
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
 from monitor.store.skips import SkippedEvents
-from monitor.store.stored_records import at_once, decode_records, values
-from monitor.store.traffic import DayReader, Drifts, Used, read_traffic
+from monitor.store.stored_records import decode_records, transaction, values
+from monitor.store.traffic import DayReader, Drifts, UsedVariant, read_traffic
 from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.traffic import HOUR_MS
@@ -135,7 +135,7 @@ class Reader:
             at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
             self._read_cohorts(arms)
             series = self._series(arms)
-            means, refreshed = Buckets(self.store, cache, at_ms, past=as_of_ms is not None).means(series)
+            means, refreshed = BucketReading(self.store, cache, at_ms, past=as_of_ms is not None).means(series)
             runs = self._runs()
             if runs == cache.runs:
                 break
@@ -225,7 +225,7 @@ class Reader:
                 ("HGETALL", keys.kinds(*place)),
                 ("ZRANGE", keys.cohorts(*place), 0, -1),
             )
-        replies = iter(at_once(shard, commands))
+        replies = iter(transaction(shard, commands))
         times, lost, skipped, offsets, progress = map(pairs, islice(replies, 5))
         latest = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
@@ -262,12 +262,12 @@ class Reader:
 
     def _drifts(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], Drifts]:
         """Return how each variant's last whole day differs from its references."""
-        used = []
+        variants = []
         for arm in arms:
             sums = live_rated_shares(arm.units)
             per_student = sums.count_squares / sums.count if sums.count else 1.0
-            used.append(Used(arm.experiment, arm.number, arm.variant, max(per_student, 1.0)))
-        return self._days.drifts(used, until_ms // DAY_MS)
+            variants.append(UsedVariant(arm.experiment, arm.number, arm.variant, max(per_student, 1.0)))
+        return self._days.drifts(variants, until_ms // DAY_MS)
 
     def _coverages(self, arms: Sequence[_Arm], runs: tuple[str, ...]) -> Mapping[tuple[int, int], Coverage]:
         """Return how much each variant has shown, where items are counted."""

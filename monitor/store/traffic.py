@@ -1,4 +1,4 @@
-"""Traffic in the store, summed over the shards: by variant and hour, and how a variant's days differ."""
+"""Traffic in the store, summed over the shards: counts by variant and hour, and differences between days."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
 from monitor.identity import Identities
 from monitor.store.opening import stored_hash_key
 from monitor.store.shards import Shards
-from monitor.store.stored_records import at_once, decode_records, values
+from monitor.store.stored_records import decode_records, transaction, values
 from monitor.summary import TrafficSummary
 from monitor.traffic import (
     FIRST_CATEGORY,
@@ -40,7 +40,7 @@ Days: TypeAlias = Mapping[int, Ints]
 
 
 def read_traffic(store: Shards, arms: Sequence[Arm], until_ms: int) -> dict[Arm, TrafficSummary]:
-    """Return every variant's traffic, over all time and recently, of one moment on each shard.
+    """Return every variant's traffic, over all time and recently, at the same moment on each shard.
 
     Recent are the last whole hour before `until_ms` and the hour that has begun since: an hour or more, less than two.
     Raises `StoreUnavailable`.
@@ -53,16 +53,16 @@ def read_traffic(store: Shards, arms: Sequence[Arm], until_ms: int) -> dict[Arm,
             name for arm in arms for name in (keys.traffic(*arm), *(keys.traffic_hour(*arm, hour) for hour in hours))
         ]
         total += decode_records(names, values(shard, names), TRAFFIC_WIDTH)
-    flows = total.reshape(len(arms), 1 + len(hours), TRAFFIC_WIDTH)
-    both = zip(flows[:, 0].tolist(), flows[:, 1:].sum(axis=1).tolist(), strict=True)
+    records = total.reshape(len(arms), 1 + len(hours), TRAFFIC_WIDTH)
+    all_time, recent = records[:, 0].tolist(), records[:, 1:].sum(axis=1).tolist()
     return {
-        arm: TrafficSummary(Flow.of(everything), Flow.of(recent), hours.start * HOUR_MS, until_ms)
-        for arm, (everything, recent) in zip(arms, both, strict=True)
+        arm: TrafficSummary(Flow.of(all_time[index]), Flow.of(recent[index]), hours.start * HOUR_MS, until_ms)
+        for index, arm in enumerate(arms)
     }
 
 
-class Used(NamedTuple):
-    """A variant that was used."""
+class UsedVariant(NamedTuple):
+    """A variant whose last day is compared with its reference days."""
 
     experiment: ExperimentSettings
     number: int
@@ -73,94 +73,91 @@ class Used(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drifts:
-    """How a variant's last whole day differs from its references; None where a day or a reference is missing."""
+    """Differences of a variant's last whole day from its references; None where a day or a reference is missing."""
 
     categories: DayDrift | None
     items: DayDrift | None
 
 
 class DayReader:
-    """Reads how days differ; remembers references that are given by item."""
+    """Reads differences between days; computes each reference that is given by item only once."""
 
     def __init__(self, store: Shards, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._widest = max(day_width(len(each.categories)) for each in settings.experiments)
+        self._width = max(day_width(len(experiment.categories)) for experiment in settings.experiments)
         self._references: dict[str, Counts] = {}
 
-    def drifts(self, used: Sequence[Used], today: int) -> Mapping[Arm, Drifts]:
-        """Return how each variant's last day before `today` differs. Raises `StoreUnavailable`."""
-        places = {(each.number, each.variant): each for each in used}
-        days = self._read({place: each.experiment.drift.days for place, each in places.items()}, today - 1)
-        return {place: self._drifts_of(each, days[place], today) for place, each in places.items()}
+    def drifts(self, variants: Sequence[UsedVariant], today: int) -> Mapping[Arm, Drifts]:
+        """Return the drifts of each variant's last day before `today`. Raises `StoreUnavailable`."""
+        by_arm = {(variant.number, variant.variant): variant for variant in variants}
+        days = self._read({arm: variant.experiment.drift.days for arm, variant in by_arm.items()}, today - 1)
+        return {arm: self._drifts_of(variant, days[arm], today) for arm, variant in by_arm.items()}
 
-    def _drifts_of(self, used: Used, days: Days, today: int) -> Drifts:
-        experiment, categories = used.experiment, None
+    def _drifts_of(self, variant: UsedVariant, days: Days, today: int) -> Drifts:
+        experiment, categories = variant.experiment, None
         alpha = max(experiment.drift.alpha / len(experiment.variants), SMALLEST_ALPHA)
         if experiment.categories:
             names = (*sorted(experiment.categories), OTHER, NONE)
             counts = {day: _counts(names, record[FIRST_CATEGORY:]) for day, record in days.items()}
-            alike = _rounded(used.responses_per_student)
+            alike = _rounded(variant.responses_per_student)
             categories = day_drift(counts, today, experiment.drift.reference, alpha=alpha, alike=alike)
         reference = self._items_reference(experiment)
         counts = {day: _counts(_CELLS, record[FIRST_CELL:FIRST_CATEGORY]) for day, record in days.items()}
         together = _items_per_answer(days, today, reference)
-        alike = _rounded(used.responses_per_student * together)
-        return Drifts(
-            categories, day_drift(counts, today, reference, alpha=alpha, alike=alike, together=ceil(together))
-        )
+        alike = _rounded(variant.responses_per_student * together)
+        items = day_drift(counts, today, reference, alpha=alpha, alike=alike, together=ceil(together))
+        return Drifts(categories, items)
 
     def _items_reference(self, experiment: ExperimentSettings) -> int | Counts:
-        """Return a number of days, or how often items were shown by cell."""
-        given = experiment.drift.items_reference
-        if isinstance(given, int):
-            return given
-        known = self._references.get(experiment.name)
-        if known is None:
+        """Return a number of days, or the counts of shown items by cell."""
+        reference = experiment.drift.items_reference
+        if isinstance(reference, int):
+            return reference
+        if experiment.name not in self._references:
             identities = Identities(stored_hash_key(self._store, self._settings))
             counts = dict.fromkeys(_CELLS, 0)
-            for item, shown in given.items():
-                counts[_CELLS[cell_of(identities.item(item), 0)]] += shown
-            known = self._references[experiment.name] = counts
-        return known
+            for item, count in reference.items():
+                counts[_CELLS[cell_of(identities.item(item), 0)]] += count
+            self._references[experiment.name] = counts
+        return self._references[experiment.name]
 
-    def _read(self, wanted: Mapping[Arm, int], last: int) -> Mapping[Arm, Days]:
-        """Return so many first days of each variant, from the first one with responses on, and its last one."""
-        found: Mapping[Arm, Days] = {place: {} for place in wanted}
-        named = self._named(list(wanted), last)
+    def _read(self, reference_days: Mapping[Arm, int], last: int) -> Mapping[Arm, Days]:
+        """Return the first days of each variant, as many as are given from its first responses on, and its last day."""
+        days_read: dict[Arm, Days] = {arm: {} for arm in reference_days}
+        named = self._named(list(reference_days), last)
         while any(named.values()):
-            asked = {
-                place: [day for day in days if day < days[0] + wanted[place] or day == last]
-                for place, days in named.items()
+            chosen = {
+                arm: [day for day in days if day < days[0] + reference_days[arm] or day == last]
+                for arm, days in named.items()
                 if days
             }
-            records = self._records({place: days for place, days in asked.items() if days})
-            found = {**found, **records}
+            records = self._records({arm: days for arm, days in chosen.items() if days})
+            days_read |= records
             # The index still names a day that a revision has emptied: then another one is the first.
-            emptied = [place for place, days in records.items() if wanted[place] and asked[place][0] not in days]
-            named = {place: named[place][1:] for place in emptied}
-        return found
+            emptied = [arm for arm, days in records.items() if reference_days[arm] and chosen[arm][0] not in days]
+            named = {arm: named[arm][1:] for arm in emptied}
+        return days_read
 
-    def _named(self, places: Sequence[Arm], last: int) -> dict[Arm, list[int]]:
-        """Return the days up to `last` that the indexes name, in one transaction on each shard."""
-        named: dict[Arm, set[int]] = {place: set() for place in places}
+    def _named(self, arms: Sequence[Arm], last: int) -> dict[Arm, list[int]]:
+        """Return the days up to `last` in the indexes, at the same moment on each shard."""
+        named: dict[Arm, set[int]] = {arm: set() for arm in arms}
         for shard in self._store:
-            indexes = [("ZRANGE", shard.keys.days(*place), 0, -1) for place in places]
-            for place, days in zip(places, at_once(shard, indexes), strict=True):
-                named[place].update(map(int, days))
-        return {place: sorted(day for day in days if day <= last) for place, days in named.items()}
+            indexes = [("ZRANGE", shard.keys.days(*arm), 0, -1) for arm in arms]
+            for arm, days in zip(arms, transaction(shard, indexes), strict=True):
+                named[arm].update(map(int, days))
+        return {arm: sorted(day for day in days if day <= last) for arm, days in named.items()}
 
-    def _records(self, wanted: Mapping[Arm, Sequence[int]]) -> dict[Arm, Days]:
-        """Return the records of days that have responses, of one moment on each shard."""
-        asked = [(place, day) for place, days in wanted.items() for day in days]
-        total = np.zeros((len(asked), self._widest), dtype=np.int64)
+    def _records(self, days_by_arm: Mapping[Arm, Sequence[int]]) -> dict[Arm, Days]:
+        """Return the records of days that have responses, at the same moment on each shard."""
+        keys = [(arm, day) for arm, days in days_by_arm.items() for day in days]
+        total = np.zeros((len(keys), self._width), dtype=np.int64)
         for shard in self._store:
-            names = [shard.keys.day(*place, day) for place, day in asked]
-            total += decode_records(names, values(shard, names), self._widest)
-        records = dict(zip(asked, total, strict=True))
+            names = [shard.keys.day(*arm, day) for arm, day in keys]
+            total += decode_records(names, values(shard, names), self._width)
+        records = dict(zip(keys, total, strict=True))
         return {
-            place: {day: records[place, day] for day in days if records[place, day][0]}
-            for place, days in wanted.items()
+            arm: {day: records[arm, day] for day in days if records[arm, day][0]} for arm, days in days_by_arm.items()
         }
 
 

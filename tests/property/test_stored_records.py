@@ -14,7 +14,7 @@ from mypy_extensions import i64
 
 from monitor.errors import StoreOwned
 from monitor.store.runs import Runs, unpacked
-from monitor.store.stored_records import decode_chunk, decode_records, encode_chunk
+from monitor.store.stored_records import add_chunk, decode_chunk, decode_records, encode_chunk
 
 _records = st.lists(st.one_of(st.integers(-9, 9), st.sampled_from([0] * 9 + [2**51 + 1, -(2**61)])), max_size=60)
 _appended = st.lists(st.lists(st.tuples(st.integers(0, 40), _records), max_size=3), max_size=3)
@@ -44,7 +44,7 @@ def test_sums_as_a_run_are_read_as_differences(integers: list[int], zeros: int) 
     whole = [0] * zeros + integers
     packed = encode_chunk(np.array(whole, dtype=np.int64))
     assert unpacked(packed) == list(enumerate(whole))
-    assert decode_chunk(b"chunk", packed, 10_500).tolist() == whole + [0] * (10_500 - len(whole))
+    assert decode_chunk(b"chunk", packed).tolist() == whole
 
 
 @pytest.mark.parametrize("length", [1, 3, 5, 11, 13, 15, 23])
@@ -58,7 +58,7 @@ def test_what_are_no_runs_is_refused(length: int) -> None:
 def test_a_chunk_with_more_integers_than_its_buckets_have_is_refused() -> None:
     """They would not be counted."""
     with pytest.raises(StoreOwned, match=r"chunk is damaged \(25 integers, expected 24"):
-        decode_chunk(b"chunk", encode_chunk(np.ones(25, dtype=np.int64)), 24)
+        add_chunk(np.zeros(24, dtype=np.int64), b"chunk", encode_chunk(np.ones(25, dtype=np.int64)))
 
 
 def test_records_are_rows_of_a_table() -> None:

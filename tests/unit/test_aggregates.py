@@ -21,7 +21,7 @@ from monitor.aggregates import (
 )
 from monitor.cells import CELL_BITS, Beside, Finder, Record
 from monitor.config import DecaySpec
-from monitor.decay import Groups, chunks_in_reach, decayed, weights
+from monitor.decay import Groups, decayed, relevant_chunks, weights
 from monitor.tally import Tally
 from tests.support.streams import EXPERIMENT, HOUR, START
 
@@ -128,10 +128,10 @@ class TestBuckets:
         """80 half-lives behind the newest, nothing after as_of, nothing before retention."""
         decay = EXPERIMENT.decay[0]
         stored = array("q", [0, 10, 100, 150, 200])
-        assert list(chunks_in_reach(stored, 160 * HOUR, decay, oldest=0)) == [100, 150]
-        assert list(chunks_in_reach(stored, 160 * HOUR, decay, oldest=120)) == [150]
-        assert list(chunks_in_reach(stored, 300 * HOUR, decay, oldest=0, anchor=100)) == [100, 150, 200]
-        assert not chunks_in_reach(array("q"), 160 * HOUR, decay, oldest=0)
+        assert list(relevant_chunks(stored, 160 * HOUR, decay, oldest=0)) == [100, 150]
+        assert list(relevant_chunks(stored, 160 * HOUR, decay, oldest=120)) == [150]
+        assert list(relevant_chunks(stored, 300 * HOUR, decay, oldest=0, anchor=100)) == [100, 150, 200]
+        assert not relevant_chunks(array("q"), 160 * HOUR, decay, oldest=0)
 
 
 class TestLimbs:
