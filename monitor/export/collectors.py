@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -162,6 +162,10 @@ CATALOGUE: Final = (
     Exported("abmonitor_paused", "gauge", (), "1 while consumption waits for a dependency"),
 )
 """Every metric of both endpoints: boards and rules may name nothing else."""
+_FAMILIES: Final[Mapping[str, type[GaugeMetricFamily | UnknownMetricFamily]]] = {
+    "gauge": GaugeMetricFamily,
+    "unknown": UnknownMetricFamily,
+}
 
 
 class ExperimentsCollector(Collector):
@@ -169,7 +173,7 @@ class ExperimentsCollector(Collector):
 
     def __init__(self, summary: Callable[[], Summary], min_display_students: int) -> None:
         self._summary = summary
-        self._least = min_display_students
+        self._min_students = min_display_students
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families of all experiments."""
@@ -183,11 +187,11 @@ class ExperimentsCollector(Collector):
             return
         up.add_metric((), 1)
         families = {
-            each.name.removeprefix("abmonitor_"): (GaugeMetricFamily if each.kind == "gauge" else UnknownMetricFamily)(
-                each.name, each.help, labels=each.labels
+            metric.name.removeprefix("abmonitor_"): _FAMILIES[metric.kind](
+                metric.name, metric.help, labels=metric.labels
             )
-            for each in _EXPERIMENTS
-            if each.kind in {"gauge", "unknown"} and each.labels
+            for metric in _EXPERIMENTS
+            if metric.kind in _FAMILIES and metric.labels
         }
         latency = HistogramMetricFamily(
             "abmonitor_response_latency_seconds", "How long the bot took, as responses say", labels=_ARM
@@ -200,7 +204,7 @@ class ExperimentsCollector(Collector):
 
         for experiment in summary.experiments.values():
             info.add_metric((experiment.name,), {"control": experiment.control, "primary": experiment.primary})
-            _add_experiment(add, experiment, self._least)
+            _add_experiment(add, experiment, self._min_students)
             _add_latencies(latency, experiment)
         yield from families.values()
         yield latency
@@ -208,8 +212,8 @@ class ExperimentsCollector(Collector):
         yield up
 
 
-def _add_experiment(add: Add, experiment: ExperimentSummary, least_students: int) -> None:
-    few = {name for name, variant in experiment.variants.items() if variant.students < least_students}
+def _add_experiment(add: Add, experiment: ExperimentSummary, min_students: int) -> None:
+    hidden = {name for name, variant in experiment.variants.items() if variant.students < min_students}
     for name, variant in experiment.variants.items():
         arm = (experiment.name, name)
         add("responses", arm, variant.responses)
@@ -218,7 +222,7 @@ def _add_experiment(add: Add, experiment: ExperimentSummary, least_students: int
         for kind, count in variant.feedback.items():
             add("feedback", (*arm, kind), count)
         _add_traffic(add, arm, variant)
-        if name not in few:
+        if name not in hidden:
             _add_days(add, arm, variant)
             _add_metrics(add, arm, variant)
     for entry in experiment.attention or ():
@@ -230,13 +234,13 @@ def _add_experiment(add: Add, experiment: ExperimentSummary, least_students: int
         add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
     if experiment.judgement is not None:
         add("crossover_students", (experiment.name,), experiment.crossovers)
-        _add_judgement(add, experiment, experiment.judgement, few)
+        _add_judgement(add, experiment, experiment.judgement, hidden)
 
 
 def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
-    for what, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
+    for kind, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
         if at_ms is not None:
-            add(f"variant_last_{what}_timestamp_seconds", arm, at_ms / 1000)
+            add(f"variant_last_{kind}_timestamp_seconds", arm, at_ms / 1000)
     if variant.traffic is not None:
         add("empty_responses", arm, variant.traffic.everything.empty)
     if variant.coverage is not None:
@@ -245,12 +249,12 @@ def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> Non
 
 
 def _add_days(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
-    """Add what the last whole day was like."""
+    """Add categories and drift of the last whole day."""
     if variant.categories is not None:
         for category, count in variant.categories.counts.items():
             add("category_responses", (*arm, category), count)
-    for prefix, found in (("drift", variant.categories), ("item_drift", variant.recommended)):
-        for measure, distance in () if found is None else (("psi", found.drift.psi), ("js", found.drift.js)):
+    for prefix, day in (("drift", variant.categories), ("item_drift", variant.recommended)):
+        for measure, distance in () if day is None else (("psi", day.drift.psi), ("js", day.drift.js)):
             if distance is not None:
                 add(f"{prefix}_distance", (*arm, measure), distance.value)
                 add(f"{prefix}_threshold", (*arm, measure), distance.threshold)
@@ -270,27 +274,27 @@ def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary)
             family.add_metric((experiment.name, name), buckets, flow.latency_ms / 1000)
 
 
-def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, few: Collection[str]) -> None:
-    """Add what is said about the variants, without effects where one of both variants has too few students."""
+def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, hidden: Collection[str]) -> None:
+    """Add the verdicts, without effects where the control or the treatment has too few students."""
     add("sample_ratio_log_e", (experiment.name,), judgement.sample_ratio.log_e)
     for name, verdict in judgement.verdicts.items():
         arm = (experiment.name, name)
         for state in get_args(State):
             add("verdict", (*arm, state), float(state == verdict.state))
-        rests_on = dict.fromkeys((each.code for each in verdict.notes), 0.0)
-        rests_on |= dict.fromkeys((each.code for each in verdict.reasons), 1.0)
-        for code, value in rests_on.items():
+        reasons = dict.fromkeys((note.code for note in verdict.notes), 0.0)
+        reasons |= dict.fromkeys((reason.code for reason in verdict.reasons), 1.0)
+        for code, value in reasons.items():
             add("verdict_reason", (*arm, code), value)
         add("days_to_resolve", arm, verdict.days_to_resolve)
-        if name in few or experiment.control in few:
+        if name in hidden or experiment.control in hidden:
             continue
         for result in verdict.guardrails:
             guardrail = (*arm, result.guardrail.name)
             add("guardrail_least_harm", guardrail, result.least_harm)
             add("guardrail_most_harm", guardrail, result.most_harm)
             add("guardrail_margin", guardrail, result.guardrail.margin)
-        for metric, both in judgement.comparisons[name].items():
-            for estimand, comparison in both.items():
+        for metric, estimands in judgement.comparisons[name].items():
+            for estimand, comparison in estimands.items():
                 labels = (*arm, metric, estimand)
                 add("effect", labels, comparison.difference.effect)
                 add("effect_lower", labels, comparison.lower)

@@ -90,27 +90,30 @@ class BucketReading:
     def means(self, all_series: Sequence[Series]) -> tuple[Mapping[Name, Sequence[DecayedMean]], Cache]:
         """Return the decayed means of all metrics in each series, and the cache for the next reading of these series.
 
-        A reading of the past returns the cache that it was given. Raises `StoreUnavailable` and `StoreOwned`.
+        Raises `StoreUnavailable` and `StoreOwned`.
         """
-        previous_cache = self._cache
-        self._cache = _refreshed(previous_cache, self._store, all_series)
+        self._cache = _refreshed(self._cache, self._store, all_series)
         windows = {series.name: self._window(series) for series in all_series}
         exponential = [series for series in all_series if series.decay.half_life_ms is not None]
-        if self._past:
-            for series in exponential:
-                # The time cuts this chunk: not everything in it counts.
-                self._cache.sums[series.name].pop(self._as_of_ms // bucket_span_ms(series.decay), None)
         self._load([(series, chunk) for series in exponential for chunk in windows[series.name]])
         for series in exponential:
             while older := self._older(series, windows[series.name]):
                 self._load([(series, chunk) for chunk in older])
                 windows[series.name] = older + windows[series.name]
         means = _means(all_series, [self._moments(series, windows[series.name]) for series in all_series])
-        if self._past:
-            return means, previous_cache
-        sums = {series.name: self._cache.sums[series.name] for series in exponential}
-        needed_sums = {name: {chunk: chunks[chunk] for chunk in windows[name]} for name, chunks in sums.items()}
+        needed_sums = {
+            series.name: {
+                chunk: self._cache.sums[series.name][chunk]
+                for chunk in windows[series.name]
+                if not self._is_cut(series, chunk)
+            }
+            for series in exponential
+        }
         return means, replace(self._cache, sums=needed_sums)
+
+    def _is_cut(self, series: Series, chunk: int) -> bool:
+        """Return whether only a part of a chunk counts in this reading."""
+        return self._past and chunk == self._as_of_ms // bucket_span_ms(series.decay)
 
     def _window(self, series: Series) -> Chunks:
         """Return the chunks that are needed if every metric was observed in the newest."""
@@ -133,10 +136,10 @@ class BucketReading:
         return needed[: bisect_left(needed, window[0])]
 
     def _load(self, chunks: Sequence[tuple[Series, int]]) -> None:
-        """Read the chunks whose sums are not in the cache, and add their sums to it."""
+        """Read the chunks whose sums are not in the cache, and put their sums there."""
         unknown = defaultdict[tuple[Layout, DecaySpec], list[tuple[Series, int]]](list)
         for series, chunk in chunks:
-            if chunk not in self._cache.sums[series.name]:
+            if chunk not in self._cache.sums[series.name] or self._is_cut(series, chunk):
                 unknown[series.layout, series.decay].append((series, chunk))
         for (layout, decay), similar in unknown.items():
             span_ms = bucket_span_ms(decay)

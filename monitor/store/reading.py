@@ -1,4 +1,4 @@
-"""What the store holds, as a `Summary`: the only reader behind status, HTTP and Prometheus."""
+"""Summaries of the store: the only reader behind status, HTTP and Prometheus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summa
 from monitor.traffic import HOUR_MS
 from monitor.verdicts import Judge
 
-_MOST_KINDS = 50
+_UNGRADED_KINDS = 50
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Arm:
     units: Ints
     kinds: Counter[str]
     days: set[int] = field(default_factory=set)
-    """UTC days of which there is a record over the students first exposed there."""
+    """UTC days with a record over the students who were first exposed on that day."""
     cohorts: Mapping[int, Ints] = field(default_factory=dict)
     """Those records by day, once they are read."""
     latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
@@ -67,7 +67,7 @@ class _Arm:
 
 @dataclass(slots=True)
 class _Log:
-    """What is known of all events together, of whichever experiment."""
+    """Counts over the events of all experiments."""
 
     newest_ms: int = 0
     lost: int = 0
@@ -77,7 +77,7 @@ class _Log:
     """Of those."""
     skipped: SkippedEvents = field(default_factory=SkippedEvents)
     missing: Mapping[str, Skipped] = field(default_factory=dict)
-    """By experiment, what that means for it."""
+    """Skipped events that may be missing, by experiment."""
 
 
 class Reader:
@@ -96,7 +96,8 @@ class Reader:
             for each in settings.experiments
             if each.items is not None
         }
-        self._cache: Cache | None = None
+        self._caches: dict[bool, Cache] = {}
+        """Of readings of the present, and of readings of the past (True), which need other chunks."""
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:
@@ -104,7 +105,7 @@ class Reader:
         return self._settings.experiments
 
     def students(self, experiment: str) -> StoredStudents:
-        """Return what verdicts on an experiment follow from, whatever their time. Raises `StoreUnavailable`."""
+        """Return the sums over an experiment's students that verdicts of any time need. Raises `StoreUnavailable`."""
         arms, log = self._arms()
         own = [arm for arm in arms if arm.experiment.name == experiment]
         self._read_cohorts(own)
@@ -123,25 +124,26 @@ class Reader:
         return History(self.store).read(self.numbers[experiment])
 
     def summary(self, as_of_ms: int | None = None) -> Summary:
-        """Return what the store holds, decayed to `as_of_ms` (default: its newest event). Raises `StoreUnavailable`.
+        """Return a summary, decayed to `as_of_ms` (default: the newest event). Raises `StoreUnavailable`.
 
         All-time numbers are those of now, whatever `as_of_ms` says. Verdicts are of the store's newest event, of
         whichever experiment, or of `as_of_ms` if that is earlier: no window is over before its time has been read.
         """
-        cache = self._cache or Cache(self._runs())
+        past = as_of_ms is not None
+        cache = self._caches.get(past) or Cache(self._runs())
         while True:
             arms, log = self._arms()
             newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
             at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
             self._read_cohorts(arms)
             series = self._series(arms)
-            means, refreshed = BucketReading(self.store, cache, at_ms, past=as_of_ms is not None).means(series)
+            means, refreshed = BucketReading(self.store, cache, at_ms, past=past).means(series)
             runs = self._runs()
             if runs == cache.runs:
                 break
             # A server that was started again may have lost commits: everything is read again.
             cache = Cache(runs)
-        self._cache = refreshed
+        self._caches[past] = refreshed
         until_ms = (log.newest_ms or at_ms) + 1
         if as_of_ms is not None and as_of_ms < log.newest_ms:
             # The hour that the time cuts through holds what came after it as well.
@@ -152,9 +154,9 @@ class Reader:
         attention = {
             each.name: self.items(each.name).attention("category")
             for each in self._settings.experiments
-            if each.items is not None and as_of_ms is None
+            if each.items is not None and not past
         }
-        coverage = self._coverages(arms, runs) if as_of_ms is None else {}
+        coverage = {} if past else self._coverages(arms, runs)
         self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
@@ -213,7 +215,7 @@ class Reader:
         return arms, log
 
     def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
-        """Add what one shard holds."""
+        """Add one shard's records and log."""
         keys = shard.keys
         commands: list[Sequence[str | bytes | int]]
         commands = [("HGETALL", each) for each in (keys.latest, keys.lost, keys.skipped, keys.offsets, keys.progress)]
@@ -274,11 +276,11 @@ class Reader:
         newest: dict[str, int] = {}
         for arm in arms:
             newest[arm.experiment.name] = max(newest.get(arm.experiment.name, 0), arm.last_response_ms or 0)
-        found: dict[tuple[int, int], Coverage] = {}
-        for name, each in self._coverage.items():
+        coverage: dict[tuple[int, int], Coverage] = {}
+        for name, reader in self._coverage.items():
             if newest[name]:
-                found |= each.coverage(newest[name], runs)
-        return found
+                coverage |= reader.coverage(newest[name], runs)
+        return coverage
 
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
@@ -290,10 +292,10 @@ class Reader:
             raise StoreUnavailable(str(error)) from error
 
     def _runs(self) -> tuple[str, ...]:
-        """Return which start of its server each shard is on."""
+        """Return the run id of each shard's server, which changes with each start."""
         with unavailable(self._settings.store):
-            said = [shard.on_own_node(shard.client.info, "server") for shard in self.store]
-        return tuple([str(server["run_id"]) for server in said])
+            servers = [shard.on_own_node(shard.client.info, "server") for shard in self.store]
+        return tuple([str(server["run_id"]) for server in servers])
 
     def _series(self, arms: Sequence[_Arm]) -> list[Series]:
         """Return the time buckets of every variant and decay."""
@@ -341,8 +343,8 @@ class Reader:
             rated_responses=rated,
             students=int(arm.units[0] + arm.units[2]),
             responses_without_user=int(arm.units[2]),
-            feedback=_bounded({kind: count for kind, count in arm.kinds.items() if kind[0] != "+"}, arm.experiment),
-            responses_with_feedback=_bounded(
+            feedback=_limited({kind: count for kind, count in arm.kinds.items() if kind[0] != "+"}, arm.experiment),
+            responses_with_feedback=_limited(
                 {kind[1:]: count for kind, count in arm.kinds.items() if kind[0] == "+"}, arm.experiment
             ),
             last_response_at_ms=arm.last_response_ms,
@@ -352,7 +354,7 @@ class Reader:
 
 
 def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
-    """Return what is known of the students of an experiment's variants."""
+    """Return the sums over the students of an experiment's variants."""
     return StoredStudents(
         units={arm.name: arm.units for arm in arms},
         cohorts={arm.name: arm.cohorts for arm in arms},
@@ -363,12 +365,12 @@ def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
     )
 
 
-def _bounded(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:
-    """Return the kinds that have any, sorted: the graded ones and the most frequent of the others, at most 50 of those.
+def _limited(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:
+    """Return the counts above zero by kind, sorted: of all graded kinds, and of the 50 most frequent without grade.
 
-    Kinds become labels, and anybody may write a new one.
+    Kinds become labels, and any producer may write a new one.
     """
-    known = {kind: count for kind, count in kinds.items() if count}
-    others = sorted((kind for kind in known if kind not in experiment.grades), key=lambda kind: (-known[kind], kind))
-    shown = {kind for kind in known if kind in experiment.grades} | set(others[:_MOST_KINDS])
-    return {kind: known[kind] for kind in sorted(shown)}
+    counts = {kind: count for kind, count in kinds.items() if count}
+    graded = counts.keys() & experiment.grades.keys()
+    ungraded = sorted(counts.keys() - graded, key=lambda kind: (-counts[kind], kind))
+    return {kind: counts[kind] for kind in sorted([*graded, *ungraded[:_UNGRADED_KINDS]])}
