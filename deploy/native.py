@@ -1,4 +1,4 @@
-"""Compiles what every event, and every scrape, goes through to C extensions beside their sources, with mypyc.
+"""Compiles what every event goes through to C extensions beside their sources, with mypyc.
 
     python deploy/native.py        wants a C compiler and Python's headers; without them everything works, but slower
 
@@ -47,7 +47,6 @@ MODULES = [
     "tally.py",
     "traffic.py",
     "varints.py",
-    "weighing.py",
 ]
 SOURCES = [
     "arenas.c",

@@ -13,8 +13,6 @@ term is split into two integers (`limbs`: value = high·2²⁴ + low), so that n
 from __future__ import annotations
 
 import math
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -50,9 +48,6 @@ PAIR_WIDTH: Final = 11
 
 PART_WIDTH: Final = 10
 """[units with n_q, y (2), y² (2), units, y' (2), y'² (2)]: the primary metric's means of the students of a part."""
-
-REACH_HALF_LIVES = 80
-"""Chunks read back from the newest: what lies further has a weight under 2⁻⁸⁰ of it."""
 
 
 def limbs(terms: Floats) -> tuple[Ints, Ints]:
@@ -166,146 +161,9 @@ class Layout:
         return np.array([2.0**bits for bits in self.squares])
 
 
-# ---------------------------------------------------------------------------------------------- time buckets, decay
-
-
 def bucket_span_ms(decay: DecaySpec) -> int:
     """Return the length of a chunk of buckets: one half-life, or a day for reciprocal decay."""
     return decay.half_life_ms if decay.half_life_ms is not None else 86_400_000
-
-
-def weights(ages_ms: Floats, decay: DecaySpec) -> Floats:
-    """Return each age's weight: 2^(−age/half_life), or 1/(1 + days) and 0 from the cutoff; 0 for a negative age."""
-    if decay.half_life_ms is not None:
-        weight = np.exp2(-ages_ms / decay.half_life_ms)
-    else:
-        weight = 1.0 / (1.0 + np.maximum(ages_ms, 0.0) / 86_400_000)
-        if decay.cutoff_ms is not None:
-            weight = np.where(ages_ms >= decay.cutoff_ms, 0.0, weight)
-    return np.where(ages_ms < 0, 0.0, weight)
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """n groups of observations, each around one time; `…_moments` are Σ(t − time), in ms, and Σx·(t − time).
-
-    For single observations at known times the moments are 0 and everything below is exact.
-    """
-
-    times_ms: Floats
-    counts: Floats
-    count_moments: Floats
-    totals: Floats
-    total_moments: Floats
-    squares: Floats
-    doubt_ms: float = 0.0
-    """How far a time may lie before the mean that stands for it."""
-
-    @classmethod
-    def single(cls, times_ms: Floats, values: Floats) -> Groups:
-        """Return groups of one observation each."""
-        none = np.zeros_like(times_ms)
-        return cls(times_ms, np.ones_like(times_ms), none, values, none, values * values)
-
-    def mean_times_ms(self) -> Floats:
-        """Return the mean time of each group's observations."""
-        return self.times_ms + self.count_moments / np.maximum(self.counts, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """Decayed sums of any number of series: Σw, Σw², Σw·x, Σw²·x, Σw²·x². NaN is what is undefined.
-
-    Exponential weights are relative to some time, which cancels in all that follows.
-    """
-
-    weight: Floats
-    squared_weight: Floats
-    total: Floats
-    squared_weight_total: Floats
-    squared_weight_square: Floats
-
-    @property
-    def mean(self) -> Floats:
-        """Σw·x / Σw; undefined without weight."""
-        return _ratio(self.total, self.weight)
-
-    @property
-    def effective_count(self) -> Floats:
-        """(Σw)² / Σw² (Kish 1965); undefined without weight."""
-        return _ratio(self.weight**2, self.squared_weight)
-
-    @property
-    def standard_error(self) -> Floats:
-        """√(Σw²(x − mean)²) / Σw; undefined with fewer than two effective observations."""
-        mean = self.mean
-        spread = self.squared_weight_square - 2 * mean * self.squared_weight_total + mean**2 * self.squared_weight
-        # One observation has no spread.
-        enough = self.effective_count >= 2  # noqa: PLR2004
-        return np.where(enough, _ratio(np.sqrt(np.maximum(spread, 0.0)), self.weight), np.nan)
-
-
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
-
-
-def decayed(groups: Groups, as_of_ms: int, decay: DecaySpec) -> Moments:
-    """Return the decayed moments of groups of observations.
-
-    Groups after `as_of_ms` do not count. Exponential weights are taken relative to the newest group that counts: the
-    common factor cancels in every mean, and nothing underflows however long ago it was.
-
-    >>> day = 86_400_000.0
-    >>> week = Groups.single(np.array([0.0, day, 2 * day]), np.array([0.9, 0.7, 1.0]))
-    >>> sums = decayed(week, int(402 * day), DecaySpec("1d", half_life_ms=86_400_000))
-    >>> round(float(sums.mean), 12), round(float(sums.effective_count), 12)
-    (0.9, 2.333333333333)
-    """
-    means_ms = groups.mean_times_ms()
-    live = (means_ms - groups.doubt_ms <= as_of_ms) & (groups.counts > 0)
-    if not live.any():
-        return Moments(*[np.zeros(()) for _ in range(5)])
-    times_ms, means_ms = groups.times_ms[live], means_ms[live]
-    counts, totals, squares = groups.counts[live], groups.totals[live], groups.squares[live]
-    count_moments, total_moments = groups.count_moments[live], groups.total_moments[live]
-    if decay.half_life_ms is not None:
-        weight = np.exp2((times_ms - means_ms.max()) / decay.half_life_ms)
-        slope = np.full_like(weight, math.log(2) / decay.half_life_ms)
-    else:
-        # Around the mean time: neither does an age become negative there, nor is it on the other side of the cutoff.
-        weight = weights(np.maximum(as_of_ms - means_ms, 0.0), decay)
-        slope = weight / 86_400_000
-        total_moments = total_moments - totals * (means_ms - times_ms)
-        count_moments = np.zeros_like(counts)
-    squared = weight * weight
-    count_moments, total_moments = slope * count_moments, slope * total_moments
-    # Where the squares are is not known but for the totals: what does not vary has no spread.
-    square_moments = squares * np.divide(total_moments, totals, out=np.zeros_like(totals), where=totals > 0)
-    return Moments(
-        weight=np.asarray(weight @ (counts + count_moments)),
-        squared_weight=np.asarray(squared @ (counts + 2 * count_moments)),
-        total=np.asarray(weight @ (totals + total_moments)),
-        squared_weight_total=np.asarray(squared @ (totals + 2 * total_moments)),
-        squared_weight_square=np.asarray(squared @ (squares + 2 * square_moments)),
-    )
-
-
-def chunks_in_reach(
-    stored: array[int], as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None
-) -> array[int]:
-    """Return the chunks, of rising ones, that a reading at `as_of_ms` needs: those whose weight is not nothing.
-
-    Exponential weights are relative to the newest observation, which `anchor` says is in that chunk or before; by
-    default it is taken to be in the newest chunk.
-    """
-    span_ms = bucket_span_ms(decay)
-    past = stored[bisect_left(stored, oldest) : bisect_right(stored, as_of_ms // span_ms)]
-    if not past:
-        return past
-    if decay.cutoff_ms is not None:
-        return past[bisect_right(past, (as_of_ms - decay.cutoff_ms) / span_ms - 1) :]
-    newest = past[-1] if anchor is None else past[max(bisect_right(past, anchor) - 1, 0)]
-    return past[bisect_left(past, newest - REACH_HALF_LIVES) :]
 
 
 def responses_of(record: Ints, layout: Layout) -> Iterator[tuple[int, float, float]]:

@@ -34,9 +34,10 @@ from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.store import Commit, RedisStore, Shards, State, closed_experiments, view_store
 from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
-from monitor.store.rows import chunk_integers, decode_record, decode_row, decode_student
+from monitor.store.rows import decode_row, decode_student
 from monitor.store.runs import unpacked
 from monitor.store.shards import newest_response_ms
+from monitor.store.stored_records import decode_chunk, decode_record
 from monitor.summary import iso
 from monitor.tally import Tally
 from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS, Traffic
@@ -210,7 +211,8 @@ class _Pass:
     def _vector(self, key: bytes, *, chunk: bool = False) -> Ints:
         with unavailable(self._store.settings):
             found = [(name, self._store.client.get(name)) for name in self._everywhere(key)]
-        parts = [decode_record(name, chunk_integers(name, part) if part and chunk else part) for name, part in found]
+        decode = decode_chunk if chunk else decode_record
+        parts = [decode(name, part) for name, part in found]
         total = np.zeros(max(map(len, parts)), dtype=np.int64)
         for part in parts:
             total[: len(part)] += part

@@ -8,8 +8,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
+from prometheus_client.core import (
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
+from prometheus_client.registry import Collector
+
 from monitor.errors import DependencyUnavailable
-from monitor.export.exposition import Families, Family
 from monitor.inference import State
 from monitor.summary import ExperimentSummary, Summary, VariantSummary
 from monitor.verdicts import Judgement
@@ -154,102 +162,105 @@ CATALOGUE: Final = (
     Exported("abmonitor_paused", "gauge", (), "1 while consumption waits for a dependency"),
 )
 """Every metric of both endpoints: boards and rules may name nothing else."""
+_FAMILIES: Final[Mapping[str, type[GaugeMetricFamily | UnknownMetricFamily]]] = {
+    "gauge": GaugeMetricFamily,
+    "unknown": UnknownMetricFamily,
+}
 
 
-class ExperimentsCollector(Families):
-    """Reads a summary at each scrape. A value that is undefined, or rests on too few students, is left out."""
+class ExperimentsCollector(Collector):
+    """Reads a summary at each scrape. An undefined value, or one that rests on too few students, is left out."""
 
     def __init__(self, summary: Callable[[], Summary], min_display_students: int) -> None:
         self._summary = summary
-        self._least = min_display_students
+        self._min_students = min_display_students
 
-    def families(self) -> Iterator[Family]:
-        """Yield the families."""
-        up = Family("abmonitor_store_up", "gauge", "1 if the store answered", ())
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of all experiments."""
+        up = GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", labels=())
         try:
             summary = self._summary()
         except DependencyUnavailable as error:
             log.warning("scrape without store reason=%s", error)
-            up.add((), 0)
+            up.add_metric((), 0)
             yield up
             return
-        up.add((), 1)
+        up.add_metric((), 1)
         families = {
-            each.name.removeprefix("abmonitor_"): Family(each.name, each.kind, each.help, each.labels)
-            for each in _EXPERIMENTS
-            if each.kind in {"gauge", "unknown"} and each.labels
+            metric.name.removeprefix("abmonitor_"): _FAMILIES[metric.kind](
+                metric.name, metric.help, labels=metric.labels
+            )
+            for metric in _EXPERIMENTS
+            if metric.kind in _FAMILIES and metric.labels
         }
-        latency = Family(
-            "abmonitor_response_latency_seconds", "histogram", "How long the bot took, as responses say", (*_ARM, "le")
+        latency = HistogramMetricFamily(
+            "abmonitor_response_latency_seconds", "How long the bot took, as responses say", labels=_ARM
         )
-        info = Family(
-            "abmonitor_experiment", "info", "The experiment's configuration", ("experiment", "control", "primary")
-        )
+        info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=("experiment",))
+
+        def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
+            if value is not None:
+                families[name].add_metric(labels, value)
+
         for experiment in summary.experiments.values():
-            info.add((experiment.name, experiment.control, experiment.primary), 1, "_info")
-            self._add(families, experiment)
+            info.add_metric((experiment.name,), {"control": experiment.control, "primary": experiment.primary})
+            _add_experiment(add, experiment, self._min_students)
             _add_latencies(latency, experiment)
         yield from families.values()
         yield latency
         yield info
         yield up
 
-    def _add(self, families: Mapping[str, Family], experiment: ExperimentSummary) -> None:
-        rows = {name: family.rows for name, family in families.items()}
 
-        def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
-            if value is not None:
-                rows[name].append(("", labels, value))
-
-        for name, variant in experiment.variants.items():
-            arm = (experiment.name, name)
-            add("responses", arm, variant.responses)
-            add("rated_responses", arm, variant.rated_responses)
-            add("students", arm, variant.students)
-            for kind, count in variant.feedback.items():
-                add("feedback", (*arm, kind), count)
-            _add_traffic(add, arm, variant, enough=variant.students >= self._least)
-            if variant.students >= self._least:
-                _add_metrics(add, arm, variant)
-        for entry in experiment.attention or ():
-            add("attention_priority", (experiment.name, entry.name), entry.priority)
-            add("attention_bad_answers", (experiment.name, entry.name), entry.today)
-        for name, share in experiment.intended_shares.items():
-            add("intended_share", (experiment.name, name), share)
-        if experiment.starts_at_ms is not None:
-            add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
-        if experiment.judgement is not None:
-            add("crossover_students", (experiment.name,), experiment.crossovers)
-            few = {name for name, variant in experiment.variants.items() if variant.students < self._least}
-            _add_judgement(add, experiment, experiment.judgement, few)
+def _add_experiment(add: Add, experiment: ExperimentSummary, min_students: int) -> None:
+    hidden = {name for name, variant in experiment.variants.items() if variant.students < min_students}
+    for name, variant in experiment.variants.items():
+        arm = (experiment.name, name)
+        add("responses", arm, variant.responses)
+        add("rated_responses", arm, variant.rated_responses)
+        add("students", arm, variant.students)
+        for kind, count in variant.feedback.items():
+            add("feedback", (*arm, kind), count)
+        _add_traffic(add, arm, variant)
+        if name not in hidden:
+            _add_days(add, arm, variant)
+            _add_metrics(add, arm, variant)
+    for entry in experiment.attention or ():
+        add("attention_priority", (experiment.name, entry.name), entry.priority)
+        add("attention_bad_answers", (experiment.name, entry.name), entry.today)
+    for name, share in experiment.intended_shares.items():
+        add("intended_share", (experiment.name, name), share)
+    if experiment.starts_at_ms is not None:
+        add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
+    if experiment.judgement is not None:
+        add("crossover_students", (experiment.name,), experiment.crossovers)
+        _add_judgement(add, experiment, experiment.judgement, hidden)
 
 
-def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary, *, enough: bool) -> None:
-    for what, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
+def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
+    for kind, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
         if at_ms is not None:
-            add(f"variant_last_{what}_timestamp_seconds", arm, at_ms / 1000)
+            add(f"variant_last_{kind}_timestamp_seconds", arm, at_ms / 1000)
     if variant.traffic is not None:
         add("empty_responses", arm, variant.traffic.everything.empty)
     if variant.coverage is not None:
         add("shown_items", arm, variant.coverage.items)
         add("catalogue_coverage", arm, variant.coverage.share)
-    if enough:
-        _add_days(add, arm, variant)
 
 
 def _add_days(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
-    """Add what the last whole day was like."""
+    """Add categories and drift of the last whole day."""
     if variant.categories is not None:
         for category, count in variant.categories.counts.items():
             add("category_responses", (*arm, category), count)
-    for prefix, found in (("drift", variant.categories), ("item_drift", variant.recommended)):
-        for measure, distance in () if found is None else (("psi", found.drift.psi), ("js", found.drift.js)):
+    for prefix, day in (("drift", variant.categories), ("item_drift", variant.recommended)):
+        for measure, distance in () if day is None else (("psi", day.drift.psi), ("js", day.drift.js)):
             if distance is not None:
                 add(f"{prefix}_distance", (*arm, measure), distance.value)
                 add(f"{prefix}_threshold", (*arm, measure), distance.threshold)
 
 
-def _add_latencies(family: Family, experiment: ExperimentSummary) -> None:
+def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary) -> None:
     """Add each variant's histogram over all time.
 
     A revision may lower it, which a histogram's readers take for a restart. Gauge histograms would be right, but the
@@ -257,36 +268,33 @@ def _add_latencies(family: Family, experiment: ExperimentSummary) -> None:
     it is read by `delta()`, as the other sums are.
     """
     for name, variant in experiment.variants.items():
-        if variant.traffic is None:
-            continue
-        flow = variant.traffic.everything
-        for bound, count in flow.cumulative():
-            family.add((experiment.name, name, "+Inf" if bound == math.inf else repr(bound)), count, "_bucket")
-        family.add((experiment.name, name), count, "_count")
-        family.add((experiment.name, name), flow.latency_ms / 1000, "_sum")
+        if variant.traffic is not None:
+            flow = variant.traffic.everything
+            buckets = [("+Inf" if bound == math.inf else repr(bound), count) for bound, count in flow.cumulative()]
+            family.add_metric((experiment.name, name), buckets, flow.latency_ms / 1000)
 
 
-def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, few: Collection[str]) -> None:
-    """Add what is said about the variants, without effects where one of both variants has too few students."""
+def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, hidden: Collection[str]) -> None:
+    """Add the verdicts, without effects where the control or the treatment has too few students."""
     add("sample_ratio_log_e", (experiment.name,), judgement.sample_ratio.log_e)
     for name, verdict in judgement.verdicts.items():
         arm = (experiment.name, name)
         for state in get_args(State):
             add("verdict", (*arm, state), float(state == verdict.state))
-        rests_on = dict.fromkeys((each.code for each in verdict.notes), 0.0)
-        rests_on |= dict.fromkeys((each.code for each in verdict.reasons), 1.0)
-        for code, value in rests_on.items():
+        reasons = dict.fromkeys((note.code for note in verdict.notes), 0.0)
+        reasons |= dict.fromkeys((reason.code for reason in verdict.reasons), 1.0)
+        for code, value in reasons.items():
             add("verdict_reason", (*arm, code), value)
         add("days_to_resolve", arm, verdict.days_to_resolve)
-        if name in few or experiment.control in few:
+        if name in hidden or experiment.control in hidden:
             continue
         for result in verdict.guardrails:
             guardrail = (*arm, result.guardrail.name)
             add("guardrail_least_harm", guardrail, result.least_harm)
             add("guardrail_most_harm", guardrail, result.most_harm)
             add("guardrail_margin", guardrail, result.guardrail.margin)
-        for metric, both in judgement.comparisons[name].items():
-            for estimand, comparison in both.items():
+        for metric, estimands in judgement.comparisons[name].items():
+            for estimand, comparison in estimands.items():
                 labels = (*arm, metric, estimand)
                 add("effect", labels, comparison.difference.effect)
                 add("effect_lower", labels, comparison.lower)

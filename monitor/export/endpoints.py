@@ -1,7 +1,7 @@
 """The pages, metrics and JSON objects that are served over HTTP, as a Starlette application.
 
-A new page is a route in `Endpoints._routes`, a function that returns a response, and a template in `templates/`. Its style
-and scripts are files in `static/`: the Content-Security-Policy allows nothing inline.
+A new page is a route in `Endpoints._routes`, a function that returns a response, and a template in `templates/`. Its
+style and scripts are files in `static/`: the Content-Security-Policy allows nothing inline.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import hmac
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -32,7 +34,6 @@ from monitor.config import DisplaySettings
 from monitor.config.values import instant_ms
 from monitor.errors import DependencyUnavailable, StoreOwned, UsageError
 from monitor.export.collectors import ExperimentsCollector
-from monitor.export.exposition import exposed
 from monitor.export.page import page_context, page_response
 from monitor.summary import Summary
 
@@ -104,8 +105,8 @@ class Endpoints:
         reading = [Middleware(ConcurrencyLimit, turns=asyncio.Semaphore(MAX_STORE_READS))]
         return [
             Route("/", self._show_page, middleware=reading),
-            Route("/metrics", self._process_metrics),
-            Route("/metrics/experiments", self._experiments_metrics, middleware=reading),
+            Route("/metrics", partial(_metrics, self._process)),
+            Route("/metrics/experiments", partial(_metrics, self._experiments), middleware=reading),
             Route("/-/healthy", _healthy),
             Route("/-/ready", self._ready),
             Route("/api/experiments", self._all_experiments, middleware=reading),
@@ -120,14 +121,6 @@ class Endpoints:
         except DependencyUnavailable as error:
             trouble, status = (f"The store is out of reach: {error}",), 503
         return page_response(request, page_context(summary, trouble, self._display, self._clock()), status)
-
-    async def _process_metrics(self, request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return Response(encode(self._process), headers={"Content-Type": content_type})
-
-    def _experiments_metrics(self, request: Request) -> Response:
-        content_type, text = exposed(self._experiments, request.headers.get("Accept", ""))
-        return Response(text, headers={"Content-Type": content_type})
 
     async def _ready(self, _request: Request) -> Response:
         reasons = self._readiness()
@@ -148,6 +141,12 @@ class Endpoints:
                 pass
         content = experiment_json(self._summary(_as_of_ms(request)), name)
         return _json({"error": "unknown experiment"}, 404) if content is None else _json(content)
+
+
+def _metrics(collector: Collector, request: Request) -> Response:
+    """Answer with the metrics of a collector, in the format that the request accepts."""
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return Response(encode(collector), headers={"Content-Type": content_type})
 
 
 class ConcurrencyLimit:

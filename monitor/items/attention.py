@@ -24,8 +24,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from monitor.aggregates import weights
 from monitor.config import DecaySpec
+from monitor.decay import weights
 
 Daily: TypeAlias = Mapping[str, Mapping[int, int]]
 """Entry → UTC day → its bad answers on that day."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monitor.store.buckets import sum_up
 from monitor.store.embedded import served
 from monitor.store.forgetting import closed_experiments, drop_past, drop_students, noted_hours
 from monitor.store.generations import live_store
@@ -13,7 +14,6 @@ from monitor.store.reading import Reader
 from monitor.store.records import Advance, Commit, Past, Position, Refusals, State, Status
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
-from monitor.store.summing import sum_up
 
 __all__ = [
     "Advance",

@@ -1,262 +1,241 @@
-"""Decayed means, read from the time buckets: of exponential decays, only the chunks that have changed are read again.
+"""Decayed means, read from chunks of time buckets; and the rewriting of long chunks.
 
-The index of chunks says which have changed since the commits that a reading knows, one number for each shard. What the
-others amount to is remembered for as long as the servers are the same: after a restart that lost commits, the same
-numbers come again (see `Reader.summary`).
+The sums of a chunk under exponential decay stay the same until a commit changes the chunk (`monitor.decay`). The index
+of chunks names the commit that last changed each of them. A reading asks for the chunks that have changed since the
+previous reading, reads these, and takes the sums of all others from its `Cache`.
 """
 
 from __future__ import annotations
 
-import math
+from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from itertools import islice
 from typing import Final, TypeAlias
 
 import numpy as np
-from librt.strings import BytesWriter
-from librt.vecs import vec
-from mypy_extensions import i64
+from numpy.typing import NDArray
 
-from monitor.aggregates import (
-    BUCKETS_PER_CHUNK,
-    Floats,
-    Ints,
-    Layout,
+from monitor.aggregates import BUCKETS_PER_CHUNK, Floats, Ints, Layout, bucket_span_ms
+from monitor.config import DecaySpec
+from monitor.decay import (
+    Chunks,
+    Groups,
     Moments,
-    bucket_span_ms,
-    chunks_in_reach,
+    bucket_middles_ms,
+    chunk_moments,
     decayed,
+    merge_moments,
+    relevant_chunks,
 )
-from monitor.series import Series, digests, reached_buckets, together
-from monitor.store.chunks import NO_CHUNKS, Changed, Chunks, Indexes, Name, Place
-from monitor.store.moments import values
-from monitor.store.rows import chunk_integers, decode_records, weigh_chunk
+from monitor.store.connection import unavailable
+from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
+from monitor.store.stored_records import add_chunk, decode_chunk, encode_chunk, transaction, values
 from monitor.summary import DecayedMean
 
-_BUCKETS: Final = np.arange(BUCKETS_PER_CHUNK)
-_NO_NUMBERS: Final = np.zeros(0, dtype=np.int64)
-_AT_ONCE: Final = 64
+_BATCH: Final = 64
 """Chunks that are read at the same time: 4 MB with six metrics."""
+_REWRITE_BATCH: Final = 32
+_REWRITE_BATCHES: Final = 8
+_NO_CHUNKS: Final[Chunks] = array("q")
 
-Wanted: TypeAlias = tuple[Place, Chunks]
-"""A place, and chunks of it."""
-Lacking: TypeAlias = "tuple[Place, Window, int]"
-"""Where in a window what a chunk amounts to is lacking."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Chunks of one place, and what each amounts to."""
-
-    chunks: Chunks
-    from_ms: Floats
-    """As of when, or later, it amounts to that; ∞ where it was so in one reading only."""
-    sums: Floats
-    """See `digests`."""
-
-    def place_of(self, chunk: int) -> int | None:
-        """Return where a chunk stands; None if it does not."""
-        at = bisect_left(self.chunks, chunk)
-        return at if at < len(self.chunks) and self.chunks[at] == chunk else None
-
-    def part(self, chunks: Chunks) -> Window:
-        """Return a window of other chunks, with what is known of them here; of the others nothing, from ∞ on."""
-        if self.chunks == chunks:
-            return self
-        start = bisect_left(self.chunks, chunks[0]) if chunks else 0
-        part = slice(start, start + len(chunks))
-        if self.chunks[part] == chunks:
-            return Window(chunks, self.from_ms[part], self.sums[part])
-        held, wanted = np.asarray(self.chunks), np.asarray(chunks)
-        places = held.searchsorted(wanted).clip(max=len(held) - 1)
-        # What is copied of others is not used: it is read and replaced.
-        return Window(chunks, np.where(held[places] == wanted, self.from_ms[places], np.inf), self.sums[places])
-
-    def copied(self) -> Window:
-        """Return a copy, which may be changed."""
-        return Window(self.chunks, self.from_ms.copy(), self.sums.copy())
-
-    def after(self, older: Window) -> Window:
-        """Return both windows as one."""
-        return Window(
-            older.chunks + self.chunks,
-            np.concatenate([older.from_ms, self.from_ms]),
-            np.concatenate([older.sums, self.sums]),
-        )
+Name: TypeAlias = tuple[int, int, str]
+"""Number of the experiment, variant, decay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What a reading found while the servers were those of `runs`: the next one begins with it.
+class Series:
+    """The time buckets of one variant and decay."""
 
-    It is bounded by what a reading needs: for each variant and decay the numbers of all chunks, of 8 bytes each, and
-    what the 81 newest amount to, or as many more as a metric has not been observed in, of 0.6 kB each with six metrics.
+    name: Name
+    decay: DecaySpec
+    layout: Layout
+    observed: NDArray[np.bool_]
+    """Which metrics have ever had a value."""
+    oldest: int
+    """The first chunk that retention keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The numbers of all stored chunks, and the sums of the chunks that the latest reading needed.
+
+    The sums of a chunk are valid until a commit after `commits` changes it. All are valid only while the servers' runs
+    are the same, because a restart may lose commits whose numbers come again, and while the shards' marks are, because
+    a store that was reset counts its commits anew. Of each series it keeps the numbers of all chunks, 8 bytes each, and
+    the sums of about 81, 0.6 kB each with six metrics. A reading makes a new cache, so threads may share one.
     """
 
     runs: tuple[str, ...]
-    indexes: Indexes = field(default_factory=Indexes)
-    windows: Mapping[Name, Window] = field(default_factory=dict)
+    marks: Sequence[bytes] = ()
+    commits: Sequence[int] = ()
+    """How many commits each shard had applied."""
+    chunks: Mapping[Name, Chunks] = field(default_factory=dict)
+    sums: Mapping[Name, dict[int, Floats]] = field(default_factory=dict)
+    """Of exponential decays, by chunk: see `chunk_moments`."""
 
 
-class Buckets:
-    """Reads the time buckets of a store as of one time."""
+class BucketReading:
+    """One reading of time buckets: as of a time in the past, or of everything in the store."""
 
-    def __init__(self, store: Shards, memory: Memory, as_of_ms: int) -> None:
+    def __init__(self, store: Shards, cache: Cache, as_of_ms: int, *, past: bool) -> None:
         self._store = store
-        self._memory = memory
+        self._cache = cache
         self._as_of_ms = as_of_ms
-        self._indexes = Indexes()
-        self._changed: Changed = {}
+        self._past = past
 
-    def means(self, places: Sequence[Place]) -> tuple[list[list[DecayedMean]], Memory]:
-        """Return the decayed means of every metric at each place, and what to remember for the same places."""
-        self._indexes, self._changed = self._memory.indexes.now(self._store, places)
-        wanted = [(place, self._reach(place)) for place in places]
-        means, windows = self._exponential([each for each in wanted if each[0].decay.half_life_ms is not None])
-        means |= self._reciprocal([each for each in wanted if each[0].decay.half_life_ms is None])
-        return [means[place.name] for place in places], Memory(self._memory.runs, self._indexes, windows)
+    def means(self, all_series: Sequence[Series]) -> tuple[Mapping[Name, Sequence[DecayedMean]], Cache]:
+        """Return the decayed means of all metrics in each series, and the cache for the next reading of these series.
 
-    def _reach(self, place: Place) -> Chunks:
-        """Return the chunks that are in reach of the newest."""
-        return chunks_in_reach(self._indexes.chunks[place.name], self._as_of_ms, place.decay, place.oldest)
-
-    def _exponential(self, wanted: Sequence[Wanted]) -> tuple[dict[Name, list[DecayedMean]], Mapping[Name, Window]]:
-        """Read what is in reach, then what is needed of what lies further back."""
-        windows, places = self._windows(wanted), [place for place, _ in wanted]
-        while places:
-            further = [(place, self._older(place, windows[place.name])) for place in places]
-            older = [(place, chunks) for place, chunks in further if chunks]
-            for name, window in self._windows(older).items():
-                windows[name] = windows[name].after(window)
-            places = [place for place, _ in older]
-        alike = defaultdict[int, list[Name]](list)
-        for place, _ in wanted:
-            alike[place.layout.metrics].append(place.name)
-        found: dict[Name, list[DecayedMean]] = {}
-        for count, names in alike.items():
-            own = [windows[name] for name in names]
-            moments = together([window.sums for window in own], [window.chunks for window in own])
-            found |= dict(zip(names, _means(moments, count), strict=True))
-        return found, windows
-
-    def _anchor(self, place: Place, window: Window) -> float:
-        """Return the chunk of the newest observation of the metric that was observed longest ago.
-
-        −∞ if that lies before the window; ∞ if nothing does that is stored, or no metric was ever observed.
+        Raises `StoreUnavailable` and `StoreOwned`.
         """
-        seen = place.seen
-        if not window.chunks or window.chunks[0] <= self._indexes.chunks[place.name][0] or not seen.any():
-            return math.inf
-        for chunk, sums in zip(reversed(window.chunks), window.sums[::-1], strict=True):
-            seen = seen & (sums[0, : place.layout.metrics] <= 0)
-            if not seen.any():
-                return chunk
-        return -math.inf
+        self._cache = _refreshed(self._cache, self._store, all_series)
+        windows = {series.name: self._window(series) for series in all_series}
+        exponential = [series for series in all_series if series.decay.half_life_ms is not None]
+        self._load([(series, chunk) for series in exponential for chunk in windows[series.name]])
+        for series in exponential:
+            while older := self._older(series, windows[series.name]):
+                self._load([(series, chunk) for chunk in older])
+                windows[series.name] = older + windows[series.name]
+        means = _means(all_series, [self._moments(series, windows[series.name]) for series in all_series])
+        needed_sums = {
+            series.name: {
+                chunk: self._cache.sums[series.name][chunk]
+                for chunk in windows[series.name]
+                if not self._is_cut(series, chunk)
+            }
+            for series in exponential
+        }
+        return means, replace(self._cache, sums=needed_sums)
 
-    def _older(self, place: Place, window: Window) -> Chunks:
+    def _is_cut(self, series: Series, chunk: int) -> bool:
+        """Return whether only a part of a chunk counts in this reading."""
+        return self._past and chunk == self._as_of_ms // bucket_span_ms(series.decay)
+
+    def _window(self, series: Series) -> Chunks:
+        """Return the chunks that are needed if every metric was observed in the newest."""
+        return relevant_chunks(self._cache.chunks[series.name], self._as_of_ms, series.decay, series.oldest)
+
+    def _older(self, series: Series, window: Chunks) -> Chunks:
         """Return the chunks before a window that are needed, as a metric's newest observation lies so far back."""
-        anchor = self._anchor(place, window)
-        if anchor == math.inf or anchor == window.chunks[-1]:
-            return NO_CHUNKS
-        stored = self._indexes.chunks[place.name]
-        newest = stored[bisect_left(stored, window.chunks[0]) - 1] if anchor == -math.inf else int(anchor)
-        more = chunks_in_reach(stored, self._as_of_ms, place.decay, stored[0], newest)
-        return more[: bisect_left(more, window.chunks[0])]
+        stored = self._cache.chunks[series.name]
+        if not window or window[0] == stored[0]:
+            return _NO_CHUNKS
+        sums, missing, newest = self._cache.sums[series.name], series.observed, window[-1]
+        for chunk in reversed(window):
+            missing = missing & (sums[chunk][0, : series.layout.metrics] <= 0)
+            if not missing.any():
+                newest = chunk
+                break
+        else:
+            newest = stored[bisect_left(stored, window[0]) - 1]
+        needed = relevant_chunks(stored, self._as_of_ms, series.decay, stored[0], newest)
+        return needed[: bisect_left(needed, window[0])]
 
-    def _windows(self, wanted: Sequence[Wanted]) -> dict[Name, Window]:
-        """Return what chunks of exponential decays amount to, reading those that are not known as they are now."""
-        windows = {place.name: self._remembered(place, chunks) for place, chunks in wanted}
-        lacking = defaultdict[Layout, list[Lacking]](list)
-        for place, _ in wanted:
-            unknown = np.flatnonzero(windows[place.name].from_ms > self._as_of_ms).tolist()
-            if unknown:
-                # What is remembered is others' as well.
-                window = windows[place.name] = windows[place.name].copied()
-                lacking[place.layout] += [(place, window, at) for at in unknown]
-        for layout, own in lacking.items():
-            self._weigh(own, layout)
-        return windows
+    def _load(self, chunks: Sequence[tuple[Series, int]]) -> None:
+        """Read the chunks whose sums are not in the cache, and put their sums there."""
+        unknown = defaultdict[tuple[Layout, DecaySpec], list[tuple[Series, int]]](list)
+        for series, chunk in chunks:
+            if chunk not in self._cache.sums[series.name] or self._is_cut(series, chunk):
+                unknown[series.layout, series.decay].append((series, chunk))
+        for (layout, decay), similar in unknown.items():
+            span_ms = bucket_span_ms(decay)
+            for start in range(0, len(similar), _BATCH):
+                batch = similar[start : start + _BATCH]
+                after_end_ms = [self._as_of_ms - (chunk + 1) * span_ms if self._past else 0 for _, chunk in batch]
+                moments = chunk_moments(self._read(batch, layout), layout, decay, np.minimum(after_end_ms, 0.0))
+                for (series, chunk), sums in zip(batch, moments, strict=True):
+                    self._cache.sums[series.name][chunk] = sums
 
-    def _weigh(self, lacking: Sequence[Lacking], layout: Layout) -> None:
-        """Read what is lacking, all of one layout, and put what it amounts to in its place."""
-        chunks = [window.chunks[at] for _, window, at in lacking]
-        spans_ms = [bucket_span_ms(place.decay) for place, _, _ in lacking]
-        reached = reached_buckets(chunks, spans_ms, self._as_of_ms)
-        stored = self._stored([(place, chunk) for (place, _, _), chunk in zip(lacking, chunks, strict=True)])
-        nothing, writer = vec[i64]([0] * BUCKETS_PER_CHUNK * layout.response_width), BytesWriter()
-        for (names, runs), until in zip(stored, reached.tolist(), strict=True):
-            weigh_chunk(writer, nothing, names, runs, layout.metrics, until)
-        sums, from_ms = digests(writer.getvalue(), chunks, spans_ms, reached, layout, self._as_of_ms)
-        for (_, window, at), each, since_ms in zip(lacking, sums, from_ms.tolist(), strict=True):
-            window.sums[at], window.from_ms[at] = each, since_ms
+    def _moments(self, series: Series, window: Chunks) -> Floats:
+        """Return the fields of `Moments` over a window of chunks: 5 × 2·m."""
+        layout, decay = series.layout, series.decay
+        if not window:
+            return np.zeros((5, 2 * layout.metrics))
+        if decay.half_life_ms is not None:
+            return merge_moments(np.array([self._cache.sums[series.name][chunk] for chunk in window]), window)
+        # Reciprocal weights change with the time of the reading, so nothing of them is cached.
+        records = self._read([(series, chunk) for chunk in window], layout).reshape(-1, layout.response_width)
+        span_ms = bucket_span_ms(decay)
+        groups = Groups.of_buckets(records, bucket_middles_ms(window, span_ms), layout, span_ms)
+        return np.array(astuple(decayed(groups, self._as_of_ms, decay)))
 
-    def _remembered(self, place: Place, chunks: Chunks) -> Window:
-        """Return a window with what is known of the chunks as they are now; of the others nothing, from ∞ on."""
-        known = self._memory.windows.get(place.name)
-        if known is None or not known.chunks:
-            shape = len(chunks), 5, 2 * place.layout.metrics
-            return Window(chunks, np.full(len(chunks), np.inf), np.zeros(shape))
-        found = known.part(chunks)
-        changed = [at for chunk in self._changed[place.name] if (at := found.place_of(chunk)) is not None]
-        if not changed:
-            return found
-        from_ms = found.from_ms.copy()
-        from_ms[changed] = np.inf
-        return Window(chunks, from_ms, found.sums)
-
-    def _reciprocal(self, wanted: Sequence[Wanted]) -> dict[Name, list[DecayedMean]]:
-        """Weights are no products: all chunks are read and weighted each time."""
-        stored = self._stored([(place, chunk) for place, chunks in wanted for chunk in chunks])
-        found = {}
-        for place, chunks in wanted:
-            tables = [_table(place, *each) for each in islice(stored, len(chunks))]
-            series = _series(place, chunks, tables)
-            metrics = range(place.layout.metrics)
-            groups = [*map(series.rated, metrics), *map(series.everything, metrics)]
-            columns = [astuple(decayed(each, self._as_of_ms, place.decay)) for each in groups]
-            (found[place.name],) = _means(Moments(*np.array(columns).T[:, None]), len(metrics))
-        return found
-
-    def _stored(self, wanted: Sequence[tuple[Place, int]]) -> Iterator[tuple[Sequence[bytes], Sequence[bytes | None]]]:
-        """Yield the names of each chunk on all shards, and what is stored there; many are of one moment on each."""
-        for start in range(0, len(wanted), _AT_ONCE):
-            some = wanted[start : start + _AT_ONCE]
-            names = [[shard.keys.chunk(*place.name, chunk) for place, chunk in some] for shard in self._store]
-            found = [values(shard, own) for shard, own in zip(self._store, names, strict=True)]
-            yield from zip(zip(*names, strict=True), zip(*found, strict=True), strict=True)
+    def _read(self, chunks: Sequence[tuple[Series, int]], layout: Layout) -> Ints:
+        """Return the records of chunks, added up over the shards: chunks × buckets × width."""
+        total = np.zeros((len(chunks), BUCKETS_PER_CHUNK * layout.response_width), dtype=np.int64)
+        for shard in self._store:
+            keys = [shard.keys.chunk(*series.name, chunk) for series, chunk in chunks]
+            for start in range(0, len(keys), _BATCH):
+                batch = keys[start : start + _BATCH]
+                for integers, key, stored in zip(total[start:], batch, values(shard, batch), strict=False):
+                    add_chunk(integers, key, stored)
+        return total.reshape(-1, BUCKETS_PER_CHUNK, layout.response_width)
 
 
-def _table(place: Place, names: Sequence[bytes], stored: Sequence[bytes | None]) -> Ints:
-    """Return the records of a chunk's buckets, added up over the shards."""
-    width = place.layout.response_width
-    integers = [None if runs is None else chunk_integers(name, runs) for name, runs in zip(names, stored, strict=True)]
-    found: Ints = decode_records(names, integers, BUCKETS_PER_CHUNK * width).sum(axis=0).reshape(-1, width)
-    return found
-
-
-def _series(place: Place, chunks: Sequence[int], tables: Sequence[Ints]) -> Series:
-    """Return the buckets that are not empty."""
-    numbers = np.concatenate([_NO_NUMBERS, *[_BUCKETS + chunk * BUCKETS_PER_CHUNK for chunk in chunks]])
-    table = np.concatenate([np.zeros((0, place.layout.response_width), dtype=np.int64), *tables])
-    filled = table[:, 0] > 0
-    return Series.read(table[filled], numbers[filled], bucket_span_ms(place.decay), place.layout)
-
-
-def _means(moments: Moments, metrics: int) -> list[list[DecayedMean]]:
-    """Return the decayed means of each row of moments: of the metrics over rated, then over all responses."""
-    statistics = np.array([moments.mean, moments.effective_count, moments.standard_error])
-    found = statistics.astype(object)
-    found[np.isnan(statistics)] = None
-    return [
-        [
-            DecayedMean(mean, effective_count, mean_over_all, effective_count_over_all, standard_error)
-            for (mean, effective_count, standard_error), (mean_over_all, effective_count_over_all, _) in zip(
-                columns[:metrics], columns[metrics:], strict=True
-            )
+def _refreshed(cache: Cache, store: Shards, all_series: Sequence[Series]) -> Cache:
+    """Return a cache with the numbers of all stored chunks, and without the sums of changed chunks."""
+    commits, marks, replies = [], [], []
+    for shard, commit in zip(store, cache.commits or [-1] * len(store), strict=True):
+        indexes = [
+            ("ZRANGE", shard.keys.chunks(*series.name), f"({commit}", "+inf", "BYSCORE") for series in all_series
         ]
-        for columns in np.moveaxis(found, 0, 2).tolist()
-    ]
+        (applied, mark), *members = transaction(shard, [("HMGET", shard.keys.meta, "seq", "made"), *indexes])
+        commits.append(int(applied or 0))
+        marks.append(mark or b"")
+        replies.append(members)
+    if cache.marks and cache.marks != marks:
+        return _refreshed(Cache(cache.runs), store, all_series)
+    chunks, sums = {}, {}
+    for series, *shards in zip(all_series, *replies, strict=True):
+        changed = {int(member) for members in shards for member in members}
+        stored = cache.chunks.get(series.name, _NO_CHUNKS)
+        if any(chunk not in stored[index : index + 1] for chunk in changed for index in [bisect_left(stored, chunk)]):
+            stored = array("q", sorted({*stored, *changed}))
+        chunks[series.name] = stored[bisect_left(stored, series.oldest) :]
+        cached = cache.sums.get(series.name, {}).items()
+        sums[series.name] = {chunk: moments for chunk, moments in cached if chunk not in changed}
+    return Cache(cache.runs, marks, commits, chunks, sums)
+
+
+def _means(all_series: Sequence[Series], moments: Sequence[Floats]) -> dict[Name, list[DecayedMean]]:
+    """Return the decayed means of each series from its moments, by metric."""
+    sums = Moments(*np.concatenate([np.zeros((5, 0)), *moments], axis=1))
+    statistics = np.array([sums.mean, sums.effective_count, sums.standard_error])
+    defined = statistics.astype(object)
+    defined[np.isnan(statistics)] = None
+    columns = iter(defined.T.tolist())
+    means = {}
+    for series in all_series:
+        over_rated, over_all = (list(islice(columns, series.layout.metrics)) for _ in range(2))
+        means[series.name] = [
+            DecayedMean(mean, count, mean_over_all, count_over_all, error)
+            for (mean, count, error), (mean_over_all, count_over_all, _) in zip(over_rated, over_all, strict=True)
+        ]
+    return means
+
+
+def sum_up(store: RedisStore) -> None:
+    """Replace the runs of chunks that commits have found long by their sums (docs/decisions/0004-buckets.md).
+
+    Called now and then: a commit would wait for it, and the next commits append to the same chunks. Very many chunks
+    are left to the next calls.
+    """
+    with unavailable(store.settings):
+        for _ in range(_REWRITE_BATCHES):
+            chunks = list(islice(store.long_chunks, _REWRITE_BATCH))
+            if not chunks:
+                return
+            keys: list[bytes] = []
+            arguments: list[bytes] = []
+            for chunk, stored in zip(chunks, store.rows(chunks), strict=True):
+                # Another worker may have replaced them by now.
+                if stored is not None and len(stored) >= store.long_chunks[chunk]:
+                    keys.append(chunk)
+                    arguments += (stored, encode_chunk(decode_chunk(chunk, stored)))
+            if keys:
+                store.run_script(store.scripts.sum, keys, arguments)
+            for chunk in chunks:
+                del store.long_chunks[chunk]

@@ -18,8 +18,8 @@ from monitor.store.connection import connect, unavailable
 from monitor.store.keys import LIVE, ROOT, Keys, live_number
 from monitor.store.opening import stored_experiments
 from monitor.store.redis import SCHEMA
-from monitor.store.rows import decode_record
 from monitor.store.shards import Shards
+from monitor.store.stored_records import decode_record
 
 _AT_ONCE: Final = 5_000
 _NAME: Final = re.compile(rb"abm:\{\d+\}:(\d+):")

@@ -1,4 +1,4 @@
-"""What the store holds, as a `Summary`: the only reader behind status, HTTP and Prometheus."""
+"""Summaries of the store: the only reader behind status, HTTP and Prometheus."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from monitor.aggregates import (
-    Ints,
-    Layout,
-    bucket_span_ms,
-    responses_of,
-)
+from monitor.aggregates import Ints, Layout, bucket_span_ms, responses_of
 from monitor.attribution import DAY_MS
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
@@ -23,28 +18,25 @@ from monitor.history import Past
 from monitor.identity import Identities
 from monitor.inference import Cohorts, Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
 from monitor.items.stored import Coverage
-from monitor.store.buckets import Buckets, Memory
-from monitor.store.chunks import Place
+from monitor.store.buckets import BucketReading, Cache, Name, Series
 from monitor.store.connection import pairs, unavailable
 from monitor.store.coverage import CoverageReader
-from monitor.store.days import DayReader, Drifts, Used
 from monitor.store.history import History
 from monitor.store.items import ItemReader
 from monitor.store.keys import LIVE
-from monitor.store.moments import at_once, values
 from monitor.store.opening import stored_hash_key
 from monitor.store.records import decode_positions
 from monitor.store.redis import RedisStore
-from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
 from monitor.store.skips import SkippedEvents
-from monitor.store.traffic import hours_before, read_traffic
+from monitor.store.stored_records import decode_records, transaction, values
+from monitor.store.traffic import DayReader, Drifts, UsedVariant, read_traffic
 from monitor.stretches import shares_at
-from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
+from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
 from monitor.traffic import HOUR_MS
 from monitor.verdicts import Judge
 
-_MOST_KINDS = 50
+_UNGRADED_KINDS = 50
 
 
 @dataclass(slots=True)
@@ -59,7 +51,7 @@ class _Arm:
     units: Ints
     kinds: Counter[str]
     days: set[int] = field(default_factory=set)
-    """UTC days of which there is a record over the students first exposed there."""
+    """UTC days with a record over the students who were first exposed on that day."""
     cohorts: Mapping[int, Ints] = field(default_factory=dict)
     """Those records by day, once they are read."""
     latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
@@ -75,7 +67,7 @@ class _Arm:
 
 @dataclass(slots=True)
 class _Log:
-    """What is known of all events together, of whichever experiment."""
+    """Counts over the events of all experiments."""
 
     newest_ms: int = 0
     lost: int = 0
@@ -85,7 +77,7 @@ class _Log:
     """Of those."""
     skipped: SkippedEvents = field(default_factory=SkippedEvents)
     missing: Mapping[str, Skipped] = field(default_factory=dict)
-    """By experiment, what that means for it."""
+    """Skipped events that may be missing, by experiment."""
 
 
 class Reader:
@@ -104,8 +96,8 @@ class Reader:
             for each in settings.experiments
             if each.items is not None
         }
-        self._memories: dict[bool, Memory] = {}
-        """Of readings of now, and of readings of the past, which would drive out what those need."""
+        self._caches: dict[bool, Cache] = {}
+        """Of readings of the present, and of readings of the past (True), which need other chunks."""
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:
@@ -113,7 +105,7 @@ class Reader:
         return self._settings.experiments
 
     def students(self, experiment: str) -> StoredStudents:
-        """Return what verdicts on an experiment follow from, whatever their time. Raises `StoreUnavailable`."""
+        """Return the sums over an experiment's students that verdicts of any time need. Raises `StoreUnavailable`."""
         arms, log = self._arms()
         own = [arm for arm in arms if arm.experiment.name == experiment]
         self._read_cohorts(own)
@@ -132,37 +124,39 @@ class Reader:
         return History(self.store).read(self.numbers[experiment])
 
     def summary(self, as_of_ms: int | None = None) -> Summary:
-        """Return what the store holds, decayed to `as_of_ms` (default: its newest event). Raises `StoreUnavailable`.
+        """Return a summary, decayed to `as_of_ms` (default: the newest event). Raises `StoreUnavailable`.
 
         All-time numbers are those of now, whatever `as_of_ms` says. Verdicts are of the store's newest event, of
         whichever experiment, or of `as_of_ms` if that is earlier: no window is over before its time has been read.
         """
-        memory = self._memories.get(as_of_ms is None) or Memory(self._runs())
+        past = as_of_ms is not None
+        cache = self._caches.get(past) or Cache(self._runs())
         while True:
             arms, log = self._arms()
             newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
             at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
             self._read_cohorts(arms)
-            means, found = self._means(arms, memory, at_ms)
+            series = self._series(arms)
+            means, refreshed = BucketReading(self.store, cache, at_ms, past=past).means(series)
             runs = self._runs()
-            if runs == memory.runs:
+            if runs == cache.runs:
                 break
-            # A server that was started again may have lost commits: what came of them must not be believed.
-            memory = Memory(runs)
-        self._memories[as_of_ms is None] = found
+            # A server that was started again may have lost commits: everything is read again.
+            cache = Cache(runs)
+        self._caches[past] = refreshed
         until_ms = (log.newest_ms or at_ms) + 1
         if as_of_ms is not None and as_of_ms < log.newest_ms:
             # The hour that the time cuts through holds what came after it as well.
             until_ms = as_of_ms // HOUR_MS * HOUR_MS
-        traffic = self._traffic(arms, until_ms)
+        traffic = read_traffic(self.store, [(arm.number, arm.variant) for arm in arms], until_ms)
         drifts = self._drifts(arms, until_ms)
         judged_ms = min(at_ms, log.newest_ms) if as_of_ms is not None else log.newest_ms
         attention = {
             each.name: self.items(each.name).attention("category")
             for each in self._settings.experiments
-            if each.items is not None and as_of_ms is None
+            if each.items is not None and not past
         }
-        coverage = self._coverages(arms, runs) if as_of_ms is None else {}
+        coverage = {} if past else self._coverages(arms, runs)
         self._check_live()
         experiments = {}
         for experiment in self._settings.experiments:
@@ -221,7 +215,7 @@ class Reader:
         return arms, log
 
     def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
-        """Add what one shard holds."""
+        """Add one shard's records and log."""
         keys = shard.keys
         commands: list[Sequence[str | bytes | int]]
         commands = [("HGETALL", each) for each in (keys.latest, keys.lost, keys.skipped, keys.positions)]
@@ -233,7 +227,7 @@ class Reader:
                 ("HGETALL", keys.kinds(*place)),
                 ("ZRANGE", keys.cohorts(*place), 0, -1),
             )
-        replies = iter(at_once(shard, commands))
+        replies = iter(transaction(shard, commands))
         times, lost, skipped, positions = map(pairs, islice(replies, 4))
         latest = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
@@ -265,34 +259,25 @@ class Reader:
         for (arm, days), table in zip(wanted, tables, strict=True):
             arm.cohorts = Cohorts(days, table)
 
-    def _traffic(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], TrafficSummary]:
-        """Return every variant's traffic, over all time and in the hours before `until_ms`."""
-        hours = hours_before(until_ms)
-        flows = read_traffic(self.store, [(arm.number, arm.variant) for arm in arms], hours)
-        since_ms = hours.start * HOUR_MS
-        return {
-            place: TrafficSummary(each.everything, each.recent, since_ms, until_ms) for place, each in flows.items()
-        }
-
     def _drifts(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], Drifts]:
         """Return how each variant's last whole day differs from its references."""
-        used = []
+        variants = []
         for arm in arms:
             sums = live_rated_shares(arm.units)
             per_student = sums.count_squares / sums.count if sums.count else 1.0
-            used.append(Used(arm.experiment, arm.number, arm.variant, max(per_student, 1.0)))
-        return self._days.drifts(used, until_ms // DAY_MS)
+            variants.append(UsedVariant(arm.experiment, arm.number, arm.variant, max(per_student, 1.0)))
+        return self._days.drifts(variants, until_ms // DAY_MS)
 
     def _coverages(self, arms: Sequence[_Arm], runs: tuple[str, ...]) -> Mapping[tuple[int, int], Coverage]:
         """Return how much each variant has shown, where items are counted."""
         newest: dict[str, int] = {}
         for arm in arms:
             newest[arm.experiment.name] = max(newest.get(arm.experiment.name, 0), arm.last_response_ms or 0)
-        found: dict[tuple[int, int], Coverage] = {}
-        for name, each in self._coverage.items():
+        coverage: dict[tuple[int, int], Coverage] = {}
+        for name, reader in self._coverage.items():
             if newest[name]:
-                found |= each.coverage(newest[name], runs)
-        return found
+                coverage |= reader.coverage(newest[name], runs)
+        return coverage
 
     def _check_live(self) -> None:
         """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
@@ -304,30 +289,30 @@ class Reader:
             raise StoreUnavailable(str(error)) from error
 
     def _runs(self) -> tuple[str, ...]:
-        """Return which start of its server each shard is on."""
+        """Return the run id of each shard's server, which changes with each start."""
         with unavailable(self._settings.store):
-            said = [shard.on_own_node(shard.client.info, "server") for shard in self.store]
-        return tuple([str(server["run_id"]) for server in said])
+            servers = [shard.on_own_node(shard.client.info, "server") for shard in self.store]
+        return tuple([str(server["run_id"]) for server in servers])
 
-    def _means(
-        self, arms: Sequence[_Arm], memory: Memory, as_of_ms: int
-    ) -> tuple[Mapping[tuple[int, int, str], list[DecayedMean]], Memory]:
-        """Return the decayed means of every variant and decay, by metric, and what to remember."""
+    def _series(self, arms: Sequence[_Arm]) -> list[Series]:
+        """Return the time buckets of every variant and decay."""
         newest: dict[int, int] = {}
         for arm in arms:
             newest[arm.number] = max(newest.get(arm.number, 0), arm.last_response_ms or 0)
-        places = []
-        for arm in arms:
-            layout = self._layouts[arm.experiment.name]
-            seen = arm.responses[4::8] < arm.responses[2]
-            for decay in arm.experiment.decay:
-                oldest = (newest[arm.number] - arm.experiment.retention_ms) // bucket_span_ms(decay)
-                places.append(Place((arm.number, arm.variant, decay.name), decay, layout, seen, oldest))
-        means, found = Buckets(self.store, memory, as_of_ms).means(places)
-        return {place.name: own for place, own in zip(places, means, strict=True)}, found
+        return [
+            Series(
+                name=(arm.number, arm.variant, decay.name),
+                decay=decay,
+                layout=self._layouts[arm.experiment.name],
+                observed=arm.responses[4::8] < arm.responses[2],
+                oldest=(newest[arm.number] - arm.experiment.retention_ms) // bucket_span_ms(decay),
+            )
+            for arm in arms
+            for decay in arm.experiment.decay
+        ]
 
     def _variant(
-        self, arm: _Arm, means: Mapping[tuple[int, int, str], list[DecayedMean]], live: Sequence[Estimate]
+        self, arm: _Arm, means: Mapping[Name, Sequence[DecayedMean]], live: Sequence[Estimate]
     ) -> VariantSummary:
         responses, rated = int(arm.responses[0]), int(arm.responses[2])
         layout = self._layouts[arm.experiment.name]
@@ -355,8 +340,8 @@ class Reader:
             rated_responses=rated,
             students=int(arm.units[0] + arm.units[2]),
             responses_without_user=int(arm.units[2]),
-            feedback=_bounded({kind: count for kind, count in arm.kinds.items() if kind[0] != "+"}, arm.experiment),
-            responses_with_feedback=_bounded(
+            feedback=_limited({kind: count for kind, count in arm.kinds.items() if kind[0] != "+"}, arm.experiment),
+            responses_with_feedback=_limited(
                 {kind[1:]: count for kind, count in arm.kinds.items() if kind[0] == "+"}, arm.experiment
             ),
             last_response_at_ms=arm.last_response_ms,
@@ -366,7 +351,7 @@ class Reader:
 
 
 def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
-    """Return what is known of the students of an experiment's variants."""
+    """Return the sums over the students of an experiment's variants."""
     return StoredStudents(
         units={arm.name: arm.units for arm in arms},
         cohorts={arm.name: arm.cohorts for arm in arms},
@@ -377,12 +362,12 @@ def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
     )
 
 
-def _bounded(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:
-    """Return the kinds that have any, sorted: the graded ones and the most frequent of the others, at most 50 of those.
+def _limited(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:
+    """Return the counts above zero by kind, sorted: of all graded kinds, and of the 50 most frequent without grade.
 
-    Kinds become labels, and anybody may write a new one.
+    Kinds become labels, and any producer may write a new one.
     """
-    known = {kind: count for kind, count in kinds.items() if count}
-    others = sorted((kind for kind in known if kind not in experiment.grades), key=lambda kind: (-known[kind], kind))
-    shown = {kind for kind in known if kind in experiment.grades} | set(others[:_MOST_KINDS])
-    return {kind: known[kind] for kind in sorted(shown)}
+    counts = {kind: count for kind, count in kinds.items() if count}
+    graded = counts.keys() & experiment.grades.keys()
+    ungraded = sorted(counts.keys() - graded, key=lambda kind: (-counts[kind], kind))
+    return {kind: counts[kind] for kind in sorted([*graded, *ungraded[:_UNGRADED_KINDS]])}

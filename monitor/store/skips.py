@@ -15,9 +15,9 @@ from monitor.config import ExperimentSettings
 from monitor.identity import Identities
 from monitor.inference import Skipped
 from monitor.store.connection import pairs, unavailable
-from monitor.store.moments import at_once
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
+from monitor.store.stored_records import transaction
 
 OTHERS: Final = b"r"
 """Field of the responses of experiments that are too many to be counted one by one."""
@@ -101,6 +101,6 @@ def skipped_events(store: Shards) -> SkippedEvents:
     """Return what was skipped. Raises `StoreUnavailable`."""
     found = SkippedEvents()
     for shard in store:
-        skipped, latest = at_once(shard, [("HGETALL", shard.keys.skipped), ("HGETALL", shard.keys.latest)])
+        skipped, latest = transaction(shard, [("HGETALL", shard.keys.skipped), ("HGETALL", shard.keys.latest)])
         found.add(pairs(skipped), pairs(latest))
     return found

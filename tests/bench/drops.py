@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.alerting.generate import RULES
-from monitor.aggregates import Groups, decayed
 from monitor.config import DecaySpec
 from monitor.config.values import instant_ms
+from monitor.decay import Groups, decayed
 from monitor.ingest.simulator import HOUR_MS, Drop, Scenario, generate
 from monitor.ranking import dcg
 from tests.servers.prometheus import promtool

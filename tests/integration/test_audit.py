@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from monitor.events import Feedback, Response
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.store import Advance, Commit, Position
-from monitor.store.runs import as_run
+from monitor.store.stored_records import encode_chunk
 from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
 from tests.integration.test_exactness import _SLOW, Bench
 from tests.integration.test_store import _rating, _response
@@ -98,7 +99,7 @@ def _delete(pattern: bytes) -> Callable[[Bench], None]:
         (_increase(lambda b: b.store.keys.cohort(b.number, 0, START // 86_400_000), 1), "cohort 2026-01-01"),
         (
             lambda b: b.store.client.append(
-                b.store.keys.chunk(b.number, 0, "1h", START // HOUR), as_run(bytes(15) + b"\1")
+                b.store.keys.chunk(b.number, 0, "1h", START // HOUR), encode_chunk(np.array([0, 1]))
             ),
             "1h bucket from 2026-01-01T00:00",
         ),

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from monitor.aggregates import Moments
+from monitor.aggregates import Floats
+from monitor.decay import merge_moments
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
-from monitor.series import together
 from monitor.store import Advance, Position, Reader
 from tests.integration.test_exactness import _SLOW, Bench
 from tests.servers.cluster import RedisCluster
@@ -115,12 +115,12 @@ def test_readings_at_once_do_not_change_what_another_has_found(
     bench.feed([[_response(number, START + number * HOUR // 8) for number in range(8)]])
     late, early = START + HOUR, START + HOUR // 2
     found = bench.reader.summary(late)
-    place = "monitor.store.buckets.together"
+    place = "monitor.store.buckets.merge_moments"
 
-    def interrupted(*windows: Any) -> Moments:
-        monkeypatch.setattr(place, together)
+    def interrupted(*window: Any) -> Floats:
+        monkeypatch.setattr(place, merge_moments)
         bench.reader.summary(early)
-        return together(*windows)
+        return merge_moments(*window)
 
     monkeypatch.setattr(place, interrupted)
     assert bench.reader.summary(late) == found

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from monitor.store import RedisStore, Shards
-from monitor.store.runs import summed
+from monitor.store.stored_records import decode_chunk, decode_record
 
 Dump = dict[bytes, dict[int | bytes, int]]
 
@@ -24,8 +24,8 @@ def dump(store: RedisStore | Shards, *, skips: bool = False) -> Dump:
             own = name.removeprefix(keys.prefix)
             found = sums.setdefault(own, Counter())
             if own[:2] in {b"a:", b"u:", b"c:", b"b:", b"g:", b"v:"}:
-                stored = store.client.get(name) or b""
-                vector = np.frombuffer(summed(stored) if own[:2] == b"b:" else stored, dtype=">i8")
+                decode = decode_chunk if own[:2] == b"b:" else decode_record
+                vector = decode(name, store.client.get(name))
                 found.update({int(index): int(vector[index]) for index in np.flatnonzero(vector)})
             elif own[:2] in {b"k:", b"I:", b"B:"} or (skips and name == keys.skipped):
                 found.update({field: int(value) for field, value in store.client.hgetall(name).items()})

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from msgspec import structs
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
 from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
 from monitor.export.endpoints import experiment_json
-from monitor.export.exposition import exposed
 from monitor.export.page import page_context, template
 from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
 from monitor.inference import Reason, State
 from monitor.inference.verdict import Code
 from monitor.items import Entry
-from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
+from monitor.traffic import LATENCY_BOUNDS_MS, Flow
 from tests.support.units import judge
 from tests.unit.test_verdicts import BETTER, PARTED, SENSITIVE, UNLIKE, after, stored
 
@@ -60,8 +65,12 @@ SUMMARY = Summary(
 
 
 def _exposed(summary: Summary, least: int = 1) -> list[str]:
-    _, body = exposed(ExperimentsCollector(lambda: summary, least), "")
-    return [line for line in body.decode().splitlines() if not line.startswith("#")]
+    return _samples(ExperimentsCollector(lambda: summary, least))
+
+
+def _samples(collector: ExperimentsCollector) -> list[str]:
+    encode, _ = choose_encoder("")
+    return [line for line in encode(collector).decode().splitlines() if not line.startswith("#")]
 
 
 class TestJson:
@@ -128,8 +137,36 @@ class TestCollector:
         def gone() -> Summary:
             raise StoreUnavailable("no store")
 
-        _, body = exposed(ExperimentsCollector(gone, 1), "")
-        assert [line for line in body.decode().splitlines() if line[0] != "#"] == ["abmonitor_store_up 0.0"]
+        assert _samples(ExperimentsCollector(gone, 1)) == ["abmonitor_store_up 0.0"]
+
+    @pytest.mark.parametrize(
+        ("accept", "parse"),
+        [("", text_string_to_metric_families), ("application/openmetrics-text;version=1.0.0", openmetrics_families)],
+    )
+    def test_every_family_can_be_read_back(self, accept: str, parse: Callable[[str], Iterable[Metric]]) -> None:
+        """In both formats, with a histogram, with information, and with odd names of experiments and variants."""
+        odd = 'a "name"\\with\n{everything}, ü'
+        flow = Flow(12_345_678, 3, 9_876_543_210, tuple(range(len(LATENCY_BOUNDS_MS) + 1)))
+        known = replace(CONTROL, traffic=TrafficSummary(flow, flow, 0, 1))
+        judged = _judged().experiments["ranker"]
+        experiment = replace(judged, variants={"control": known, "treatment": CONTROL, odd: NOTHING})
+        collector = ExperimentsCollector(
+            lambda: Summary(0, {"ranker": experiment, odd: replace(experiment, name=odd)}), 1
+        )
+        encode, _ = choose_encoder(accept)
+
+        def samples(families: Iterable[Metric]) -> list[tuple[str, list[tuple[str, str]], float]]:
+            return sorted(
+                (each.name, sorted(each.labels.items()), float(each.value)) for own in families for each in own.samples
+            )
+
+        found = samples(parse(encode(collector).decode()))
+        assert found == samples(collector.collect())
+        latencies = [each for each in found if each[0] == "abmonitor_response_latency_seconds_sum"]
+        arm = [("experiment", odd), ("variant", "control")]
+        assert ("abmonitor_response_latency_seconds_sum", arm, 9_876_543.21) in latencies
+        labels = [("control", "control"), ("experiment", odd), ("primary", "dcg@5")]
+        assert ("abmonitor_experiment_info", labels, 1.0) in found
 
 
 def _judged(at_days: float = 14.0) -> Summary:

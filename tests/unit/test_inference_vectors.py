@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.aggregates import Groups, decayed
 from monitor.config import DecaySpec
+from monitor.decay import Groups, decayed
 from monitor.inference import (
     Effect,
     Estimate,

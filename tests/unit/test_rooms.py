@@ -11,14 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = [
     "errors", "clock", "arenas", "memory", "config", "events", "ranking", "hashing", "identity", "attribution",
-    "varints", "students", "aggregates", "weighing", "series", "cells", "tally", "traffic", "agreement", "items",
+    "varints", "students", "aggregates", "decay", "cells", "tally", "traffic", "agreement", "items",
     "drift", "evaluation", "inference", "stretches", "parts", "terms", "closed", "verdicts", "retracing", "summary",
     "history", "store", "ingest", "export", "service", "check", "audit", "losses", "rebuild", "dead_letters",
     "offline", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
-    "events", "ranking", "hashing", "identity", "attribution", "varints", "students", "aggregates", "weighing",
-    "series", "cells", "tally", "traffic", "agreement", "items", "drift", "evaluation", "inference", "stretches",
+    "events", "ranking", "hashing", "identity", "attribution", "varints", "students", "aggregates", "decay",
+    "cells", "tally", "traffic", "agreement", "items", "drift", "evaluation", "inference", "stretches",
     "parts", "terms", "closed", "verdicts", "retracing", "summary", "history",
 }  # fmt: skip
 OUTSIDE = {

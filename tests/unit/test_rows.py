@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
-from librt.vecs import vec
-from mypy_extensions import i64
 
 from monitor.attribution import MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row
 from monitor.errors import StoreOwned
@@ -20,16 +18,13 @@ from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
 from monitor.store.rows import (
     MARKS,
-    decode_records,
     decode_row,
     encode_row,
     is_unwritten,
     mark_of,
     next_version,
     unwritten,
-    weigh_chunk,
 )
-from monitor.store.runs import as_run
 from monitor.varints import write_unsigned
 
 AT_MS = 1_793_577_600_000
@@ -230,44 +225,6 @@ def test_a_score_that_no_event_can_have_is_damage(score: float) -> None:
     stored = encode_row(_row(_reaction(score=0.5)))
     with pytest.raises(StoreOwned, match="a score of"):
         decode_row(stored[:-8] + struct.pack(">d", score))
-
-
-def test_records_are_rows_of_a_table() -> None:
-    """The end of a record is not stored before it is needed, and of a day without students nothing."""
-    stored = [struct.pack(">3q", 1, -2, 1 << 40), None, struct.pack(">q", 7)]
-    assert decode_records([b"a", b"b", b"c"], stored, 3).tolist() == [[1, -2, 1 << 40], [0, 0, 0], [7, 0, 0]]
-    assert decode_records([], [], 3).shape == (0, 3)
-
-
-@pytest.mark.parametrize("length", [3, 32])
-def test_what_is_no_record_is_refused(length: int) -> None:
-    """Half an integer, or more of them than there are."""
-    with pytest.raises(StoreOwned, match=rf"b is damaged \({length} bytes.*3 integers.*ab-monitor rebuild"):
-        decode_records([b"a", b"b"], [None, bytes(length)], 3)
-
-
-def test_a_chunk_is_weighed_over_all_shards() -> None:
-    """Also where one of them has nothing of it, and another not all of its buckets."""
-    bucket, twice = (2, 0, 1, 0, 0, 0, 5, 0, 7, 0, 9, 0), (4, 0, 2, 0, 0, 0, 10, 0, 14, 0, 18, 0)
-    nothing, alone, together = vec[i64]([0] * 24), BytesWriter(), BytesWriter()
-    weigh_chunk(alone, nothing, [b"a"], [_run(*twice, *twice)], 1, 1)
-    parts = [_run(*bucket) + _run(*[0] * 12, *twice), None, _run(*bucket)]
-    weigh_chunk(together, nothing, [b"a", b"b", b"c"], parts, 1, 1)
-    assert alone.getvalue() == together.getvalue()
-    assert struct.unpack("<25d", alone.getvalue())[16:] == (2, 4, 0, 0, 10, 14, 18, 18 * 14 / 10, 0)
-
-
-def _run(*integers: int) -> bytes:
-    return as_run(struct.pack(f">{len(integers)}q", *integers))
-
-
-@pytest.mark.parametrize(
-    ("stored", "why"), [(b"abc", "3 bytes end"), (as_run(bytes(8 * 25)), "25 integers, expected 24")]
-)
-def test_what_is_no_chunk_is_refused(stored: bytes, why: str) -> None:
-    """Half a run, or more integers than there are."""
-    with pytest.raises(StoreOwned, match=rf"b is damaged \({why}.*ab-monitor rebuild"):
-        weigh_chunk(BytesWriter(), vec[i64]([0] * 24), [b"a", b"b"], [None, stored], 1, 0)
 
 
 def test_marks_and_counts_keep_apart() -> None:

@@ -1,0 +1,235 @@
+"""Decayed sums and means of observations, and of the time buckets that are stored of them.
+
+Under exponential decay, the sums of a chunk of buckets relative to the chunk's own end are the same at any later time.
+Chunks are whole half-lives apart, so their sums are put together with powers of two: only the sum itself is rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from monitor.aggregates import (
+    BUCKETS_PER_CHUNK,
+    OFFSET_BITS,
+    Floats,
+    Ints,
+    Layout,
+    bucket_span_ms,
+    join_limbs,
+)
+from monitor.config import DecaySpec
+from monitor.ranking import SCALE_BITS
+
+Chunks: TypeAlias = "array[int]"
+"""Numbers of chunks, rising."""
+
+_UNIT: Final = float(2**-SCALE_BITS)
+_DAY_MS: Final = 86_400_000
+_MAX_AGE_HALF_LIVES: Final = 80
+"""Chunks read back from the newest: the weight of older ones is under 2⁻⁸⁰ of its weight."""
+
+
+def weights(ages_ms: Floats, decay: DecaySpec) -> Floats:
+    """Return each age's weight: 2^(−age/half_life), or 1/(1 + days) and 0 from the cutoff; 0 for a negative age."""
+    if decay.half_life_ms is not None:
+        weight = np.exp2(-ages_ms / decay.half_life_ms)
+    else:
+        weight = 1.0 / (1.0 + np.maximum(ages_ms, 0.0) / _DAY_MS)
+        if decay.cutoff_ms is not None:
+            weight = np.where(ages_ms >= decay.cutoff_ms, 0.0, weight)
+    return np.where(ages_ms < 0, 0.0, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of observations along the first axis, each around one time; further axes are independent series.
+
+    `…_moments` are Σ(t − time), in ms, and Σx·(t − time). For single observations at known times the moments are 0 and
+    everything below is exact.
+    """
+
+    times_ms: Floats
+    counts: Floats
+    count_moments: Floats
+    totals: Floats
+    total_moments: Floats
+    squares: Floats
+    doubt_ms: float = 0.0
+    """How far an observation may lie before the mean time of its group."""
+
+    @classmethod
+    def single(cls, times_ms: Floats, values: Floats) -> Groups:
+        """Return groups of one observation each."""
+        none = np.zeros_like(times_ms)
+        return cls(times_ms, np.ones_like(times_ms), none, values, none, values * values)
+
+    @classmethod
+    def of_buckets(cls, records: Ints, middles_ms: Floats, layout: Layout, span_ms: int) -> Groups:
+        """Return the groups of bucket records (buckets × … × `response_width`) around the middles of their buckets.
+
+        The last axis becomes 2·m series: each metric over the rated responses where it is defined, then over all
+        responses, where those without a value count 0.
+        """
+        metrics = records[..., 4:].reshape(*records.shape[:-1], layout.metrics, 8)
+        count, offset = (
+            np.concatenate(
+                [
+                    records[..., 2 + place, None] - metrics[..., place],
+                    np.broadcast_to(records[..., place, None], metrics.shape[:-1]),
+                ],
+                axis=-1,
+            ).astype(np.float64)
+            for place in (0, 1)
+        )
+        total, total_offset, square = (
+            np.concatenate([joined, joined], axis=-1)
+            for joined in (join_limbs(metrics[..., place], metrics[..., place + 1]) for place in (2, 4, 6))
+        )
+        offset_ms = span_ms / (BUCKETS_PER_CHUNK << OFFSET_BITS)
+        middle = (1 << OFFSET_BITS) / 2 - 0.5  # an offset stands for the middle of its unit
+        return cls(
+            times_ms=middles_ms.reshape(-1, *[1] * (records.ndim - 1)),
+            counts=count,
+            count_moments=(offset - middle * count) * offset_ms,
+            totals=total * _UNIT,
+            total_moments=(total_offset - middle * total) * (_UNIT * offset_ms),
+            squares=square / np.tile(layout.square_scale(), 2),
+            doubt_ms=offset_ms / 2,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Decayed sums of any number of series: Σw, Σw·x, Σw², Σw²·x, Σw²·x². NaN is an undefined statistic.
+
+    Exponential weights are relative to some time, which cancels in all statistics.
+    """
+
+    weight: Floats
+    total: Floats
+    squared_weight: Floats
+    squared_weight_total: Floats
+    squared_weight_square: Floats
+
+    @property
+    def mean(self) -> Floats:
+        """Σw·x / Σw; undefined without weight."""
+        return _ratio(self.total, self.weight)
+
+    @property
+    def effective_count(self) -> Floats:
+        """(Σw)² / Σw² (Kish 1965); undefined without weight."""
+        return _ratio(self.weight**2, self.squared_weight)
+
+    @property
+    def standard_error(self) -> Floats:
+        """√(Σw²(x − mean)²) / Σw; undefined with fewer than two effective observations."""
+        mean = self.mean
+        spread = self.squared_weight_square - 2 * mean * self.squared_weight_total + mean**2 * self.squared_weight
+        # One observation has no spread.
+        enough = self.effective_count >= 2  # noqa: PLR2004
+        return np.where(enough, _ratio(np.sqrt(np.maximum(spread, 0.0)), self.weight), np.nan)
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+
+
+def decayed(
+    groups: Groups, as_of_ms: float | Floats, decay: DecaySpec, *, relative_to_ms: float | None = None
+) -> Moments:
+    """Return the decayed moments of groups of observations, summed over the first axis.
+
+    Groups after `as_of_ms` do not count. Exponential weights are relative to a given time, or else to each series'
+    newest group that counts: nothing underflows however long ago that was.
+
+    >>> day = 86_400_000.0
+    >>> week = Groups.single(np.array([0.0, day, 2 * day]), np.array([0.9, 0.7, 1.0]))
+    >>> sums = decayed(week, int(402 * day), DecaySpec("1d", half_life_ms=86_400_000))
+    >>> round(float(sums.mean), 12), round(float(sums.effective_count), 12)
+    (0.9, 2.333333333333)
+    """
+    means_ms = groups.times_ms + groups.count_moments / np.maximum(groups.counts, 1.0)
+    live = (means_ms - groups.doubt_ms <= as_of_ms) & (groups.counts > 0)
+    count_moments, total_moments = groups.count_moments, groups.total_moments
+    slope: float | Floats
+    if decay.half_life_ms is not None:
+        if relative_to_ms is None:
+            newest_ms = np.where(live, means_ms, -np.inf).max(axis=0, initial=-np.inf)
+            ages_ms = np.where(np.isinf(newest_ms), 0.0, newest_ms) - groups.times_ms
+        else:
+            ages_ms = relative_to_ms - groups.times_ms
+        weight = np.exp2(-np.where(live, ages_ms, np.inf) / decay.half_life_ms)
+        slope = math.log(2) / decay.half_life_ms
+    else:
+        # Around the mean time: neither does an age become negative there, nor is it on the other side of the cutoff.
+        weight = np.where(live, weights(np.maximum(as_of_ms - means_ms, 0.0), decay), 0.0)
+        slope = weight / _DAY_MS
+        total_moments = total_moments - groups.totals * (means_ms - groups.times_ms)
+        count_moments = np.zeros_like(groups.counts)
+    squared = weight * weight
+    counts, totals, squares = groups.counts, groups.totals, groups.squares
+    count_terms, total_terms = slope * count_moments, slope * total_moments
+    # Buckets keep no time of squares. They are taken to be where the totals are: constant values have no spread.
+    square_terms = squares * np.divide(total_terms, totals, out=np.zeros_like(totals), where=totals > 0)
+    return Moments(
+        weight=(weight * (counts + count_terms)).sum(axis=0),
+        squared_weight=(squared * (counts + 2 * count_terms)).sum(axis=0),
+        total=(weight * (totals + total_terms)).sum(axis=0),
+        squared_weight_total=(squared * (totals + 2 * total_terms)).sum(axis=0),
+        squared_weight_square=(squared * (squares + 2 * square_terms)).sum(axis=0),
+    )
+
+
+def bucket_middles_ms(chunks: Sequence[int], span_ms: int) -> Floats:
+    """Return the times in the middle of all buckets of some chunks, which are `span_ms` long."""
+    buckets = np.asarray(chunks, dtype=np.float64)[:, None] * BUCKETS_PER_CHUNK + np.arange(BUCKETS_PER_CHUNK) + 0.5
+    middles_ms: Floats = buckets.ravel() * (span_ms / BUCKETS_PER_CHUNK)
+    return middles_ms
+
+
+def chunk_moments(records: Ints, layout: Layout, decay: DecaySpec, as_of_ms: float | Floats = math.inf) -> Floats:
+    """Return the fields of `Moments` of whole chunks, relative to the end of each: chunks × 5 × 2·m.
+
+    Records are chunks × buckets × `response_width`. Decay is exponential; `as_of_ms` is counted from each chunk's end.
+    """
+    span_ms = bucket_span_ms(decay)
+    groups = Groups.of_buckets(np.swapaxes(records, 0, 1), bucket_middles_ms([-1], span_ms), layout, span_ms)
+    as_of = np.reshape(as_of_ms, (-1, 1))
+    return np.stack(astuple(decayed(groups, as_of, decay, relative_to_ms=0.0)), axis=1)
+
+
+def merge_moments(sums: Floats, chunks: Sequence[int]) -> Floats:
+    """Return the sums of chunks (n × 5 × series) as one (5 × series), relative to each series' newest observation.
+
+    More precisely, relative to the end of the chunk that it is in.
+    """
+    numbers = np.asarray(chunks)[:, None]
+    newest = np.where(sums[:, 0] > 0, numbers, chunks[0]).max(axis=0)
+    weight = np.ldexp(1.0, np.minimum(numbers - newest, 0))
+    squared = weight * weight
+    added: Floats = (sums * np.stack([weight, weight, squared, squared, squared], axis=1)).sum(axis=0)
+    return added
+
+
+def relevant_chunks(stored: Chunks, as_of_ms: int, decay: DecaySpec, oldest: int, anchor: int | None = None) -> Chunks:
+    """Return the stored chunks that a reading at `as_of_ms` needs: those whose weight is not negligible.
+
+    Exponential weights are relative to the newest observation, which `anchor` says is in that chunk or before; by
+    default it is taken to be in the newest chunk.
+    """
+    span_ms = bucket_span_ms(decay)
+    past = stored[bisect_left(stored, oldest) : bisect_right(stored, as_of_ms // span_ms)]
+    if not past:
+        return past
+    if decay.cutoff_ms is not None:
+        return past[bisect_right(past, (as_of_ms - decay.cutoff_ms) / span_ms - 1) :]
+    newest = past[-1] if anchor is None else past[max(bisect_right(past, anchor) - 1, 0)]
+    return past[bisect_left(past, newest - _MAX_AGE_HALF_LIVES) :]
