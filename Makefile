@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --un
 	--custom-compile-command "make lock" pyproject.toml
 
 # The modules that deploy/native.py compiles.
-COMPILED := $(addprefix monitor/,$(shell sed -n 's/^    "\(.*\.\(py\|c\)\)",$$/\1/p' deploy/native.py))
+COMPILED := $(addprefix monitor/,$(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' deploy/native.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench calibrate faults lock clean
@@ -66,7 +66,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.txt
 	@$(INSTALL) -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/native.stamp: $(VENV)/dev.stamp deploy/native.py $(COMPILED) $(COMPILED:.c=.py)
+$(VENV)/native.stamp: $(VENV)/dev.stamp deploy/native.py $(COMPILED)
 	@echo "compiling what every event goes through …"
 	@mkdir -p .cache && $(BIN)/python deploy/native.py > .cache/native.log 2>&1 || { cat .cache/native.log; exit 1; }
 	@grep '^no ' .cache/native.log || true

@@ -28,7 +28,7 @@ from monitor.clock import wall_clock
 from monitor.config import Client, KafkaSettings, Settings, StoreSettings
 from monitor.errors import Refusal
 from monitor.events import Decoder
-from monitor.events.records import WireFeedback, WireResponse
+from monitor.events.schema import WireFeedback, WireResponse
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.sending import send_to_kafka
 from monitor.ingest.simulator import Scenario, generate, w1
