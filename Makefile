@@ -33,7 +33,7 @@ format: $(VENV)/dev.stamp ## mend what can be mended by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/native.stamp ## what events, scrapes, starts and bytes cost, against the aims; docs/performance.md
+bench: $(VENV)/native.stamp ## measure the budgets, in 20 minutes; writes docs/performance.md
 	@.ci/install-debian redis-server java mvn
 	@$(BIN)/python -m tests.bench $(ARGS)
 

@@ -1,18 +1,16 @@
-"""What a scrape of 10 experiments × 3 variants × 6 metrics × 3 decays costs after 30 days in which no bucket is empty.
+"""The time of a scrape of 10 experiments × 3 variants × 6 metrics × 3 decays after 30 days in which no bucket is empty.
 
-Measured by HTTP, as Prometheus does it, beside what the client library takes to write what was answered. In turns with
-a hundred thousand and with a million rows in the store, because nothing of them may be read; and with somebody scraping
-every second while events are applied in the same process.
+Measured by HTTP, as Prometheus does it, beside the time that the client library takes to write the same samples. Events
+are applied between two scrapes.
 """
 
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -45,14 +43,7 @@ from tests.servers.redis import RedisServer, redis_binary
 _EXPERIMENTS: Final = 10
 _DAY_MS: Final = 86_400_000
 _DAYS: Final = 30
-_ROWS: Final = 1_000_000
 _SCRAPES: Final = 15
-_POLLS: Final = 60
-_MOST: Final = 1.9
-"""50 ms, where `prometheus_client` takes 26 to write the samples.
-
-It took 63 and 69 in hours in which polling and decoding took 3.2 and 2.65 times as long as on the machine of the aims.
-"""
 _HEADERS: Final = {
     "Accept": "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;"
     "version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -69,27 +60,14 @@ decay = ["1h", "24h", "7d"]
 
 
 def measure() -> Iterator[Figure]:
-    """Yield milliseconds per scrape, by whom they are spent, and what they do to the events."""
-    with ExitStack() as stack:
-        few, many = (stack.enter_context(_scraped(rows)) for rows in (growth.RECENT, _ROWS))
-        yield Figure("first scrape", _timed(few.scrape), "ms")
-        many.scrape()
+    """Yield the milliseconds of a scrape, and how many times as long it takes as the client library alone."""
+    with _scraped(growth.RECENT) as scraped:
+        scraped.scrape()
         for _ in range(_SCRAPES):
-            few.take()
-            many.take()
-        yield Figure("scrape", statistics.median(few.walls), "ms", most=50)
-        written = statistics.median(few.written)
-        yield Figure("prometheus_client writes the same samples", written, "ms")
-        more = statistics.median(scrape / write for scrape, write in zip(few.walls, few.written, strict=True))
-        yield Figure("scrape against that", more, "×", most=_MOST)
-        yield Figure("scrape: CPU of this process", statistics.median(few.own), "ms")
-        yield Figure("scrape: CPU of redis-server", statistics.median(few.server), "ms")
-        yield Figure("scrape with a million rows in the store", statistics.median(many.walls), "ms", most=50)
-        more = statistics.median(b / a for a, b in zip(few.walls, many.walls, strict=True))
-        yield Figure("scrape with a million rows against a hundred thousand", more, "×", most=1.15)
-        alone, scraped = many.rate(scraping=False), many.rate(scraping=True)
-    yield Figure("events per second while nobody scrapes", alone, "/s")
-    yield Figure("events per second while somebody scrapes every second", scraped / alone, "× of that")
+            scraped.take()
+    yield Figure("a scrape of 10 experiments", statistics.median(scraped.walls), "ms")
+    ratio = statistics.median(scrape / write for scrape, write in zip(scraped.walls, scraped.written, strict=True))
+    yield Figure("scrape against prometheus_client for the same samples", ratio, "×", 3)
 
 
 @contextmanager
@@ -145,7 +123,7 @@ class _Scraped:
         self._writer = writer_for(opening.store, experiments, identities)
         self._writer.state([])
         self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_CLASS: 0}
-        self._decoded = growth.decoded(settings, Intake(experiments, identities), rows, _SCRAPES + 2 * _POLLS)
+        self._decoded = growth.decoded(settings, Intake(experiments, identities), rows, _SCRAPES)
         self._at = 0
         self._client = client
         self._url = url
@@ -192,26 +170,6 @@ class _Scraped:
             raise SystemExit(f"a batch was not applied: {status}")
         self._at += 1000
         sum_up(self._store)
-
-    def _apply_all(self) -> None:
-        for _ in range(_POLLS):
-            self._apply()
-
-    def rate(self, *, scraping: bool) -> float:
-        """Return events per second of some polls, with somebody scraping or without."""
-        done = threading.Event()
-
-        def scrape() -> None:
-            while scraping and not done.is_set():
-                self.scrape()
-                done.wait(1.0)
-
-        thread = threading.Thread(target=scrape)
-        thread.start()
-        took_ms = _timed(self._apply_all)
-        done.set()
-        thread.join()
-        return _POLLS * 1000 / took_ms * 1000
 
 
 def _fill(store: RedisStore, experiment: Experiment) -> None:
