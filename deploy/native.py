@@ -20,8 +20,6 @@ ROOT = Path(__file__).parents[1]
 MODULES = [
     "attribution.py",
     "cells.py",
-    "events/decoder.py",
-    "events/event.py",
     "identity.py",
     "ingest/batch.py",
     "ingest/cache.py",
@@ -48,12 +46,6 @@ MODULES = [
     "traffic.py",
     "varints.py",
 ]
-SOURCES = [
-    "arenas.c",
-    "events/scanning.c",
-    "hashing.c",
-]
-"""In C: each is compiled in the place of the module of its name."""
 
 _FLAGS = ["-fno-semantic-interposition", "-fvisibility=hidden", "-ffp-contract=off"]
 """For gcc and clang: functions call each other directly, and every product is rounded before it is added to."""
@@ -77,7 +69,6 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
 def compile_all(root: Path) -> None:
     """Compile the modules; raises SystemExit in a line if there is no compiler."""
     from mypyc.build import mypycify  # noqa: PLC0415  heavy, and not there where nobody compiles
-    from setuptools import Extension  # noqa: PLC0415
     from setuptools.dist import Distribution  # noqa: PLC0415
 
     os.chdir(root)
@@ -90,7 +81,6 @@ def compile_all(root: Path) -> None:
         group_name="monitor.native",
         target_dir=".cache/native",
     )
-    extensions += [Extension(f"monitor.{source[:-2].replace('/', '.')}", [f"monitor/{source}"]) for source in SOURCES]
     if sys.platform.startswith("linux"):
         for extension in extensions:
             extension.extra_compile_args = [*extension.extra_compile_args, *_FLAGS]

@@ -9,6 +9,7 @@ same file, go on with the new one.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 import threading
@@ -31,8 +32,7 @@ from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
 from monitor.losses import losses
-from monitor.memory import keep_memory
-from monitor.service import Opening, worker_for
+from monitor.service import GC_THRESHOLD, Opening, worker_for
 from monitor.store import Opened, Position, Reader, Shards, open_store, served
 from monitor.store.generations import (
     ArmTotals,
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppable) -> int:
     """Build the next generation, compare it with the live one, and switch."""
-    keep_memory()
+    gc.set_threshold(GC_THRESHOLD)
     with served(settings.store) as reached, ExitStack() as stack:
         live = live_store(reached, as_stored=True)
         stack.callback(live.close)

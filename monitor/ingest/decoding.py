@@ -35,16 +35,16 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
         at, count = i64(-1), i64(len(records))
         while at + 1 < count:
             at += 1
-            stored, begin, end = records.stored(at), records.begin(at), records.end(at)
+            payload = records[at]
             try:
                 if kind == "response":
-                    event: Response | Feedback = decoder.response_in(stored, begin, end, now_ms)
+                    event: Response | Feedback = decoder.response(payload, now_ms)
                 elif kind == "feedback":
-                    event = decoder.feedback_in(stored, begin, end, now_ms)
+                    event = decoder.feedback(payload, now_ms)
                 else:
-                    event = decoder.event_in(stored, begin, end, now_ms)
+                    event = decoder.event(payload, now_ms)
             except Refusal as refusal:
-                where, key, payload = records.offset(at), records.key(at), records[at]
+                where, key = records.offset(at), records.key(at)
                 refused = Refused(each.partition, where, payload, refusal.reason, refusal.detail, key)
                 decoded.refused.append(refused)
                 continue

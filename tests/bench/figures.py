@@ -1,16 +1,21 @@
-"""Figures, the aims they are held to, and what was recorded of them the last time."""
+"""Measured figures and their budgets, as lines of a terminal and as docs/performance.md."""
 
 from __future__ import annotations
 
-import json
+import os
+import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-RECORDED: Final = Path(__file__).with_name("recorded.json")
-_DOCUMENT: Final = Path(__file__).parents[2] / "docs/performance.md"
-_BEGIN, _END = "<!-- figures -->\n", "<!-- /figures -->\n"
+from tests.servers.redis import redis_binary
+
+_TEMPLATE: Final = Path(__file__).with_name("page.md")
+_PAGE: Final = Path(__file__).parents[2] / "docs/performance.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,55 +26,64 @@ class Figure:
     value: float
     unit: str
     most: float | None = None
-    """The aim, where less is better."""
-    least: float | None = None
-    """The aim, where more is better."""
+    """The budget."""
 
     @property
     def missed(self) -> bool:
-        """Whether there is an aim and the figure falls short of it."""
-        too_much = self.most is not None and self.value > self.most
-        return too_much or (self.least is not None and self.value < self.least)
+        """Whether the figure is over its budget."""
+        return self.most is not None and self.value > self.most
 
     @property
-    def aim(self) -> str:
-        """The aim in words."""
-        if self.most is not None:
-            return f"≤ {self.most:.3g}"
-        return "" if self.least is None else f"≥ {self.least:g}"
+    def budget(self) -> str:
+        return "" if self.most is None else f"≤ {self.most:g}"
 
 
-def recorded() -> Mapping[str, float]:
-    """Return the figures recorded last, by name."""
-    found: dict[str, float] = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-    return found
+def line(figure: Figure) -> str:
+    """Return a figure as a line of a terminal."""
+    missed = "  MISSED" if figure.missed else ""
+    return f"{figure.name:58} {_number(figure.value):>8} {figure.unit:20} {figure.budget:>7}{missed}"
 
 
-def record(figures: Sequence[Figure]) -> None:
-    """Put the figures before those of other names that are recorded, also in the table of docs/performance.md."""
-    known = {each.name: float(f"{each.value:.4g}") for each in figures}
-    known = {**known, **{name: value for name, value in recorded().items() if name not in known}}
-    RECORDED.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
-    text = _DOCUMENT.read_text()
-    before, _, rest = text.partition(_BEGIN)
-    held, _, after = rest.partition(_END)
-    rows = ["| what | measured | aim | |", "| --- | ---: | ---: | --- |"]
-    for each in figures:
-        met = "" if not each.aim else "**missed**" if each.missed else "met"
-        rows.append(f"| {each.name} | {shown(each.value)} {each.unit} | {each.aim} | {met} |")
-    names = {each.name for each in figures}
-    rows += [line for line in held.splitlines()[2:] if line.split(" | ")[0].removeprefix("| ") not in names]
-    _DOCUMENT.write_text(before + _BEGIN + "\n".join(rows) + "\n" + _END + after)
-
-
-def shown(value: float) -> str:
-    """Return a number with three digits, and thousands set apart."""
+def _number(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def line(figure: Figure, known: Mapping[str, float]) -> str:
-    """Return a figure as a line of the table on a terminal, with the change since it was recorded."""
-    last = known.get(figure.name)
-    change = f"{figure.value / last - 1:+.0%} from {shown(last)}" if last else "not recorded before"
-    missed = "  MISSED" if figure.missed else ""
-    return f"{figure.name:62} {shown(figure.value):>9} {figure.unit:14} {figure.aim:>8}  {change}{missed}"
+def _rows(figures: Sequence[Figure]) -> str:
+    return "\n".join(
+        f"| {each.name} | {each.budget} | {_number(each.value)} {each.unit} | "
+        f"{'' if each.most is None else 'no' if each.missed else 'yes'} |"
+        for each in figures
+    )
+
+
+def _planned(us_per_event: float) -> str:
+    """Return the events a second that a core is planned for: half of what was measured, with two digits."""
+    return _number(float(f"{5e5 / us_per_event:.2g}"))
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def write_page(figures: Sequence[Figure]) -> None:
+    """Write docs/performance.md from the figures of all parts."""
+    value: Mapping[str, float] = {each.name: each.value for each in figures}
+    redis = subprocess.run([redis_binary(), "--version"], check=True, capture_output=True, text=True).stdout
+    _PAGE.write_text(
+        _TEMPLATE.read_text().format(
+            rows=_rows(figures),
+            date=f"{datetime.now(UTC):%Y-%m-%d}",
+            cores=os.cpu_count(),
+            processor=_processor(),
+            python=platform.python_version(),
+            kafka_python=version("kafka-python"),
+            confluent=version("confluent-kafka"),
+            redis=redis.partition("v=")[2].split()[0],
+            worker=_planned(max(value["kafka-python: worker"], value["confluent: worker"])),
+            server=_planned(max(value["kafka-python: redis-server"], value["confluent: redis-server"])),
+            row=_number(value["a response row of 5 items"]),
+            student=_number(value["a student"]),
+            memory=_number(value["a worker, most memory resident"]),
+        )
+    )

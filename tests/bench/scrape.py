@@ -1,18 +1,16 @@
-"""What a scrape of 10 experiments × 3 variants × 6 metrics × 3 decays costs after 30 days in which no bucket is empty.
+"""The time of a scrape of 10 experiments × 3 variants × 6 metrics × 3 decays after 30 days in which no bucket is empty.
 
-Measured over HTTP, as Prometheus scrapes, against the CPU that the client library needs to write the same samples:
-processor time, because other processes may slow both down. In turns with a hundred thousand and with a million rows in
-the store, because a scrape must not read rows; and scraped every second while events are applied in the same process.
+Measured over HTTP, as Prometheus scrapes, against the CPU that the client library needs to write the same samples: the
+clock would also count what other processes do. Events are applied between two scrapes.
 """
 
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,11 +26,12 @@ from monitor.aggregates import BUCKETS_PER_CHUNK, bucket_span_ms
 from monitor.clock import wall_clock
 from monitor.config import Settings, StoreSettings
 from monitor.identity import Identities
-from monitor.ingest.engine import write_tallies
+from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
 from monitor.ingest.telemetry import Telemetry
-from monitor.service import Opening, http_for, opened, writer_for
+from monitor.ingest.writer import Batch, ShardedWriter
+from monitor.service import Opening, http_for, opened
 from monitor.store import Advance, Commit, Position, RedisStore, sum_up
 from monitor.store.runs import Runs
 from monitor.store.stored_records import encode_chunk
@@ -46,10 +45,7 @@ from tests.servers.redis import RedisServer, redis_binary
 _EXPERIMENTS: Final = 10
 _DAY_MS: Final = 86_400_000
 _DAYS: Final = 30
-_ROWS: Final = 1_000_000
 _SCRAPES: Final = 15
-_POLLS: Final = 60
-_MOST: Final = 3.0
 _HEADERS: Final = {
     "Accept": "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;"
     "version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -66,28 +62,15 @@ decay = ["1h", "24h", "7d"]
 
 
 def measure() -> Iterator[Figure]:
-    """Yield milliseconds per scrape, by whom they are spent, and what they do to the events."""
-    with ExitStack() as stack:
-        few, many = (stack.enter_context(_scraped(rows)) for rows in (growth.RECENT, _ROWS))
-        yield Figure("first scrape", _timed(few.scrape), "ms")
-        many.scrape()
+    """Yield the milliseconds of a scrape, and how many times as long it takes as the client library alone."""
+    with _scraped(growth.RECENT) as scraped:
+        scraped.scrape()
         for _ in range(_SCRAPES):
-            few.take()
-            many.take()
-        yield Figure("scrape", statistics.median(few.walls), "ms")
-        yield Figure("scrape: CPU of this process", statistics.median(few.own), "ms")
-        yield Figure("scrape: CPU of redis-server", statistics.median(few.server), "ms")
-        yield Figure("prometheus_client writes the same samples: CPU", statistics.median(few.written), "ms")
-        ratios = [
-            (own + server) / written for own, server, written in zip(few.own, few.server, few.written, strict=True)
-        ]
-        yield Figure("scrape against that", statistics.median(ratios), "×", most=_MOST)
-        yield Figure("scrape with a million rows in the store", statistics.median(many.walls), "ms")
-        more = statistics.median(b / a for a, b in zip(few.own, many.own, strict=True))
-        yield Figure("scrape with a million rows against a hundred thousand", more, "×", most=1.15)
-        alone, scraped = many.rate(scraping=False), many.rate(scraping=True)
-    yield Figure("events per second while nobody scrapes", alone, "/s")
-    yield Figure("events per second while somebody scrapes every second", scraped / alone, "× of that")
+            scraped.take()
+    yield Figure("a scrape of 10 experiments", statistics.median(scraped.walls), "ms")
+    costs = zip(scraped.own, scraped.server, scraped.written, strict=True)
+    ratio = statistics.median((own + server) / written for own, server, written in costs)
+    yield Figure("scrape against prometheus_client for the same samples", ratio, "×", 3)
 
 
 @contextmanager
@@ -110,17 +93,10 @@ def _scraped(rows: int) -> Iterator[_Scraped]:
 
 
 def _timed(action: Callable[[], object]) -> float:
-    """Return the milliseconds that an action takes, by the clock."""
+    """Return how many milliseconds an action takes."""
     began = time.perf_counter()
     action()
     return (time.perf_counter() - began) * 1000
-
-
-def _used(action: Callable[[], object]) -> float:
-    """Return the milliseconds of processor time that an action takes."""
-    began = time.process_time()
-    action()
-    return (time.process_time() - began) * 1000
 
 
 class _Parsed(Collector):
@@ -147,10 +123,10 @@ class _Scraped:
     ) -> None:
         identities = Identities(opening.held.hash_key)
         self._store = opening.store.first
-        self._writer = writer_for(opening.store, experiments, identities)
-        self._writer.state([])
+        self._writer = ShardedWriter(experiments, identities, opening.store)
+        self._writer.state()
         self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_CLASS: 0}
-        self._decoded = growth.decoded(settings, Intake(experiments, identities), rows, _SCRAPES + 2 * _POLLS)
+        self._decoded = growth.decoded(settings, Intake(experiments, identities), rows, _SCRAPES)
         self._at = 0
         self._client = client
         self._url = url
@@ -173,8 +149,9 @@ class _Scraped:
     def take(self) -> None:
         """Apply a poll, so that no scrape can answer with what the one before had; scrape, and note what it took."""
         self._apply()
-        used = self._client.info("cpu")
-        self.own.append(_used(lambda: self.walls.append(_timed(self.scrape))))
+        used, began = self._client.info("cpu"), time.process_time()
+        self.walls.append(_timed(self.scrape))
+        self.own.append((time.process_time() - began) * 1000)
         now = self._client.info("cpu")
         self.server.append(sum(now[name] - used[name] for name in ("used_cpu_user", "used_cpu_sys")) * 1000)
         self._write()
@@ -184,38 +161,20 @@ class _Scraped:
         body = self.scrape()
         encode, _ = choose_encoder(_HEADERS["Accept"])
         parsed = _Parsed(list(text_string_to_metric_families(body.decode())))  # type: ignore[no-untyped-call]
-        self.written.append(_used(lambda: encode(parsed)))
+        began = time.process_time()
+        encode(parsed)
+        self.written.append((time.process_time() - began) * 1000)
         if encode(parsed) != body:
             raise SystemExit("wrong: the client library writes something else")
 
     def _apply(self) -> None:
         decoded = next(self._decoded)
         step = Advance("bench:0", self._at or None, Position(self._at + 1000))
-        status, _ = self._writer.begin(decoded.events, self._late, [step])()
+        status = self._writer.submit(Batch(0, 1000, decoded, [step]), self._late).status.result()
         if status != "applied":
             raise SystemExit(f"a batch was not applied: {status}")
         self._at += 1000
         sum_up(self._store)
-
-    def _apply_all(self) -> None:
-        for _ in range(_POLLS):
-            self._apply()
-
-    def rate(self, *, scraping: bool) -> float:
-        """Return events per second of some polls, with somebody scraping or without."""
-        done = threading.Event()
-
-        def scrape() -> None:
-            while scraping and not done.is_set():
-                self.scrape()
-                done.wait(1.0)
-
-        thread = threading.Thread(target=scrape)
-        thread.start()
-        took_ms = _timed(self._apply_all)
-        done.set()
-        thread.join()
-        return _POLLS * 1000 / took_ms * 1000
 
 
 def _fill(store: RedisStore, experiment: Experiment) -> None:
@@ -232,11 +191,11 @@ def _fill(store: RedisStore, experiment: Experiment) -> None:
                 student.add(at_ms, variant, -1, vec[i64](rated), 0, experiment.kept_days)
                 tally.add_student(1, student)
                 tally.add_response(1, variant, at_ms, True, values)  # noqa: FBT003  rated
-        for what in (b"r", b"e"):
-            commit.latest += (b"%d:%d:%b" % (experiment.number, variant, what), end_ms - 1)
-        commit.counts += (store.keys.kinds(experiment.number, variant), b"rating", 6000)
+        for what in "re":
+            commit.see_latest(f"{experiment.number}:{variant}:{what}", end_ms - 1)
+        commit.counters[store.keys.kinds(experiment.number, variant), b"rating"] += 6000
     store.state()
-    write_tallies(commit, store, {experiment.number: experiment}, {experiment.number: tally})
+    write_tally(commit, store.keys, experiment.number, experiment.settings.decay, tally)
     if store.commit(commit) != "applied":
         raise SystemExit("the records were not written")
     _fill_buckets(store, experiment, values, end_ms)

@@ -1,4 +1,4 @@
-"""Settings of a measurement, and what a process has used."""
+"""Settings of a measurement, and the resources that a process has used."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from monitor.config import Settings, load_settings
-from monitor.ingest.simulator import Scenario, default_config
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
-def settings_of(scenario: Scenario) -> Settings:
-    """Return the settings of the scenario's configuration file."""
-    return settings_from(default_config(scenario))
-
-
 def settings_from(text: str) -> Settings:
-    """Return the settings of a configuration file."""
+    """Return the settings of a configuration file's text."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "config.toml"
         path.write_text(text)
@@ -34,6 +28,6 @@ def cpu_s(pid: int) -> float:
 
 
 def peak_mb(pid: int) -> float:
-    """Return the most memory that a process has had resident, in MB."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
+    """Return the largest resident memory that a process has had, in MB."""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(match[1]) / 1024 if match else 0.0

@@ -268,7 +268,7 @@ class Arena:
         """Run a worker while the block runs."""
         self._workers += 1
         log = self.directory / f"worker-{self._workers}.log"
-        with service(config or self.config, log, environ=HASHED, module="tests.faults.service") as process:
+        with service(config or self.config, log, environ=HASHED) as process:
             yield Worker(process, log)
 
     def applied(self) -> int:

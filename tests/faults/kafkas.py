@@ -245,7 +245,8 @@ def beyond_the_end(ground: Ground) -> Result:
             arena.finish()
         client, keys = arena.store.client, arena.store.first.keys
         for name, end in arena.ends().items():
-            client.hset(keys.offsets, name, end + 500)
+            stored = client.hget(keys.positions, name)
+            client.hset(keys.positions, name, b"%d:%b" % (end + 500, stored.partition(b":")[2]))
         arena.write(arena.events[3_000:4_000], per_second=20_000)
         arena.written()
         with arena.worker() as worker:

@@ -1,4 +1,4 @@
-"""No input, however mangled, raises anything but the refusal."""
+"""Valid events decode to their fields; anything else raises `Refusal` and nothing but that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.errors import Refusal
-from monitor.events import REASONS
+from monitor.events import REASONS, Response
 from tests.unit.test_events import DECODER, FEEDBACK, NOW, RESPONSE
 
 JSON = st.recursive(
@@ -85,3 +85,50 @@ def test_deep_nesting(depth: int, opening: bytes) -> None:
     """Nesting bombs, also inside fields that are ignored."""
     _attempt(opening * depth)
     _attempt(b'{"response_id":"r","user_query":' + opening * depth)
+
+
+_TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+_OPTIONAL_TEXT = st.none() | _TEXT
+
+
+@given(
+    ids=st.tuples(_TEXT, _TEXT, _TEXT),
+    texts=st.tuples(_OPTIONAL_TEXT, _OPTIONAL_TEXT, st.none() | st.text(st.characters(codec="utf-8"), max_size=20)),
+    items=st.lists(st.tuples(_TEXT, st.integers(1, 1_000_000)), max_size=3, unique_by=(lambda i: i[0], lambda i: i[1])),
+    at_ms=st.integers(0, NOW + 300_000),
+    latency_ms=st.none() | st.floats(0, 86_400_000),
+    ignored=JSON.map(lambda value: json.loads(json.dumps(value, default=str), parse_constant=str)),
+    data=st.data(),
+)
+def test_a_valid_response_decodes_to_its_fields(
+    ids: tuple[str, str, str],
+    texts: tuple[str | None, str | None, str | None],
+    items: list[tuple[str, int]],
+    at_ms: int,
+    latency_ms: float | None,
+    ignored: object,
+    data: st.DataObject,
+) -> None:
+    """In any order of keys, with any separators, escaped or not, and with any other field."""
+    fields: dict[str, Any] = {
+        **dict(zip(("response_id", "experiment", "variant"), ids, strict=True)),
+        **dict(zip(("user_id", "query_id", "category"), texts, strict=True)),
+        "items": [{"item_id": item, "position": position} for item, position in items],
+        "timestamp": at_ms,
+        "latency_ms": latency_ms,
+        "ignored": ignored,
+    }
+    ordered = dict(data.draw(st.permutations(list(fields.items()))))
+    separators = data.draw(st.sampled_from([(",", ":"), (", ", ": "), ("\n,\t", " :\r")]))
+    text = json.dumps(ordered, ensure_ascii=data.draw(st.booleans()), separators=separators)
+    positions = tuple(position for _, position in items)
+    assert DECODER.response(text.encode("utf-8", "surrogatepass"), NOW) == Response(
+        ids[0],
+        at_ms,
+        ids[1],
+        ids[2],
+        tuple(item for item, _ in items),
+        None if positions == tuple(range(1, len(items) + 1)) else positions,
+        *texts,
+        latency_ms,
+    )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from monitor.config import (
     DecaySpec,
@@ -66,14 +67,9 @@ def settings_with(experiment: ExperimentSettings) -> Settings:
     return replace(SETTINGS, experiments=(experiment,))
 
 
-def fields_of(event: Response | Feedback) -> dict[str, Any]:
-    """Return an event's fields by name."""
-    return {name: getattr(event, name) for name in dir(event) if not name.startswith("_")}
-
-
 def changed(response: Response, **fields: Any) -> Response:
     """Return the response with other fields."""
-    return Response(**{**fields_of(response), **fields})
+    return structs.replace(response, **fields)
 
 
 @st.composite

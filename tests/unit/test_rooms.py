@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [
-    "errors", "clock", "arenas", "memory", "config", "events", "ranking", "hashing", "identity", "attribution",
+    "errors", "clock", "config", "events", "ranking", "hashing", "identity", "attribution",
     "varints", "students", "aggregates", "decay", "cells", "tally", "traffic", "agreement", "items",
     "drift", "evaluation", "inference", "stretches", "parts", "terms", "closed", "verdicts", "retracing", "summary",
     "history", "store", "ingest", "export", "service", "check", "audit", "losses", "rebuild", "dead_letters",

@@ -13,8 +13,8 @@ from librt.strings import BytesWriter
 
 from monitor.attribution import MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row
 from monitor.errors import StoreOwned
-from monitor.events.instant import LATEST_MS
-from monitor.events.records import LARGEST_POSITION, LONGEST_LATENCY_MS
+from monitor.events.schema import MAX_LATENCY_MS, MAX_POSITION
+from monitor.events.timestamps import LATEST_MS
 from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
 from monitor.store.rows import (
     MARKS,
@@ -52,7 +52,7 @@ def _rows(draw: st.DrawFn) -> Row:
     items = draw(st.lists(_bytes(ITEM_BYTES), max_size=8, unique=True))
     if draw(st.integers(0, 9)) == 0:
         items = [number.to_bytes(ITEM_BYTES) for number in range(draw(st.sampled_from([254, 255, 256, 1000])))]
-    ranks = st.lists(st.integers(1, LARGEST_POSITION), min_size=len(items), max_size=len(items), unique=True).map(tuple)
+    ranks = st.lists(st.integers(1, MAX_POSITION), min_size=len(items), max_size=len(items), unique=True).map(tuple)
     reactions = st.tuples(
         _times,
         _texts,
@@ -67,7 +67,7 @@ def _rows(draw: st.DrawFn) -> Row:
         student,
         b"".join(items),
         draw(st.one_of(st.none(), ranks)) if len(items) < 10 else None,
-        draw(st.one_of(st.just(UNKNOWN), st.integers(0, LONGEST_LATENCY_MS))),
+        draw(st.one_of(st.just(UNKNOWN), st.integers(0, MAX_LATENCY_MS))),
         draw(st.one_of(st.just(UNKNOWN), st.integers(0, 100_000))),
         tuple(sorted(draw(st.lists(reactions, max_size=9, unique=True)))),
         draw(st.integers(0, (1 << 31) - 1)),

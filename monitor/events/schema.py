@@ -1,7 +1,4 @@
-"""The records of the wire, and the reasons for refusing one.
-
-Not compiled (deploy/native.py): msgspec reads their annotations.
-"""
+"""The JSON schema of messages as msgspec structs, and the reasons for rejecting a message."""
 
 from __future__ import annotations
 
@@ -32,21 +29,23 @@ REASONS: Final[Mapping[str, str]] = {
     "invalid_latency": "latency_ms is negative or above 86400000, a day",
 }
 
-LARGEST_POSITION: Final = 1_000_000
-LONGEST_LATENCY_MS: Final = 86_400_000
+MAX_POSITION: Final = 1_000_000
+MAX_LATENCY_MS: Final = 86_400_000
+"""A day."""
+MAX_KIND_LENGTH: Final = 64
 
 Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class WireItem(msgspec.Struct, gc=False):
-    """One place of a ranked list, as it comes."""
+    """One item of a ranked list."""
 
     item_id: Text
-    position: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_POSITION)]
+    position: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]
 
 
 class WireResponse(msgspec.Struct, gc=False):
-    """A response, as it comes."""
+    """A response event."""
 
     response_id: Text
     timestamp: str | int
@@ -60,7 +59,7 @@ class WireResponse(msgspec.Struct, gc=False):
 
 
 class WireFeedback(msgspec.Struct, gc=False):
-    """A reaction, as it comes."""
+    """A feedback event."""
 
     feedback_id: Text
     response_id: Text

@@ -1,24 +1,27 @@
-"""Times of events: ISO 8601 with an offset, or milliseconds, as whole milliseconds since the epoch."""
+"""Timestamps of events: ISO 8601 with an offset, or integer milliseconds since the epoch."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from monitor.errors import Refusal
 
 LATEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST_TIME: Final = 40
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_MAX_LENGTH: Final = 40
+_OUT_OF_RANGE: Final = "timestamp: expected a time from 1970 to 9999"
 
 
 def instant_ms(timestamp: str | int) -> int:
-    """Return an event's time in milliseconds since the epoch, cut to the millisecond; raises `Refusal`."""
+    """Return a timestamp as milliseconds since the epoch, rounded down; raises `Refusal`."""
     if isinstance(timestamp, int):
         instant = timestamp
     else:
         try:
-            moment = datetime.fromisoformat(timestamp if len(timestamp) <= _LONGEST_TIME else "")
+            moment = datetime.fromisoformat(timestamp if len(timestamp) <= _MAX_LENGTH else "")
         except ValueError:
             raise Refusal(
                 "invalid_timestamp", "timestamp: expected ISO 8601 with an offset, or integer milliseconds"
@@ -26,10 +29,9 @@ def instant_ms(timestamp: str | int) -> int:
         if moment.tzinfo is None:
             raise Refusal("timestamp_without_offset", "timestamp: expected an offset, such as Z or +02:00")
         try:
-            since = moment - _EPOCH
+            instant = (moment - _EPOCH) // _MILLISECOND
         except OverflowError:
-            raise Refusal("invalid_timestamp", "timestamp: expected a time from 1970 to 9999") from None
-        instant = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+            raise Refusal("invalid_timestamp", _OUT_OF_RANGE) from None
     if not 0 <= instant <= LATEST_MS:
-        raise Refusal("invalid_timestamp", "timestamp: expected a time from 1970 to 9999")
+        raise Refusal("invalid_timestamp", _OUT_OF_RANGE)
     return instant

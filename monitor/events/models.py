@@ -1,0 +1,37 @@
+"""The events that the rest of the program works with, after decoding and validation."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Response(msgspec.Struct, frozen=True, gc=False):
+    """One answer of the bot: a ranked list of videos."""
+
+    response_id: str
+    timestamp_ms: int
+    """Event time."""
+    experiment: str
+    variant: str
+    items: tuple[str, ...]
+    """Ids of the videos, in the order of the message."""
+    ranks: tuple[int, ...] | None = None
+    """Positions of the videos, from 1; None if they are 1, 2, 3 …"""
+    user_id: str | None = None
+    query_id: str | None = None
+    category: str | None = None
+    latency_ms: float | None = None
+
+
+class Feedback(msgspec.Struct, frozen=True, gc=False):
+    """One reaction of a student to a response."""
+
+    feedback_id: str
+    response_id: str
+    timestamp_ms: int
+    """Event time."""
+    kind: str
+    user_id: str | None = None
+    item_id: str | None = None
+    """None if the reaction is about the whole answer."""
+    score: float = 1.0
