@@ -247,6 +247,20 @@ def event_delay() -> JSON:
     )
 
 
+def unmatched_feedback() -> JSON:
+    """Return the unmatched feedback of each hour by kind."""
+    return graph(
+        "Unmatched feedback by kind, per hour",
+        "Feedback that expired because its response never arrived: it is in no number. It expires after"
+        " feedback_window + allowed_lateness, so a mistake of today is visible here only then. A few are normal. A"
+        " steady share means wrong keys, ids or topics, or missing responses: see “unmatched-feedback” in the runbook.",
+        [target("max by (kind) (increase(abmonitor_unmatched_feedback_total[1h]))", "{{kind}}")],
+        unit="short",
+        minimum=0,
+        size=(8, 8),
+    )
+
+
 def commit_conflicts() -> JSON:
     """Return the refused writes."""
     return graph(
@@ -341,6 +355,7 @@ def work() -> list[JSON]:
         lag_events(),
         batch_size(),
         event_delay(),
+        unmatched_feedback(),
         commit_conflicts(),
         stalls(),
         memory(),

@@ -166,11 +166,17 @@ class Summary:
 
     as_of_ms: int
     experiments: Mapping[str, ExperimentSummary]
+    unmatched_feedback: Mapping[str, int] = field(default_factory=dict)
+    """Reactions of all time, of whichever experiment, that expired before their response arrived; by kind, sorted.
+
+    Kinds that the configuration names are present from the start, with 0.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `status --json` prints."""
         experiments = {name: each.to_json() for name, each in self.experiments.items()}
-        return {"as_of": iso(self.as_of_ms), "experiments": experiments}
+        unmatched = dict(self.unmatched_feedback)
+        return {"as_of": iso(self.as_of_ms), "unmatched_feedback": unmatched, "experiments": experiments}
 
     def verdict_json(self, experiment: str, treatment: str | None = None) -> dict[str, Any]:
         """Return the object of `verdict --json`, or what is in it about one treatment.

@@ -15,6 +15,8 @@ from grafana import boards
 JOBS: Final = 'job=~"ab-monitor.*"'
 FEW: Final = 20
 """Up to this many events in a window no share of them is worth waking anybody."""
+UNMATCHED_SHARE: Final = 0.05
+"""Share of a day's feedback that may be unmatched."""
 
 _alert = partial(Alert, team="operations", board=boards.PIPELINE)
 
@@ -105,7 +107,24 @@ REFUSED_LONG: Final = "topic:abmonitor_rejected_events:share6h"
 LATE: Final = "topic:abmonitor_late_events:share1h"
 ADDED: Final = "topic:abmonitor_events:added30m"
 
+
+def _events(event_type: Literal["response", "feedback"], outcomes: str) -> str:
+    """Return the events of one type with these outcomes in a day; topics have names of their own everywhere."""
+    return (
+        f'sum(increase(abmonitor_events_total{{outcome=~"{outcomes}"}}[1d])'
+        f' and on (topic) abmonitor_topic_info{{event_type="{event_type}"}})'
+    )
+
+
+UNMATCHED: Final = ":abmonitor_unmatched_feedback:sum"
+FEEDBACK: Final = ":abmonitor_feedback_events:added1d"
+SKIPPED: Final = ":abmonitor_skipped_responses:share1d"
+
 RECORDINGS: Final = (
+    # Every replica exports the same count. A kind that nobody configured appears with its first count.
+    Recording(UNMATCHED, "sum(max by (kind) (abmonitor_unmatched_feedback_total))"),
+    Recording(FEEDBACK, _events("feedback", "applied|revised")),
+    Recording(SKIPPED, f"{_events('response', 'skipped')}\n/\n({_events('response', 'applied|revised|skipped')} > 0)"),
     _share(REFUSED_SHORT, "abmonitor_rejected_events_total", "10m"),
     _share(REFUSED_LONG, "abmonitor_rejected_events_total", "6h"),
     _share(LATE, 'abmonitor_events_total{outcome="late"}', "1h"),
@@ -230,6 +249,26 @@ LOSSES: Final = (
         description="They are about responses older than feedback_window + allowed_lateness and are not in the numbers."
         " A producer holds events back, or old ones are sent again.",
         shown="12h",
+    ),
+    _alert(
+        name="AbMonitorUnmatchedFeedback",
+        concern="unmatched-feedback",
+        severity="warning",
+        # Feedback expires days after it was applied, so it is compared with the busiest day since. No increase(): after
+        # a rebuild the count may be lower, which is no restart. Feedback on skipped responses is always unmatched, and
+        # they may get twice as much of it as others.
+        expr=f"""
+        (delta({UNMATCHED}[1d]) > {FEW})
+        / (max_over_time({FEEDBACK}[8d]) > 0)
+        > {UNMATCHED_SHARE} + 2 * (max_over_time({SKIPPED}[8d]) or vector(0))
+        """,
+        pending="15m",
+        keep="30m",
+        summary="{{ $value | humanizePercentage }} of the feedback never found its response",
+        description="Feedback expired because its response had not arrived within feedback_window + allowed_lateness."
+        " It is in no number. Keys, ids or topics are wrong, or responses are missing. Unmatched feedback of the last"
+        " day is compared with the feedback of the busiest of eight days.",
+        shown="2d",
     ),
 )
 

@@ -24,7 +24,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recorded series; its name begins with the labels it has, joined by underscores, and a colon."""
+    """A recorded series; its name begins with the labels it has, if any, joined by underscores, and a colon."""
 
     record: str
     expr: str
@@ -32,7 +32,7 @@ class Recording:
     @property
     def labels(self) -> frozenset[str]:
         """The labels of its series."""
-        return frozenset(self.record.split(":")[0].split("_"))
+        return frozenset(filter(None, self.record.split(":")[0].split("_")))
 
     def rendered(self) -> JSON:
         """Return the rule in Prometheus' format."""

@@ -240,6 +240,12 @@ class ExperimentSettings:
         return tuple(sorted(name for name in names if name == LATENCY or name.startswith(FEEDBACK)))
 
     @property
+    def feedback_kinds(self) -> frozenset[str]:
+        """Kinds of feedback that are graded or watched by a guardrail."""
+        watched = {name.removeprefix(FEEDBACK) for name in self.watched if name.startswith(FEEDBACK)}
+        return frozenset({*self.grades, *watched})
+
+    @property
     def segments(self) -> tuple[str, ...]:
         """Names of the segments that students belong to, in the order in which they are stored; none if undeclared."""
         return (NONE, *sorted(self.categories), OTHER) if self.categories else ()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from prometheus_client.core import (
+    CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
@@ -140,10 +141,14 @@ _EXPERIMENTS: Final = (
     Exported(
         "abmonitor_experiment_info", "info", ("experiment", "control", "primary"), "The experiment's configuration"
     ),
+    Exported(
+        "abmonitor_unmatched_feedback_total", "counter", ("kind",), "Feedback that expired before its response arrived"
+    ),
     Exported("abmonitor_store_up", "gauge", (), "1 if the store answered"),
 )
 CATALOGUE: Final = (
     *_EXPERIMENTS,
+    Exported("abmonitor_topic_info", "info", ("topic", "event_type"), "Which type of event each topic has"),
     Exported("abmonitor_events_total", "counter", ("topic", "outcome"), "Events by outcome"),
     Exported("abmonitor_rejected_events_total", "counter", ("topic", "reason"), "Refused events by reason"),
     Exported("abmonitor_consumer_lag_events", "gauge", ("topic", "partition"), "Events not yet applied"),
@@ -196,6 +201,11 @@ class ExperimentsCollector(Collector):
         latency = HistogramMetricFamily(
             "abmonitor_response_latency_seconds", "How long the bot took, as responses say", labels=_ARM
         )
+        unmatched = CounterMetricFamily(
+            "abmonitor_unmatched_feedback", "Feedback that expired before its response arrived", labels=("kind",)
+        )
+        for kind, count in summary.unmatched_feedback.items():
+            unmatched.add_metric((kind,), count)
         info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=("experiment",))
 
         def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
@@ -208,6 +218,7 @@ class ExperimentsCollector(Collector):
             _add_latencies(latency, experiment)
         yield from families.values()
         yield latency
+        yield unmatched
         yield info
         yield up
 

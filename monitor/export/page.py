@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from monitor.config import DisplaySettings
-from monitor.export.presentation import decisions, notes, rows
+from monitor.export.presentation import decisions, notes, rows, unmatched_feedback
 from monitor.summary import Summary, iso
 
 _MOST_ENTRIES: Final = 10
@@ -61,6 +61,7 @@ def page_context(
             }
             for experiment in experiments
         ],
+        "unmatched_feedback": None if summary is None else unmatched_feedback(summary),
         "trouble": trouble,
         "as_of": None if summary is None else iso(summary.as_of_ms),
         "now": iso(now_ms),

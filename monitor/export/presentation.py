@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 from monitor.drift import DayDrift, Distance
 from monitor.inference import Comparison, GuardrailResult, State, Verdict
 from monitor.items.stored import Coverage
-from monitor.summary import ExperimentSummary, VariantSummary
+from monitor.summary import ExperimentSummary, Summary, VariantSummary
 from monitor.traffic import LATENCY_BOUNDS_MS
 
 ABSENT: Final = "–"
@@ -48,6 +48,13 @@ class Row:
 def count(number: float) -> str:
     """Return a count with its thousands apart."""
     return f"{number:,.0f}".replace(",", "\u202f")
+
+
+def unmatched_feedback(summary: Summary) -> str | None:
+    """Return a line with the unmatched feedback of each kind, the most frequent first; None where there is none."""
+    counts = sorted(summary.unmatched_feedback.items(), key=lambda kind: -kind[1])
+    kinds = ", ".join(f"{kind} {count(number)}" for kind, number in counts if number)
+    return f"Unmatched feedback: {kinds} (their response never arrived)" if kinds else None
 
 
 def share(part: float | None) -> str:

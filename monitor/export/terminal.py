@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from monitor.export.presentation import count, decisions, notes, rows
+from monitor.export.presentation import count, decisions, notes, rows, unmatched_feedback
 from monitor.summary import ExperimentSummary, Summary, iso
 
 _PLAIN: Final = ("traffic", "feedback")
@@ -32,6 +32,9 @@ def render(summary: Summary, *, now_ms: int, events_per_second: float | None = N
     if events_per_second is not None:
         head.append(f"   {count(events_per_second)} events/s")
     parts.append(head)
+    unmatched = unmatched_feedback(summary)
+    if unmatched is not None:
+        parts.append(Text(unmatched, style="yellow"))
     for experiment in summary.experiments.values():
         parts.append(_tables(experiment, now_ms))
         parts += [Text(each.sentence, style="bold") for each in decisions(experiment)]

@@ -12,6 +12,7 @@ from prometheus_client import (
     Gauge,
     GCCollector,
     Histogram,
+    Info,
     PlatformCollector,
     ProcessCollector,
 )
@@ -30,6 +31,9 @@ class Telemetry:
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
         self.registry = registry
+        self.topics = Info(
+            "abmonitor_topic", "Which type of event each topic has", ["topic", "event_type"], registry=registry
+        )
         # What became of each event: applied, duplicate, revised, late, skipped or rejected.
         self.events = Counter("abmonitor_events", "Events by outcome", ["topic", "outcome"], registry=registry)
         # Why events were refused; the reasons are those of docs/events.md.
@@ -99,9 +103,13 @@ class Telemetry:
             self.lag_seconds.remove(*place)
         self._lagging &= shown
 
-    def expect(self, topics: Iterable[str]) -> None:
-        """Show every topic's outcomes and reasons from the start, at 0: what increases must have been there before."""
-        for topic in topics:
+    def expect(self, topics: Mapping[str, str]) -> None:
+        """Export every topic's type of event, and its outcomes and reasons from the start, at 0.
+
+        `topics` has a topic for each type. Prometheus sees no increase in a series that begins above 0.
+        """
+        for event_type, topic in topics.items():
+            self.topics.labels(topic, event_type).info({})
             for outcome in OUTCOMES:
                 self.events.labels(topic, outcome)
             for reason in REASONS:

@@ -75,7 +75,7 @@ class Worker:
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics
-        telemetry.expect(set(topics.values()))
+        telemetry.expect(topics)
         self._catching_up = CatchingUp()
         self._stop = threading.Event()
         self._reasons: tuple[str, ...] = ("starting: no position loaded yet",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -36,7 +36,7 @@ from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summa
 from monitor.traffic import HOUR_MS
 from monitor.verdicts import Judge
 
-_UNGRADED_KINDS = 50
+_OTHER_KINDS = 50
 
 
 @dataclass(slots=True)
@@ -76,6 +76,8 @@ class _Log:
     refused: int = 0
     """Of those."""
     skipped: SkippedEvents = field(default_factory=SkippedEvents)
+    unmatched: Counter[str] = field(default_factory=Counter)
+    """Reactions that expired without their response, by kind of feedback."""
     missing: Mapping[str, Skipped] = field(default_factory=dict)
     """Skipped events that may be missing, by experiment."""
 
@@ -184,7 +186,9 @@ class Reader:
                 intended_shares=shares_at(experiment, judged_ms),
                 attention=attention.get(experiment.name),
             )
-        return Summary(as_of_ms=at_ms, experiments=experiments)
+        configured = frozenset[str]().union(*(each.feedback_kinds for each in self._settings.experiments))
+        unmatched = dict.fromkeys(configured, 0) | _limited(log.unmatched, configured)
+        return Summary(as_of_ms=at_ms, experiments=experiments, unmatched_feedback=dict(sorted(unmatched.items())))
 
     def _places(self) -> Iterator[tuple[ExperimentSettings, int, int, str]]:
         for experiment in self._settings.experiments:
@@ -218,7 +222,9 @@ class Reader:
         """Add one shard's records and log."""
         keys = shard.keys
         commands: list[Sequence[str | bytes | int]]
-        commands = [("HGETALL", each) for each in (keys.latest, keys.lost, keys.skipped, keys.positions)]
+        commands = [
+            ("HGETALL", each) for each in (keys.latest, keys.lost, keys.skipped, keys.unmatched, keys.positions)
+        ]
         for arm in arms:
             place = arm.number, arm.variant
             commands += (
@@ -228,11 +234,12 @@ class Reader:
                 ("ZRANGE", keys.cohorts(*place), 0, -1),
             )
         replies = iter(transaction(shard, commands))
-        times, lost, skipped, positions = map(pairs, islice(replies, 4))
+        times, lost, skipped, unmatched, positions = map(pairs, islice(replies, 5))
         latest = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         log.newest_ms = max(log.newest_ms, *latest.values(), 0)
         log.lost += sum(map(int, lost.values()))
         log.skipped.add(skipped, times)
+        log.unmatched.update({kind.decode(): int(reactions) for kind, reactions in unmatched.items()})
         for position in decode_positions(positions).values():
             log.newest_ms = max(log.newest_ms, position.newest_ms)
             log.records += position.refusals.records
@@ -340,9 +347,11 @@ class Reader:
             rated_responses=rated,
             students=int(arm.units[0] + arm.units[2]),
             responses_without_user=int(arm.units[2]),
-            feedback=_limited({kind: count for kind, count in arm.kinds.items() if kind[0] != "+"}, arm.experiment),
+            feedback=_limited(
+                {kind: count for kind, count in arm.kinds.items() if kind[0] != "+"}, arm.experiment.grades
+            ),
             responses_with_feedback=_limited(
-                {kind[1:]: count for kind, count in arm.kinds.items() if kind[0] == "+"}, arm.experiment
+                {kind[1:]: count for kind, count in arm.kinds.items() if kind[0] == "+"}, arm.experiment.grades
             ),
             last_response_at_ms=arm.last_response_ms,
             last_event_at_ms=arm.last_event_ms,
@@ -362,12 +371,11 @@ def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
     )
 
 
-def _limited(kinds: Mapping[str, int], experiment: ExperimentSettings) -> dict[str, int]:
-    """Return the counts above zero by kind, sorted: of all graded kinds, and of the 50 most frequent without grade.
+def _limited(kinds: Mapping[str, int], configured: Collection[str]) -> dict[str, int]:
+    """Return the counts above zero by kind, sorted: of all configured kinds, and of the 50 most frequent others.
 
     Kinds become labels, and any producer may write a new one.
     """
     counts = {kind: count for kind, count in kinds.items() if count}
-    graded = counts.keys() & experiment.grades.keys()
-    ungraded = sorted(counts.keys() - graded, key=lambda kind: (-counts[kind], kind))
-    return {kind: counts[kind] for kind in sorted([*graded, *ungraded[:_UNGRADED_KINDS]])}
+    others = sorted(counts.keys() - set(configured), key=lambda kind: (-counts[kind], kind))
+    return {kind: counts[kind] for kind in sorted([*(counts.keys() & set(configured)), *others[:_OTHER_KINDS]])}

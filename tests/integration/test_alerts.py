@@ -109,6 +109,7 @@ UNMOVED_BY = {
     "AbMonitorRejects": OF_A_SHARE,
     "AbMonitorRejectsSevere": OF_A_SHARE,
     "AbMonitorLateEvents": OF_A_SHARE,
+    "AbMonitorUnmatchedFeedback": OF_A_SHARE,
     # To be without scrapes is what these are about; one is not enough.
     "AbMonitorDown": (MISSED,),
     "AbMonitorTargetDown": (MISSED,),

@@ -420,6 +420,32 @@ def late(per_step: float, applied: float) -> World:
     )
 
 
+def unmatched(counts: str, feedback: str, skipped: float = 0, **counts_of_others: str) -> World:
+    """Return unmatched ratings, which both of two replicas export, feedback events, and 100 responses per step.
+
+    `skipped` of the responses are of no experiment. Half of all events are applied by each replica.
+    """
+    world: World = {}
+    for instance in ("m:1", "m:2"):
+        for kind, values in {"rating": counts, **counts_of_others}.items():
+            world |= of_process("abmonitor_unmatched_feedback_total", values, instance, kind=kind)
+        for event_type in ("feedback", "response"):
+            world |= of_process(
+                "abmonitor_topic_info", lasting(10 * DAY, 1), instance, topic=event_type, event_type=event_type
+            )
+        world |= of_process(EVENTS, feedback, instance, topic="feedback", outcome="applied")
+        for outcome, slope in (("applied", 50 - skipped / 2), ("skipped", skipped / 2)):
+            responses = lasting(10 * DAY, 0, slope)
+            world |= of_process(EVENTS, responses, instance, topic="response", outcome=outcome)
+    return world
+
+
+NO_RESPONSES = {
+    name: values
+    for name, values in unmatched(lasting(2 * DAY, 0, 10), lasting(2 * DAY, 0, 50)).items()
+    if 'topic="response"' not in name
+}
+STEADY, ENDING = lasting(10 * DAY, 0, 50), f"{lasting(4 * DAY, 0, 50)} {lasting(4 * DAY, 4 * DAY * 50, 0.1)}"
 LOSSES = [
     Scenario("AbMonitorRejectsSevere", "half of them", refused(50, 50), HOUR, [TOPIC]),
     Scenario("AbMonitorRejectsSevere", "a tenth", refused(10, 90), HOUR),
@@ -443,6 +469,18 @@ LOSSES = [
     Scenario("AbMonitorLateEvents", "one in a thousand", late(1, 999), 3 * HOUR),
     Scenario("AbMonitorLateEvents", "too few", late(1, 1), 3 * HOUR),
     Scenario("AbMonitorLateEvents", "a gap in scrapes", of_process(EVENTS, f"0 100 {missing(DAY)}", topic="feedback", outcome="late"), 3 * HOUR),
+    Scenario("AbMonitorUnmatchedFeedback", "a tenth", unmatched(lasting(2 * DAY, 0, 10), STEADY), DAY + HOUR, [{}]),
+    Scenario("AbMonitorUnmatchedFeedback", "all of it, after two hours", unmatched(f"{lasting(DAY, 0)} {lasting(DAY, 0, 100)}", STEADY), DAY + 2 * HOUR, [{}]),
+    Scenario("AbMonitorUnmatchedFeedback", "no responses at all", NO_RESPONSES, DAY, [{}]),
+    Scenario("AbMonitorUnmatchedFeedback", "a kind that is not configured begins with many", unmatched(lasting(2 * DAY, 0), STEADY, seen=f"{missing(DAY)} {lasting(DAY, 3000)}"), DAY + HOUR, [{}]),
+    Scenario("AbMonitorUnmatchedFeedback", "three of a hundred, which two replicas export", unmatched(lasting(2 * DAY, 0, 3), STEADY), DAY + HOUR),
+    Scenario("AbMonitorUnmatchedFeedback", "too few", unmatched(lasting(2 * DAY, 0, 0.05), lasting(2 * DAY, 0, 0.05)), DAY + HOUR),
+    Scenario("AbMonitorUnmatchedFeedback", "a tenth, until a day ago", unmatched(f"{lasting(DAY, 0, 10)} {lasting(2 * DAY, 10 * DAY)}", STEADY), 2 * DAY + 2 * HOUR),
+    Scenario("AbMonitorUnmatchedFeedback", "a fifth of the responses are of no experiment", unmatched(lasting(2 * DAY, 0, 20), STEADY, 20), DAY + HOUR),
+    Scenario("AbMonitorUnmatchedFeedback", "half of it, and a fifth of the responses are of no experiment", unmatched(lasting(2 * DAY, 0, 50), STEADY, 20), DAY + HOUR, [{}]),
+    Scenario("AbMonitorUnmatchedFeedback", "feedback of a busy week expires when there is little left", unmatched(lasting(8 * DAY, 0, 3), ENDING), 8 * DAY - 1),
+    Scenario("AbMonitorUnmatchedFeedback", "a rebuild counts fewer", unmatched(f"{lasting(DAY, 100_000)} {lasting(DAY, 90_000)}", STEADY), DAY + HOUR),
+    Scenario("AbMonitorUnmatchedFeedback", "a gap in scrapes", unmatched(f"{lasting(DAY, 0, 3)} {missing(6 * HOUR)} {lasting(DAY, 3 * (DAY + 6 * HOUR), 3)}", STEADY), DAY + 8 * HOUR),
 ]  # fmt: skip
 
 SCENARIOS = [*DROP, *BEHIND, *SILENCE, *ANSWERS, *DECISION, *REACHED, *FLOW, *LOSSES]

@@ -393,6 +393,39 @@ class TestTable:
         assert (share(None), share(0.4)) == ("–", "40.0\u202f%")
 
 
+class TestUnmatchedFeedback:
+    """Feedback that expired before its response arrived."""
+
+    SUMMARY = replace(SUMMARY, unmatched_feedback={"<b>": 0, "helpful": 12, "rating": 1234})
+
+    def test_is_in_json_and_metrics_by_kind(self) -> None:
+        """A kind of the configuration is there with 0: Prometheus sees no increase in a series that begins above it."""
+        assert self.SUMMARY.to_json()["unmatched_feedback"] == {"<b>": 0, "helpful": 12, "rating": 1234}
+        lines = [line for line in _exposed(self.SUMMARY) if "unmatched" in line]
+        assert lines == [
+            f'abmonitor_unmatched_feedback_total{{kind="{kind}"}} {count}'
+            for kind, count in (("<b>", 0.0), ("helpful", 12.0), ("rating", 1234.0))
+        ]
+
+    def test_is_one_line_for_people_where_there_is_any(self) -> None:
+        """In the terminal and on the page, the most frequent kind first; kinds are escaped there."""
+        line = "Unmatched feedback: rating 1\u202f234, helpful 12 (their response never arrived)"
+        out = io.StringIO()
+        Console(file=out, width=100).print(render(self.SUMMARY, now_ms=0))
+        assert line in out.getvalue()
+        assert line in _page(self.SUMMARY)
+        odd = replace(SUMMARY, unmatched_feedback={"<b>": 3})
+        assert "Unmatched feedback: &lt;b&gt; 3" in _page(odd)
+
+    def test_says_nothing_where_there_is_none(self) -> None:
+        """A kind with 0 is no news."""
+        none = replace(SUMMARY, unmatched_feedback={"rating": 0})
+        out = io.StringIO()
+        Console(file=out, width=100).print(render(none, now_ms=0))
+        assert "Unmatched" not in out.getvalue()
+        assert "Unmatched" not in _page(none)
+
+
 class TestAttention:
     """What to look at first, by category."""
 
