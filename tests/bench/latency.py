@@ -1,10 +1,10 @@
 """The time from an event's append to the broker until a scrape of /metrics/experiments counts the event.
 
-A worker first reads a backlog. The largest load is the largest tenth of that rate at which the worker does not fall
-behind live traffic, which another process writes on the same cores with librdkafka. Half of that load then goes on
-while probes are sent: responses to an experiment of their own. A probe's time begins with the broker's timestamp
-(LogAppendTime). The scrape is requested as soon as the store has applied the probe's offset, which is polled every two
-milliseconds: scraping all the time would measure the scrapes.
+A worker first reads a backlog. Another process then writes live traffic on the same cores with librdkafka, first at
+nine tenths of the backlog's rate, then at lower rates until the worker no longer falls behind. Half of that load goes
+on while probes are sent: responses to an experiment of their own. A probe's time begins with the broker's timestamp
+(LogAppendTime). The scrape is requested as soon as the store has applied the probe's offset, which is polled every
+two milliseconds: scraping all the time would measure the scrapes.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _BACKLOG: Final = Scenario(responses=120_000, students=20_000, days=0.5, seed=20
 _EVENTS_PER_RESPONSE: Final = 1.55
 _SETTLING_S: Final = 4
 _TRIAL_S: Final = 8
+_MAX_TRIALS: Final = 8
 _HALF_LOAD_S: Final = 90
 _SPARE_S: Final = 10
 """Of traffic that is generated and not needed."""
@@ -97,20 +98,24 @@ def _applied(store: Shards) -> int:
 
 
 def _largest_load(source: _Source, broker: KafkaBroker, store: Shards, rate: float) -> float:
-    """Return the events written per second at the largest tenth of a rate at which the worker keeps up."""
+    """Return the events written per second when the worker keeps up; a trial begins at nine tenths of a rate."""
     partitions = [TopicPartition(topic, number) for topic in _TOPICS[:2] for number in range(_PARTITIONS)]
+    load = 0.9 * rate
     with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, metrics_enabled=False)) as consumer:
-        for tenths in range(9, 0, -1):
-            load = rate * tenths / 10
+
+        def counts() -> tuple[int, int, float]:
+            return sum(consumer.end_offsets(partitions).values()), _applied(store), time.perf_counter()
+
+        for _ in range(_MAX_TRIALS):
             with source.traffic(load, _SETTLING_S + _TRIAL_S):
                 time.sleep(_SETTLING_S)
-                counts = [(sum(consumer.end_offsets(partitions).values()), _applied(store), time.perf_counter())]
+                before = counts()
                 time.sleep(_TRIAL_S)
-                counts += [(sum(consumer.end_offsets(partitions).values()), _applied(store), time.perf_counter())]
-            written, applied, seconds = (after - before for before, after in zip(*counts, strict=True))
+                written, applied, seconds = (now - then for now, then in zip(counts(), before, strict=True))
             _wait_until_idle(store)
             if written >= _MIN_WRITTEN * load * seconds and applied >= _MIN_APPLIED * written:
-                return float(written / seconds)
+                return written / seconds
+            load = min(0.9 * load, applied / seconds)
     raise SystemExit(f"the worker fell behind at {load:.0f} events/s")
 
 
