@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mypy_extensions import i64
-
 from monitor.config import LimitSettings
 from monitor.errors import InputRefused, Refusal
 from monitor.events import Decoder, Feedback, Response
 from monitor.ingest.intake import Events, Intake
-from monitor.ingest.records import Records
-from monitor.ingest.source import Refused, Slice
+from monitor.ingest.source import Record, Refused, Slice
 from monitor.store import Refusals
 from monitor.store.rows import MARKS
 
@@ -31,23 +28,21 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
     decoded = Decoded(Events())
     events = decoded.events
     for each in slices:
-        kind, records = each.kind, each.records
+        kind = each.kind
         newest_ms, mark = -1, _mark(each.partition)
-        at, count = i64(-1), i64(len(records))
-        while at + 1 < count:
-            at += 1
-            stored, begin, end = records.stored(at), records.begin(at), records.end(at)
+        for record in each.records:
+            payload = record.value
             try:
                 if kind == "response":
-                    event: Response | Feedback = decoder.response_in(stored, begin, end, now_ms)
+                    event: Response | Feedback = decoder.response(payload, now_ms)
                 elif kind == "feedback":
-                    event = decoder.feedback_in(stored, begin, end, now_ms)
+                    event = decoder.feedback(payload, now_ms)
                 else:
-                    event = decoder.event_in(stored, begin, end, now_ms)
+                    event = decoder.event(payload, now_ms)
             except Refusal as refusal:
-                where, key, payload = records.offset(at), records.key(at), records[at]
-                refused = Refused(each.partition, where, payload, refusal.reason, refusal.detail, key)
-                decoded.refused.append(refused)
+                decoded.refused.append(
+                    Refused(each.partition, record.offset, payload, refusal.reason, refusal.detail, record.key)
+                )
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
             intake.take(events, event, mark)
@@ -62,7 +57,7 @@ def _mark(partition: str) -> int:
     return int(number) % MARKS + 1 if number.isdecimal() else 1
 
 
-def counted(before: Refusals, records: Records, refused: Sequence[Refused], limits: LimitSettings) -> Refusals:
+def counted(before: Refusals, records: Sequence[Record], refused: Sequence[Refused], limits: LimitSettings) -> Refusals:
     """Return a partition's refusals after more of its records; raises `InputRefused` beyond the limits.
 
     The numbers are stored with the position, so a service that is started again and again does not drain a topic into
@@ -74,8 +69,8 @@ def counted(before: Refusals, records: Records, refused: Sequence[Refused], limi
     longest = run
     if refused:
         offsets = {each.offset for each in refused}
-        for offset in records.offsets:
-            run = run + 1 if offset in offsets else 0
+        for record in records:
+            run = run + 1 if record.offset in offsets else 0
             longest = max(longest, run)
         last = refused[-1]
         where = f"last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
@@ -88,7 +83,7 @@ def counted(before: Refusals, records: Records, refused: Sequence[Refused], limi
                 f"{bad} of the last {seen} events were refused "
                 f"(limits.max_refused_share = {limits.max_refused_share}); {where}"
             )
-    elif len(records):
+    elif records:
         run = 0
     if seen >= 2 * limits.refused_window:
         seen, bad = seen // 2, bad // 2

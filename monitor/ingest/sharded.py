@@ -190,7 +190,7 @@ class ShardedWriter:
         inside = sorted(at for at in held if at is not None and whole.begin < at < whole.next_offset)
         parts = []
         for begin, end in zip([whole.begin, *inside], [*inside, whole.next_offset], strict=True):
-            records = whole.records.part(whole.records.place_of(begin), whole.records.place_of(end))
+            records = [record for record in whole.records if begin <= record.offset < end]
             parts.append(replace(whole, begin=begin, records=records, next_offset=end))
         return parts
 

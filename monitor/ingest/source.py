@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from monitor.ingest.records import Records
 from monitor.store import Position
 
 Kind = Literal["response", "feedback", "event"]
+
+
+class Record(Protocol):
+    """A record of a partition, such as kafka-python's `ConsumerRecord`."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+
+class PlainRecord(NamedTuple):
+    """A record of a source that has no suitable record type of its own."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +42,7 @@ class Slice:
     """What the records must be; "event" where either may stand."""
     begin: int
     """Position before the first of them: where the slice before ended, or where the partition was placed."""
-    records: Records
+    records: Sequence[Record]
     next_offset: int
     """Position after the last of them; gaps between offsets are nothing."""
 
@@ -61,8 +81,8 @@ class Source(Protocol):
     def unplaced(self) -> Sequence[str]:
         """Return the partitions that were assigned and wait for `place`."""
 
-    def gaps(self, positions: Mapping[str, Position], furthest: Mapping[str, int]) -> Sequence[Gap]:
-        """Return where the unplaced partitions cannot go on from their positions, or some shards from `furthest`."""
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
+        """Return where the unplaced partitions cannot go on from their positions."""
 
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
         """Return where the partitions that have no position yet begin, also of those that others read."""

@@ -154,7 +154,7 @@ class Worker:
     def _place(self) -> None:
         """Start newly assigned partitions where the store says, once it says so for all."""
         state = self._state()
-        gaps = self._insist(lambda: self._source.gaps(state.positions, state.furthest))
+        gaps = self._insist(lambda: self._source.gaps(state.positions))
         if gaps:
             self._cross(gaps)
             return
@@ -228,8 +228,6 @@ class Worker:
             known = decoded if len(parts) == 1 else self._decode(part, now_ms=self._clock())
             advances = self._progress.steps(part, known, self._settings.limits)
             self._keep_refused(known)
-            for each in part:
-                each.records.let_go()
             self._send(sum(len(each.records) for each in part), known, advances)
         if self._sent is not None and self._sent.records < self._settings.kafka.max_poll_records // _WORTH:
             self._finish()

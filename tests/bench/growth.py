@@ -23,7 +23,6 @@ from monitor.identity import Identities
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
-from monitor.ingest.records import Records
 from monitor.ingest.simulator import Scenario
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
@@ -34,6 +33,7 @@ from tests.bench.loader import END_MS, Loader, response_name, videos
 from tests.bench.plot import Line, draw
 from tests.bench.settings import settings_of
 from tests.servers.redis import RedisServer, redis_binary
+from tests.support.streams import records_of
 
 _PLOT: Final = Path(__file__).parents[2] / "docs/cost.svg"
 _SIZES: Final = (100_000, 1_000_000)
@@ -135,7 +135,7 @@ def _stream(settings: Settings, size: int, polls: int = _ROUNDS * _POLLS) -> Ite
                     "score": chance.randrange(5),
                 }
             payloads.append(json.dumps(found).encode())
-        yield Slice(_PARTITION, "event", begin, Records.of(range(begin, begin + _POLL), payloads), begin + _POLL)
+        yield Slice(_PARTITION, "event", begin, records_of(payloads, begin), begin + _POLL)
         begin += _POLL
 
 

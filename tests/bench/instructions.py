@@ -33,13 +33,13 @@ from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
-from monitor.ingest.records import Records
 from monitor.ingest.simulator import Scenario, generate, w1
 from monitor.ingest.source import Kind, Slice
 from monitor.service import opened, writer_for
 from monitor.store import Advance, Position, sum_up
 from tests.bench.settings import settings_of
 from tests.servers.redis import RedisServer, redis_binary
+from tests.support.streams import records_of
 
 _COUNTED: Final = 12_000
 _CALLGRIND: Final = ("valgrind", "-q", "--tool=callgrind", "--instr-atstart=no")
@@ -158,7 +158,7 @@ def _slices(worker: int, batch: Sequence[tuple[Kind, bytes]]) -> Iterator[Slice]
     kinds: tuple[Kind, ...] = ("response", "feedback")
     for kind in kinds:
         payloads: list[bytes | None] = [payload for each, payload in batch if each == kind]
-        yield Slice(f"{kind}:{worker}", kind, 0, Records.of(range(len(payloads)), payloads), len(payloads))
+        yield Slice(f"{kind}:{worker}", kind, 0, records_of(payloads), len(payloads))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
-from monitor.ingest.records import Records
 from monitor.ingest.simulator import Scenario
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Writer
@@ -30,6 +29,7 @@ from tests.bench.figures import Figure
 from tests.bench.loader import END_MS
 from tests.bench.settings import settings_of
 from tests.servers.redis import RedisServer, redis_binary
+from tests.support.streams import records_of
 
 _ITEMS: Final = 200_000
 _SHOWN: Final = 5
@@ -113,7 +113,7 @@ def _cost_us(
         offset = first + begin
         end = offset + len(some)
         started = time.thread_time()
-        each = Slice(_PARTITION, "event", offset, Records.of(range(offset, end), some), end)
+        each = Slice(_PARTITION, "event", offset, records_of(some, offset), end)
         decoded = decode([each], decoder, intake, wall_clock())
         step = Advance(_PARTITION, offset or None, Position(end))
         status, _ = writer.begin(decoded.events, late, [step])()

@@ -1,8 +1,8 @@
 """Events per CPU-second of the worker on a real broker and a real server, and where the time goes.
 
 The stream (the simulator's W1, 5 items and about 370 bytes per response, 4 partitions per topic) is written to Kafka
-first. Readings of it follow in this process, with each client of Kafka: poll only, poll and decode (of kafka-python by
-itself, which the worker unpacks faster), poll, decode and validate, and the whole worker; then the
+first. Readings of it follow in this process, with each client of Kafka: poll only, poll and decode, poll, decode and
+validate, and the whole worker; then the
 totals are compared with a recomputation of the stream that shares no code, because a fast wrong answer would be no
 answer. Since the machine is now faster and now slower, all of that is done three times:
 the cheapest floor and worker are given, and of ratios, whose parts were read one after the other, the mean.
@@ -243,8 +243,8 @@ def _decode(slices: Sequence[Slice]) -> None:
     """Do what nobody can do without: the floor."""
     for each in slices:
         one = _RESPONSE if each.kind == "response" else _FEEDBACK
-        for payload in each.records:
-            one(payload or b"")
+        for record in each.records:
+            one(record.value or b"")
 
 
 def _validating(settings: Settings) -> Callable[[Sequence[Slice]], None]:
@@ -255,7 +255,7 @@ def _validating(settings: Settings) -> Callable[[Sequence[Slice]], None]:
         for each in slices:
             one = decoder.response if each.kind == "response" else decoder.feedback
             try:
-                _ = [one(payload, now_ms) for payload in each.records]
+                _ = [one(record.value, now_ms) for record in each.records]
             except Refusal as refusal:
                 raise SystemExit(f"the simulator wrote a refused event: {refusal}") from refusal
 

@@ -16,7 +16,6 @@ from redis.crc import key_slot
 from monitor.config import ExperimentSettings
 from monitor.errors import StoreOwned, StoreUnavailable
 from monitor.events import Feedback, Response
-from monitor.ingest.records import Records
 from monitor.ingest.sharded import ShardedWriter
 from monitor.ingest.source import Slice
 from monitor.ingest.writer import Outcome, Writer
@@ -26,7 +25,7 @@ from tests.integration.test_exactness import _SLOW, MANY, Bench
 from tests.integration.test_store import _rating, _response
 from tests.servers.redis import RedisServer
 from tests.support.dump import Dump, dump
-from tests.support.streams import EXPERIMENT, HOUR, RICH, START, arrivals, changed, streams
+from tests.support.streams import EXPERIMENT, HOUR, RICH, START, arrivals, changed, records_of, streams
 
 Events = Sequence[Response | Feedback]
 _NAMES = ["t:0", "t:1"]
@@ -105,7 +104,7 @@ class Reader:
             offsets = range(at[name], min(at[name] + size, len(numbers)))
             if offsets:
                 payloads = [b"%d" % numbers[offset] for offset in offsets]
-                slices.append(Slice(name, "event", at[name], Records.of(offsets, payloads), offsets[-1] + 1))
+                slices.append(Slice(name, "event", at[name], records_of(payloads, offsets[0]), offsets[-1] + 1))
         return slices
 
     def _state(self) -> State:
@@ -124,7 +123,7 @@ class Reader:
 
     def _process(self, part: Sequence[Slice]) -> bool:
         advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in part]
-        batch = self.bench.taken(*[self.events[int(payload or b"")] for each in part for payload in each.records])
+        batch = self.bench.taken(*[self.events[int(record.value or b"")] for each in part for record in each.records])
         while True:
             with suppress(StoreUnavailable):
                 if self.writer.begin(batch, self.bench.late, advances)()[0] == "applied":
@@ -249,7 +248,7 @@ def _begun(reader: Reader, size: int = 15) -> Outcome:
     """Have the reader's writer begin with so many records of each partition."""
     slices = reader._poll(reader._place(), (size, size))
     advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in slices]
-    events = [reader.events[int(payload or b"")] for each in slices for payload in each.records]
+    events = [reader.events[int(record.value or b"")] for each in slices for record in each.records]
     return reader.writer.begin(reader.bench.taken(*events), reader.bench.late, advances)
 
 
@@ -346,7 +345,7 @@ def test_what_was_applied_is_told_although_another_shard_refused(redis_server: R
     assert other.begin(bench.taken(_rating(0, START + 2)), bench.late, [step])()[0] == "applied"
     slices = reader._poll(dict.fromkeys(_NAMES, 5), (25, 25))
     advances = [Advance(each.partition, each.begin, Position(each.next_offset)) for each in slices]
-    events = bench.taken(*[reader.events[int(payload or b"")] for each in slices for payload in each.records])
+    events = bench.taken(*[reader.events[int(record.value or b"")] for each in slices for record in each.records])
     status, outcomes = reader.writer.begin(events, bench.late, advances)()
     assert status != "applied"
     assert not outcomes

@@ -13,10 +13,9 @@ from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Intake
-from monitor.ingest.records import Records
-from monitor.ingest.source import Kind, Slice
+from monitor.ingest.source import Kind, PlainRecord, Slice
 from monitor.store.keys import shard_of_response
-from tests.support.streams import EXPERIMENT, settings_with
+from tests.support.streams import EXPERIMENT, records_of, settings_with
 from tests.unit.test_events import FEEDBACK, RESPONSE
 
 
@@ -27,7 +26,7 @@ def test_events_bring_the_mark_of_their_partition(partition: str, mark: int) -> 
     """Partitions of one number in both topics have the same mark, and files without number any."""
     settings = settings_with(EXPERIMENT)
     kinds: list[tuple[Kind, object]] = [("response", RESPONSE), ("feedback", FEEDBACK)]
-    slices = [Slice(partition, kind, 0, Records.of([0], [json.dumps(event).encode()]), 1) for kind, event in kinds]
+    slices = [Slice(partition, kind, 0, records_of([json.dumps(event).encode()]), 1) for kind, event in kinds]
     intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
     decoded = decode(slices, Decoder(settings), intake, wall_clock())
     assert not decoded.refused
@@ -46,7 +45,7 @@ def test_events_are_told_apart_by_the_shards_of_their_responses(waiting: list[bo
     slices = []
     for kind, event in kinds:
         alike = [{**event, "response_id": each, "timestamp": at_ms + at} for at, each in enumerate(ids)]
-        records = Records.of(range(40), [json.dumps(each).encode() for each in alike])
+        records = records_of([json.dumps(each).encode() for each in alike])
         slices.append(Slice("t:0", kind, 0, records, 40))
     events = decode(slices, Decoder(settings), intake, wall_clock()).events
     events.marks = list(range(40))
@@ -61,10 +60,11 @@ def test_events_are_told_apart_by_the_shards_of_their_responses(waiting: list[bo
 
 
 def test_what_is_refused_keeps_its_key() -> None:
-    """It is written with it to the dead letters, also when the rest of its batch has been let go of."""
+    """It is written with it to the dead letters."""
     settings = settings_with(EXPERIMENT)
     intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
-    records = Records.of([4, 9, 11], [json.dumps(RESPONSE).encode(), b"{", None], [b"a", b"b", None])
+    records = [
+        PlainRecord(4, b"a", json.dumps(RESPONSE).encode()), PlainRecord(9, b"b", b"{"), PlainRecord(11, None, None)
+    ]  # fmt: skip
     decoded = decode([Slice("t:0", "response", 4, records, 12)], Decoder(settings), intake, wall_clock())
-    records.let_go()
     assert [(each.offset, each.key, each.payload) for each in decoded.refused] == [(9, b"b", b"{"), (11, None, None)]
