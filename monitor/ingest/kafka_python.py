@@ -1,7 +1,7 @@
 """A group member on kafka-python: pure Python, always installed.
 
-kafka-python calls rebalance callbacks on its I/O thread, where only pausing is safe: the callback pauses the assigned
-partitions, and `seek`, called by the worker's thread, resumes them.
+kafka-python calls rebalance callbacks on its I/O thread: the callback pauses the assigned partitions, and `seek`, called
+by the worker's thread, resumes them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _PARTITION_FETCH_BYTES: Final = 2 << 20
 _FILL_S: Final = 0.25
 """Longest time that a poll waits to become full while the partitions are known to have more."""
 _FILL_POLL_MS: Final = 20
+_COLLECT_EMPTY_POLLS: Final = 50
 _CLOSE_MS: Final = 5_000
 _REVOKED: Final = (ValueError, KeyError, AssertionError, IllegalStateError)
 """Errors of the client about a partition that a rebalance on its I/O thread has just taken away."""
@@ -67,6 +68,7 @@ class KafkaPythonConsumer:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._paused: set[TopicPartition] = set()
+        self._empty_polls = 0
         self._fetched: dict[TopicPartition, list[Record]] = {}
         """Records not returned yet, in the order in which partitions take their turn."""
         self._consumer = connect(
@@ -165,11 +167,20 @@ class KafkaPythonConsumer:
             raise translate_error(self._settings, error) from error
         for partition, records in polled.items():
             self._fetched.setdefault(partition, []).extend(records)
-        if not polled:
-            # In kafka-python 3.0.12 each poll without records leaves an error in a reference cycle with its traceback,
-            # which keeps what is being fetched: a hundred megabytes a minute if the collector is left to its schedule.
-            gc.collect(1)
+        self._collect_garbage(empty=not polled)
         return bool(polled)
+
+    def _collect_garbage(self, *, empty: bool) -> None:
+        """Free what empty polls have left behind.
+
+        In kafka-python 3.0.12 each leaves a timeout error in a reference cycle with its traceback, which keeps the
+        fetch that was under way: a hundred megabytes a minute if the collector is left to its schedule. The cycle is
+        garbage when that fetch is done, so after the next records, not right after the empty poll.
+        """
+        self._empty_polls += empty
+        if self._empty_polls >= (_COLLECT_EMPTY_POLLS if empty else 1):
+            self._empty_polls = 0
+            gc.collect(1)
 
     def _backlog(self) -> int:
         """Return how many offsets are known to follow the fetched records."""
@@ -227,6 +238,9 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
 
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         self._consumer.pause(*assigned)
+        for partition in assigned:
+            # With any position kafka-python neither asks for the group's offset nor complains that there is none.
+            self._consumer.seek(partition, 0)
         log.info("partitions assigned count=%d", len(assigned))
         self._on_assign([partition_name(*partition) for partition in assigned])
 
