@@ -15,13 +15,14 @@ from kafka.errors import (
     AuthorizationError,
     FencedInstanceIdError,
     KafkaError,
+    KafkaTimeoutError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
 
 from monitor.config import KafkaSettings
 from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError, tls_refusal
-from monitor.ingest.consumer import partition_name, partition_of
+from monitor.ingest.consumer import RECONNECT_MS, partition_name, partition_of
 
 Client = TypeVar("Client")
 
@@ -80,9 +81,15 @@ def connect(client: Callable[..., Client], settings: KafkaSettings, **options: A
     log, logged = logging.getLogger("kafka"), _LoggedErrors()
     log.addHandler(logged)
     try:
-        return client(**connection_options(settings), bootstrap_timeout_ms=BOOTSTRAP_MS, **options)
+        return client(
+            **connection_options(settings),
+            bootstrap_timeout_ms=BOOTSTRAP_MS,
+            reconnect_backoff_max_ms=RECONNECT_MS,
+            **options,
+        )
     except KafkaError as error:
-        causes = [translate_error(settings, cause) for cause in logged.errors or [error]]
+        reasons = [reason for reason in logged.errors if not isinstance(reason, KafkaTimeoutError)] or [error]
+        causes = [translate_error(settings, reason) for reason in reasons]
         raise next((cause for cause in causes if isinstance(cause, UsageError)), causes[-1]) from error
     finally:
         log.removeHandler(logged)
@@ -155,7 +162,11 @@ def translate_error(settings: KafkaSettings, error: KafkaError) -> AbMonitorErro
         # The client never reads again after that.
         name = settings.group_instance_id
         return UsageError(f"{place}: another worker has come with kafka.group_instance_id {name!r}: give each its own")
-    return DependencyUnavailable(f"{place}: {error}")
+    hint = ""
+    if "disconnected" in str(error):
+        login = " or on a wrong kafka.sasl_username or password" if settings.sasl_mechanism else ""
+        hint = f"; a broker hangs up on another kafka.security_protocol than {settings.security_protocol}{login}"
+    return DependencyUnavailable(f"{place}: {error}{hint}")
 
 
 @dataclass(frozen=True, slots=True)

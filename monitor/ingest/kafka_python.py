@@ -1,7 +1,7 @@
 """A group member on kafka-python: pure Python, always installed.
 
-kafka-python calls rebalance callbacks on its I/O thread: the callback pauses the assigned partitions, and `seek`, called
-by the worker's thread, resumes them.
+kafka-python calls rebalance callbacks on its I/O thread: the callback pauses the assigned partitions, and the worker's
+thread resumes them with `seek`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from monitor.ingest.connection import connect, translate_error
 from monitor.ingest.consumer import (
     FETCH_MS,
     METADATA_MS,
-    RECONNECT_MS,
     SESSION_MS,
     OffsetOutOfRange,
     partition_name,
@@ -86,7 +85,6 @@ class KafkaPythonConsumer:
             fetch_max_bytes=_FETCH_BYTES,
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             metadata_max_age_ms=METADATA_MS,
-            reconnect_backoff_max_ms=RECONNECT_MS,
             metrics_enabled=False,
         )
 
