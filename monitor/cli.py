@@ -176,7 +176,9 @@ def _log(*, verbose: bool) -> None:
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    logging.getLogger("kafka").setLevel(logging.INFO if verbose else logging.CRITICAL)
+    logging.getLogger("kafka").setLevel(logging.INFO if verbose else logging.WARNING)
+    # Its warnings repeat at each attempt to connect; the first error carries the reason (`monitor.ingest.connection`).
+    logging.getLogger("kafka").propagate = verbose
     logging.getLogger("redis").setLevel(logging.INFO)
 
 

@@ -20,9 +20,8 @@ from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings
 from monitor.errors import DependencyUnavailable, Refusal, UsageError
 from monitor.events import REASONS, Decoder
-from monitor.ingest.connection import BOOTSTRAP_MS, admission
+from monitor.ingest.connection import connect, translate_error
 from monitor.ingest.dead_letters import NULL
-from monitor.ingest.probing import explained
 from monitor.summary import iso
 
 FOREIGN: Final = "foreign"
@@ -88,29 +87,27 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 def dead_letters(settings: KafkaSettings) -> Iterator[Letter]:
     """Yield every letter once, from the beginning of the topic to what is its end now."""
     place = f"Kafka at {settings.bootstrap_servers}"
-    options = admission(settings)
+    consumer = connect(
+        KafkaConsumer,
+        settings,
+        group_id=None,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        metrics_enabled=False,
+    )
     try:
-        consumer = KafkaConsumer(
-            **options,
-            group_id=None,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            bootstrap_timeout_ms=BOOTSTRAP_MS,
-            metrics_enabled=False,
-        )
-        try:
-            topic = settings.dead_letter_topic
-            numbers = consumer.partitions_for_topic(topic)
-            if not numbers:
-                raise UsageError(f"kafka.dead_letter_topic: there is no topic {topic} at {settings.bootstrap_servers}")
-            partitions = [TopicPartition(topic, number) for number in numbers]
-            consumer.assign(partitions)
-            consumer.seek_to_beginning(*partitions)
-            yield from _until(consumer, dict(consumer.end_offsets(partitions)), place)
-        finally:
-            consumer.close(autocommit=False)
+        topic = settings.dead_letter_topic
+        numbers = consumer.partitions_for_topic(topic)
+        if not numbers:
+            raise UsageError(f"kafka.dead_letter_topic: there is no topic {topic} at {settings.bootstrap_servers}")
+        partitions = [TopicPartition(topic, number) for number in numbers]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        yield from _until(consumer, dict(consumer.end_offsets(partitions)), place)
     except KafkaError as error:
-        raise explained(settings, options, error) from error
+        raise translate_error(settings, error) from error
+    finally:
+        consumer.close(autocommit=False)
 
 
 def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int], place: str) -> Iterator[Letter]:
@@ -195,31 +192,29 @@ def _retried(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
     still: Counter[str] = Counter()
     failures: list[BaseException] = []
     sent = 0
-    options = admission(settings.kafka)
+    producer = connect(KafkaProducer, settings.kafka, acks="all", max_request_size=_LARGEST, metrics_enabled=False)
     try:
-        producer = KafkaProducer(**options, acks="all", max_request_size=_LARGEST, metrics_enabled=False)
-        try:
-            for each in letters:
-                decode = decoders.get(each.topic)
-                if decode is None:
-                    still[FOREIGN if each.reason == FOREIGN else "topic not configured"] += 1
-                    continue
-                try:
-                    decode(each.value, wall_clock())
-                except Refusal as refusal:
-                    still[refusal.reason] += 1
-                    continue
-                if each.partition not in producer.partitions_for(each.topic):
-                    still["partition is gone"] += 1
-                    continue
-                sending = producer.send(each.topic, each.value, key=each.key, partition=each.partition)
-                sending.add_errback(failures.append)
-                sent += 1
-            producer.flush(timeout=_REQUEST_S)
-        finally:
-            producer.close(timeout=_REQUEST_S)
+        for each in letters:
+            decode = decoders.get(each.topic)
+            if decode is None:
+                still[FOREIGN if each.reason == FOREIGN else "topic not configured"] += 1
+                continue
+            try:
+                decode(each.value, wall_clock())
+            except Refusal as refusal:
+                still[refusal.reason] += 1
+                continue
+            if each.partition not in producer.partitions_for(each.topic):
+                still["partition is gone"] += 1
+                continue
+            sending = producer.send(each.topic, each.value, key=each.key, partition=each.partition)
+            sending.add_errback(failures.append)
+            sent += 1
+        producer.flush(timeout=_REQUEST_S)
     except KafkaError as error:
-        raise explained(settings.kafka, options, error) from error
+        raise translate_error(settings.kafka, error) from error
+    finally:
+        producer.close(timeout=_REQUEST_S)
     if failures:
         raise DependencyUnavailable(
             f"Kafka at {settings.kafka.bootstrap_servers} refused {len(failures)} of {sent} messages: {failures[0]}. "

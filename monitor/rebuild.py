@@ -26,7 +26,7 @@ from rich.table import Table
 from monitor.clock import wall_clock
 from monitor.config import Settings, definition_differences
 from monitor.errors import ENDED_BY, DependencyUnavailable, HistoryLost, StoreOwned, StoreUnavailable, UsageError
-from monitor.ingest.connection import Topics, admission, unreachable
+from monitor.ingest.connection import Topics, unreachable
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
@@ -161,7 +161,6 @@ def _check_topics(settings: Settings) -> None:
     kafka = settings.kafka
     if trouble := unreachable(kafka):
         raise DependencyUnavailable(trouble)
-    admission(kafka)
     wanted = [kafka.responses_topic, kafka.feedback_topic]
     topics = Topics(kafka)
     try:

@@ -1,23 +1,30 @@
-"""What every client of the Kafka cluster needs: options to connect, and a look at topics."""
+"""Connections to the Kafka cluster, the meaning of its errors, and questions about topics, offsets and groups."""
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from kafka import KafkaAdminClient, KafkaConsumer
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import AuthorizationError, FencedInstanceIdError, KafkaError, SaslAuthenticationFailedError
-from kafka.protocol.consumer import IsolationLevel
-from kafka.structs import TopicPartition
+from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import (
+    AuthorizationError,
+    FencedInstanceIdError,
+    KafkaError,
+    KafkaTimeoutError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
 
 from monitor.config import KafkaSettings
-from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError
-from monitor.ingest.membership import partition_name, partition_of
-from monitor.ingest.probing import check_admission, explained
+from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError, tls_refusal
+from monitor.ingest.consumer import RECONNECT_MS, partition_name, partition_of
+
+Client = TypeVar("Client")
 
 BOOTSTRAP_MS: Final = 10_000
 BEGINNING: Final = OffsetSpec.EARLIEST
@@ -52,29 +59,51 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
     return options
 
 
-def admission(settings: KafkaSettings) -> dict[str, Any]:
-    """Return the same; raises `UsageError` if a server refuses it."""
-    options = connection_options(settings)
-    check_admission(settings, options)
-    return options
+class _LoggedErrors(logging.Handler):
+    """Collects the errors in kafka-python's log: why a connection fails is in none of its exceptions."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.errors: list[KafkaError] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if isinstance(record.args, tuple):
+            self.errors += [argument for argument in record.args if isinstance(argument, KafkaError)]
+
+
+def connect(client: Callable[..., Client], settings: KafkaSettings, **options: Any) -> Client:
+    """Return a client of kafka-python that has reached the cluster.
+
+    Raises `UsageError` if a server refuses the user, or either side the other's certificate, since waiting does not
+    help; `DependencyUnavailable` for any other reason.
+    """
+    log, logged = logging.getLogger("kafka"), _LoggedErrors()
+    log.addHandler(logged)
+    try:
+        return client(
+            **connection_options(settings),
+            bootstrap_timeout_ms=BOOTSTRAP_MS,
+            reconnect_backoff_max_ms=RECONNECT_MS,
+            **options,
+        )
+    except KafkaError as error:
+        reasons = [reason for reason in logged.errors if not isinstance(reason, KafkaTimeoutError)] or [error]
+        causes = [translate_error(settings, reason) for reason in reasons]
+        raise next((cause for cause in causes if isinstance(cause, UsageError)), causes[-1]) from error
+    finally:
+        log.removeHandler(logged)
 
 
 def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
     """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
-    options = admission(settings)
+    names = (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
+    topics = Topics(settings)
     try:
-        consumer = KafkaConsumer(**options, bootstrap_timeout_ms=BOOTSTRAP_MS, metrics_enabled=False)
-    except KafkaError as error:
-        raise explained(settings, options, error) from error
-    try:
-        partitions = {
-            topic: len(consumer.partitions_for_topic(topic) or ())
-            for topic in (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
-        }
-    except KafkaError as error:
-        raise refused(settings, error) from error
+        described = topics.describe(names)
     finally:
-        consumer.close(autocommit=False)
+        topics.close()
+    partitions = {name: len(described[name].partitions) if name in described else 0 for name in names}
     lines: list[tuple[str, str | None]] = []
     for topic, count in partitions.items():
         problem = None if count else f"topic {topic} does not exist; create it before `ab-monitor run`"
@@ -93,7 +122,7 @@ def _narrow_dead_letters(settings: KafkaSettings) -> list[tuple[str, str | None]
     """Return a line if a message of a source topic may be too large for the dead-letter topic."""
     names = [settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic]
     try:
-        with KafkaAdminClient(**connection_options(settings), request_timeout_ms=_REQUEST_MS) as admin:
+        with connect(KafkaAdminClient, settings, request_timeout_ms=_REQUEST_MS) as admin:
             found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
     except KafkaError:
         # Not everybody may look at configurations, and a topic may be missing.
@@ -120,18 +149,24 @@ def unreachable(settings: KafkaSettings) -> str | None:
     return trouble
 
 
-def refused(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
-    """Return what it means that the cluster does not do what a client wants: a mistake, or an outage."""
+def translate_error(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
+    """Return the error to raise for one of kafka-python: `UsageError` for a mistake, otherwise an outage."""
     place = f"Kafka at {settings.bootstrap_servers}"
-    if isinstance(error, SaslAuthenticationFailedError) or "SaslAuthenticationFailed" in str(error):
-        return UsageError(f"{place} refuses kafka.sasl_username {settings.sasl_username!r} or its password")
+    if isinstance(error, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)):
+        return UsageError(f"{place} refuses the user {settings.sasl_username}: {error}")
+    if (refusal := tls_refusal(str(error))) is not None:
+        return UsageError(f"{place}: {refusal}")
     if isinstance(error, AuthorizationError):
         return UsageError(f"{place} does not permit this: {error}; docs/security.md lists what is needed")
     if isinstance(error, FencedInstanceIdError):
         # The client never reads again after that.
         name = settings.group_instance_id
         return UsageError(f"{place}: another worker has come with kafka.group_instance_id {name!r}: give each its own")
-    return DependencyUnavailable(f"{place}: {error}")
+    hint = ""
+    if "disconnected" in str(error):
+        login = " or on a wrong kafka.sasl_username or password" if settings.sasl_mechanism else ""
+        hint = f"; a broker hangs up on another kafka.security_protocol than {settings.security_protocol}{login}"
+    return DependencyUnavailable(f"{place}: {error}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +191,7 @@ class Topics:
         return {
             each["name"]: Topic(
                 str(each["topic_id"]),
-                [partition_name(TopicPartition(each["name"], number)) for number in range(len(each["partitions"]))],
+                [partition_name(each["name"], number) for number in range(len(each["partitions"]))],
             )
             for each in found
             if not each["error_code"]
@@ -171,7 +206,7 @@ class Topics:
             return {}
         wanted = {partition_of(name): at for name in partitions}
         found = self._ask(lambda admin: admin.list_partition_offsets(wanted, IsolationLevel.READ_COMMITTED))
-        return {partition_name(each): place.offset for each, place in found.items()}
+        return {partition_name(*each): place.offset for each, place in found.items()}
 
     def owned(self, group: str) -> set[str] | None:
         """Return the partitions that members of a group have been given; None while nobody can tell."""
@@ -182,7 +217,7 @@ class Topics:
         if found["group_state"] != "Stable":
             return None
         return {
-            partition_name(TopicPartition(topic["topic"], number))
+            partition_name(topic["topic"], number)
             for member in found["members"]
             for topic in member["member_assignment"]["assigned_partitions"]
             for number in topic["partitions"]
@@ -191,11 +226,11 @@ class Topics:
     def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
         try:
             if self._admin is None:
-                self._admin = KafkaAdminClient(**connection_options(self._settings), request_timeout_ms=_REQUEST_MS)
+                self._admin = connect(KafkaAdminClient, self._settings, request_timeout_ms=_REQUEST_MS)
             return question(self._admin)
         except KafkaError as error:
             self.close()
-            raise refused(self._settings, error) from error
+            raise translate_error(self._settings, error) from error
 
     def close(self) -> None:
         """Disconnect."""

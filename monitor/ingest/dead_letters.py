@@ -11,8 +11,7 @@ from kafka.errors import KafkaError
 from monitor import __version__
 from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.connection import connection_options
-from monitor.ingest.probing import explained
+from monitor.ingest.connection import connect
 from monitor.ingest.source import Refused
 
 NULL: Final = "null"
@@ -27,16 +26,14 @@ class DeadLetters:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._topic = settings.dead_letter_topic
-        try:
-            self._producer = KafkaProducer(
-                **connection_options(settings),
-                acks="all",
-                max_block_ms=int(_REQUEST_S * 1000),
-                max_request_size=_LARGEST,
-                metrics_enabled=False,
-            )
-        except KafkaError as error:
-            raise explained(settings, connection_options(settings), error) from error
+        self._producer = connect(
+            KafkaProducer,
+            settings,
+            acks="all",
+            max_block_ms=int(_REQUEST_S * 1000),
+            max_request_size=_LARGEST,
+            metrics_enabled=False,
+        )
 
     def keep(self, refused: Sequence[Refused]) -> None:
         """Write the records with their keys and wait for every acknowledgement; raises `DependencyUnavailable`."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mypy_extensions import i64
-
 from monitor.config import LimitSettings
 from monitor.errors import InputRefused, Refusal
 from monitor.events import Decoder, Feedback, Response
 from monitor.ingest.intake import Events, Intake
-from monitor.ingest.records import Records
-from monitor.ingest.source import Refused, Slice
+from monitor.ingest.source import Record, Refused, Slice
 from monitor.store import Refusals
 
 
@@ -30,12 +27,10 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
     decoded = Decoded(Events())
     events = decoded.events
     for each in slices:
-        kind, records = each.kind, each.records
+        kind = each.kind
         newest_ms = -1
-        at, count = i64(-1), i64(len(records))
-        while at + 1 < count:
-            at += 1
-            payload = records[at]
+        for record in each.records:
+            payload = record.value
             try:
                 if kind == "response":
                     event: Response | Feedback = decoder.response(payload, now_ms)
@@ -44,9 +39,9 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
                 else:
                     event = decoder.event(payload, now_ms)
             except Refusal as refusal:
-                where, key = records.offset(at), records.key(at)
-                refused = Refused(each.partition, where, payload, refusal.reason, refusal.detail, key)
-                decoded.refused.append(refused)
+                decoded.refused.append(
+                    Refused(each.partition, record.offset, payload, refusal.reason, refusal.detail, record.key)
+                )
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
             intake.take(events, event)
@@ -55,7 +50,7 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
     return decoded
 
 
-def counted(before: Refusals, records: Records, refused: Sequence[Refused], limits: LimitSettings) -> Refusals:
+def counted(before: Refusals, records: Sequence[Record], refused: Sequence[Refused], limits: LimitSettings) -> Refusals:
     """Return a partition's refusals after more of its records; raises `InputRefused` beyond the limits.
 
     The numbers are stored with the position, so a service that is started again and again does not drain a topic into
@@ -67,8 +62,8 @@ def counted(before: Refusals, records: Records, refused: Sequence[Refused], limi
     longest = run
     if refused:
         offsets = {each.offset for each in refused}
-        for offset in records.offsets:
-            run = run + 1 if offset in offsets else 0
+        for record in records:
+            run = run + 1 if record.offset in offsets else 0
             longest = max(longest, run)
         last = refused[-1]
         where = f"last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
@@ -81,7 +76,7 @@ def counted(before: Refusals, records: Records, refused: Sequence[Refused], limi
                 f"{bad} of the last {seen} events were refused "
                 f"(limits.max_refused_share = {limits.max_refused_share}); {where}"
             )
-    elif len(records):
+    elif records:
         run = 0
     if seen >= 2 * limits.refused_window:
         seen, bad = seen // 2, bad // 2

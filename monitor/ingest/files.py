@@ -28,8 +28,7 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from monitor.errors import InputRefused, Refusal, UsageError
-from monitor.ingest.records import Records
-from monitor.ingest.source import Gap, Refused, Slice
+from monitor.ingest.source import Gap, PlainRecord, Refused, Slice
 from monitor.store import Position
 
 log = logging.getLogger(__name__)
@@ -218,8 +217,8 @@ class FileSource:
     def poll(self, *, wait: bool = True) -> Sequence[Slice]:
         """See `Source`: the next lines in the order of their event times; blank ones are passed over."""
         del wait
-        lines: dict[str, tuple[int, list[int], list[bytes | None]]] = {}
-        reached: dict[str, int] = {}
+        lines: dict[str, list[PlainRecord]] = {}
+        next_lines: dict[str, int] = {}
         self._until = time.monotonic() + _IDLE_S
         if self._ahead is not None and self._ahead.waits:
             self._ahead = next(self._merge, None)
@@ -227,19 +226,19 @@ class FileSource:
             file = self._ahead
             if file is None or file.waits:
                 break
-            _, offsets, payloads = lines.setdefault(file.partition, (self._handed[file.partition], [], []))
-            reached[file.partition] = file.line_number
+            records = lines.setdefault(file.partition, [])
+            next_lines[file.partition] = file.line_number
             payload = file.line.strip()
             if payload:
-                offsets.append(file.line_number - 1)
-                payloads.append(payload)
+                records.append(PlainRecord(file.line_number - 1, None, payload))
             # One line ahead, so that the last batch knows that it is the last.
             self._ahead = next(self._merge, None)
-        self._handed |= reached
-        return [
-            Slice(partition, "event", begin, Records.of(offsets, payloads), reached[partition])
-            for partition, (begin, offsets, payloads) in lines.items()
+        slices = [
+            Slice(partition, "event", self._handed[partition], records, next_lines[partition])
+            for partition, records in lines.items()
         ]
+        self._handed |= next_lines
+        return slices
 
     def bytes_read(self) -> int:
         """Return how far the files have been read, in bytes of the files as they lie there."""

@@ -119,11 +119,13 @@ def _read(source: FileSource, settings: Settings, clock: Clock) -> tuple[list[Re
     source.place(source.starts({}))
     while not source.finished():
         for each in source.poll():
-            for offset, payload in zip(each.records.offsets, each.records, strict=True):
+            for record in each.records:
                 try:
-                    event = decoder.event(payload, clock())
+                    event = decoder.event(record.value, clock())
                 except Refusal as refusal:
-                    source.keep_refused([Refused(each.partition, offset, payload, refusal.reason, refusal.detail)])
+                    source.keep_refused(
+                        [Refused(each.partition, record.offset, record.value, refusal.reason, refusal.detail)]
+                    )
                     continue
                 if isinstance(event, Response):
                     responses.append(event)

@@ -1,7 +1,7 @@
-"""Events from Kafka: where to begin, what is lost, who is ahead, and whether anything still arrives.
+"""Events from Kafka: initial offsets, lost records, ends of partitions, and consumers that stopped receiving.
 
-Positions come from the store, never from the group's committed offsets. Records come through a member of the group,
-whose client `kafka.client` names.
+Positions come from the store, never from the group's committed offsets. Records come from the client that
+`kafka.client` names, as a member of the consumer group.
 """
 
 from __future__ import annotations
@@ -14,42 +14,57 @@ from datetime import datetime
 from typing import Final
 
 from monitor.config import KafkaSettings
-from monitor.errors import DependencyUnavailable
+from monitor.errors import AbMonitorError, DependencyUnavailable
 from monitor.ingest import confluent, kafka_python
 from monitor.ingest.connection import BEGINNING, END, Topic, Topics, unreachable
+from monitor.ingest.consumer import Consumer, OffsetOutOfRange
 from monitor.ingest.dead_letters import DeadLetters
-from monitor.ingest.membership import Displaced, Member
-from monitor.ingest.records import Records
 from monitor.ingest.source import Gap, Kind, Refused, Slice
 from monitor.store import Position
 
 log = logging.getLogger(__name__)
+_POLL_S: Final = 0.2
+_IDLE_S: Final = 0.4
 _ACKNOWLEDGE_EVERY_S: Final = 5.0
 _PROBE_EVERY_S: Final = 3.0
 _LOOK_EVERY_S: Final = 10.0
 _STALLED_S: Final = 30.0
-"""Without a record for so long from a partition that has more, the consumer is taken to be stuck."""
+"""After this time without a record from a partition that has more, the consumer rejoins the group."""
 _UNOWNED_S: Final = 10.0
-"""Partitions that are nobody's for so long were forgotten when the group shared them out, or it never ends doing so.
-Joining anew also finds new ones sooner, and costs a worker that waits for another's session nothing."""
+"""Partitions without an owner for this time were left out of the assignment, or the rebalance does not end.
+Rejoining also finds new partitions sooner, and costs nothing while another member's session times out."""
 _BLOCKED_S: Final = 2.0
 
 
-def check_client(settings: KafkaSettings) -> str:
-    """Return the name and version of the configured client once it has reached the cluster.
+def client_version(settings: KafkaSettings) -> str:
+    """Return the name and version of the configured client; raises `UsageError` if it is not installed."""
+    return confluent.client_version() if settings.client == "confluent" else kafka_python.client_version()
 
-    Raises `UsageError` if it is not installed or refused, `DependencyUnavailable` if nobody answers.
+
+def join(settings: KafkaSettings) -> Consumer:
+    """Return a consumer of the configured client that has reached the cluster.
+
+    Raises `UsageError` if the client is not installed, or it or the cluster refuses the settings, and
+    `DependencyUnavailable` if nobody answers.
     """
-    return confluent.check_client(settings) if settings.client == "confluent" else kafka_python.client_version()
+    if settings.client == "confluent":
+        return confluent.ConfluentConsumer(settings)
+    return kafka_python.KafkaPythonConsumer(settings)
 
 
 class KafkaSource:
     """Both topics of one cluster, as one member of the group."""
 
     def __init__(self, settings: KafkaSettings) -> None:
+        client_version(settings)
         self._settings = settings
         self._kinds: dict[str, Kind] = {settings.responses_topic: "response", settings.feedback_topic: "feedback"}
         self.restarts = 0
+        self._joined = False
+        self._unplaced: set[str] = set()
+        """Partitions to be sought; none of their records is handed out before."""
+        self._idle = False
+        """Whether all placed partitions are paused."""
         self._held: set[str] = set()
         self._ends: dict[str, int] = {}
         self._handed: dict[str, int] = {}
@@ -57,35 +72,40 @@ class KafkaSource:
         self._acknowledged: dict[str, int] = {}
         self._applied: dict[str, int] = {}
         self._acknowledge_at = self._probe_at = self._look_at = self._ends_at = self._polled_at = 0.0
-        self._shared_at = time.monotonic()
+        self._owned_at = time.monotonic()
         self._trouble: str | None = None
         self._topics = Topics(settings)
-        self._described: Mapping[str, Topic] = {}
-        self._member = self._join()
+        # The first connection is kafka-python's for either client: so both report a failure in the same words.
+        self._described: Mapping[str, Topic] = self._topics.describe(list(self._kinds))
+        self._consumer = self._join()
         self._dead_letters = DeadLetters(settings)
 
-    def _join(self) -> Member:
-        """Return a new member of the group, with nothing assigned yet."""
-        if self._settings.client == "confluent":
-            return confluent.ConfluentMember(self._settings)
-        return kafka_python.KafkaPythonMember(self._settings)
+    def _join(self) -> Consumer:
+        consumer = join(self._settings)
+        consumer.subscribe(list(self._kinds), self._assigned)
+        return consumer
+
+    def _assigned(self, partitions: Collection[str]) -> None:
+        """Have the partitions placed; one that was assigned before may have been read further than it was applied."""
+        self._joined = True
+        self._unplaced.update(partitions)
 
     def unplaced(self) -> Sequence[str]:
         """See `Source`."""
-        return self._member.unplaced()
+        return sorted(self._unplaced.copy() & set(self._consumer.assignment()))
 
     def joined(self) -> bool:
         """See `Source`."""
-        return self._member.joined()
+        return self._joined
 
     def own(self) -> Collection[str]:
         """See `Source`."""
-        return self._member.assigned()
+        return self._consumer.assignment()
 
     def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
         """See `Source`: history that is gone, a topic that is another one, a position that never was."""
         self._look()
-        waiting = [name for name in self._member.unplaced() if name in positions]
+        waiting = [name for name in self.unplaced() if name in positions]
         begins = self._topics.offsets(waiting, BEGINNING)
         gaps = []
         for name in waiting:
@@ -118,14 +138,18 @@ class KafkaSource:
 
     def place(self, positions: Mapping[str, Position]) -> None:
         """See `Source`."""
-        offsets = {name: positions[name].next_offset for name in self._member.unplaced() if name in positions}
+        offsets = {name: positions[name].next_offset for name in self.unplaced() if name in positions}
         self._handed |= offsets
         self._moved_at |= dict.fromkeys(offsets, time.monotonic())
-        self._member.place(offsets)
+        # In this order: a rebalance meanwhile has them placed again.
+        self._unplaced.difference_update(offsets)
+        self._consumer.seek(offsets)
+        if not self._idle:
+            self._consumer.resume(offsets.keys() - self._held)
 
     def rewind(self) -> None:
         """See `Source`."""
-        self._member.rewind()
+        self._unplaced.update(self._consumer.assignment())
 
     def _first_offsets(self, partitions: Collection[str], start: str) -> Mapping[str, int]:
         if start == "earliest":
@@ -143,34 +167,41 @@ class KafkaSource:
             # Nobody asked for records meanwhile: that is no stall.
             self._moved_at |= dict.fromkeys(self._moved_at, now)
         self._polled_at = now
+        if self._idle:
+            self._idle = False
+            self._consumer.resume(set(self._consumer.assignment()) - self._held - self._unplaced)
         try:
-            batches = self._member.poll(wait=wait)
-        except Displaced as error:
+            polled = self._consumer.poll(_POLL_S if wait else 0.0, self._settings.max_poll_records)
+        except OffsetOutOfRange as error:
             # `gaps` and `place` come next.
             log.debug("partitions to be placed reason=%s", error)
             self.rewind()
             return []
+        except AbMonitorError:
+            self.rewind()
+            raise
         slices = []
-        for batch in batches:
-            name, following = batch.partition, batch.records.offset(-1) + 1
+        for name, records in polled.items():
+            if name in self._unplaced:
+                continue
+            following = records[-1].offset + 1
             begin, self._handed[name] = self._handed[name], following
             self._moved_at[name] = now
-            slices.append(Slice(name, self._kinds[_topic(name)], begin, batch.records, following))
-        slices.sort(key=lambda each: each.kind != "response")
+            slices.append(Slice(name, self._kinds[_topic(name)], begin, records, following))
+        slices.sort(key=lambda part: part.kind != "response")
         return slices or self._passed_over()
 
     def _passed_over(self) -> list[Slice]:
-        """Return slices without records where the position has moved past what transactions leave in the log."""
+        """Return slices without records where the position has moved past transaction markers or aborted records."""
         slices = []
-        unplaced = self._member.unplaced()
-        for name in self._member.assigned():
+        for name in set(self._consumer.assignment()) - self._unplaced:
             begin = self._handed.get(name)
-            if begin is None or name in unplaced or begin == self._ends.get(name):
+            if begin is None or begin == self._ends.get(name):
                 continue
-            reached = self._member.position(name)
-            if reached is not None and reached > begin:
-                self._handed[name] = reached
-                slices.append(Slice(name, self._kinds[_topic(name)], begin, Records(), reached))
+            position = self._consumer.position(name)
+            if position is not None and position > begin:
+                self._handed[name] = position
+                slices.append(Slice(name, self._kinds[_topic(name)], begin, [], position))
         return slices
 
     def hold(self, partitions: Collection[str]) -> None:
@@ -178,17 +209,26 @@ class KafkaSource:
         held = set(partitions)
         if held == self._held:
             return
-        self._member.hold(held)
+        self._consumer.pause(held - self._held)
+        if not self._idle:
+            self._consumer.resume(self._held - held - self._unplaced)
         self._moved_at |= dict.fromkeys(self._held - held, time.monotonic())
         self._held = held
 
     def idle(self) -> None:
-        """See `Source`."""
-        self._member.stay()
+        """See `Source`: poll with all partitions paused."""
+        if not self._idle:
+            self._idle = True
+            self._consumer.pause(self._consumer.assignment())
+        try:
+            self._consumer.poll(_IDLE_S, 1)
+        except (OffsetOutOfRange, DependencyUnavailable) as error:
+            log.debug("poll while idle failed error=%s", error)
+            self.rewind()
         now = time.monotonic()
         self._moved_at |= dict.fromkeys(self._moved_at, now)
         if now >= self._ends_at:
-            # Nothing is fetched, so nothing else would say what is waiting.
+            # Nothing is fetched, so the fetches do not report the ends.
             self._ends_at = now + _PROBE_EVERY_S
             with suppress(DependencyUnavailable):
                 self._see_ends()
@@ -196,9 +236,10 @@ class KafkaSource:
     def ends(self) -> Mapping[str, int | None]:
         """See `Source`: of own partitions the newest high-water marks seen, of others what they were seconds ago."""
         ends: dict[str, int | None] = dict(self._ends)
-        for name in self._member.assigned():
-            mark, known = self._member.highwater(name), self._ends.get(name)
-            ends[name] = known if mark is None else max(mark, known or 0)
+        fetched = self._consumer.end_offsets()
+        for name in self._consumer.assignment():
+            known = self._ends.get(name)
+            ends[name] = max(fetched[name], known or 0) if name in fetched else known
         return ends
 
     def ask_ends(self) -> Mapping[str, int | None]:
@@ -252,16 +293,13 @@ class KafkaSource:
         everything = {name for topic in self._described.values() for name in topic.partitions}
         owned = self._topics.owned(self._settings.group_id)
         if owned is not None and everything <= owned:
-            self._shared_at = now
-        elif now - self._shared_at > _UNOWNED_S:
+            self._owned_at = now
+        elif now - self._owned_at > _UNOWNED_S:
             nobodys = "not settled" if owned is None else ",".join(sorted(everything - owned))
             log.warning("partitions are no member's: joining the group anew partitions=%s", nobodys)
             self._rejoin()
             return
-        unplaced = self._member.unplaced()
-        for name in self._member.assigned():
-            if name in self._held or name in unplaced:
-                continue
+        for name in set(self._consumer.assignment()) - self._held - self._unplaced:
             behind = self._ends.get(name, 0) - self._handed.get(name, 0)
             if behind <= 0:
                 self._moved_at[name] = now
@@ -276,11 +314,13 @@ class KafkaSource:
 
     def _rejoin(self) -> None:
         self.restarts += 1
-        self._member.close({})
+        self._consumer.close({})
+        self._joined = self._idle = False
         self._held = set()
+        self._unplaced.clear()
         self._moved_at.clear()
-        self._member = self._join()
-        self._shared_at = time.monotonic()
+        self._consumer = self._join()
+        self._owned_at = time.monotonic()
 
     def finished(self) -> bool:
         """See `Source`: never."""
@@ -295,10 +335,10 @@ class KafkaSource:
         self._acknowledge_at = now + _ACKNOWLEDGE_EVERY_S
         commit = self._unacknowledged()
         if commit:
-            self._member.acknowledge(commit)
+            self._consumer.commit_group_offsets(commit)
 
     def _unacknowledged(self) -> dict[str, int]:
-        owned = self._member.assigned()
+        owned = self._consumer.assignment()
         commit = {
             name: offset
             for name, offset in self._applied.items()
@@ -315,7 +355,7 @@ class KafkaSource:
         """See `Source`."""
         self._dead_letters.close()
         self._topics.close()
-        self._member.close(self._unacknowledged() if self._trouble is None else {})
+        self._consumer.close(self._unacknowledged() if self._trouble is None else {})
 
 
 def _topic(partition: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
@@ -12,8 +11,7 @@ from kafka.errors import KafkaError
 from monitor.clock import Clock, wall_clock
 from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.ingest.connection import admission
-from monitor.ingest.probing import explained
+from monitor.ingest.connection import connect, translate_error
 from monitor.ingest.simulator import SimulatedEvent
 
 
@@ -32,9 +30,8 @@ def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> 
     """Write events to their topics, keyed by student, and wait for every acknowledgement; return how many."""
     topics = {"response": settings.responses_topic, "feedback": settings.feedback_topic}
     failures: list[BaseException] = []
-    options: dict[str, Any] = admission(settings)
+    producer = connect(KafkaProducer, settings, acks="all", linger_ms=20, batch_size=1 << 17, metrics_enabled=False)
     try:
-        producer = KafkaProducer(**options, acks="all", linger_ms=20, batch_size=1 << 17, metrics_enabled=False)
         written = 0
         for event in events:
             producer.send(topics[event.kind], value=event.payload, key=event.key).add_errback(failures.append)
@@ -44,7 +41,7 @@ def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> 
         producer.flush(timeout=60)
         producer.close(timeout=60)
     except KafkaError as error:
-        raise explained(settings, options, error) from error
+        raise translate_error(settings, error) from error
     if failures:
         raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} refused an event: {failures[0]}")
     return written

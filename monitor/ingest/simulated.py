@@ -6,9 +6,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from monitor.ingest.records import Records
 from monitor.ingest.simulator import SimulatedEvent
-from monitor.ingest.source import Gap, Refused, Slice
+from monitor.ingest.source import Gap, PlainRecord, Refused, Slice
 from monitor.store import Position
 
 _AT_ONCE: Final = 1000
@@ -72,17 +71,16 @@ class SimulatedSource:
     def poll(self, *, wait: bool = True) -> Sequence[Slice]:
         """See `Source`: the events that are due."""
         due_ms = self.now_ms()
-        payloads: list[bytes | None] = []
-        while self._next is not None and self._next.arrival_ms <= due_ms and len(payloads) < _AT_ONCE:
-            payloads.append(self._next.payload)
+        first = self._offset
+        records: list[PlainRecord] = []
+        while self._next is not None and self._next.arrival_ms <= due_ms and len(records) < _AT_ONCE:
+            records.append(PlainRecord(first + len(records), None, self._next.payload))
             self._next = next(self._events, None)
-        if not payloads:
+        if not records:
             if wait:
                 time.sleep(_REST_S)
             return []
-        first = self._offset
-        self._offset += len(payloads)
-        records = Records.of(range(first, self._offset), payloads)
+        self._offset += len(records)
         return [Slice(_PARTITION, "event", first, records, self._offset)]
 
     def idle(self) -> None:

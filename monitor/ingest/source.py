@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from monitor.ingest.records import Records
 from monitor.store import Position
 
 Kind = Literal["response", "feedback", "event"]
+
+
+class Record(Protocol):
+    """A record of a partition, such as kafka-python's `ConsumerRecord`."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+
+class PlainRecord(NamedTuple):
+    """A record of a source that has no suitable record type of its own."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +42,7 @@ class Slice:
     """What the records must be; "event" where either may stand."""
     begin: int
     """Position before the first of them: where the slice before ended, or where the partition was placed."""
-    records: Records
+    records: Sequence[Record]
     next_offset: int
     """Position after the last of them; gaps between offsets are nothing."""
 

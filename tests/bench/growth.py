@@ -12,9 +12,9 @@ from monitor.config import Settings
 from monitor.events import Decoder
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.intake import Intake
-from monitor.ingest.records import Records
 from monitor.ingest.source import Slice
 from tests.bench.loader import END_MS, response_name, videos
+from tests.support.streams import records_of
 
 _ACTIVE: Final = 20_000
 RECENT: Final = 100_000
@@ -54,7 +54,7 @@ def _stream(settings: Settings, size: int, polls: int) -> Iterator[Slice]:
                     "score": chance.randrange(5),
                 }
             payloads.append(json.dumps(found).encode())
-        yield Slice(_PARTITION, "event", begin, Records.of(range(begin, begin + _POLL), payloads), begin + _POLL)
+        yield Slice(_PARTITION, "event", begin, records_of(payloads, begin), begin + _POLL)
         begin += _POLL
 
 

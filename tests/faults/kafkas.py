@@ -118,7 +118,7 @@ def stalled(ground: Ground) -> Result:
         thread.start()
         arena.write(per_second=600)
         arena.progresses(1_000)
-        source._member.hold(source.own())
+        source._consumer.pause(source.own())
         # What was under way is applied still.
         time.sleep(1)
         began = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from monitor.config import (
 )
 from monitor.events import Feedback, Response
 from monitor.ingest.intake import Events, Intake
+from monitor.ingest.source import PlainRecord
 
 HOUR = 3_600_000
 START = 1_767_225_600_000
@@ -170,3 +171,8 @@ def taken(intake: Intake, events: Iterable[Response | Feedback]) -> Events:
     for event in events:
         intake.take(found, event)
     return found
+
+
+def records_of(payloads: Sequence[bytes | None], first_offset: int = 0) -> list[PlainRecord]:
+    """Return records without keys, at consecutive offsets."""
+    return [PlainRecord(offset, None, payload) for offset, payload in enumerate(payloads, first_offset)]

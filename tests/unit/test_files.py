@@ -36,7 +36,7 @@ def _source(*paths: str) -> FileSource:
 
 def _times(source: FileSource) -> list[int]:
     """Return the times of the next events, partition by partition."""
-    return [json.loads(line)["timestamp"] for each in source.poll() for line in each.records if line is not None]
+    return [json.loads(record.value or b"")["timestamp"] for each in source.poll() for record in each.records]
 
 
 def test_what_is_there_is_handed_out_and_the_rest_is_not_waited_for(pipe: io.FileIO) -> None:
@@ -69,8 +69,8 @@ def test_lines_of_any_length(pipe: io.FileIO, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(files, "_LONGEST_LINE", 40_000)
     source = _source("-")
     pipe.write(b"x" * 30_000 + b"\n" + b"y" * 30_000)
-    assert [[len(line or b"") for line in each.records] for each in source.poll()] == [[30_000]]
+    assert [[len(record.value or b"") for record in each.records] for each in source.poll()] == [[30_000]]
     pipe.write(b"y" * 30_000 + b"\n" * 3)
     pipe.close()
-    assert [[len(line or b"") for line in each.records] for each in source.poll()] == [[40_000, 20_000]]
+    assert [[len(record.value or b"") for record in each.records] for each in source.poll()] == [[40_000, 20_000]]
     assert list(source.ends().values()) == [5]

@@ -9,7 +9,7 @@ import pytest
 
 from monitor.config import KafkaSettings
 from monitor.errors import UsageError
-from monitor.ingest.kafka import check_client
+from monitor.ingest.kafka import client_version
 from tests.support.command import ab_monitor
 
 SETTINGS = KafkaSettings("127.0.0.1:1", client="confluent")
@@ -19,7 +19,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that brings it."""
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(UsageError, match=r"^kafka\.client = \"confluent\" needs .*: pip install 'ab-monitor\[fast\]'"):
-        check_client(SETTINGS)
+        client_version(SETTINGS)
 
 
 def test_the_other_client_needs_no_extra(tmp_path: Path) -> None:
