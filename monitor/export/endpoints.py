@@ -1,7 +1,7 @@
 """The pages, metrics and JSON objects that are served over HTTP, as a Starlette application.
 
-A new page is a route in `Endpoints._routes`, a function that returns a response, and a template in `templates/`. Its style
-and scripts are files in `static/`: the Content-Security-Policy allows nothing inline.
+A new page is a route in `Endpoints._routes`, a function that returns a response, and a template in `templates/`. Its
+style and scripts are files in `static/`: the Content-Security-Policy allows nothing inline.
 """
 
 from __future__ import annotations
@@ -174,8 +174,7 @@ class RequestRules:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass an acceptable request on, and answer any other."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        await (refusal or self._app)(scope, receive, send)
+        await (self._refusal(scope) or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
