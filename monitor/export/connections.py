@@ -185,6 +185,11 @@ class ResponseDeadline:
         connection: LimitedConnection = scope["state"][_STATE_KEY]
         deadline_s: float | None = None
 
+        async def close() -> None:
+            connection.abort()
+            while (await receive())["type"] != "http.disconnect":
+                pass  # the request itself comes first
+
         async def send_in_time(message: Message) -> None:
             nonlocal deadline_s
             if deadline_s is None:
@@ -195,15 +200,14 @@ class ResponseDeadline:
                         await send(piece)
             except TimeoutError:
                 log.debug("http response not taken within %d s", TIMEOUT_S)
-                connection.abort()
+                await close()
 
         with connection.answering():
             try:
                 await self._app(scope, receive, send_in_time)
             except asyncio.CancelledError:
                 # uvicorn cancels the requests that a stopping server does not wait for, and reports their number.
-                connection.abort()
-                await asyncio.sleep(0)
+                await close()
 
 
 def _pieces(message: Message) -> Iterator[Message]:

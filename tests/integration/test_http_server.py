@@ -479,7 +479,7 @@ class TestBusy:
             assert {each.result().status for each in waiting} == {200}
             assert {ask(port, self.ITEMS, method).status for method in ("GET", "HEAD") * MAX_STORE_READS} == {200}
 
-    def test_answers_that_nobody_takes_hold_up_as_few(self) -> None:
+    def test_answers_that_nobody_takes_hold_up_as_few(self, caplog: pytest.LogCaptureFixture) -> None:
         """Who asks for much and reads nothing of it counts as one that waits, until he is given up."""
         with _server(items=lambda *_: {"much": "x" * 8_000_000}) as port:
             request = f"GET {self.ITEMS} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
@@ -491,3 +491,4 @@ class TestBusy:
                     assert time.monotonic() - asked < 5
                 eventually("they are given up", lambda: ask(port, self.ITEMS, "HEAD").status == 200)
                 assert sum(len(piece) for piece in iter(lambda: connections[0].recv(1 << 20), b"")) < 8_000_000
+        assert caplog.record_tuples == []
