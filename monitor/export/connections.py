@@ -20,8 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 log = logging.getLogger(__name__)
 TIMEOUT_S: Final = 10
 """For a handshake with the head of the first request, for the head of each further request, and for each response."""
-MAX_CONNECTIONS: Final = 128
-"""An encrypted connection takes 256 KiB, so all of them take 32 MiB."""
+MAX_CONNECTIONS: Final = 64
+"""An encrypted connection takes 256 KiB for a buffer of asyncio alone."""
 _PIECE_BYTES: Final = 65_536
 _STATE_KEY: Final = "connection"
 
@@ -72,7 +72,7 @@ class LimitedConnection(asyncio.Protocol):
     def __init__(self, limits: ConnectionLimits, *, app_state: dict[str, Any], **arguments: Any) -> None:
         self._limits = limits
         # ASGI applications get a copy of `app_state` as scope["state"].
-        self._http: H11Protocol | None = H11Protocol(app_state={**app_state, _STATE_KEY: self}, **arguments)
+        self._http = H11Protocol(app_state={**app_state, _STATE_KEY: self}, **arguments)
         self._transport: asyncio.Transport | None = None
         self._handshake: asyncio.Task[None] | None = None
         self._early: bytearray | None = bytearray()
@@ -100,48 +100,48 @@ class LimitedConnection(asyncio.Protocol):
             # The traceback would keep the connection's memory until a garbage collection, and the service runs few.
             error.with_traceback(None)
             encrypted = None
-        if encrypted is None or self._transport is None:
+        if encrypted is None:
             self.connection_lost(None)
-        else:
+        elif self._transport is not None:
             self._establish(encrypted)
 
     def _establish(self, transport: asyncio.Transport) -> None:
         """Hand the transport, and what has arrived on it, to uvicorn's protocol."""
         self._transport = transport
         early, self._early = self._early, None
-        if self._http is not None:
-            self._http.connection_made(transport)
-            if early:
-                self._http.data_received(bytes(early))
+        self._http.connection_made(transport)
+        if early:
+            self._http.data_received(bytes(early))
 
     def data_received(self, data: bytes) -> None:
         if self._between_requests:
             self._between_requests = False
             self._restart_deadline()
-        if self._early is not None:
-            self._early += data
-        elif self._http is not None:
+        if self._early is None:
             self._http.data_received(data)
+        else:
+            self._early += data
 
     def eof_received(self) -> None:
-        if self._http is not None and self._early is None:
+        if self._early is None:
             self._http.eof_received()
 
     def pause_writing(self) -> None:
-        if self._http is not None:
-            self._http.pause_writing()
+        self._http.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._http is not None:
-            self._http.resume_writing()
+        self._http.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  see below
+        if self._transport is None:
+            return
+        self._transport = None
         self._limits.remove(self)
         self._cancel_deadline()
-        http, self._http, self._transport = self._http, None, None
-        if http is not None and self._early is None:
+        if self._early is None:
             # After an error uvicorn would keep a timer, and with it the memory until a garbage collection.
-            http.connection_lost(None)
+            self._http.connection_lost(None)
+        del self._http  # it refers to this object
 
     def abort(self) -> None:
         """Close the connection at once, whatever has not been sent yet."""
@@ -182,11 +182,13 @@ class ResponseDeadline:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of a `LimitedConnection`."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         connection: LimitedConnection = scope["state"][_STATE_KEY]
         deadline_s: float | None = None
+
+        async def close() -> None:
+            connection.abort()
+            while (await receive())["type"] != "http.disconnect":
+                pass  # the request itself comes first
 
         async def send_in_time(message: Message) -> None:
             nonlocal deadline_s
@@ -198,15 +200,14 @@ class ResponseDeadline:
                         await send(piece)
             except TimeoutError:
                 log.debug("http response not taken within %d s", TIMEOUT_S)
-                connection.abort()
+                await close()
 
         with connection.answering():
             try:
                 await self._app(scope, receive, send_in_time)
             except asyncio.CancelledError:
                 # uvicorn cancels the requests that a stopping server does not wait for, and reports their number.
-                connection.abort()
-                await asyncio.sleep(0)
+                await close()
 
 
 def _pieces(message: Message) -> Iterator[Message]:
