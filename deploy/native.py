@@ -1,4 +1,4 @@
-"""Compiles what every event, and every scrape, goes through to C extensions beside their sources, with mypyc.
+"""Compiles the package monitor/engine, which every event goes through, to C extensions with mypyc.
 
     python deploy/native.py        wants a C compiler and Python's headers; without them everything works, but slower
 
@@ -17,12 +17,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parents[1]
-MODULES = [
-    "attribution.py",
-    "cells.py",
+PACKAGE = ROOT / "monitor" / "engine"
+UNMOVED = [
     "events/decoder.py",
     "events/event.py",
-    "identity.py",
     "ingest/batch.py",
     "ingest/cache.py",
     "ingest/decoding.py",
@@ -43,18 +41,12 @@ MODULES = [
     "store/records.py",
     "store/rows.py",
     "store/runs.py",
-    "students.py",
-    "tally.py",
-    "traffic.py",
     "varints.py",
     "weighing.py",
 ]
-SOURCES = [
-    "arenas.c",
-    "events/scanning.c",
-    "hashing.c",
+MODULES = sorted(f"engine/{path.name}" for path in PACKAGE.glob("[!_]*.py")) + [
+    name for name in UNMOVED if (ROOT / "monitor" / name).exists()
 ]
-"""In C: each is compiled in the place of the module of its name."""
 
 _FLAGS = ["-fno-semantic-interposition", "-fvisibility=hidden", "-ffp-contract=off"]
 """For gcc and clang: functions call each other directly, and every product is rounded before it is added to."""
@@ -78,7 +70,6 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
 def compile_all(root: Path) -> None:
     """Compile the modules; raises SystemExit in a line if there is no compiler."""
     from mypyc.build import mypycify  # noqa: PLC0415  heavy, and not there where nobody compiles
-    from setuptools import Extension  # noqa: PLC0415
     from setuptools.dist import Distribution  # noqa: PLC0415
 
     os.chdir(root)
@@ -91,7 +82,6 @@ def compile_all(root: Path) -> None:
         group_name="monitor.native",
         target_dir=".cache/native",
     )
-    extensions += [Extension(f"monitor.{source[:-2].replace('/', '.')}", [f"monitor/{source}"]) for source in SOURCES]
     if sys.platform.startswith("linux"):
         for extension in extensions:
             extension.extra_compile_args = [*extension.extra_compile_args, *_FLAGS]

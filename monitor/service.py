@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.config.values import integer, one_of
+from monitor.engine.id_hash import IdHasher
 from monitor.export import HttpServer
 from monitor.export.items import attention_json, items_json, scale
-from monitor.identity import Identities
 from monitor.ingest.engine import CACHED
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.history import Historian
@@ -61,7 +61,7 @@ def worker_for(
 ) -> Worker:
     """Return a worker that brings the source's events into the store."""
     experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
-    identities = Identities(opening.held.hash_key)
+    identities = IdHasher(opening.held.hash_key)
     return Worker(
         settings=settings,
         intake=Intake(experiments, identities),
@@ -83,7 +83,7 @@ def _leeway_ms(experiment: ExperimentSettings) -> int:
 
 
 def writer_for(
-    store: Shards, experiments: Sequence[Experiment], identities: Identities, *, cached: int = CACHED
+    store: Shards, experiments: Sequence[Experiment], identities: IdHasher, *, cached: int = CACHED
 ) -> Writer:
     """Return what brings batches into the store."""
     if len(store) == 1:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from mypy_extensions import i64
 
 from monitor.config import LimitSettings
+from monitor.engine.row_codec import MARKS
 from monitor.errors import InputRefused, Refusal
 from monitor.events import Decoder, Feedback, Response
 from monitor.ingest.intake import Events, Intake
 from monitor.ingest.records import Records
 from monitor.ingest.source import Refused, Slice
 from monitor.store import Refusals
-from monitor.store.rows import MARKS
 
 
 @dataclass(slots=True)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from monitor.engine.accumulator import Accumulator
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
-from monitor.identity import Identities
 from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Events
@@ -21,7 +22,6 @@ from monitor.ingest.shown import Shown
 from monitor.ingest.students import Students
 from monitor.store import Commit, RedisStore
 from monitor.store.packing import PackedRows
-from monitor.tally import Tally
 
 CACHED = 25_000
 """Rows of responses, and of students, that a worker remembers."""
@@ -36,7 +36,7 @@ class Engine:
     def __init__(
         self,
         experiments: Sequence[Experiment],
-        identities: Identities,
+        identities: IdHasher,
         store: RedisStore,
         *,
         cached: int = CACHED,
@@ -69,7 +69,7 @@ class Engine:
 
 
 def write_tallies(
-    commit: Commit, store: RedisStore, experiments: Mapping[int, Experiment], tallies: Mapping[int, Tally]
+    commit: Commit, store: RedisStore, experiments: Mapping[int, Experiment], tallies: Mapping[int, Accumulator]
 ) -> None:
     """Append to the commit what the tallies add to the records of their experiments."""
     for number, tally in tallies.items():

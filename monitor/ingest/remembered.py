@@ -11,11 +11,11 @@ from typing import final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from monitor.attribution import PENDING, Row
+from monitor.engine.response_row import NO_RESPONSE, ResponseRow
+from monitor.engine.row_codec import read_response
 from monitor.ingest.cache import Cache, end_batch
 from monitor.store import RedisStore
 from monitor.store.keys import shard_of_response
-from monitor.store.rows import read_row
 
 
 @final
@@ -24,11 +24,11 @@ class Rows:
 
     def __init__(self, stores: Sequence[RedisStore], cached: int) -> None:
         self._stores = list(stores)
-        self._remembered: list[Cache[Row]] = [Cache() for _ in stores]
+        self._remembered: list[Cache[ResponseRow]] = [Cache() for _ in stores]
         self.prefixes = [store.keys.row(b"") for store in stores]
         """Of the names of rows, on each shard."""
         self._limit = cached
-        self._blank: list[Row] = []
+        self._blank: list[ResponseRow] = []
         """Those that were recalled since the batch began, and were not remembered."""
         self._asked: list[list[bytes]] = []
         """The keys of those of each shard."""
@@ -49,15 +49,15 @@ class Rows:
         self._blank = []
         self._asked = [[] for _ in self._stores]
 
-    def recall(self, name: bytes, home: i64, late_ms: dict[int, int]) -> Row:
+    def recall(self, name: bytes, home: i64, late_ms: dict[int, int]) -> ResponseRow:
         """Return the row that is remembered, or else a blank one: `load` looks for it in the store.
 
         A row that can change no more may have been swept: the store knows, for all workers alike.
         """
         remembered = self._remembered[home]
         row = remembered.get(name)
-        if row is None or (row.arm != PENDING and row.timestamp_ms < late_ms.get(row.arm >> 8, 0)):
-            row = Row()
+        if row is None or (row.arm != NO_RESPONSE and row.timestamp_ms < late_ms.get(row.arm >> 8, 0)):
+            row = ResponseRow()
             row.name = name
             row.home = home
             remembered.put(name, row)
@@ -75,7 +75,7 @@ class Rows:
             found = stored[home][following[home]]
             following[home] += 1
             if found is not None:
-                read_row(row, found)
+                read_response(row, found)
 
     def end(self) -> None:
         """Forget rows that are still blank, of which nothing is stored, and what was not used for long."""

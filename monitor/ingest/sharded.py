@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from monitor.engine.accumulator import Accumulator
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreOwned
-from monitor.identity import Identities
 from monitor.ingest.batch import Batch
 from monitor.ingest.engine import CACHED, Outcomes, write_tallies
 from monitor.ingest.experiment import Experiment
@@ -35,7 +36,6 @@ from monitor.ingest.writer import Outcome, Standing, is_at, lost_counts
 from monitor.store import Advance, Commit, Position, RedisStore, Sent, Shards, State, Status
 from monitor.store.packing import PackedRows
 from monitor.store.shards import slowest
-from monitor.tally import Tally
 
 
 class UnknownExperiment(StoreOwned):
@@ -70,7 +70,7 @@ class ShardedWriter:
     """Writes to a store of several shards."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
+        self, experiments: Sequence[Experiment], identities: IdHasher, store: Shards, *, cached: int = CACHED
     ) -> None:
         self._experiments = {experiment.number: experiment for experiment in experiments}
         self._shards = [_Shard(experiments, shard, cached // len(store)) for shard in store]
@@ -310,7 +310,7 @@ class ShardedWriter:
         known = shown.without(shard.closing)
         while True:
             commit = Commit(receipts=receipts, new_rows=PackedRows(summed=shard.store.is_shared()))
-            tallies: dict[int, Tally] = {}
+            tallies: dict[int, Accumulator] = {}
             looked = shard.students.look(known)
             yield None
             shard.students.apply(looked, tallies, commit)

@@ -13,7 +13,7 @@ from librt.strings import BytesWriter
 from librt.vecs import append, extend, vec
 from mypy_extensions import i64
 
-from monitor.identity import STUDENT_BYTES
+from monitor.engine.id_hash import STUDENT_BYTES
 from monitor.varints import Reader, write_signed, write_unsigned
 
 EXPERIMENT: Final[i64] = 0

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NoReturn, Protocol
 
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
-from monitor.identity import Identities
 from monitor.ingest.engine import CACHED, Engine, Outcomes
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Events
@@ -67,7 +67,7 @@ class DirectWriter:
     """Writes to a store of one shard."""
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: RedisStore, *, cached: int = CACHED
+        self, experiments: Sequence[Experiment], identities: IdHasher, store: RedisStore, *, cached: int = CACHED
     ) -> None:
         self._engine = Engine(experiments, identities, store, cached=cached)
         self._store = store

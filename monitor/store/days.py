@@ -13,7 +13,7 @@ from monitor.aggregates import Ints
 from monitor.config import ExperimentSettings, Settings
 from monitor.config.records import NONE, OTHER
 from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
-from monitor.identity import Identities
+from monitor.engine.id_hash import IdHasher
 from monitor.store.moments import at_once, values
 from monitor.store.opening import stored_hash_key
 from monitor.store.rows import decode_records
@@ -86,10 +86,10 @@ class DayReader:
             return given
         known = self._references.get(experiment.name)
         if known is None:
-            identities = Identities(stored_hash_key(self._store, self._settings))
+            identities = IdHasher(stored_hash_key(self._store, self._settings))
             counts = dict.fromkeys(_CELLS, 0)
             for item, shown in given.items():
-                counts[_CELLS[cell_of(identities.item(item), 0)]] += shown
+                counts[_CELLS[cell_of(identities.item(item))]] += shown
             known = self._references[experiment.name] = counts
         return known
 

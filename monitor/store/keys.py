@@ -62,8 +62,8 @@ from mypy_extensions import i64
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
+from monitor.engine.id_hash import RESPONSE_BYTES
 from monitor.errors import StoreOwned
-from monitor.identity import RESPONSE_BYTES
 
 ROOT: Final = b"abm:{0}:"
 LIVE: Final = ROOT + b"live"

@@ -15,12 +15,11 @@ from monitor.aggregates import (
     bucket_span_ms,
     responses_of,
 )
-from monitor.attribution import DAY_MS
-from monitor.clock import Clock
+from monitor.clock import DAY_MS, HOUR_MS, Clock
 from monitor.config import ExperimentSettings, Settings
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
-from monitor.identity import Identities
 from monitor.inference import Cohorts, Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
 from monitor.items.stored import Coverage
 from monitor.store.buckets import Buckets, Memory
@@ -41,7 +40,6 @@ from monitor.store.skips import SkippedEvents
 from monitor.store.traffic import hours_before, read_traffic
 from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
-from monitor.traffic import HOUR_MS
 from monitor.verdicts import Judge
 
 _MOST_KINDS = 50
@@ -216,7 +214,7 @@ class Reader:
         for shard in self.store:
             self._add(arms, log, shard)
         if log.skipped.events:
-            identities = Identities(stored_hash_key(self.store, self._settings))
+            identities = IdHasher(stored_hash_key(self.store, self._settings))
             log.missing = log.skipped.missing(self.experiments, self.numbers, identities)
         return arms, log
 

@@ -37,7 +37,7 @@ from monitor.store.parcel import Parcel
 from monitor.store.records import Commit, Position, Sent, State, Status, positions_of
 from monitor.store.scripts import Scripts
 
-SCHEMA: Final = 12
+SCHEMA: Final = 13
 _READ_AT_ONCE: Final = 5000
 _OUTDATED_AFTER: Final = 64, 4096
 """Commits with comparisons after which reading all rows anew is cheaper: at first, and at most if it does not help."""

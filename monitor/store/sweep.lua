@@ -31,9 +31,9 @@ local function belonging(keys, hour)
   -- Whole rows of some at once: that is less than a command for a part of each.
   for i, row in ipairs(redis.call('MGET', unpack(keys))) do
     -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has
-    -- not been seen. After two bytes more come six of time, which is the newest reaction's then.
+    -- not been seen. Then come eight of time, which is the newest reaction's in that case.
     if row and #row >= 16 then
-      local arm, _, time = struct.unpack('>i4I2I6', row, 5)
+      local arm, time = struct.unpack('>i4I8', row, 5)
       local owner = arm >= 0 and string.format('%d', math.floor(arm / 256)) or 'p'
       if owner .. string.format(':%d', math.floor(time / 3600000)) == hour then
         found[#found + 1] = keys[i]

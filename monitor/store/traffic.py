@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from monitor.clock import HOUR_MS
 from monitor.store.keys import Keys
 from monitor.store.moments import values
 from monitor.store.rows import decode_records
 from monitor.store.shards import Shards
-from monitor.traffic import HOUR_MS, TRAFFIC_WIDTH, Flow
+from monitor.traffic import TRAFFIC_WIDTH, Flow
 
 Arm = tuple[int, int]
 """(experiment number, variant)."""

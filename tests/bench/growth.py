@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from monitor.clock import wall_clock
 from monitor.config import Settings, StoreSettings
+from monitor.engine.id_hash import IdHasher
 from monitor.events import Decoder
-from monitor.identity import Identities
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
@@ -89,7 +89,7 @@ def _at(size: int, settings: Settings, server: RedisServer) -> Iterator[Figure]:
         rows = _used(client)
         loader.load_students()
         full = _used(client)
-        identities = Identities(opening.held.hash_key)
+        identities = IdHasher(opening.held.hash_key)
         intake, writer = Intake([experiment], identities), writer_for(opening.store, [experiment], identities)
         writer.state([_PARTITION])
         own_us, server_us = _cost(settings, intake, writer, _stream(settings, size), experiment, opening.store.first)

@@ -28,8 +28,8 @@ from zlib import crc32
 
 from monitor.clock import wall_clock
 from monitor.config import StoreSettings
+from monitor.engine.id_hash import IdHasher
 from monitor.events import Decoder
-from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
@@ -105,7 +105,7 @@ def _run(plan: _Plan, directory: Path) -> None:
         settings = replace(settings_of(scenario), store=StoreSettings(url=server.url, shards=plan.shards))
         with opened(settings, wall_clock) as opening, ExitStack() as stack:
             experiment = Experiment(opening.held.numbers[scenario.experiment], settings.experiments[0])
-            identities = Identities(opening.held.hash_key)
+            identities = IdHasher(opening.held.hash_key)
             decoder, intake = Decoder(settings), Intake([experiment], identities)
             late = {str(experiment.number): 0, PENDING_CLASS: 0}
             writers = []

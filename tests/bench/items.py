@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from monitor.clock import wall_clock
 from monitor.config import ItemSettings, StoreSettings
+from monitor.engine.id_hash import IdHasher
 from monitor.events import Decoder
-from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
@@ -47,7 +47,7 @@ def measure() -> Iterator[Figure]:
             client = server.client()
             with opened(settings, wall_clock) as opening:
                 number = opening.held.numbers[experiment.name]
-                identities = Identities(opening.held.hash_key)
+                identities = IdHasher(opening.held.hash_key)
                 experiments = [Experiment(number, experiment)]
                 intake, writer = Intake(experiments, identities), writer_for(opening.store, experiments, identities)
                 writer.state([_PARTITION])

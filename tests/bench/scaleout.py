@@ -36,7 +36,7 @@ from typing import Final
 import msgspec
 from confluent_kafka import Producer
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import StoreSettings
 from monitor.ingest.simulator import Scenario, default_config, generate, w1
 from monitor.store import Shards

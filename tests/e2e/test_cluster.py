@@ -12,11 +12,11 @@ import pytest
 from redis.crc import key_slot
 
 from monitor.config import StoreSettings
+from monitor.engine.row_codec import next_version, unwritten
 from monitor.ingest.simulator import Scenario, generate
 from monitor.store import Advance, Commit, Position, warnings
 from monitor.store.generations import live_store
 from monitor.store.keys import LIVE
-from monitor.store.rows import next_version, unwritten
 from tests.faults.arena import Expectations
 from tests.faults.catalogue import Ground
 from tests.integration.test_exactness import Bench

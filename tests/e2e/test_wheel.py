@@ -18,7 +18,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from deploy.native import MODULES, SOURCES
+from deploy.native import MODULES
 from monitor import __version__
 from monitor.ingest.simulator import default_config, generate, w1
 
@@ -109,7 +109,7 @@ def test_what_is_to_be_compiled_is_in_it(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert not wheel.name.endswith("none-any.whl")
-    modules = [Path(module).with_suffix("") for module in [*MODULES, *SOURCES]]
+    modules = [Path(module).with_suffix("") for module in MODULES]
     assert [module for module in modules if f"monitor/{module}{suffix}" not in names] == []
     assert f"monitor/native__mypyc{suffix}" in names
     assert {name.split("/")[0] for name in names} == {"monitor", f"ab_monitor-{__version__}.dist-info"}
@@ -126,7 +126,9 @@ def test_it_does_its_work_without_rights(environment: Path, place: Path) -> None
         os.chown(store, int(USER), int(USER))
     python, program = environment / "bin" / "python", environment / "bin" / "ab-monitor"
     assert __version__ in as_in_the_image(environment, program, "--version")
-    where = as_in_the_image(environment, python, "-Ic", "from monitor import tally; print(tally.__file__)").strip()
+    where = as_in_the_image(
+        environment, python, "-Ic", "from monitor.engine import accumulator; print(accumulator.__file__)"
+    ).strip()
     assert where.startswith(str(environment))
     assert where.endswith(".so")
     own = {"ABMONITOR_STORE_URL": f"embedded:{store}", "HOME": str(store)}

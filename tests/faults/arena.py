@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings, StoreSettings
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.simulator import Scenario, SimulatedEvent, generate

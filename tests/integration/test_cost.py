@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from monitor import tally
 from monitor.config import StoreSettings
+from monitor.engine import accumulator
 from monitor.ingest.simulator import w1
 from tests.bench.throughput import readings, settings_for, write
 from tests.servers.kafka import KafkaBroker
@@ -20,7 +20,7 @@ _READINGS: Final = 6
 """At most: what else the machine does comes and goes, so one reading within the bound is enough."""
 
 
-@pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
+@pytest.mark.skipif(accumulator.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
 def test_the_worker_costs_a_few_times_the_floor(kafka: KafkaBroker, redis_server: RedisServer) -> None:
     """CPU time of poll, decode, attribution and commit, over that of poll and decode; no clock on a wall is read."""
     scenario = replace(w1(), responses=40_000)

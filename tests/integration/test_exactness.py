@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Layout, join_limbs
 from monitor.config import ExperimentSettings, Settings, StoreSettings
+from monitor.engine.id_hash import IdHasher
 from monitor.events import Feedback, Response
-from monitor.identity import Identities
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Events as Taken
@@ -73,7 +73,7 @@ class Bench:
         self.reader = Reader(self.shards, self.settings, self.opened.numbers, lambda: 0)
         self.number = self.opened.numbers[experiment.name]
         self.experiment = Experiment(self.number, self.settings.experiments[0])
-        self.intake = Intake([self.experiment], Identities(self.opened.hash_key))
+        self.intake = Intake([self.experiment], IdHasher(self.opened.hash_key))
         self.late = {str(self.number): 0, PENDING_CLASS: 0}
 
     def taken(self, *events: Response | Feedback) -> Taken:
@@ -85,7 +85,7 @@ class Bench:
         store = RedisStore(self.settings.store)
         store.many = self.many
         store.state()
-        return Engine([self.experiment], Identities(self.opened.hash_key), store, cached=4), store
+        return Engine([self.experiment], IdHasher(self.opened.hash_key), store, cached=4), store
 
     def writer(self) -> Writer:
         """Return another worker's writer."""
@@ -94,7 +94,7 @@ class Bench:
             shard.many = self.many
             if self.eager:
                 _sum_up_always(shard)
-        return writer_for(shards, [self.experiment], Identities(self.opened.hash_key), cached=4)
+        return writer_for(shards, [self.experiment], IdHasher(self.opened.hash_key), cached=4)
 
     def feed(self, batches: Sequence[Events], *, workers: int = 1, turns: Sequence[int] = (0,)) -> None:
         """Apply the batches, each by the worker whose turn it is; a refused commit is applied again."""

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from monitor.engine.row_codec import is_unwritten, next_version, unwritten
 from monitor.events import Feedback, Response
 from monitor.ingest.writer import Writer
 from monitor.store import Advance, Commit, Position, RedisStore, Status
-from monitor.store.rows import is_unwritten, next_version, unwritten
 from tests.integration.test_exactness import MANY, Bench
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump

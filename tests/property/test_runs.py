@@ -8,10 +8,9 @@ from struct import pack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from librt.vecs import vec
-from mypy_extensions import i64
 
-from monitor.store.runs import Runs, as_run, summed, unpacked
+from monitor.engine.delta_runs import pack_runs, unpack_runs
+from monitor.store.runs import as_run, summed
 
 _records = st.lists(st.one_of(st.integers(-9, 9), st.sampled_from([0] * 9 + [2**51 + 1, -(2**61)])), max_size=60)
 _appended = st.lists(st.lists(st.tuples(st.integers(0, 40), _records), max_size=3), max_size=3)
@@ -22,13 +21,13 @@ def test_sums_are_of_everything_that_was_appended(appended: list[list[tuple[int,
     """In runs that overlap or leave gaps, and where the sums of the first stand as runs already."""
     chunk, expected = b"", Counter[int]()
     for number, changes in enumerate(appended):
-        runs, first = Runs(), 0
+        vectors, first = [], 0
         for gap, record in changes:
             first += gap
-            runs.add(first, vec[i64](record), 0, len(record))
+            vectors.append((first, record))
             expected.update({first + place: each for place, each in enumerate(record)})
             first += len(record)
-        chunk += runs.packed()
+        chunk += pack_runs(vectors)
         if number < again:
             chunk = as_run(summed(chunk))
     found = [int.from_bytes(summed(chunk)[at : at + 8], signed=True) for at in range(0, len(summed(chunk)), 8)]
@@ -40,7 +39,7 @@ def test_sums_as_a_run_are_read_as_differences(integers: list[int], zeros: int) 
     """And as a chunk."""
     whole = [0] * zeros + integers
     packed = pack(f">{len(whole)}q", *whole)
-    assert unpacked(as_run(packed)) == list(enumerate(whole))
+    assert unpack_runs(as_run(packed)) == list(enumerate(whole))
     assert summed(as_run(packed)) == packed
 
 

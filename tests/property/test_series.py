@@ -13,9 +13,9 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, Floats, Ints, Layout, Moments, bucket_span_ms, decayed
+from monitor.engine.accumulator import Accumulator
 from monitor.ranking import SCALE
 from monitor.series import Series, digests, reached_buckets, together
-from monitor.tally import Tally
 from monitor.weighing import weigh
 from tests.support.streams import EXPERIMENT
 
@@ -37,12 +37,12 @@ times = anywhere | st.integers(SPAN_MS, SPAN_MS + 2 * BUCKET_MS)
 
 
 def _records(responses: list[Seen]) -> Ints:
-    tally = Tally(LAYOUT, [SPAN_MS])
+    tally = Accumulator(LAYOUT, [SPAN_MS])
     for after_ms, rated, own in responses:
         tally.add_response(1, 0, FIRST * SPAN_MS + after_ms, rated, own)
     records = np.zeros((CHUNKS * BUCKETS_PER_CHUNK, LAYOUT.response_width), dtype=np.int64)
-    for bucket, record in tally.buckets[0].records().items():
-        records[bucket - FIRST * BUCKETS_PER_CHUNK] = list(record)
+    for bucket, record in tally.buckets[0].items():
+        records[bucket - FIRST * BUCKETS_PER_CHUNK] = record.integers()
     return records.reshape(CHUNKS, BUCKETS_PER_CHUNK, LAYOUT.response_width)
 
 

@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from monitor.clock import wall_clock
+from monitor.engine.id_hash import IdHasher
 from monitor.events import Decoder
-from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Intake
@@ -28,7 +28,7 @@ def test_events_bring_the_mark_of_their_partition(partition: str, mark: int) -> 
     settings = settings_with(EXPERIMENT)
     kinds: list[tuple[Kind, object]] = [("response", RESPONSE), ("feedback", FEEDBACK)]
     slices = [Slice(partition, kind, 0, Records.of([0], [json.dumps(event).encode()]), 1) for kind, event in kinds]
-    intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
+    intake = Intake([Experiment(1, settings.experiments[0])], IdHasher(b"key"))
     decoded = decode(slices, Decoder(settings), intake, wall_clock())
     assert not decoded.refused
     assert [answer.mark for answer in decoded.events.answers] == [mark]
@@ -39,7 +39,7 @@ def test_events_bring_the_mark_of_their_partition(partition: str, mark: int) -> 
 def test_events_are_told_apart_by_the_shards_of_their_responses(waiting: list[bool]) -> None:
     """Short ids and hashes of long ones; what belongs to a reaction goes with it."""
     settings = settings_with(EXPERIMENT)
-    intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
+    intake = Intake([Experiment(1, settings.experiments[0])], IdHasher(b"key"))
     ids = [f"r-{number}" if number % 2 else f"a-response-with-a-long-id-{number}" for number in range(40)]
     at_ms = wall_clock() - 1000
     kinds: list[tuple[Kind, dict[str, object]]] = [("response", RESPONSE), ("feedback", FEEDBACK)]
@@ -63,7 +63,7 @@ def test_events_are_told_apart_by_the_shards_of_their_responses(waiting: list[bo
 def test_what_is_refused_keeps_its_key() -> None:
     """It is written with it to the dead letters, also when the rest of its batch has been let go of."""
     settings = settings_with(EXPERIMENT)
-    intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
+    intake = Intake([Experiment(1, settings.experiments[0])], IdHasher(b"key"))
     records = Records.of([4, 9, 11], [json.dumps(RESPONSE).encode(), b"{", None], [b"a", b"b", None])
     decoded = decode([Slice("t:0", "response", 4, records, 12)], Decoder(settings), intake, wall_clock())
     records.let_go()
