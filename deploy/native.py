@@ -1,4 +1,4 @@
-"""Compiles what every event goes through to C extensions beside their sources, with mypyc.
+"""Compiles the package monitor/engine, which every event goes through, to C extensions with mypyc.
 
     python deploy/native.py        wants a C compiler and Python's headers; without them everything works, but slower
 
@@ -17,32 +17,20 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parents[1]
-MODULES = [
-    "attribution.py",
-    "cells.py",
-    "identity.py",
+PACKAGE = ROOT / "monitor" / "engine"
+UNMOVED = [
     "ingest/batch.py",
     "ingest/cache.py",
-    "ingest/decoding.py",
-    "ingest/differences.py",
     "ingest/engine.py",
     "ingest/experiment.py",
     "ingest/intake.py",
     "ingest/items.py",
     "ingest/remembered.py",
     "ingest/responses.py",
-    "ingest/shown.py",
     "ingest/students.py",
-    "store/keys.py",
-    "store/packing.py",
-    "store/parcel.py",
-    "store/records.py",
-    "store/rows.py",
-    "store/runs.py",
-    "students.py",
-    "tally.py",
-    "traffic.py",
-    "varints.py",
+]
+MODULES = sorted(f"engine/{path.name}" for path in PACKAGE.glob("[!_]*.py")) + [
+    name for name in UNMOVED if (ROOT / "monitor" / name).exists()
 ]
 
 _FLAGS = ["-fno-semantic-interposition", "-fvisibility=hidden", "-ffp-contract=off"]

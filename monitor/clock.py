@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 86_400_000
 
 Clock = Callable[[], int]
 """Returns milliseconds since the Unix epoch."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import KafkaSettings
 from monitor.ingest.connection import BEGINNING, Topics
 from monitor.store import Shards

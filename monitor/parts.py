@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from monitor.aggregates import AGES, Ints, Layout
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
 from monitor.inference import Comparison, Segment, closed_part, compare_segments, stratified
 

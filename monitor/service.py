@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.config.values import integer, one_of
+from monitor.engine.id_hash import IdHasher
 from monitor.export import Endpoints, HttpServer
 from monitor.export.items import attention_json, items_json, scale
-from monitor.identity import Identities
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.history import Historian
 from monitor.ingest.intake import Intake
@@ -62,7 +62,7 @@ def worker_for(
 ) -> Worker:
     """Return a worker that brings the source's events into the store."""
     experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
-    identities = Identities(opening.held.hash_key)
+    identities = IdHasher(opening.held.hash_key)
     return Worker(
         settings=settings,
         intake=Intake(experiments, identities),

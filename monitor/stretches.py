@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.drift import DayDrift
 from monitor.items import Entry
 from monitor.items.stored import Coverage

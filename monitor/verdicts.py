@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from monitor.aggregates import AGES, Ints
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.closed import Closed
 from monitor.config import RATED_SHARE, ExperimentSettings
 from monitor.inference import (

@@ -49,8 +49,8 @@ for path in ("/own", "/opt/ab-monitor/own", "/etc/ab-monitor/own"):
         open(path, "w")
     except OSError as error:
         print(error)
-from monitor import tally
-print(tally.__file__)
+from monitor.engine import accumulator
+print(accumulator.__file__)
 """
 SETTLES_S = 90
 """After a minute, the documentation says, the boards are filled."""

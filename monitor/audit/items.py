@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from monitor.attribution import DAY_MS, Row
+from monitor.clock import DAY_MS
+from monitor.engine.response_row import ResponseRow
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.items import ItemCounts
 from monitor.items.layout import BAD_DAYS
@@ -29,7 +30,7 @@ class ItemAudit:
         self._expected: dict[bytes, Counter[bytes]] = defaultdict(Counter)
         self._implied: dict[bytes, set[int]] = defaultdict(set)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: ResponseRow) -> None:
         """Take a row's part."""
         for (key, field), count in self._counts.of(row).items():
             self._expected[key][field] += count

@@ -22,25 +22,26 @@ from typing import Final
 import numpy as np
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms
-from monitor.attribution import BEFORE, DAY_MS, PENDING, Row
 from monitor.audit.items import ItemAudit
-from monitor.cells import zeros
+from monitor.clock import DAY_MS
 from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
+from monitor.engine.accumulator import Accumulator
+from monitor.engine.delta_runs import unpack_runs
+from monitor.engine.id_hash import IdHasher
+from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD, ResponseRow
+from monitor.engine.row_codec import decode_response, decode_student
+from monitor.engine.traffic_accumulator import TrafficAccumulator
 from monitor.errors import DependencyUnavailable
-from monitor.identity import Identities
 from monitor.ingest.differences import write_tally, write_traffic
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.store import Commit, RedisStore, Shards, State, closed_experiments, view_store
 from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
-from monitor.store.rows import decode_row, decode_student
-from monitor.store.runs import unpacked
 from monitor.store.shards import newest_response_ms
 from monitor.store.stored_records import decode_chunk, decode_record
 from monitor.summary import iso
-from monitor.tally import Tally
-from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS, Traffic
+from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS
 
 _AT_ONCE: Final = 5_000
 _ATTEMPTS: Final = 3
@@ -118,7 +119,7 @@ class _Pass:
         self._items = {
             each.number: ItemAudit(store, each, counts)
             for each in experiments
-            if (counts := each.items(Identities(hash_key), self._keys)) is not None
+            if (counts := each.items(IdHasher(hash_key), self._keys)) is not None
         }
 
     def compare(self) -> Findings:
@@ -151,11 +152,11 @@ class _Pass:
     # ------------------------------------------------------------------ what the rows say
 
     def _add_responses(self, shard: RedisStore, names: list[bytes]) -> None:
-        by_experiment: dict[int, list[Row]] = defaultdict(list)
+        by_experiment: dict[int, list[ResponseRow]] = defaultdict(list)
         for stored in shard.rows(names):
             if stored is not None:
-                row = decode_row(stored)
-                if row.arm != PENDING and row.arm >> 8 in self._by_number:
+                row = decode_response(stored)
+                if row.arm != NO_RESPONSE and row.arm >> 8 in self._by_number:
                     by_experiment[row.arm >> 8].append(row)
         for number, rows in by_experiment.items():
             experiment = self._by_number[number]
@@ -164,7 +165,7 @@ class _Pass:
             items = self._items.get(number)
             for row in rows:
                 variant = row.arm & 255
-                if variant == BEFORE:
+                if variant == PRE_PERIOD:
                     continue
                 if items is not None:
                     items.add(row)
@@ -182,7 +183,6 @@ class _Pass:
     def _add_students(self, shard: RedisStore, experiment: Experiment, names: list[bytes]) -> None:
         tally = experiment.tally()
         width = experiment.layout.sums_width
-        sums = zeros(width)
         for stored in shard.rows(names):
             if stored is None:
                 continue
@@ -191,19 +191,18 @@ class _Pass:
             tally.add_student(1, student)
             for variant in student.variants():
                 known = self._totals.setdefault((experiment.number, variant), [0] * width)
-                student.totals(variant, sums)
-                for at, number in enumerate(sums):
+                for at, number in enumerate(student.totals(variant)):
                     known[at] += number
         self._add(experiment, tally, experiment.traffic())
 
-    def _add(self, experiment: Experiment, tally: Tally, traffic: Traffic) -> None:
+    def _add(self, experiment: Experiment, tally: Accumulator, traffic: TrafficAccumulator) -> None:
         """Sum up what the worker would have written for these rows."""
         commit = Commit()
         write_tally(commit, self._keys, experiment.number, experiment.settings.decay, tally)
         write_traffic(commit, self._keys, experiment.number, traffic)
         for key, packed in (commit.sums | commit.chunks).items():
             known = self._expected[key]
-            for index, difference in unpacked(packed):
+            for index, difference in unpack_runs(packed):
                 known[index] += difference
 
     # ------------------------------------------------------------------ what the store says

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import DecaySpec, ExperimentSettings
 from monitor.export.presentation import rests_on
 from monitor.history import HOUR_MS, DecayedThen, Past, snapshot

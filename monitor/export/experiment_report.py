@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings, is_share
 from monitor.export import experiment_charts as charts
 from monitor.export.account import Account

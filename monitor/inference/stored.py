@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.aggregates import LIMB_BITS, PAIR_WIDTH, Ints, Layout
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.inference.cuped import PairedSums
 from monitor.inference.estimates import Estimate, RatioSums, UnitSums
 from monitor.inference.evidence import Skipped

@@ -9,12 +9,11 @@ from typing import Final, final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from monitor.attribution import PENDING, Row, Value
-from monitor.cells import CELL_BITS
+from monitor.engine.accumulator import CELL_BITS, Accumulator
+from monitor.engine.response_row import NO_RESPONSE, Contribution, ResponseRow
+from monitor.engine.traffic_accumulator import TrafficAccumulator
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.items import Counts, ItemCounts
-from monitor.tally import Tally
-from monitor.traffic import Traffic
 
 _LOW: Final = 7
 _NOTHING: Final[Counts] = {}
@@ -27,7 +26,7 @@ class Before:
 
     __slots__ = ("arm", "category", "counted", "items", "latency_ms", "stamps", "student", "timestamp_ms", "value")
 
-    def __init__(self, row: Row, value: Value, items: ItemCounts | None) -> None:
+    def __init__(self, row: ResponseRow, value: Contribution, items: ItemCounts | None) -> None:
         """Take it from the row."""
         self.arm = row.arm
         self.timestamp_ms = row.timestamp_ms
@@ -42,7 +41,7 @@ class Before:
             self.counted = items.of(row)
             self.stamps = list(items.stamps(row))
 
-    def stands(self, row: Row) -> bool:
+    def stands(self, row: ResponseRow) -> bool:
         """Return whether the row still has the same response: only its reactions may be others."""
         return (
             self.arm == row.arm
@@ -138,15 +137,15 @@ class Batch:
     items: dict[int, ItemCounts]
     """What counts the items of experiments, by their numbers."""
     exposures: list[Exposure] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ResponseRow] = field(default_factory=list)
     """Those that are touched."""
     before: dict[bytes, Before] = field(default_factory=dict)
     """Name of a row that it touches → what that contributed, if it had its response already."""
-    tallies: dict[int, Tally] = field(default_factory=dict)
-    traffic: dict[int, Traffic] = field(default_factory=dict)
+    tallies: dict[int, Accumulator] = field(default_factory=dict)
+    traffic: dict[int, TrafficAccumulator] = field(default_factory=dict)
     """Both by experiment number."""
-    tallied: i64 = PENDING
-    tally: Tally = field(init=False)
+    tallied: i64 = NO_RESPONSE
+    tally: Accumulator = field(init=False)
     """The tally that was used last, and whose it is."""
     arms: dict[int, Arm] = field(default_factory=dict)
     arms_at: vec[i64] = field(init=False)
@@ -159,14 +158,14 @@ class Batch:
     names: dict[tuple[bytes, bytes], tuple[str, bytes, int]] = field(default_factory=dict)
     """(key, item) → its id, the index that names the key, its place there."""
     notes: dict[int, list[bytes]] = field(default_factory=dict)
-    """Cell of an experiment's number (`PENDING` for none) and an hour → new rows."""
+    """Cell of an experiment's number (`NO_RESPONSE` for none) and an hour → new rows."""
     moved: dict[int, list[bytes]] = field(default_factory=dict)
     """The same → rows that are noted there and belong elsewhere now."""
     cell: i64 = -1
     """That of the row noted last, and what was noted there; -1 would be of no time."""
     noted: list[bytes] = field(default_factory=list)
     reached: dict[int, int] = field(default_factory=dict)
-    """Number of an experiment, or `PENDING` → time of the oldest row or event of it that outcomes rest on."""
+    """Number of an experiment, or `NO_RESPONSE` → time of the oldest row or event of it that outcomes rest on."""
     reaching: i64 = -2
     reaches_ms: i64 = 0
     """Of those the one that was looked at last; -2 would be of none."""
@@ -219,10 +218,10 @@ class Batch:
         self.reaching = number
         self.reaches_ms = oldest
 
-    def reach_row(self, row: Row) -> None:
+    def reach_row(self, row: ResponseRow) -> None:
         """Note the same of a row that the store has."""
         if row.version:
-            self.reach(PENDING if row.arm == PENDING else row.arm >> 8, row.timestamp_ms)
+            self.reach(NO_RESPONSE if row.arm == NO_RESPONSE else row.arm >> 8, row.timestamp_ms)
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         """Return (response or feedback, outcome) → events."""
@@ -241,7 +240,7 @@ class Batch:
         self.arms_used[place] = found
         return found
 
-    def move(self, row: Row, before: Before) -> None:
+    def move(self, row: ResponseRow, before: Before) -> None:
         """Note a row that was noted for the sweep elsewhere, and that it is no longer there, if it is another hour."""
         was = _cell(before.arm >> 8, before.timestamp_ms)
         if was != _cell(row.arm >> 8, row.timestamp_ms):
@@ -249,7 +248,7 @@ class Batch:
             self.note(row.arm >> 8, row.timestamp_ms, row.name)
 
     def note(self, number: i64, timestamp_ms: i64, key: bytes) -> None:
-        """Note a row for the sweep, under its experiment's number or `PENDING`."""
+        """Note a row for the sweep, under its experiment's number or `NO_RESPONSE`."""
         cell = _cell(number, timestamp_ms)
         if cell != self.cell:
             self.cell = cell

@@ -7,38 +7,37 @@ from typing import Final
 from mypy_extensions import i64
 
 from monitor.aggregates import BUCKETS_PER_CHUNK
-from monitor.attribution import PENDING
-from monitor.cells import CELL_BITS, Beside, Record
 from monitor.config import DecaySpec
+from monitor.engine.accumulator import CELL_BITS, Accumulator, ResponseSums
+from monitor.engine.delta_runs import pack_runs
+from monitor.engine.response_row import NO_RESPONSE
+from monitor.engine.traffic_accumulator import TrafficAccumulator
 from monitor.ingest.batch import Arm, Batch
 from monitor.ingest.experiment import PENDING_CLASS
 from monitor.store import Commit, Keys
-from monitor.store.runs import Runs
-from monitor.tally import Tally
-from monitor.traffic import Traffic
 
 _PLACE: Final = (1 << CELL_BITS) - 1
 _FULL: Final = 16
 """Bytes of a chunk of time buckets, for each of its integers, from which on it is summed up: twice what they take."""
 
 
-def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec, ...], tally: Tally) -> None:
+def write_tally(commit: Commit, keys: Keys, number: int, decays: tuple[DecaySpec, ...], tally: Accumulator) -> None:
     """Append what changes of all records, in the runs that commit.lua takes."""
-    for variant, record in tally.responses.items():
-        _write(commit, keys.responses(number, variant), record)
-    for variant, record in tally.units.items():
-        _write(commit, keys.units(number, variant), record)
-    for cell, record in tally.cohorts.items():
+    for variant, responses in tally.responses.items():
+        _write(commit, keys.responses(number, variant), responses.integers())
+    for variant, units in tally.units.items():
+        _write(commit, keys.units(number, variant), units.integers())
+    for cell, cohort in tally.cohorts.items():
         variant, day = cell >> CELL_BITS, cell & _PLACE
-        if _write(commit, keys.cohort(number, variant, day), record):
+        if _write(commit, keys.cohort(number, variant, day), cohort.integers()):
             commit.members.add((keys.cohorts(number, variant), day))
     for decay, buckets in zip(decays, tally.buckets, strict=True):
         _write_buckets(commit, keys, number, decay.name, buckets)
 
 
-def write_traffic(commit: Commit, keys: Keys, number: int, traffic: Traffic) -> None:
+def write_traffic(commit: Commit, keys: Keys, number: int, traffic: TrafficAccumulator) -> None:
     """Append what changes of all records, as `write_tally` does."""
-    for variant, record in traffic.everything().items():
+    for variant, record in traffic.totals().items():
         _write(commit, keys.traffic(number, variant), record)
     for cell, record in traffic.hours.items():
         variant, hour = cell >> CELL_BITS, cell & _PLACE
@@ -82,7 +81,7 @@ def _write_notes(commit: Commit, keys: Keys, batch: Batch) -> None:
 
 
 def _class_of(number: int) -> str:
-    return PENDING_CLASS if number == PENDING else str(number)
+    return PENDING_CLASS if number == NO_RESPONSE else str(number)
 
 
 def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
@@ -98,19 +97,21 @@ def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
         commit.see_latest(f"{number}:{variant}:e", changes.event_ms)
 
 
-def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: Beside) -> None:
-    begins, numbers, width = buckets.begins, buckets.numbers, buckets.width
-    full = _FULL * BUCKETS_PER_CHUNK * width
-    chunks: dict[int, Runs] = {}
-    for cell in sorted(begins):
+def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: dict[int, ResponseSums]) -> None:
+    chunks: dict[int, list[tuple[int, list[int]]]] = {}
+    width: i64 = 0
+    for cell in sorted(buckets):
         bucket: i64 = cell & _PLACE
         chunk = cell >> CELL_BITS << CELL_BITS | bucket // BUCKETS_PER_CHUNK
-        runs = chunks.get(chunk)
-        if runs is None:
-            runs = chunks[chunk] = Runs()
-        runs.add(bucket % BUCKETS_PER_CHUNK * width, numbers, begins[cell], width)
-    for chunk, runs in chunks.items():
-        packed = runs.packed()
+        integers = buckets[cell].integers()
+        width = len(integers)
+        vectors = chunks.get(chunk)
+        if vectors is None:
+            vectors = chunks[chunk] = []
+        vectors.append((bucket % BUCKETS_PER_CHUNK * width, integers))
+    full = _FULL * BUCKETS_PER_CHUNK * width
+    for chunk, vectors in chunks.items():
+        packed = pack_runs(vectors)
         if packed:
             variant, place = chunk >> CELL_BITS, chunk & _PLACE
             commit.chunks[keys.chunk(number, variant, decay, place)] = packed
@@ -118,10 +119,8 @@ def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets:
             commit.members.add((keys.chunks(number, variant, decay), place))
 
 
-def _write(commit: Commit, key: bytes, record: Record) -> bool:
-    runs = Runs()
-    runs.add(0, record, 0, len(record))
-    packed = runs.packed()
+def _write(commit: Commit, key: bytes, record: list[int]) -> bool:
+    packed = pack_runs([(0, record)])
     if not packed:
         return False
     commit.sums[key] = packed

@@ -12,8 +12,8 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
-from monitor.identity import Identities
 from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Events
@@ -34,7 +34,7 @@ class Engine:
     def __init__(
         self,
         experiments: Sequence[Experiment],
-        identities: Identities,
+        identities: IdHasher,
         store: RedisStore,
         *,
         cached: int = CACHED,

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from monitor.attribution import PENDING, UNKNOWN, Boxed, latency_of, reaction_of
+from monitor.engine.id_hash import IdHasher
+from monitor.engine.response_row import MISSING, NO_RESPONSE, Reaction, latency_of, reaction_of
 from monitor.events import Feedback, Response
-from monitor.identity import Identities
 from monitor.ingest.experiment import Experiment
 
 
 @final
 class Answer:
-    """A response event as its row takes it; see `monitor.attribution.Row`."""
+    """A response event as its row takes it; see `monitor.engine.response_row.ResponseRow`."""
 
     __slots__ = (
         "arm", "category", "ids", "items", "latency_ms", "name", "ranks", "student", "timestamp_ms",
@@ -42,7 +42,7 @@ class Answer:
         """The stored id of the response."""
         self.timestamp_ms: Final = timestamp_ms
         self.arm: Final = arm
-        """`PENDING` if the response does not count: then nothing that follows matters."""
+        """`NO_RESPONSE` if the response does not count: then nothing that follows matters."""
         self.student: Final = student
         self.items: Final = items
         self.ranks: Final = ranks
@@ -63,7 +63,7 @@ class Events:
     def __init__(self) -> None:
         """Begin with none."""
         self.answers: list[Answer] = []
-        self.reactions: list[Boxed] = []
+        self.reactions: list[Reaction] = []
         self.answered: list[bytes] = []
         """Of each reaction, the stored id of the response that it is about."""
 
@@ -72,7 +72,7 @@ class Events:
 class Intake:
     """Knows the experiments' arms, and the key of the hashes."""
 
-    def __init__(self, experiments: Sequence[Experiment], identities: Identities) -> None:
+    def __init__(self, experiments: Sequence[Experiment], identities: IdHasher) -> None:
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._identities = identities
         self._last = ""
@@ -94,16 +94,16 @@ class Intake:
             self._last = event.experiment
             self._last_experiment = self._experiments.get(event.experiment)
         experiment = self._last_experiment
-        arm = PENDING if experiment is None else experiment.arm_of(event.variant, timestamp_ms)
-        if experiment is None or arm == PENDING:
+        arm = NO_RESPONSE if experiment is None else experiment.arm_of(event.variant, timestamp_ms)
+        if experiment is None or arm == NO_RESPONSE:
             undeclared = event.experiment if experiment is None else ""
-            return Answer(name, timestamp_ms, PENDING, b"", b"", None, UNKNOWN, UNKNOWN, (), undeclared)
+            return Answer(name, timestamp_ms, NO_RESPONSE, b"", b"", None, MISSING, MISSING, (), undeclared)
         return Answer(
             name,
             timestamp_ms,
             arm,
             b"" if event.user_id is None else identities.student(event.user_id),
-            identities.list_of(event.items),
+            identities.items(event.items),
             event.ranks,
             latency_of(event),
             experiment.category_of(event.category),

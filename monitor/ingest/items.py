@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, final
 
-from monitor.attribution import DAY_MS, PENDING, Row, Rules, review_of
+from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
-from monitor.identity import ITEM_BYTES, Identities
+from monitor.engine.grading import GradingRules
+from monitor.engine.id_hash import ITEM_BYTES, IdHasher
+from monitor.engine.response_row import NO_RESPONSE, ResponseRow
 from monitor.items.attention import answers
 from monitor.items.layout import BAD, GOOD, OTHERS, RATINGS, SHOWN, SQUARES, TOTAL, ItemLayout
 from monitor.store.keys import Keys
@@ -29,7 +31,7 @@ class ItemCounts:
     """Counts what rows of one experiment say about items."""
 
     def __init__(
-        self, number: int, settings: ExperimentSettings, rules: Rules, identities: Identities, keys: Keys
+        self, number: int, settings: ExperimentSettings, rules: GradingRules, identities: IdHasher, keys: Keys
     ) -> None:
         assert settings.items is not None
         self._number = number
@@ -44,10 +46,10 @@ class ItemCounts:
         )
         self.layout = ItemLayout.of(settings)
 
-    def of(self, row: Row) -> Counts:
+    def of(self, row: ResponseRow) -> Counts:
         """Return what a row adds; nothing without its response."""
         found: Counts = {}
-        if row.arm == PENDING:
+        if row.arm == NO_RESPONSE:
             return found
         layout, keys, number, variant = self.layout, self._keys, self._number, row.arm & 255
         piece = layout.slice_of(row.timestamp_ms)
@@ -73,8 +75,8 @@ class ItemCounts:
             self._add_bad(found, row, shown)
         return {place: number for place, number in found.items() if number}
 
-    def _add_bad(self, found: Counts, row: Row, shown: list[bytes]) -> None:
-        weight = answers(review_of(row))
+    def _add_bad(self, found: Counts, row: ResponseRow, shown: list[bytes]) -> None:
+        weight = answers(row.review_score())
         day = row.timestamp_ms // DAY_MS
         for item in set(shown):
             _add(found, self._keys.bad(self._number, day, self.layout.bucket(item)), item + BAD, weight)
@@ -95,7 +97,7 @@ class ItemCounts:
             return OTHERS
         return item if self._one_in == 1 or int.from_bytes(item[-4:]) % self._one_in == 0 else b""
 
-    def names(self, row: Row, items: bytes, ids: Sequence[str]) -> Iterator[Name]:
+    def names(self, row: ResponseRow, items: bytes, ids: Sequence[str]) -> Iterator[Name]:
         """Yield the names to be kept of a response's items: of those that are counted by themselves."""
         layout, keys, number = self.layout, self._keys, self._number
         era = layout.era_of(layout.slice_of(row.timestamp_ms))
@@ -105,7 +107,7 @@ class ItemCounts:
             if self._counted(item) == item:
                 yield (keys.item_names(number, era, layout.bucket(item)), item), name, index, era
 
-    def stamps(self, row: Row) -> Iterator[tuple[bytes, int]]:
+    def stamps(self, row: ResponseRow) -> Iterator[tuple[bytes, int]]:
         """Yield the indexes that name the records which a row may change, with their places in them."""
         yield self._keys.item_slices(self._number, row.arm & 255), self.layout.slice_of(row.timestamp_ms)
         yield self._keys.bad_days(self._number), row.timestamp_ms // DAY_MS

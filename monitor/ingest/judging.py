@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from monitor.agreement import Rating, TargetKind
-from monitor.attribution import UNKNOWN, Row, Rules, latency_of, merge_reaction, merge_response, reaction_of, review_of
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
+from monitor.engine.grading import GradingRules
+from monitor.engine.id_hash import TAG_BYTES, IdHasher
+from monitor.engine.response_row import MISSING, ResponseRow, latency_of, merge_reaction, merge_response, reaction_of
 from monitor.errors import InputRefused, Refusal
 from monitor.evaluation import JudgedResponse
 from monitor.events import Decoder, Feedback, Response
-from monitor.identity import TAG_BYTES, Identities
 from monitor.ingest.files import FileSource
 from monitor.ingest.source import Refused
 from monitor.items import Answer
@@ -23,7 +24,7 @@ _KEY: Final = b"rows of one evaluation, kept nowhere"
 
 def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[JudgedResponse]]:
     """Return each experiment's responses with their grades; refused lines are reported by the source."""
-    identities = Identities(_KEY)
+    identities = IdHasher(_KEY)
     return {
         experiment.name: [
             JudgedResponse(
@@ -43,7 +44,7 @@ def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> di
 
 def ratings(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[Rating]]:
     """Return what every student gave each shown item, by experiment; refused lines are reported by the source."""
-    identities = Identities(_KEY)
+    identities = IdHasher(_KEY)
     found: dict[str, list[Rating]] = {}
     for experiment, rules, rows in _joined(source, settings, clock, identities):
         given = found[experiment.name] = []
@@ -65,7 +66,7 @@ def shown_answers(source: FileSource, settings: Settings, clock: Clock) -> dict[
 
     A review counts whenever it was written: analysts come later than a feedback window.
     """
-    identities = Identities(_KEY)
+    identities = IdHasher(_KEY)
     found: dict[str, list[Answer]] = {}
     for experiment, rules, rows in _joined(source, settings, clock, identities):
         answers = found[experiment.name] = []
@@ -81,7 +82,7 @@ def shown_answers(source: FileSource, settings: Settings, clock: Clock) -> dict[
                     category=event.category,
                     items=tuple(items.values()),
                     ratings=tuple((items[item], grade) for (_, item), (grade, _) in judged if item in items),
-                    review=review_of(row),
+                    review=row.review_score(),
                 )
             )
     return found
@@ -95,21 +96,21 @@ def _ranked(event: Response) -> Sequence[str]:
 
 
 def _joined(
-    source: FileSource, settings: Settings, clock: Clock, identities: Identities
-) -> Iterator[tuple[ExperimentSettings, Rules, list[tuple[Row, Response]]]]:
+    source: FileSource, settings: Settings, clock: Clock, identities: IdHasher
+) -> Iterator[tuple[ExperimentSettings, GradingRules, list[tuple[ResponseRow, Response]]]]:
     """Yield every experiment with its rules, its responses and the reactions to them."""
     responses, feedback = _read(source, settings, clock)
     # Of events that are alike but for these the first one stays.
     responses.sort(key=lambda event: (event.query_id or "", event.category or ""))
     for experiment in settings.experiments:
-        rows: dict[str, tuple[Row, Response]] = {}
+        rows: dict[str, tuple[ResponseRow, Response]] = {}
         for event in responses:
             if event.experiment == experiment.name and _counts(event, experiment):
                 _merge(rows, event, experiment, identities)
         for name, (row, _) in rows.items():
             for reaction in feedback.get(name, ()):
                 merge_reaction(row, reaction_of(reaction, identities))
-        yield experiment, Rules(experiment), list(rows.values())
+        yield experiment, GradingRules(experiment), list(rows.values())
 
 
 def _read(source: FileSource, settings: Settings, clock: Clock) -> tuple[list[Response], dict[str, list[Feedback]]]:
@@ -143,12 +144,12 @@ def _counts(event: Response, experiment: ExperimentSettings) -> bool:
 
 
 def _merge(
-    rows: dict[str, tuple[Row, Response]], event: Response, experiment: ExperimentSettings, identities: Identities
+    rows: dict[str, tuple[ResponseRow, Response]], event: Response, experiment: ExperimentSettings, identities: IdHasher
 ) -> None:
-    row, _ = rows.get(event.response_id, (Row(), event))
+    row, _ = rows.get(event.response_id, (ResponseRow(), event))
     student = identities.student(event.user_id) if event.user_id is not None else b""
-    items = identities.list_of(event.items)
+    items = identities.items(event.items)
     arm = sorted(experiment.variants).index(event.variant)
     latency_ms = latency_of(event)
-    if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks, latency_ms, UNKNOWN) != "duplicate":
+    if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks, latency_ms, MISSING) != "duplicate":
         rows[event.response_id] = row, event

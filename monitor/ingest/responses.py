@@ -7,8 +7,18 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from monitor.attribution import BEFORE, PENDING, Boxed, Row, Value, merge_reaction, merge_response
-from monitor.identity import Identities
+from monitor.engine.accumulator import Accumulator
+from monitor.engine.id_hash import IdHasher
+from monitor.engine.response_row import (
+    NO_RESPONSE,
+    PRE_PERIOD,
+    Contribution,
+    Reaction,
+    ResponseRow,
+    merge_reaction,
+    merge_response,
+)
+from monitor.engine.row_codec import encode_response
 from monitor.ingest.batch import Batch, Before
 from monitor.ingest.differences import write_batch
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
@@ -17,8 +27,6 @@ from monitor.ingest.items import ItemCounts
 from monitor.ingest.remembered import Rows
 from monitor.ingest.skips import Skips
 from monitor.store import Commit, RedisStore
-from monitor.store.rows import encode_row
-from monitor.tally import Tally
 
 _NOTHING: Final[tuple[int, ...]] = ()
 _NAMES: Final = 200_000
@@ -32,13 +40,13 @@ class Responses:
     def __init__(
         self,
         experiments: Sequence[Experiment],
-        identities: Identities,
+        identities: IdHasher,
         store: RedisStore,
         cached: int,
         first_version: int,
     ) -> None:
         self._by_number = {experiment.number: experiment for experiment in experiments}
-        self._last: i64 = PENDING
+        self._last: i64 = NO_RESPONSE
         self._last_experiment: Experiment
         """What was asked for last: nearly always what is asked for next."""
         self._keys = store.keys
@@ -67,7 +75,7 @@ class Responses:
         """
         batch = Batch(self._items)
         late_ms = {number: late[str(number)] for number in self._by_number}
-        late_ms[PENDING] = late[PENDING_CLASS]
+        late_ms[NO_RESPONSE] = late[PENDING_CLASS]
         cache = self._rows
         accepted: list[Answer] = []
         rows = self._accept(events.answers, late_ms, batch, accepted)
@@ -94,14 +102,14 @@ class Responses:
         late_ms: dict[int, int],
         batch: Batch,
         accepted: list[Answer],
-    ) -> list[Row]:
+    ) -> list[ResponseRow]:
         """Take responses of declared experiments and variants that are not late as accepted; return their rows."""
         rows = []
-        known: i64 = PENDING
+        known: i64 = NO_RESPONSE
         boundary_ms: i64 = 0
         for answer in answers:
             timestamp_ms, number = i64(answer.timestamp_ms), i64(answer.arm >> 8)
-            if number == PENDING:
+            if number == NO_RESPONSE:
                 batch.responses.append("skipped")
                 if answer.undeclared:
                     batch.skip_response(answer.undeclared, timestamp_ms)
@@ -118,32 +126,32 @@ class Responses:
         return rows
 
     @staticmethod
-    def _begin(batch: Batch, row: Row) -> None:
+    def _begin(batch: Batch, row: ResponseRow) -> None:
         """Take in a row that nobody knows yet."""
         row.touched = True
         batch.rows.append(row)
 
-    def _touch(self, batch: Batch, row: Row) -> bool:
+    def _touch(self, batch: Batch, row: ResponseRow) -> bool:
         """Note what a row contributed before this batch; False if that was done."""
         if row.touched:
             return False
         row.touched = True
         batch.rows.append(row)
-        if row.arm != PENDING:
-            value = row.value
+        if row.arm != NO_RESPONSE:
+            value = row.contribution
             if value is None:
                 value = self._by_number[row.arm >> 8].rules.evaluate(row)
             batch.before[row.name] = Before(row, value, _items_of(batch, row.arm) if batch.items else None)
         return True
 
     @staticmethod
-    def _leave(batch: Batch, row: Row) -> None:
+    def _leave(batch: Batch, row: ResponseRow) -> None:
         """Take back what `_touch` has just noted: nothing has changed."""
         batch.rows.pop()
         batch.before.pop(row.name, None)
         row.touched = False
 
-    def _answer(self, batch: Batch, row: Row, answer: Answer) -> None:
+    def _answer(self, batch: Batch, row: ResponseRow, answer: Answer) -> None:
         """Put a response that nobody knows yet into a blank row."""
         row.timestamp_ms = answer.timestamp_ms
         row.arm = answer.arm
@@ -156,13 +164,13 @@ class Responses:
         batch.responses.append("applied")
         if batch.items:
             self._name(batch, row, answer)
-        if answer.arm & 255 != BEFORE:
+        if answer.arm & 255 != PRE_PERIOD:
             batch.of(answer.arm).saw_response(answer.timestamp_ms)
 
-    def _answer_again(self, batch: Batch, row: Row, answer: Answer) -> None:
+    def _answer_again(self, batch: Batch, row: ResponseRow, answer: Answer) -> None:
         """Put a response into a row that there is: it has been seen, or feedback to it."""
         batch.reach_row(row)
-        if row.arm != PENDING and row.arm >> 8 not in self._by_number:
+        if row.arm != NO_RESPONSE and row.arm >> 8 not in self._by_number:
             batch.responses.append("skipped")
             batch.skip_response(self._by_number[answer.arm >> 8].settings.name, answer.timestamp_ms)
             return
@@ -183,10 +191,10 @@ class Responses:
                 self._expose(batch, *replaced)
             if batch.items:
                 self._name(batch, row, answer)
-        if arm & 255 != BEFORE:
+        if arm & 255 != PRE_PERIOD:
             batch.of(arm).saw_response(timestamp_ms)
 
-    def _name(self, batch: Batch, row: Row, answer: Answer) -> None:
+    def _name(self, batch: Batch, row: ResponseRow, answer: Answer) -> None:
         """Note the ids of a response's items, those that have not been written yet."""
         counts = _items_of(batch, row.arm)
         if counts is None:
@@ -202,13 +210,13 @@ class Responses:
     @staticmethod
     def _expose(batch: Batch, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
         """Note that a student was shown a response that does not stand: another one under its id does, in the row."""
-        if student and arm & 255 != BEFORE:
+        if student and arm & 255 != PRE_PERIOD:
             batch.expose(student, arm, timestamp_ms, category, _NOTHING, _NOTHING)
 
-    def _apply_feedback(self, batch: Batch, row: Row, reaction: Boxed, late_ms: dict[int, int]) -> None:
+    def _apply_feedback(self, batch: Batch, row: ResponseRow, reaction: Reaction, late_ms: dict[int, int]) -> None:
         """Put a reaction into its row."""
-        if row.arm == PENDING:
-            is_late = reaction[0] < late_ms[PENDING]
+        if row.arm == NO_RESPONSE:
+            is_late = reaction[0] < late_ms[NO_RESPONSE]
         elif (number := row.arm >> 8) in self._by_number:
             is_late = row.timestamp_ms < late_ms[number]
         else:
@@ -220,8 +228,8 @@ class Responses:
             batch.feedback.append("late")
             return
         batch.reach_row(row)
-        if row.arm == PENDING:
-            batch.reach(PENDING, reaction[0])
+        if row.arm == NO_RESPONSE:
+            batch.reach(NO_RESPONSE, reaction[0])
         first = True
         if row.is_blank():
             self._begin(batch, row)
@@ -236,23 +244,23 @@ class Responses:
         """Write the touched rows, with what they change elsewhere."""
         for row in batch.rows:
             row.touched = False
-            if row.arm == PENDING:
+            if row.arm == NO_RESPONSE:
                 newest_ms = row.reactions[-1][0]
                 if not row.version or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
-                    batch.note(PENDING, newest_ms, row.name)
+                    batch.note(NO_RESPONSE, newest_ms, row.name)
                 row.timestamp_ms = newest_ms
             else:
                 self._settle(batch, row, batch.before.get(row.name) if row.version else None)
             is_new = row.version == 0
             row.version = self._first_version if is_new else row.version + 1
-            commit.add_row(self._prefix + row.name, encode_row(row), is_new=is_new)
+            commit.add_row(self._prefix + row.name, encode_response(row), is_new=is_new)
 
-    def _settle(self, batch: Batch, row: Row, before: Before | None) -> None:
+    def _settle(self, batch: Batch, row: ResponseRow, before: Before | None) -> None:
         """Turn a row's old and new contributions into differences."""
         arm, timestamp_ms = row.arm, row.timestamp_ms
         if batch.items:
             self._settle_items(batch, row, before, _items_of(batch, arm))
-        after = row.value = self._experiment(arm >> 8).rules.evaluate(row)
+        after = row.contribution = self._experiment(arm >> 8).rules.evaluate(row)
         if before is not None and before.stands(row):
             self._recount(batch, row, before.value, after)
         else:
@@ -265,7 +273,7 @@ class Responses:
             self._pass(batch, 1, arm, timestamp_ms, row.items, row.latency_ms, row.category)
             if before is None:
                 batch.note(arm >> 8, timestamp_ms, row.name)
-        if arm & 255 != BEFORE and after.last_reaction_ms:
+        if arm & 255 != PRE_PERIOD and after.last_reaction_ms:
             batch.of(arm).saw_event(after.last_reaction_ms)
 
     def _experiment(self, number: i64) -> Experiment:
@@ -274,14 +282,14 @@ class Responses:
             self._last_experiment = self._by_number[number]
         return self._last_experiment
 
-    def _tally(self, batch: Batch, number: i64) -> Tally:
+    def _tally(self, batch: Batch, number: i64) -> Accumulator:
         if number != batch.tallied:
             batch.tallied = number
             batch.tally = self._experiment(number).tally_in(batch.tallies)
         return batch.tally
 
     @staticmethod
-    def _settle_items(batch: Batch, row: Row, before: Before | None, items: ItemCounts | None) -> None:
+    def _settle_items(batch: Batch, row: ResponseRow, before: Before | None, items: ItemCounts | None) -> None:
         """Replace what a row's items counted; the row may have become another experiment's."""
         counts = batch.counts
         if before is not None and before.counted:
@@ -297,7 +305,7 @@ class Responses:
         self, batch: Batch, sign: int, arm: int, timestamp_ms: int, items: bytes, latency_ms: int, category: int
     ) -> None:
         """Add a response to the traffic, or take it away; there is none before the experiment."""
-        if arm & 255 == BEFORE:
+        if arm & 255 == PRE_PERIOD:
             return
         traffic = batch.traffic.get(arm >> 8)
         if traffic is None:
@@ -312,11 +320,11 @@ class Responses:
         timestamp_ms: int,
         student: bytes,
         category: int,
-        value: Value,
+        value: Contribution,
     ) -> None:
         """Add or take away a whole response; one from before the experiment is only its student's."""
         tally = self._tally(batch, arm >> 8)
-        during = arm & 255 != BEFORE
+        during = arm & 255 != PRE_PERIOD
         if during:
             tally.add_response(sign, arm & 255, timestamp_ms, value.rated, value.values)
             if value.kinds:
@@ -327,10 +335,10 @@ class Responses:
         elif during:
             tally.add_anonymous(sign, arm & 255, timestamp_ms, category, value.sums)
 
-    def _recount(self, batch: Batch, row: Row, old: Value, new: Value) -> None:
+    def _recount(self, batch: Batch, row: ResponseRow, old: Contribution, new: Contribution) -> None:
         """Replace what a response contributed where only its reactions have changed."""
         variant, at_ms = row.arm & 255, row.timestamp_ms
-        if variant == BEFORE:
+        if variant == PRE_PERIOD:
             self._count(batch, -1, row.arm, at_ms, row.student, row.category, old)
             self._count(batch, 1, row.arm, at_ms, row.student, row.category, new)
             return
@@ -350,4 +358,4 @@ class Responses:
 
 def _items_of(batch: Batch, arm: int) -> ItemCounts | None:
     """Return what counts the items of an arm's responses: nothing does before the experiment."""
-    return None if arm & 255 == BEFORE else batch.items.get(arm >> 8)
+    return None if arm & 255 == PRE_PERIOD else batch.items.get(arm >> 8)

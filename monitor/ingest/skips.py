@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import AbMonitorError
-from monitor.identity import Identities
 from monitor.store.opening import stored_experiments
 from monitor.store.records import Commit
 from monitor.store.redis import RedisStore
@@ -39,7 +39,7 @@ _LOOK_S: Final = 10.0
 class Skips:
     """Counts what the batches of one shard skip."""
 
-    def __init__(self, store: RedisStore, identities: Identities) -> None:
+    def __init__(self, store: RedisStore, identities: IdHasher) -> None:
         self._store = store
         self._identities = identities
         self._counted: set[bytes] | None = None
@@ -67,7 +67,7 @@ class Skips:
 class SkipsSaid:
     """Says what was skipped before the worker began, and which experiments of the store it skips itself."""
 
-    def __init__(self, reader: Reader, identities: Identities, seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, reader: Reader, identities: IdHasher, seconds: Callable[[], float] = time.monotonic) -> None:
         self._store = reader.store
         self._identities = identities
         self._seconds = seconds

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from librt.vecs import vec
 from mypy_extensions import i64
 
-from monitor.attribution import BEFORE
+from monitor.engine.accumulator import Accumulator
+from monitor.engine.row_codec import encode_student, read_student
+from monitor.engine.student import Student
 from monitor.ingest.batch import Exposure
 from monitor.ingest.cache import Cache, end_batch
 from monitor.ingest.experiment import Experiment
 from monitor.store import Commit, RedisStore
-from monitor.store.rows import read_student
-from monitor.students import NEVER, Student
-from monitor.tally import Tally
 
 
 @final
@@ -40,7 +38,7 @@ class Students:
         for students in self._students.values():
             students.clear()
 
-    def apply(self, exposures: Sequence[Exposure], tallies: dict[int, Tally], commit: Commit) -> None:
+    def apply(self, exposures: Sequence[Exposure], tallies: dict[int, Accumulator], commit: Commit) -> None:
         """Append the students' changed rows to the commit, and to the tallies what that changes of sums over students.
 
         The order of the exposures does not matter. When rows cannot be read (`StoreUnavailable`), the cache holds half
@@ -52,18 +50,17 @@ class Students:
             tally = experiment.tally_in(tallies)
             prefix, kept_days = self._prefixes[number], experiment.kept_days
             for student, own in students.values():
-                tally.note(student)
+                old = tally.state_of(student)
                 for exposure in own:
                     segment = experiment.segment_of(exposure.category)
                     if exposure.difference:
-                        difference = vec[i64](exposure.difference)
-                        student.add(exposure.timestamp_ms, exposure.variant, segment, difference, 0, kept_days)
+                        student.add(exposure.timestamp_ms, exposure.variant, segment, exposure.difference, kept_days)
                     else:
                         student.expose(exposure.timestamp_ms, exposure.variant, segment, kept_days)
-                tally.replace(student)
+                tally.replace_student(old, tally.state_of(student))
                 is_new = student.version == 0
                 student.version = self._first_version if is_new else student.version + 1
-                commit.add_row(prefix + student.name, student.encode(), is_new=is_new)
+                commit.add_row(prefix + student.name, encode_student(student), is_new=is_new)
         end_batch(list(self._students.values()), self._limit)
 
     def _read(self, exposures: Sequence[Exposure]) -> dict[int, dict[bytes, tuple[Student, list[Exposure]]]]:
@@ -82,7 +79,7 @@ class Students:
                 continue
             student = self._students[number].get(name)
             if student is None:
-                student = Student(NEVER, BEFORE, self._experiments[number].sums_width)
+                student = Student(self._experiments[number].sums_width)
                 student.name = name
                 self._students[number].put(name, student)
                 missing.append(student)

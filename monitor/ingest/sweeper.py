@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from monitor.aggregates import bucket_span_ms
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.ingest.progress import Progress
 from monitor.items.layout import BAD_DAYS, ItemLayout

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
-from monitor.identity import Identities
 from monitor.ingest.decoding import Decoded
 from monitor.ingest.engine import CACHED, Engine, Outcomes
 from monitor.ingest.experiment import Experiment
@@ -53,7 +53,7 @@ class ShardedWriter:
     """
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: Identities, store: Shards, *, cached: int = CACHED
+        self, experiments: Sequence[Experiment], identities: IdHasher, store: Shards, *, cached: int = CACHED
     ) -> None:
         self._shards = list(store)
         self._engines = [

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
-from monitor.identity import ITEM_BYTES
+from monitor.engine.id_hash import ITEM_BYTES
 
 SHOWN, RATINGS, GOOD, TOTAL, SQUARES, BAD = b"s", b"n", b"g", b"t", b"q", b"b"
 """What stands behind an item's hash in the name of a field: how often shown, ratings, good ones, Σ grade, Σ grade²."""

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import ExperimentSettings
 from monitor.items.layout import OTHERS, SHOWN, ItemLayout
 from monitor.items.stored import Coverage
@@ -18,7 +18,6 @@ from monitor.store.connection import unavailable
 from monitor.store.items import fields
 from monitor.store.redis import RedisStore
 from monitor.store.shards import Shards
-from monitor.traffic import HOUR_MS
 
 MOST_BUCKETS: Final = 1 << 16
 """Buckets of all slices of all variants up to which coverage is read."""

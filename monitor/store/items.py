@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
 from monitor.config.records import OTHER
 from monitor.items.attention import Entry, first_to_look_at

@@ -10,12 +10,11 @@ from itertools import chain, islice
 import numpy as np
 
 from monitor.aggregates import Ints, Layout, bucket_span_ms, responses_of
-from monitor.attribution import DAY_MS
-from monitor.clock import Clock
+from monitor.clock import DAY_MS, HOUR_MS, Clock
 from monitor.config import ExperimentSettings, Settings
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
-from monitor.identity import Identities
 from monitor.inference import Cohorts, Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
 from monitor.items.stored import Coverage
 from monitor.store.buckets import BucketReading, Cache, Name, Series
@@ -33,7 +32,6 @@ from monitor.store.stored_records import decode_records, transaction, values
 from monitor.store.traffic import DayReader, Drifts, UsedVariant, read_traffic
 from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
-from monitor.traffic import HOUR_MS
 from monitor.verdicts import Judge
 
 _OTHER_KINDS = 50
@@ -214,7 +212,7 @@ class Reader:
         for shard in self.store:
             self._add(arms, log, shard)
         if log.skipped.events:
-            identities = Identities(stored_hash_key(self.store, self._settings))
+            identities = IdHasher(stored_hash_key(self.store, self._settings))
             log.missing = log.skipped.missing(self.experiments, self.numbers, identities)
         return arms, log
 

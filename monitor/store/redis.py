@@ -201,7 +201,8 @@ class RedisStore:
     def sweep(self, experiment: str, hours: Sequence[int], before_ms: int) -> tuple[int, int]:
         """Delete at least 4 000 of the rows noted in hours, hour by hour; return how many (rows, hours) went."""
         keys = self.keys
-        names = [keys.meta, keys.hours, *(name(experiment, hour) for hour in hours for name in (keys.hour, keys.moved))]
+        lists = (name(experiment, hour) for hour in hours for name in (keys.hour, keys.moved))
+        names = [keys.meta, keys.hours, keys.unmatched, *lists]
         fields = [f"{experiment}:{hour}" for hour in hours]
         arguments = [experiment, keys.prefix + b"r", f"swept:{experiment}", before_ms, *fields]
         with unavailable(self.settings):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from monitor.config import ExperimentSettings
-from monitor.identity import Identities
+from monitor.engine.id_hash import IdHasher
 from monitor.inference import Skipped
 from monitor.store.connection import pairs, unavailable
 from monitor.store.redis import RedisStore
@@ -23,7 +23,7 @@ OTHERS: Final = b"r"
 """Field of the responses of experiments that are too many to be counted one by one."""
 
 
-def responses_field(experiment: str, identities: Identities) -> bytes:
+def responses_field(experiment: str, identities: IdHasher) -> bytes:
     """Return the field of an experiment's responses."""
     return b"r" + identities.experiment(experiment).hex().encode()
 
@@ -67,13 +67,13 @@ class SkippedEvents:
             self._oldest_ms[field] = min(oldest_ms, self._oldest_ms.get(field, oldest_ms))
 
     def missing(
-        self, experiments: Iterable[ExperimentSettings], numbers: Mapping[str, int], identities: Identities
+        self, experiments: Iterable[ExperimentSettings], numbers: Mapping[str, int], identities: IdHasher
     ) -> dict[str, Skipped]:
         """Return by experiment what may be missing of it, where something may."""
         found = {each.name: self._of(each, numbers[each.name], identities) for each in experiments}
         return {name: skipped for name, skipped in found.items() if skipped is not None}
 
-    def _of(self, experiment: ExperimentSettings, number: int, identities: Identities) -> Skipped | None:
+    def _of(self, experiment: ExperimentSettings, number: int, identities: IdHasher) -> Skipped | None:
         named, reactions = responses_field(experiment.name, identities), reactions_field(number)
         fields = [each for each in (named, OTHERS) if self._concerns(each, experiment)]
         if self.events[reactions]:

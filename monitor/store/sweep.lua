@@ -1,10 +1,11 @@
 -- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have four thousand.
 --
--- KEYS  1 meta  2 hours  then of some hours, all of one experiment, the list of row keys and the hash of those that
+-- KEYS  1 meta  2 hours  3 unmatched feedback by kind  then of some hours, all of one experiment, the list of row keys and the hash of those that
 --       belonged elsewhere since: only of these, and of rows without their response, the row itself has to be read
 -- ARGV  1 number of the experiment, or "p" for rows without their response  2 the row keys' prefix
 --       3 field of meta that says up to when rows have been swept  4 that time in ms
 --       then for each list its field of hours
+-- Reactions of deleted rows without a response are unmatched feedback: they are counted by kind in the same step.
 -- Returns {rows deleted, how many hours are done, number of sweeps before, number of sweeps after}: a worker to whom the
 -- number is new compares the boundary with what its commit depends on.
 
@@ -18,6 +19,7 @@ end
 
 local deleted, seen, done = 0, 0, 0
 local pending = ARGV[1] == 'p'
+local unmatched = {}
 
 -- Returns those of the keys whose row belongs to an hour. What an old note deleted would leave its own note behind, and
 -- that could delete a young row of the same id one day.
@@ -26,20 +28,27 @@ local function belonging(keys, hour)
   -- Whole rows of some at once: that is less than a command for a part of each.
   for i, row in ipairs(redis.call('MGET', unpack(keys))) do
     -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has
-    -- not been seen. After two bytes more come six of time, which is the newest reaction's then.
+    -- not been seen. Then come eight of time, which is the newest reaction's in that case.
     if row and #row >= 16 then
-      local arm, _, time = struct.unpack('>i4I2I6', row, 5)
+      local arm, time = struct.unpack('>i4I8', row, 5)
       local owner = arm >= 0 and string.format('%d', math.floor(arm / 256)) or 'p'
       if owner .. string.format(':%d', math.floor(time / 3600000)) == hour then
         found[#found + 1] = keys[i]
+        if pending then
+          -- Behind the head of 16 bytes and the byte that begins an array stand the kinds of its reactions.
+          local _, _, kinds = pcall(cmsgpack.unpack_one, row, 17)
+          for _, kind in ipairs(type(kinds) == 'table' and kinds or {}) do  -- of damaged bytes none
+            unmatched[kind] = (unmatched[kind] or 0) + 1
+          end
+        end
       end
     end
   end
   return found
 end
 
-while seen < 4000 and done < (#KEYS - 2) / 2 do
-  local list, moved, hour = KEYS[2 * done + 3], KEYS[2 * done + 4], ARGV[done + 5]
+while seen < 4000 and done < (#KEYS - 3) / 2 do
+  local list, moved, hour = KEYS[2 * done + 4], KEYS[2 * done + 5], ARGV[done + 5]
   local noted = redis.call('LPOP', list)
   if not noted then
     redis.call('UNLINK', moved)
@@ -73,5 +82,8 @@ while seen < 4000 and done < (#KEYS - 2) / 2 do
       deleted = deleted + redis.call('UNLINK', unpack(gone))
     end
   end
+end
+for kind, reactions in pairs(unmatched) do
+  redis.call('HINCRBY', KEYS[3], kind, reactions)
 end
 return {deleted, done, before, after}

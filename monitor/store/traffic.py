@@ -1,4 +1,4 @@
-"""Traffic in the store, summed over the shards: counts by variant and hour, and differences between days."""
+"""TrafficAccumulator in the store, summed over the shards: counts by variant and hour, and differences between days."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from monitor.aggregates import Ints
+from monitor.clock import HOUR_MS
 from monitor.config import ExperimentSettings, Settings
 from monitor.config.records import NONE, OTHER
 from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
-from monitor.identity import Identities
+from monitor.engine.id_hash import IdHasher
 from monitor.store.opening import stored_hash_key
 from monitor.store.shards import Shards
 from monitor.store.stored_records import decode_records, transaction, values
@@ -21,7 +22,6 @@ from monitor.summary import TrafficSummary
 from monitor.traffic import (
     FIRST_CATEGORY,
     FIRST_CELL,
-    HOUR_MS,
     ITEM_CELLS,
     TRAFFIC_WIDTH,
     Flow,
@@ -115,10 +115,10 @@ class DayReader:
         if isinstance(reference, int):
             return reference
         if experiment.name not in self._references:
-            identities = Identities(stored_hash_key(self._store, self._settings))
+            identities = IdHasher(stored_hash_key(self._store, self._settings))
             counts = dict.fromkeys(_CELLS, 0)
             for item, count in reference.items():
-                counts[_CELLS[cell_of(identities.item(item), 0)]] += count
+                counts[_CELLS[cell_of(identities.item(item))]] += count
             self._references[experiment.name] = counts
         return self._references[experiment.name]
 

@@ -11,15 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from librt.vecs import vec
-from mypy_extensions import i64
-
-from monitor.attribution import Row
-from monitor.identity import Identities
+from monitor.engine.id_hash import IdHasher
+from monitor.engine.response_row import ResponseRow
+from monitor.engine.row_codec import encode_response, encode_student
+from monitor.engine.student import Student
 from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.store import Keys
-from monitor.store.rows import encode_row
-from monitor.students import Student
 
 END_MS: Final = 1_793_577_600_000
 _EVERY_MS: Final = 864
@@ -47,21 +44,21 @@ class Loader:
         self._client = client
         self._keys = keys
         self._experiment = experiment
-        self._identities = Identities(hash_key)
+        self._identities = IdHasher(hash_key)
         self._responses = responses
         self._students = students
         self._variants = len(experiment.arms)
 
-    def _row(self, number: int) -> tuple[bytes, Row]:
+    def _row(self, number: int) -> tuple[bytes, ResponseRow]:
         name, own = response_name(number), self._identities
         student = number % self._students
         at_ms = END_MS - (self._responses - number) * _EVERY_MS
         shown = videos(number)
-        row = Row(
+        row = ResponseRow(
             at_ms,
             self._experiment.number << 8 | student % self._variants,
             own.student(f"student-{student}"),
-            own.list_of(shown),
+            own.items(shown),
             version=1,
         )
         if number % 5 < 2:
@@ -74,7 +71,7 @@ class Loader:
         """Yield a sample of what is stored of responses, keys and values."""
         for number in random.Random(1).sample(range(self._responses), min(2000, self._responses)):
             stored, row = self._row(number)
-            yield self._keys.row(stored), encode_row(row)
+            yield self._keys.row(stored), encode_response(row)
 
     def load_responses(self) -> None:
         """Write the rows of responses and their notes for the sweep."""
@@ -83,7 +80,7 @@ class Loader:
         for number in range(self._responses):
             stored, row = self._row(number)
             notes[row.timestamp_ms // HOUR_MS].append(stored)
-            batch[self._keys.row(stored)] = encode_row(row)
+            batch[self._keys.row(stored)] = encode_response(row)
             if len(batch) == _AT_ONCE or number == self._responses - 1:
                 self._write(batch, notes)
                 batch, notes = {}, defaultdict(list)
@@ -106,11 +103,11 @@ class Loader:
                 _, row = self._row(response)
                 variant = row.arm & 255
                 if student is None:
-                    student = Student(row.timestamp_ms, variant, experiment.sums_width, 1)
+                    student = Student(experiment.sums_width, version=1)
                 sums = experiment.rules.evaluate(row).sums
-                student.add(row.timestamp_ms, variant, -1, vec[i64](sums), 0, experiment.kept_days)
+                student.add(row.timestamp_ms, variant, -1, sums, experiment.kept_days)
             if student is not None:
-                yield prefix + self._identities.student(f"student-{number}"), student.encode()
+                yield prefix + self._identities.student(f"student-{number}"), encode_student(student)
 
     def load_students(self) -> None:
         """Write the rows of students."""

@@ -15,8 +15,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from librt.vecs import vec
-from mypy_extensions import i64
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -25,7 +23,9 @@ from prometheus_client.registry import Collector
 from monitor.aggregates import BUCKETS_PER_CHUNK, bucket_span_ms
 from monitor.clock import wall_clock
 from monitor.config import Settings, StoreSettings
-from monitor.identity import Identities
+from monitor.engine.delta_runs import pack_runs
+from monitor.engine.id_hash import IdHasher
+from monitor.engine.student import Student
 from monitor.ingest.differences import write_tally
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
@@ -33,9 +33,7 @@ from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.writer import Batch, ShardedWriter
 from monitor.service import Opening, http_for, opened
 from monitor.store import Advance, Commit, Position, RedisStore, sum_up
-from monitor.store.runs import Runs
 from monitor.store.stored_records import encode_chunk
-from monitor.students import Student
 from tests.bench import growth
 from tests.bench.figures import Figure
 from tests.bench.loader import END_MS, Loader
@@ -121,7 +119,7 @@ class _Scraped:
         client: Any,
         url: str,
     ) -> None:
-        identities = Identities(opening.held.hash_key)
+        identities = IdHasher(opening.held.hash_key)
         self._store = opening.store.first
         self._writer = ShardedWriter(experiments, identities, opening.store)
         self._writer.state()
@@ -187,8 +185,8 @@ def _fill(store: RedisStore, experiment: Experiment) -> None:
         for day in range(_DAYS):
             at_ms = end_ms - (day + 1) * _DAY_MS
             for _ in range(200):
-                student = Student(at_ms, variant, experiment.sums_width)
-                student.add(at_ms, variant, -1, vec[i64](rated), 0, experiment.kept_days)
+                student = Student(experiment.sums_width)
+                student.add(at_ms, variant, -1, rated, experiment.kept_days)
                 tally.add_student(1, student)
                 tally.add_response(1, variant, at_ms, True, values)  # noqa: FBT003  rated
         for what in "re":
@@ -209,14 +207,11 @@ def _fill_buckets(store: RedisStore, experiment: Experiment, values: tuple[int, 
             for response in range(1, 4):
                 at_ms = bucket * span_ms // BUCKETS_PER_CHUNK + response * span_ms // 300
                 sample.add_response(1, 0, at_ms, True, values)  # noqa: FBT003  rated
-        records = sample.buckets[place].records()
-        integers = np.array([list(records[cell]) for cell in sorted(records)]).ravel()
+        records = [sample.buckets[place][cell].integers() for cell in sorted(sample.buckets[place])]
+        integers = np.array(records).ravel()
         # What is appended until it is summed up again is half as much on average.
-        runs = Runs()
-        for cell in sorted(records)[::2]:
-            width = len(records[cell])
-            runs.add(cell % BUCKETS_PER_CHUNK * width, records[cell], 0, width)
-        chunk = encode_chunk(integers) + runs.packed()
+        appended = [(bucket * len(record), record) for bucket, record in enumerate(records)][::2]
+        chunk = encode_chunk(integers) + pack_runs(appended)
         first, last = (end_ms - _DAYS * _DAY_MS) // span_ms, (end_ms - 1) // span_ms
         for variant in range(len(experiment.arms)):
             keys, number = store.keys, experiment.number

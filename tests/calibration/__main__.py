@@ -12,20 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from librt.vecs import vec
-from mypy_extensions import i64
 from numpy.typing import NDArray
 
 from monitor.aggregates import Layout
-from monitor.attribution import BEFORE, UNKNOWN
-from monitor.cells import CELL_BITS
 from monitor.config import AllocationSettings, DecisionSettings
+from monitor.engine.accumulator import CELL_BITS, Accumulator
+from monitor.engine.response_row import MISSING, PRE_PERIOD
+from monitor.engine.student import Student
 from monitor.inference import Comparison, RatioSums, StoredStudents, UnitSums, compare
 from monitor.inference.comparison import mixture_for
 from monitor.inference.sample_ratio import log_e_value
 from monitor.ranking import SCALE
-from monitor.students import Student
-from monitor.tally import Tally
 from tests.support.streams import EXPERIMENT
 from tests.support.units import cohort_terms, judge
 
@@ -129,16 +126,16 @@ def stored_whole(seen: Traffic) -> StoredStudents:
     times = (FIRST * DAY_MS + seen.hours * HOUR_MS).astype(np.int64).tolist()
     for number, at_ms, value in zip(seen.students.tolist(), times, fixed, strict=True):
         if number not in students:
-            students[number] = Student(at_ms, arms[number], layout.sums_width, 0, categories[number])
-        students[number].add(at_ms, arms[number], categories[number], vec[i64]([1, 1, value, 0]), 0, layout.kept_days)
-    tally = Tally(layout, [])
+            students[number] = Student(layout.sums_width)
+        students[number].add(at_ms, arms[number], categories[number], (1, 1, value, 0), layout.kept_days)
+    tally = Accumulator(layout, [])
     for number, student in students.items():
         earlier = round(seen.before[number] * EARLIER * SCALE)
-        student.add(0, BEFORE, UNKNOWN, vec[i64]([EARLIER, EARLIER, earlier, 0]), 0, layout.kept_days)
+        student.add(0, PRE_PERIOD, MISSING, (EARLIER, EARLIER, earlier, 0), layout.kept_days)
         tally.add_student(1, student)
     cohorts: dict[str, dict[int, Ints]] = {name: {} for name in NAMES}
     for cell, record in tally.cohorts.items():
-        cohorts[NAMES[cell >> CELL_BITS]][cell & (1 << CELL_BITS) - 1] = np.array(list(record))
+        cohorts[NAMES[cell >> CELL_BITS]][cell & (1 << CELL_BITS) - 1] = np.array(record.integers())
     units = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in NAMES}
     return StoredStudents(units, cohorts, (FIRST + DAYS) * DAY_MS)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.native import MODULES
-from monitor import tally
+from monitor.engine import accumulator
 from monitor.ingest.simulator import default_config, generate, w1
 from tests.servers.redis import RedisServer
 
@@ -34,7 +34,7 @@ guardrails = [
 
 
 @pytest.mark.parametrize("more", ["", _EVERYTHING], ids=["little", "everything"])
-@pytest.mark.skipif(tally.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
+@pytest.mark.skipif(accumulator.__file__.endswith(".py"), reason="nothing is compiled here: no C compiler")
 def test_compiled_or_not(tmp_path: Path, redis_server: RedisServer, more: str) -> None:
     """Every row and every record from the same events, and all that is said of them, to the last digit."""
     plain = tmp_path / "plain"

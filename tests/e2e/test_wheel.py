@@ -126,7 +126,9 @@ def test_it_does_its_work_without_rights(environment: Path, place: Path) -> None
         os.chown(store, int(USER), int(USER))
     python, program = environment / "bin" / "python", environment / "bin" / "ab-monitor"
     assert __version__ in as_in_the_image(environment, program, "--version")
-    where = as_in_the_image(environment, python, "-Ic", "from monitor import tally; print(tally.__file__)").strip()
+    where = as_in_the_image(
+        environment, python, "-Ic", "from monitor.engine import accumulator; print(accumulator.__file__)"
+    ).strip()
     assert where.startswith(str(environment))
     assert where.endswith(".so")
     own = {"ABMONITOR_STORE_URL": f"embedded:{store}", "HOME": str(store)}

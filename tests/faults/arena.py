@@ -17,7 +17,7 @@ from zlib import crc32
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from monitor.attribution import DAY_MS
+from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings, StoreSettings
 from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.simulator import Scenario, SimulatedEvent, generate

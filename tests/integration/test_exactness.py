@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Layout, join_limbs
 from monitor.config import ExperimentSettings, Settings, StoreSettings
+from monitor.engine.id_hash import IdHasher
 from monitor.events import Feedback, Response
-from monitor.identity import Identities
 from monitor.ingest.decoding import Decoded
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import PENDING_CLASS, Experiment
@@ -66,7 +66,7 @@ class Bench:
         self.reader = Reader(self.shards, self.settings, self.opened.numbers, lambda: 0)
         self.number = self.opened.numbers[experiment.name]
         self.experiment = Experiment(self.number, self.settings.experiments[0])
-        self.intake = Intake([self.experiment], Identities(self.opened.hash_key))
+        self.intake = Intake([self.experiment], IdHasher(self.opened.hash_key))
         self.late = {str(self.number): 0, PENDING_CLASS: 0}
 
     def taken(self, *events: Response | Feedback) -> Taken:
@@ -77,7 +77,7 @@ class Bench:
         """Return another worker's engine and connection, to one shard."""
         store = RedisStore(self.settings.store)
         store.state()
-        return Engine([self.experiment], Identities(self.opened.hash_key), store, cached=4), store
+        return Engine([self.experiment], IdHasher(self.opened.hash_key), store, cached=4), store
 
     def writer(self) -> ShardedWriter:
         """Return another worker's writer."""
@@ -85,7 +85,7 @@ class Bench:
         if self.eager:
             for shard in shards:
                 _sum_up_always(shard)
-        return ShardedWriter([self.experiment], Identities(self.opened.hash_key), shards, cached=4)
+        return ShardedWriter([self.experiment], IdHasher(self.opened.hash_key), shards, cached=4)
 
     def submit(
         self, writer: ShardedWriter, events: Taken | Sequence[Response | Feedback], *advances: Advance

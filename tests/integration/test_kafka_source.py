@@ -20,9 +20,9 @@ from kafka.errors import KafkaError
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings
 from monitor.dead_letters import dead_letters
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import UsageError
 from monitor.events import Decoder
-from monitor.identity import Identities
 from monitor.ingest import confluent, kafka, kafka_python
 from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.decoding import decode
@@ -402,7 +402,7 @@ def test_a_refused_record_is_kept_with_its_key(settings: KafkaSettings) -> None:
         producer.send(settings.feedback_topic, key=key, value=b"{", partition=1).get(30)
     producer.close()
     config = settings_with(EXPERIMENT)
-    intake = Intake([Experiment(1, config.experiments[0])], Identities(b"key"))
+    intake = Intake([Experiment(1, config.experiments[0])], IdHasher(b"key"))
     with _source(settings) as source:
         _started(source)
         refused = decode(_read(source, 2), Decoder(config), intake, wall_clock()).refused

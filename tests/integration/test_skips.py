@@ -15,10 +15,10 @@ import pytest
 
 from monitor.clock import wall_clock
 from monitor.config import ExperimentSettings, Settings, StoreSettings
+from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
 from monitor.events import instant_ms
 from monitor.export.presentation import notes
-from monitor.identity import Identities
 from monitor.inference import Skipped
 from monitor.ingest import files, skips
 from monitor.ingest.engine import Outcomes
@@ -250,7 +250,7 @@ def test_names_are_bounded(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
             town.read(OLD, events=[_response(name, number) for number in range(begin, begin + 20)])
     with opened(town.settings(OLD), wall_clock) as opening:
         own = [counted(shard) for shard in opening.store]
-        identities = Identities(opening.held.hash_key)
+        identities = IdHasher(opening.held.hash_key)
         assert sum(skipped_events(opening.store).events.values()) == 160
     named = {responses_field(name, identities) for name in names[:2]}
     assert own == [{*named, OTHERS}, *[set()] * (len(own) - 1)]  # a file is on the first shard
@@ -266,7 +266,7 @@ def test_the_store_is_looked_at_now_and_then(redis_server: RedisServer, tmp_path
     town = Town(redis_server, tmp_path, 1)
     clock = [100.0]
     with opened(town.settings(OLD), wall_clock) as opening:
-        said = SkipsSaid(opening.reader, Identities(opening.held.hash_key), lambda: clock[0])
+        said = SkipsSaid(opening.reader, IdHasher(opening.held.hash_key), lambda: clock[0])
         asked: list[float] = []
 
         def looked(_: object) -> None:

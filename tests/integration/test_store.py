@@ -20,14 +20,14 @@ from threading import Thread
 import pytest
 import redis
 
-from monitor.attribution import BEFORE, PENDING, Row
-from monitor.cells import zeros
 from monitor.config import StoreSettings
+from monitor.engine.delta_runs import pack_runs
+from monitor.engine.id_hash import IdHasher
+from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD, ResponseRow
+from monitor.engine.row_codec import decode_student, encode_response, read_response
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.events import Feedback, Response
-from monitor.identity import Identities
 from monitor.ingest.decoding import Decoded
-from monitor.ingest.differences import write_tally
 from monitor.ingest.engine import Engine
 from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
 from monitor.ingest.intake import Intake
@@ -51,7 +51,6 @@ from monitor.store import (
 )
 from monitor.store.generations import drop, drop_everything, generations, live_store
 from monitor.store.keys import LIVE
-from monitor.store.rows import decode_student, encode_row, read_row
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.command import eventually
@@ -125,14 +124,15 @@ class TestSums:
         chance, key = random.Random(1), bench.store.keys.units(bench.number, 0)
         expected: list[int] = []
         for width in (1, 40, 7, 2500, 2500, 40, 40, 40, 40):
-            commit, tally = Commit(), bench.experiment.tally()
+            commit = Commit()
             expected += [0] * (width - len(expected))
-            record = tally.units[0] = zeros(width)
+            record = [0] * width
             for at in range(chance.randrange(2), width):
                 # Two of the largest would not fit.
                 record[at] = chance.choice([each for each in numbers if abs(expected[at] + each) < 2**63])
                 expected[at] += record[at]
-            write_tally(commit, bench.store.keys, bench.number, bench.experiment.settings.decay, tally)
+            if changes := pack_runs([(0, record)]):
+                commit.sums[key] = changes
             bench.store.state()
             assert bench.store.commit(commit) == "applied"
             stored = bench.store.client.get(key) or b""
@@ -149,10 +149,8 @@ class TestSums:
         """Where what is there, what comes, or only the sum is beyond what a float64 holds."""
         bench = Bench(store_server)
         for at, term in enumerate(terms):
-            commit, tally = Commit(), bench.experiment.tally()
-            tally.units[0] = zeros(1)
-            tally.units[0][0] = sign * term
-            write_tally(commit, bench.store.keys, bench.number, bench.experiment.settings.decay, tally)
+            commit = Commit()
+            commit.sums[bench.store.keys.units(bench.number, 0)] = pack_runs([(0, [sign * term])])
             bench.store.state()
             assert bench.store.commit(commit) == "applied"
             stored = bench.store.client.get(bench.store.keys.units(bench.number, 0))
@@ -242,8 +240,8 @@ def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:
         shards = Shards(settings.store)
         opened = open_store(shards, settings)
         experiments = [Experiment(opened.numbers[each.name], each) for each in both]
-        intake = Intake(experiments, Identities(b"key"))
-        writer = ShardedWriter(experiments, Identities(b"key"), shards, cached=2)
+        intake = Intake(experiments, IdHasher(b"key"))
+        writer = ShardedWriter(experiments, IdHasher(b"key"), shards, cached=2)
         writer.state()
         late = {**{str(each.number): 0 for each in experiments}, PENDING_CLASS: 0}
         events = [
@@ -257,11 +255,10 @@ def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:
         responses = {}
         for experiment in experiments:
             for at in range(4):
-                name = shards.first.keys.students(experiment.number) + Identities(b"key").student(f"student-{at}")
+                name = shards.first.keys.students(experiment.number) + IdHasher(b"key").student(f"student-{at}")
                 (stored,) = shards.first.rows([name])
-                sums = zeros(experiment.sums_width)
-                decode_student(stored or b"", experiment.sums_width).totals(0, sums)
-                responses[experiment.number, at] = sums[0]
+                student = decode_student(stored or b"", experiment.sums_width)
+                responses[experiment.number, at] = student.totals(0)[0]
         found.append(responses)
     assert found[0] == found[1] == found[2]
     assert sum(found[0].values()) == 40
@@ -345,7 +342,7 @@ class TestOpening:
     def test_an_idle_worker_notices_what_became_of_its_store(self, store_server: RedisServer) -> None:
         """By looking, without anything to write."""
         bench = Bench(store_server)
-        worker = ShardedWriter([bench.experiment], Identities(b"key"), bench.shards)
+        worker = ShardedWriter([bench.experiment], IdHasher(b"key"), bench.shards)
         worker.state()
         assert worker.positions() == {}
         bench.store.client.set(LIVE, 5)
@@ -928,7 +925,7 @@ class TestForgottenRows:
         store = shards.first
         store.state()
         experiments = [Experiment(numbers[each.name], each) for each in settings.experiments]
-        engine, intake = Engine(experiments, Identities(b"key"), store), Intake(experiments, Identities(b"key"))
+        engine, intake = Engine(experiments, IdHasher(b"key"), store), Intake(experiments, IdHasher(b"key"))
         late = {"1": 0, "2": 0, PENDING_CLASS: 0}
         for offset, event in enumerate((_response(1, START + 10), _of_next(_response(1, START + 5)))):
             commit, outcomes = engine.apply(taken(intake, [event]), late)
@@ -945,12 +942,16 @@ class TestForgottenRows:
         store = bench.worker()[1]
         hour = START // HOUR
         rows = {
-            b"usual": Row(START, 1 << 8 | 1, version=1),
-            b"before": Row(START, 1 << 8 | BEFORE, version=1),
-            b"beyond": Row(START, 257 << 8 | BEFORE, version=1),
-            b"largest": Row(START, (1 << 23) - 1 << 8, version=1),
-            b"pending": Row(START + 1, PENDING, reactions=((START + 1, "f", b"", b"", "rating", 1.0),), version=1),
-            b"fresh": Row(START + HOUR, PENDING, reactions=((START, "f", b"", b"", "rating", 1.0),), version=1),
+            b"usual": ResponseRow(START, 1 << 8 | 1, version=1),
+            b"before": ResponseRow(START, 1 << 8 | PRE_PERIOD, version=1),
+            b"beyond": ResponseRow(START, 257 << 8 | PRE_PERIOD, version=1),
+            b"largest": ResponseRow(START, (1 << 23) - 1 << 8, version=1),
+            b"pending": ResponseRow(
+                START + 1, NO_RESPONSE, reactions=((START + 1, "f", b"", b"", "rating", 1.0),), version=1
+            ),
+            b"fresh": ResponseRow(
+                START + HOUR, NO_RESPONSE, reactions=((START, "f", b"", b"", "rating", 1.0),), version=1
+            ),
         }
         noted = b"".join(bytes([len(key)]) + key for key in [*rows, b"gone"])
         owned: dict[str, set[bytes]] = {
@@ -962,7 +963,7 @@ class TestForgottenRows:
         }
         for number, expected in owned.items():
             for key, row in rows.items():
-                store.client.set(store.keys.row(key), encode_row(row))
+                store.client.set(store.keys.row(key), encode_response(row))
             store.client.rpush(store.keys.hour(number, hour), noted)
             store.client.hset(store.keys.moved(number, hour), mapping=dict.fromkeys([*rows, b"gone"], b""))
             assert store.sweep(number, [hour], START + HOUR)[0] == len(expected)
@@ -1001,9 +1002,9 @@ class TestForgottenRows:
             """Return the hours of the rows that have their response."""
             found = {}
             for name in store.client.scan_iter(store.keys.row(b"*")):
-                row = Row()
-                read_row(row, store.client.get(name))
-                if row.arm != PENDING:
+                row = ResponseRow()
+                read_response(row, store.client.get(name))
+                if row.arm != NO_RESPONSE:
                     found[name] = row.timestamp_ms // HOUR
             return found
 

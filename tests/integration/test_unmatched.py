@@ -6,10 +6,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from monitor.config import DecisionSettings, GuardrailSettings
-from monitor.store import RedisStore
+from monitor.events import Feedback, Response
+from monitor.ingest.progress import Progress
+from monitor.ingest.sweeper import Sweeper
+from monitor.store import Advance, Position, RedisStore
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer
-from tests.support.streams import EXPERIMENT
+from tests.support.streams import EXPERIMENT, HOUR, START
 
 WATCHED = replace(
     EXPERIMENT,
@@ -44,3 +47,44 @@ class TestReader:
         count_unmatched(bench.store, **{f"odd-{number}": number for number in range(1, 61)})
         found = bench.reader.summary().unmatched_feedback
         assert set(found) == {"escalated", "helpful", "rating", *(f"odd-{number}" for number in range(11, 61))}
+
+
+class TestExpiry:
+    """Rows of feedback whose response has not arrived."""
+
+    def test_each_reaction_counts_once_by_kind_when_its_row_expires(self, store_server: RedisServer) -> None:
+        """Not before, not for a response that came, and not twice if the event is sent again."""
+        bench = Bench(store_server)
+        unmatched = [_reaction(1, "rating", START), _reaction(2, "rating", START), _reaction(2, "helpful", START + 1)]
+        matched: list[Response | Feedback] = [_response(3), _reaction(3, "rating", START + 1)]
+        bench.feed([[*unmatched, *matched], [unmatched[0]]])
+        expected: dict[bytes, bytes]
+        for passed, expected in ((-2 * HOUR, {}), (2 * HOUR, {b"rating": b"2", b"helpful": b"1"})):
+            _sweep(bench, 6, passed)
+            assert bench.store.client.hgetall(bench.store.keys.unmatched) == expected
+        assert bench.reader.summary().unmatched_feedback["rating"] == 2
+
+    def test_a_response_that_arrives_in_time_leaves_nothing_unmatched(self, store_server: RedisServer) -> None:
+        """Although its feedback was there first."""
+        bench = Bench(store_server)
+        bench.feed([[_reaction(1, "rating", START + 1)], [_response(1)]])
+        _sweep(bench, 2, 2 * HOUR)
+        assert bench.store.client.exists(bench.store.keys.unmatched) == 0
+        assert not list(bench.store.client.scan_iter(bench.store.keys.row(b"*")))
+
+
+def _sweep(bench: Bench, offset: int, passed_ms: int) -> None:
+    """Sweep when the watermark has passed the horizon by so much."""
+    progress = Progress({"1": EXPERIMENT.horizon_ms})
+    progress.load(bench.store.state())
+    progress.advanced([Advance("t:0", offset, Position(offset, START + EXPERIMENT.horizon_ms + passed_ms))])
+    progress.see_ends({"t:0": offset})
+    Sweeper(bench.store, [bench.experiment]).sweep(progress)
+
+
+def _response(number: int) -> Response:
+    return Response(f"r-{number}", START, "ranker", "control", ("video-1",), None, f"student-{number}")
+
+
+def _reaction(number: int, kind: str, at_ms: int) -> Feedback:
+    return Feedback(f"f-{number}", f"r-{number}", at_ms, kind, None, "video-1", 4.0)

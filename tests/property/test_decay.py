@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, Floats, Ints, Layout, bucket_span_ms
 from monitor.decay import Groups, Moments, bucket_middles_ms, chunk_moments, decayed, merge_moments
+from monitor.engine.accumulator import Accumulator
 from monitor.ranking import SCALE
-from monitor.tally import Tally
 from tests.support.streams import EXPERIMENT
 
 CHUNKS = 3
@@ -30,12 +30,12 @@ times = anywhere | st.integers(SPAN_MS, SPAN_MS + 2 * BUCKET_MS)
 
 
 def _records(responses: list[Seen]) -> Ints:
-    tally = Tally(LAYOUT, [SPAN_MS])
+    tally = Accumulator(LAYOUT, [SPAN_MS])
     for after_ms, rated, own in responses:
         tally.add_response(1, 0, FIRST * SPAN_MS + after_ms, rated, own)
     records = np.zeros((CHUNKS * BUCKETS_PER_CHUNK, LAYOUT.response_width), dtype=np.int64)
-    for bucket, record in tally.buckets[0].records().items():
-        records[bucket - FIRST * BUCKETS_PER_CHUNK] = list(record)
+    for bucket, record in tally.buckets[0].items():
+        records[bucket - FIRST * BUCKETS_PER_CHUNK] = record.integers()
     return records.reshape(CHUNKS, BUCKETS_PER_CHUNK, LAYOUT.response_width)
 
 

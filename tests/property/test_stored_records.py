@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from librt.vecs import vec
-from mypy_extensions import i64
 
+from monitor.engine.delta_runs import pack_runs, unpack_runs
 from monitor.errors import StoreOwned
-from monitor.store.runs import Runs, unpacked
 from monitor.store.stored_records import add_chunk, decode_chunk, decode_records, encode_chunk
 
 _records = st.lists(st.one_of(st.integers(-9, 9), st.sampled_from([0] * 9 + [2**51 + 1, -(2**61)])), max_size=60)
@@ -25,13 +23,13 @@ def test_sums_are_of_everything_that_was_appended(appended: list[list[tuple[int,
     """In runs that overlap or leave gaps, and where the sums of the first stand as runs already."""
     chunk, expected = b"", Counter[int]()
     for number, changes in enumerate(appended):
-        runs, first = Runs(), 0
+        vectors, first = list[tuple[int, list[int]]](), 0
         for gap, record in changes:
             first += gap
-            runs.add(first, vec[i64](record), 0, len(record))
+            vectors.append((first, record))
             expected.update({first + place: each for place, each in enumerate(record)})
             first += len(record)
-        chunk += runs.packed()
+        chunk += pack_runs(vectors)
         if number < again:
             chunk = encode_chunk(decode_chunk(b"chunk", chunk))
     found = decode_chunk(b"chunk", chunk).tolist()
@@ -43,7 +41,7 @@ def test_sums_as_a_run_are_read_as_differences(integers: list[int], zeros: int) 
     """And as a chunk."""
     whole = [0] * zeros + integers
     packed = encode_chunk(np.array(whole, dtype=np.int64))
-    assert unpacked(packed) == list(enumerate(whole))
+    assert unpack_runs(packed) == list(enumerate(whole))
     assert decode_chunk(b"chunk", packed).tolist() == whole
 
 

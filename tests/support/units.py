@@ -6,8 +6,8 @@ import numpy as np
 
 from monitor.aggregates import Ints, Layout
 from monitor.config import ExperimentSettings
+from monitor.engine.accumulator import Accumulator
 from monitor.inference import StoredStudents
-from monitor.tally import Tally
 from monitor.verdicts import Judge, Judgement
 
 
@@ -15,9 +15,9 @@ def unit_terms(layout: Layout, sums: Ints) -> Ints:
     """Return the records over students (n × unit_width) of n units with sums vectors (n × sums_width)."""
     terms = np.zeros((len(sums), layout.unit_width), dtype=np.int64)
     for term, row in zip(terms, sums.tolist(), strict=True):
-        tally = Tally(layout, [])
+        tally = Accumulator(layout, [])
         tally.add_anonymous(1, 0, 0, -1, tuple(row))
-        term[:] = list(tally.units[0])
+        term[:] = tally.units[0].integers()
         term[2] = 0
     return terms
 
@@ -29,10 +29,10 @@ def cohort_terms(layout: Layout, sums: Ints, category: int = -1) -> Ints:
     """
     terms = np.zeros((len(sums), layout.cohort_width), dtype=np.int64)
     for term, row in zip(terms, sums.tolist(), strict=True):
-        tally = Tally(layout, [])
+        tally = Accumulator(layout, [])
         tally.add_anonymous(1, 0, 0, category, tuple(row))
         for record in tally.cohorts.values():
-            term[:] = list(record)
+            term[:] = record.integers()
     return terms
 
 

@@ -19,10 +19,9 @@ from monitor.aggregates import (
     join_limbs,
     limbs,
 )
-from monitor.cells import CELL_BITS, Beside, Finder, Record
 from monitor.config import DecaySpec
 from monitor.decay import Groups, decayed, relevant_chunks, weights
-from monitor.tally import Tally
+from monitor.engine.accumulator import Accumulator
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 DAY = 86_400_000
@@ -61,12 +60,12 @@ class TestDecayVectors:
             assert found.mean == pytest.approx(mean, abs=1e-9, nan_ok=True)
 
 
-def _groups(tally: Tally, layout: Layout, span_ms: int) -> Groups:
+def _groups(tally: Accumulator, layout: Layout, span_ms: int) -> Groups:
     """Return the non-empty time buckets of a tally's only variant and decay."""
-    buckets = tally.buckets[0].records()
+    buckets = tally.buckets[0]
     numbers = sorted(buckets)
     middles_ms = (np.array(numbers) + 0.5) * (span_ms / BUCKETS_PER_CHUNK)
-    return Groups.of_buckets(np.array([list(buckets[number]) for number in numbers]), middles_ms, layout, span_ms)
+    return Groups.of_buckets(np.array([buckets[number].integers() for number in numbers]), middles_ms, layout, span_ms)
 
 
 class TestDecayed:
@@ -89,7 +88,7 @@ class TestDecayed:
         decay = EXPERIMENT.decay[0]
         assert decay.half_life_ms is not None
         layout = Layout(1, (30,))
-        tally = Tally(layout, [decay.half_life_ms])
+        tally = Accumulator(layout, [decay.half_life_ms])
         times = np.array([START + at for at, _ in events])
         values = np.rint(np.array([value for _, value in events]) * 2**30).astype(np.int64)
         for at_ms, value in zip(times.tolist(), values.tolist(), strict=True):
@@ -103,7 +102,7 @@ class TestDecayed:
     def test_reciprocal_weights_are_right_at_both_ends(self, beyond_ms: int) -> None:
         """Of the newest event, and of one that has just passed the cutoff or is about to."""
         layout, span_ms = Layout(1, (30,)), bucket_span_ms(RECIPROCAL)
-        tally = Tally(layout, [span_ms])
+        tally = Accumulator(layout, [span_ms])
         times = np.array([START, START + 10 * DAY + beyond_ms])
         for at_ms, value in zip(times.tolist(), (0, 2**30), strict=True):
             tally.add_response(1, 0, at_ms, rated=True, values=(value,))
@@ -118,10 +117,10 @@ class TestBuckets:
 
     def test_a_chunk_is_one_half_life(self) -> None:
         """64 buckets, counted from the epoch."""
-        tally = Tally(Layout(1, (30,)), [HOUR])
+        tally = Accumulator(Layout(1, (30,)), [HOUR])
         for at_ms in (0, HOUR - 1, HOUR):
             tally.add_response(1, 0, at_ms, rated=False, values=(0,))
-        found = {number: list(record)[:2] for number, record in tally.buckets[0].records().items()}
+        found = {number: record.integers()[:2] for number, record in tally.buckets[0].items()}
         assert found == {0: [1, 0], BUCKETS_PER_CHUNK - 1: [1, 1023], BUCKETS_PER_CHUNK: [1, 0]}
 
     def test_reach(self) -> None:
@@ -148,25 +147,9 @@ class TestLimbs:
         """What is taken away is exactly what was added."""
         layout = Layout.of(EXPERIMENT)
         values = (3, -1, 2**30, 5, 2**31, 7)
-        tally = Tally(layout, [HOUR])
+        tally = Accumulator(layout, [HOUR])
         tally.add_response(1, 0, START, rated=True, values=values)
-        assert tally.responses[0][4 + 8] == 1  # the second metric is undefined
+        assert tally.responses[0].metrics[1].undefined == 1  # the second metric is undefined
         tally.add_response(-1, 0, START, rated=True, values=values)
-        for record in (tally.responses[0], *tally.buckets[0].records().values()):
-            assert not any(record)
-
-
-def test_records_that_are_remembered_in_one_place_stay_apart() -> None:
-    """Variants, and buckets, whose last two bits are the same, in turns."""
-    records: dict[int, Record] = {}
-    finder, beside = Finder(records, 2), Beside(2)
-    cells = [variant << CELL_BITS | bucket for variant in (0, 4, 1) for bucket in (7, 11, 3, 7)]
-    for number, cell in enumerate(cells * 3):
-        finder.at(cell)[0] += number + 1
-        begin = beside.at(cell)
-        beside.numbers[begin] += number + 1
-    expected: dict[int, int] = {}
-    for number, cell in enumerate(cells * 3):
-        expected[cell] = expected.get(cell, 0) + number + 1
-    for found in (records, beside.records()):
-        assert {cell: list(record) for cell, record in found.items()} == {cell: [n, 0] for cell, n in expected.items()}
+        for record in (tally.responses[0], *tally.buckets[0].values()):
+            assert not any(record.integers())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from monitor.clock import wall_clock
+from monitor.engine.id_hash import IdHasher
 from monitor.events import Decoder
-from monitor.identity import Identities
 from monitor.ingest.decoding import decode
 from monitor.ingest.experiment import Experiment
 from monitor.ingest.intake import Intake
@@ -18,7 +18,7 @@ from tests.unit.test_events import RESPONSE
 def test_what_is_refused_keeps_its_key() -> None:
     """It is written with it to the dead letters."""
     settings = settings_with(EXPERIMENT)
-    intake = Intake([Experiment(1, settings.experiments[0])], Identities(b"key"))
+    intake = Intake([Experiment(1, settings.experiments[0])], IdHasher(b"key"))
     records = [
         PlainRecord(4, b"a", json.dumps(RESPONSE).encode()), PlainRecord(9, b"b", b"{"), PlainRecord(11, None, None)
     ]  # fmt: skip

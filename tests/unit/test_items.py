@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, dirichlet, norm
 
-from monitor.attribution import Rules
 from monitor.config import DecaySpec, ItemSettings
+from monitor.engine.grading import GradingRules
+from monitor.engine.id_hash import ITEM_BYTES, IdHasher
 from monitor.errors import UsageError
 from monitor.export.items import printable, scale
-from monitor.identity import ITEM_BYTES, Identities
 from monitor.ingest.items import ItemCounts
 from monitor.items import (
     BadAnswer,
@@ -467,14 +467,14 @@ def test_one_grade_is_no_scale() -> None:
 
 def _counts(one_in: int) -> ItemCounts:
     settings = replace(EXPERIMENT, items=ItemSettings(30, one_in=one_in, most=64))
-    return ItemCounts(1, settings, Rules(settings), Identities(b"key"), Keys())
+    return ItemCounts(1, settings, GradingRules(settings), IdHasher(b"key"), Keys())
 
 
 @pytest.mark.parametrize("one_in", [2, 8, 10, 1000])
 def test_a_sample_of_items_has_its_share_of_every_bucket(one_in: int) -> None:
     """The sample and the bucket are chosen by the same hash, but what chose one says next to nothing of the other."""
     counts, total = _counts(one_in), 100_000
-    kept = counts.shown(Identities(b"key").list_of(tuple(f"video-{number}" for number in range(total))))
+    kept = counts.shown(IdHasher(b"key").items(tuple(f"video-{number}" for number in range(total))))
     share = total / one_in
     assert abs(len(kept) - share) < 5 * math.sqrt(share)
     buckets = [counts.layout.bucket(item) for item in kept]

@@ -9,23 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from librt.strings import BytesWriter
+from msgspec.msgpack import decode as unpackb
+from msgspec.msgpack import encode as packb
 
-from monitor.attribution import MAX_REACTIONS, PENDING, UNKNOWN, Reaction, Row
+from monitor.engine.id_hash import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES, IdHasher
+from monitor.engine.response_row import MAX_REACTIONS, MISSING, NO_RESPONSE, Reaction, ResponseRow, reaction_of
+from monitor.engine.row_codec import (
+    decode_response,
+    encode_response,
+)
 from monitor.errors import StoreOwned
+from monitor.events import Feedback
 from monitor.events.schema import MAX_LATENCY_MS, MAX_POSITION
 from monitor.events.timestamps import LATEST_MS
-from monitor.identity import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
-from monitor.store.rows import (
-    MARKS,
-    decode_row,
-    encode_row,
-    is_unwritten,
-    mark_of,
-    next_version,
-    unwritten,
-)
-from monitor.varints import write_unsigned
 
 AT_MS = 1_793_577_600_000
 STUDENT = bytes(range(STUDENT_BYTES))
@@ -47,7 +43,7 @@ def _bytes(length: int) -> st.SearchStrategy[bytes]:
 
 
 @st.composite
-def _rows(draw: st.DrawFn) -> Row:
+def _rows(draw: st.DrawFn) -> ResponseRow:
     student = draw(st.one_of(st.just(b""), _bytes(STUDENT_BYTES)))
     items = draw(st.lists(_bytes(ITEM_BYTES), max_size=8, unique=True))
     if draw(st.integers(0, 9)) == 0:
@@ -61,20 +57,20 @@ def _rows(draw: st.DrawFn) -> Row:
         _kinds,
         _scores,
     )
-    return Row(
+    return ResponseRow(
         draw(_times),
-        draw(st.one_of(st.just(PENDING), st.integers(0, (1 << 31) - 1))),
+        draw(st.one_of(st.just(NO_RESPONSE), st.integers(0, (1 << 31) - 1))),
         student,
         b"".join(items),
         draw(st.one_of(st.none(), ranks)) if len(items) < 10 else None,
-        draw(st.one_of(st.just(UNKNOWN), st.integers(0, MAX_LATENCY_MS))),
-        draw(st.one_of(st.just(UNKNOWN), st.integers(0, 100_000))),
+        draw(st.one_of(st.just(MISSING), st.integers(0, MAX_LATENCY_MS))),
+        draw(st.one_of(st.just(MISSING), st.integers(0, 100_000))),
         tuple(sorted(draw(st.lists(reactions, max_size=9, unique=True)))),
         draw(st.integers(0, (1 << 31) - 1)),
     )
 
 
-def _content(row: Row) -> tuple[Any, ...]:
+def _content(row: ResponseRow) -> tuple[Any, ...]:
     return (
         row.timestamp_ms, row.arm, row.student, row.items, row.ranks, row.latency_ms, row.category, row.reactions,
         row.version,
@@ -85,36 +81,37 @@ def _reaction(number: int = 0, item: bytes = ITEMS[:ITEM_BYTES], kind: str = "ra
     return AT_MS + 60_000 + number, f"f-{number}", STUDENT[:TAG_BYTES], item, kind, score
 
 
-def _row(*reactions: Reaction) -> Row:
-    return Row(AT_MS, 256, STUDENT, ITEMS, None, 412, 3, reactions, 1)
+def _row(*reactions: Reaction) -> ResponseRow:
+    return ResponseRow(AT_MS, 256, STUDENT, ITEMS, None, 412, 3, reactions, 1)
 
 
 @given(_rows())
-def test_every_row_comes_back(row: Row) -> None:
+def test_every_row_comes_back(row: ResponseRow) -> None:
     """Times from 1970 to 9999, ids in any script, gaps in the positions, reactions of before the response."""
-    assert _content(decode_row(encode_row(row))) == _content(row)
+    assert _content(decode_response(encode_response(row))) == _content(row)
 
 
 def test_as_many_reactions_as_a_row_keeps_come_back() -> None:
     """At the limit, and around where their number no longer fits the flags."""
     for many in (0, 1, 6, 7, 8, MAX_REACTIONS):
         row = _row(*map(_reaction, range(many)))
-        assert _content(decode_row(encode_row(row))) == _content(row)
+        assert _content(decode_response(encode_response(row))) == _content(row)
 
 
 def test_the_bytes_are_those_that_are_documented() -> None:
-    """The usual response, and the same with a rating: what stands where, and in how many bytes."""
-    usual = encode_row(_row())
-    head = bytes.fromhex("00000001 00000100 68 05") + AT_MS.to_bytes(6) + bytes.fromhex("9c03 03")
-    assert usual == head + STUDENT + ITEMS
-    assert len(usual) == 59
-    rated = encode_row(_row(_reaction(item=ITEMS[-ITEM_BYTES:])))
-    assert rated == head[:8] + b"\x69" + usual[9:] + bytes.fromhex("c0a907 25 03") + b"f-0" + bytes.fromhex("04 04")
+    """Version, arm and time at fixed places, which commit.lua and sweep.lua read, then msgpack."""
+    stored = encode_response(_row(_reaction()))
+    assert stored[:16] == bytes.fromhex("00000001 00000100") + AT_MS.to_bytes(8)
+    assert unpackb(stored[16:]) == [None, STUDENT, ITEMS, None, 412, 3, [list(_reaction())]]
+    assert len(encode_response(_row())) == 68
 
 
 def test_equal_scores_are_equal_bytes() -> None:
-    """JSON may say -0.0, which is not less than 0."""
-    assert encode_row(_row(_reaction(score=-0.0))) == encode_row(_row(_reaction(score=0.0)))
+    """JSON may have -0.0, which is equal to 0."""
+    zero, minus_zero = (
+        reaction_of(Feedback("f", "r", AT_MS, "rating", "s", "v", score), IdHasher(b"key")) for score in (0.0, -0.0)
+    )
+    assert encode_response(_row(zero)) == encode_response(_row(minus_zero))
 
 
 @pytest.mark.parametrize(
@@ -122,27 +119,27 @@ def test_equal_scores_are_equal_bytes() -> None:
     [
         _row(),
         _row(_reaction(), _reaction(1, b"", "a kind of its own", 0.25)),
-        Row(AT_MS, PENDING, reactions=tuple(_reaction(number) for number in range(-9, 1))),
-        Row(
+        ResponseRow(AT_MS, NO_RESPONSE, reactions=tuple(_reaction(number) for number in range(-9, 1))),
+        ResponseRow(
             AT_MS,
             257,
             b"",
             ITEMS,
             (1, 2, 3, 5, 900),
-            UNKNOWN,
-            UNKNOWN,
+            MISSING,
+            MISSING,
             ((AT_MS - 1, "é", b"t" * 6, b"i" * 6, "é", 0.5),),
         ),
     ],
 )
-def test_damage_is_refused_or_makes_another_row(row: Row) -> None:
+def test_damage_is_refused_or_makes_another_row(row: ResponseRow) -> None:
     """Cut anywhere, with a byte more, or with any bit turned round; what makes a row can be written again."""
-    stored = encode_row(row)
+    stored = encode_response(row)
     for length in range(len(stored)):
         with pytest.raises(StoreOwned, match="the row of a response is damaged"):
-            decode_row(stored[:length])
-    with pytest.raises(StoreOwned, match="1 bytes too many"):
-        decode_row(stored + b"\0")
+            decode_response(stored[:length])
+    with pytest.raises(StoreOwned, match="trailing characters"):
+        decode_response(stored + b"\0")
     for place in range(len(stored)):
         for bit in range(8):
             _read(stored[:place] + bytes([stored[place] ^ 1 << bit]) + stored[place + 1 :])
@@ -150,92 +147,50 @@ def test_damage_is_refused_or_makes_another_row(row: Row) -> None:
 
 def _read(stored: bytes) -> None:
     try:
-        row = decode_row(stored)
+        row = decode_response(stored)
     except StoreOwned:
         return
-    assert _content(decode_row(encode_row(row))) == _content(row)
+    assert _content(decode_response(encode_response(row))) == _content(row)
 
 
 def test_noise_is_refused_or_makes_a_row() -> None:
     """Nothing but `StoreOwned`, whatever the bytes; half of them begin as a row does."""
     chance = random.Random(7)
-    begin = encode_row(_row(_reaction()))[:20]
+    begin = encode_response(_row(_reaction()))[:20]
     for _ in range(20_000):
         _read(begin[: chance.choice((0, 8, 16, 20))] + chance.randbytes(chance.randrange(80)))
 
 
+_SOUND: list[Any] = [STUDENT, ITEMS, None, 412, 3, [[AT_MS, "f", b"", ITEMS[:6], "rating", 4.0]]]
+
+
+def _with(index: int, value: Any) -> list[Any]:
+    return [*_SOUND[:index], value, *_SOUND[index + 1 :]]
+
+
 @pytest.mark.parametrize(
-    ("place", "byte", "why"),
+    ("head", "body", "reason"),
     [
-        (0, 0x80, "no row begins so"),
-        (4, 0xFE, "no row begins so"),
-        (8, 0xE9, "no row begins so"),
-        (9, 0x20, "bytes are left, expected 192"),
-        (9, 0xFF, "bytes are left, expected|items and"),
-        (62, 0x15, "bytes too many|bytes are left"),
-        (62, 0x2D, "a reaction to item 4 of 5"),
-        (62, 0x27, "a reaction by nobody"),
-        (62, 0xE5, "a reaction of kind 7"),
-        (67, 0x05, "a reaction to item 5 of 5"),
-        (64, 0xFF, "utf-8"),
+        ((1, -2, AT_MS), _SOUND, "arm -2"),
+        ((1, 256, 1 << 48), _SOUND, f"time {1 << 48}"),
+        ((1, 256, AT_MS), _with(0, b"student"), "a student of 7 bytes"),
+        ((1, 256, AT_MS), _with(1, ITEMS[1:]), "items of 29"),
+        ((1, 256, AT_MS), _with(2, [1, 2]), r"ranks \(1, 2\)"),
+        ((1, 256, AT_MS), _with(3, -2), "latency -2"),
+        ((1, 256, AT_MS), _with(4, -2), "category -2"),
+        ((1, 256, AT_MS), _with(4, "math"), "Expected `int`, got `str`"),
+        ((1, 256, AT_MS), _with(5, _SOUND[5] * (MAX_REACTIONS + 1)), "1001 reactions"),
+        ((1, 256, AT_MS), _with(5, [[-1, "f", b"", b"", "rating", 4.0]]), "a reaction at -1 ms"),
+        ((1, 256, AT_MS), _with(5, [[1 << 48, "f", b"", b"", "rating", 4.0]]), "a reaction at"),
+        ((1, 256, AT_MS), _with(5, [[AT_MS, "f", b"", b"item", "rating", 4.0]]), "4 bytes of item"),
+        ((1, 256, AT_MS), _with(5, [[AT_MS, "f", b"tag", b"", "rating", 4.0]]), "3 bytes of student"),
+        ((1, 256, AT_MS), _with(5, [[AT_MS, "f", b"", b"", "rating", -1.0]]), "a score of -1.0"),
+        ((1, 256, AT_MS), _with(5, [[AT_MS, "f", b"", b"", "rating", float("inf")]]), "a score of inf"),
+        ((1, 256, AT_MS), _with(5, [[AT_MS, "f", b"", b"", "rating", float("nan")]]), "a score of nan"),
+        ((1, 256, AT_MS), _SOUND[:5], "Expected `array` of length 7"),
     ],
 )
-def test_what_is_wrong_is_said(place: int, byte: int, why: str) -> None:
-    """In a line that advises what to do."""
-    stored = bytearray(encode_row(_row(_reaction(item=ITEMS[-ITEM_BYTES:]))))
-    assert len(stored) == 69
-    stored[place] = byte
-    with pytest.raises(StoreOwned, match=rf"is damaged \(.*({why}).*ab-monitor rebuild"):
-        decode_row(bytes(stored))
-
-
-def test_times_and_numbers_that_no_row_has_are_damage() -> None:
-    """A reaction before 1970, and more of them than are kept."""
-    stored = encode_row(Row(0, PENDING, reactions=((0, "f-1", b"", b"", "rating", 1.0),)))
-    with pytest.raises(StoreOwned, match="a reaction at no possible time"):
-        decode_row(stored[:16] + b"\1" + stored[17:])
-    many = encode_row(Row(0, PENDING, reactions=((0, "", b"", b"", "rating", 1.0),) * (MAX_REACTIONS + 1)))
-    with pytest.raises(StoreOwned, match="0 items and 1001 reactions"):
-        decode_row(many)
-
-
-def test_a_number_of_items_whose_bytes_do_not_fit_64_bits_is_damage() -> None:
-    """Six times it are 32, modulo 2⁶⁴, and so many bytes are there."""
-    many = BytesWriter()
-    write_unsigned(many, 16 * pow(3, -1, 1 << 63) % (1 << 63))
-    head = encode_row(Row(AT_MS, 256))
-    for flags in (b"\0", b"\x10"):
-        with pytest.raises(StoreOwned, match="items and 0 reactions in 32 bytes"):
-            decode_row(head[:8] + flags + b"\xff" + head[10:] + many.getvalue() + bytes(32))
-
-
-def test_a_reaction_by_the_student_of_a_response_without_one_is_damage() -> None:
-    """The response itself is the unit there: nobody's tag is its own."""
-    stored = bytearray(
-        encode_row(Row(AT_MS, 256, b"", ITEMS, reactions=((AT_MS, "f", b"", ITEMS[:6], "rating", 1.0),)))
-    )
-    stored[16 + len(ITEMS) + 1] |= 1
-    with pytest.raises(StoreOwned, match="a reaction by nobody"):
-        decode_row(bytes(stored))
-
-
-@pytest.mark.parametrize("score", [-1.0, float("inf"), float("nan")])
-def test_a_score_that_no_event_can_have_is_damage(score: float) -> None:
-    """Neither negative nor without end."""
-    stored = encode_row(_row(_reaction(score=0.5)))
-    with pytest.raises(StoreOwned, match="a score of"):
-        decode_row(stored[:-8] + struct.pack(">d", score))
-
-
-def test_marks_and_counts_keep_apart() -> None:
-    """Neither runs into the other, and no row that was written has the count of one that was not."""
-    for mark in (1, 5, MARKS):
-        new = unwritten(mark)
-        assert is_unwritten(new)
-        assert next_version(new) == new + 1
-        largest = new + (1 << 24) - 1
-        assert decode_row(encode_row(Row(AT_MS, 256, version=largest))).version == largest
-        assert next_version(largest) == new + 1
-        assert {mark_of(each) for each in (new, new + 1, largest)} == {mark}
-        assert not is_unwritten(new + 1)
-        assert not is_unwritten(largest)
+def test_values_that_no_row_has_are_damage(head: tuple[int, int, int], body: list[Any], reason: str) -> None:
+    """The error has the value and the command to run."""
+    with pytest.raises(StoreOwned, match=rf"the row of a response is damaged \(.*{reason}.*ab-monitor rebuild"):
+        decode_response(struct.pack(">IiQ", *head) + packb([None, *body]))

@@ -7,13 +7,14 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from librt.vecs import vec
-from mypy_extensions import i64
+from msgspec.msgpack import encode as packb
 
 from monitor.aggregates import Layout
-from monitor.attribution import BEFORE, DAY_MS
-from monitor.students import NEVER, Student
-from monitor.tally import Tally
+from monitor.clock import DAY_MS
+from monitor.engine.accumulator import Accumulator
+from monitor.engine.row_codec import decode_student, encode_student
+from monitor.engine.student import Student
+from monitor.errors import StoreOwned
 
 WIDTH = 4
 DAYS = 3
@@ -30,9 +31,9 @@ _CHANGES = st.lists(
 
 
 def _student(changes: list[tuple[int, int, int, tuple[int, ...]]]) -> Student:
-    student = Student(changes[0][0], changes[0][1], WIDTH, 0, changes[0][2])
+    student = Student(WIDTH)
     for at_ms, variant, category, difference in changes:
-        student.add(at_ms, variant, category, vec[i64](difference), 0, DAYS)
+        student.add(at_ms, variant, category, difference, DAYS)
     return student
 
 
@@ -41,27 +42,43 @@ def test_order_does_not_matter_and_bytes_say_it_all(
     changes: list[tuple[int, int, int, tuple[int, ...]]], chance: random.Random
 ) -> None:
     """Also where what changes a response arrives before the response itself."""
-    once = _student(changes).encode()
-    again = Student(NEVER, BEFORE, WIDTH)
-    again.read(once)
-    assert again.encode() == once
+    once = encode_student(_student(changes))
+    assert encode_student(decode_student(once, WIDTH)) == once
     chance.shuffle(changes)
-    assert _student(changes).encode() == once
+    assert encode_student(_student(changes)) == once
 
 
-@pytest.mark.parametrize("stored", [b"", b"\0\0\0\1", b"\0\0\0\1\x80", b"\0\0\0\1\0\0\0\0\x7e" + b"\0" * 9])
-def test_what_is_no_student_is_refused(stored: bytes) -> None:
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        (b"", "truncated"),
+        (b"\0\0\0\1", "truncated"),
+        (b"\0\0\0\1" + packb([1, 2]), "2 integers, expected at least 3"),
+        (b"\0\0\0\1" + packb([1, 2, 3, "a"]), "Expected `int`"),
+        (b"\0\0\0\1" + packb([1, 2, 3, 0]), "a block of -1 sums"),
+        (b"\0\0\0\1" + packb([1, 2, 3, 0, 5, 0, 1, 1, 1, 1, 1]), "a block of 5 sums .* expected at most 4"),
+        (b"\0\0\0\1" + packb([1, 2, 3, 0, 4, 0, 1, 1]), "a block of 4 sums in 5 integers"),
+        (b"\0\0\0\1" + packb([1, 2, 3]) + b"\0", "trailing"),
+    ],
+)
+def test_bytes_of_no_student_are_damage(stored: bytes, reason: str) -> None:
     """A row that was cut or is something else."""
-    with pytest.raises(ValueError, match=r"end within a number|expected at most 4"):
-        Student(NEVER, BEFORE, WIDTH).read(stored)
+    with pytest.raises(StoreOwned, match=rf"the row of a student is damaged \(.*{reason}.*ab-monitor rebuild"):
+        decode_student(stored, WIDTH)
+
+
+def _integers(tally: Accumulator) -> list[list[int]]:
+    return [record.integers() for record in tally.units.values()] + [
+        record.integers() for record in tally.cohorts.values()
+    ]
 
 
 @pytest.mark.parametrize("points", [3, 10**6, 4 * 10**8])
 def test_a_student_whom_many_share_fits_and_leaves_nothing_behind(points: int) -> None:
     """A guest's id, say; each difference is a whole number that float64 holds, as the commit script wants it."""
-    tally = Tally(Layout(1, (30,)), [])
+    tally = Accumulator(Layout(1, (30,)), [])
     sums = (3 * 10**6, 3 * 10**6, points << 30, 0)
     tally.add_anonymous(1, 0, 0, -1, sums)
-    assert all(0 <= each < 2**53 for record in (*tally.units.values(), *tally.cohorts.values()) for each in record)
+    assert all(0 <= each < 2**53 for integers in _integers(tally) for each in integers)
     tally.add_anonymous(-1, 0, 0, -1, sums)
-    assert not any(each for record in (*tally.units.values(), *tally.cohorts.values()) for each in record)
+    assert not any(each for integers in _integers(tally) for each in integers)

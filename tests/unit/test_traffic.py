@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from monitor.drift import day_drift
+from monitor.engine.id_hash import ITEM_BYTES, IdHasher
+from monitor.engine.traffic_accumulator import TrafficAccumulator
 from monitor.export.presentation import rows
-from monitor.identity import ITEM_BYTES, Identities
 from monitor.items.stored import Coverage
 from monitor.summary import TrafficSummary, VariantSummary
-from monitor.traffic import FIRST_CELL, ITEM_CELLS, LATENCY_BOUNDS_MS, TRAFFIC_WIDTH, Flow, Traffic, cell_of, day_width
+from monitor.traffic import FIRST_CELL, ITEM_CELLS, LATENCY_BOUNDS_MS, TRAFFIC_WIDTH, Flow, cell_of, day_width
 from tests.unit.test_export import CONTROL, NOTHING, SUMMARY, _exposed
 
 HOUR = 3_600_000
@@ -19,10 +20,10 @@ HOUR = 3_600_000
 
 def _flow(*latencies: tuple[int, bool]) -> Flow:
     """Return the flow of one variant's responses: (latency in ms, whether it was empty)."""
-    traffic = Traffic(0)
+    traffic = TrafficAccumulator(0)
     for latency_ms, empty in latencies:
         traffic.add(1, 0, 5 * HOUR, b"" if empty else bytes(8), latency_ms, -1)
-    return Flow.of([*traffic.everything()[0]])
+    return Flow.of([*traffic.totals()[0]])
 
 
 class TestSums:
@@ -41,7 +42,7 @@ class TestSums:
 
     def test_what_is_taken_away_leaves_nothing(self) -> None:
         """A revision gives back exactly what was added."""
-        traffic = Traffic(2)
+        traffic = TrafficAccumulator(2)
         for sign in (1, -1):
             traffic.add(sign, 3, 25 * HOUR, bytes(range(24)), latency_ms=700, category=1)
         assert [*map(list, traffic.hours.values())] == [[0] * TRAFFIC_WIDTH]
@@ -49,7 +50,7 @@ class TestSums:
 
     def test_categories_are_counted_only_where_they_are_declared(self) -> None:
         """Declared ones, others, none; by the UTC day."""
-        none, some = Traffic(0), Traffic(2)
+        none, some = TrafficAccumulator(0), TrafficAccumulator(2)
         for category in (0, 1, 2, -1, -1):
             none.add(1, 0, 25 * HOUR, b"", latency_ms=1, category=category)
             some.add(1, 0, 25 * HOUR, b"", latency_ms=1, category=category)
@@ -59,7 +60,7 @@ class TestSums:
 
     def test_items_are_counted_in_the_cells_of_their_hashes(self) -> None:
         """The whole list, each item by the low bits of its hash's last byte; and how long lists are, squared."""
-        traffic = Traffic(0)
+        traffic = TrafficAccumulator(0)
         for cells in ((3, 63, 3 + ITEM_CELLS), (63,), ()):
             hashes = b"".join(bytes((255,)) * (ITEM_BYTES - 1) + bytes((cell,)) for cell in cells)
             traffic.add(1, 0, 25 * HOUR, hashes, 1, -1)
@@ -67,8 +68,10 @@ class TestSums:
         assert (record[0], record[1]) == (3, 3**2 + 1)
         shown = {cell: record[FIRST_CELL + cell] for cell in range(ITEM_CELLS) if record[FIRST_CELL + cell]}
         assert shown == {3: 2, 63: 2}
-        hashes = b"".join(map(Identities(b"key").item, ("a", "b", "c")))
-        assert [cell_of(hashes, place) for place in range(3)] == [hashes[at] % ITEM_CELLS for at in (5, 11, 17)]
+        hashes = b"".join(map(IdHasher(b"key").item, ("a", "b", "c")))
+        assert [cell_of(hashes[at : at + ITEM_BYTES]) for at in (0, 6, 12)] == [
+            hashes[at] % ITEM_CELLS for at in (5, 11, 17)
+        ]
 
 
 class TestFlow:

@@ -7,17 +7,18 @@ from itertools import product
 
 import pytest
 
-from monitor.attribution import BEFORE, Row, Rules
 from monitor.config import ExperimentSettings
+from monitor.engine.grading import GradingRules
+from monitor.engine.response_row import PRE_PERIOD, ResponseRow
 from tests.support.streams import EXPERIMENT, HOUR, RICH, START
 
 
 def test_what_is_said_after_the_start_says_nothing_of_before() -> None:
     """A variant may have changed how students rate older answers, too."""
-    rules = Rules(replace(EXPERIMENT, starts_at_ms=START, pre_period_ms=24 * HOUR))
+    rules = GradingRules(replace(EXPERIMENT, starts_at_ms=START, pre_period_ms=24 * HOUR))
     item = b"123456"
-    for arm, after_ms, rated in ((BEFORE, HOUR - 1, True), (BEFORE, HOUR, False), (0, HOUR, True)):
-        row = Row(START - HOUR, arm, b"student", item)
+    for arm, after_ms, rated in ((PRE_PERIOD, HOUR - 1, True), (PRE_PERIOD, HOUR, False), (0, HOUR, True)):
+        row = ResponseRow(START - HOUR, arm, b"student", item)
         row.reactions = ((row.timestamp_ms + after_ms, "f", b"", item, "rating", 4.0),)
         assert rules.evaluate(row).rated == rated
 
@@ -29,9 +30,9 @@ def test_what_is_said_after_the_start_says_nothing_of_before() -> None:
 )
 def test_what_is_remembered_of_one_reaction_is_what_it_amounts_to(experiment: ExperimentSettings) -> None:
     """A row with the same reaction twice, the earlier one under another id, takes the general way."""
-    rules = Rules(experiment)
+    rules = GradingRules(experiment)
     for arm, ranks, after_ms, tag, item, kind, score in product(
-        (0, BEFORE),
+        (0, PRE_PERIOD),
         (None, (1, 2, 3), (2, 4, 7)),
         (-1, 0, HOUR, 30 * 24 * HOUR),
         (b"", b"taggy1"),
@@ -39,7 +40,7 @@ def test_what_is_remembered_of_one_reaction_is_what_it_amounts_to(experiment: Ex
         ("rating", "helpful", "watched", "escalated", "reviewed"),
         (0.0, 0.3, 0.5, 1.0, 3.0, 4.0, 4.5),
     ):
-        row = Row(START, arm, b"student", b"video0video1video2", ranks, 300)
+        row = ResponseRow(START, arm, b"student", b"video0video1video2", ranks, 300)
         only = START + after_ms, "f", tag, item, kind, score
         row.reactions = (only,)
         once = rules.evaluate(row)
