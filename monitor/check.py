@@ -16,7 +16,7 @@ from monitor.store import warnings
 
 def run(settings: Settings) -> int:
     """Print what was found; if both the store and Kafka cannot be used, the former is raised and the latter printed."""
-    print(f"configuration  ok: {', '.join(each.name for each in settings.experiments)}")
+    print(f"configuration  ok: {', '.join(experiment.name for experiment in settings.experiments)}")
     _warn(experiment_warnings(settings.experiments))
     shards = settings.store.shards or 1
     failure: AbMonitorError | None = None
@@ -61,5 +61,6 @@ def _check_kafka(settings: Settings, shards: int) -> None:
             print(f"kafka          {copartitioning}")
 
 
-def _warn(found: Sequence[str]) -> None:
-    print("".join(f"warning        {each}\n" for each in found), end="")
+def _warn(problems: Sequence[str]) -> None:
+    for problem in problems:
+        print(f"warning        {problem}")

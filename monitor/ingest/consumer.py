@@ -19,8 +19,8 @@ time (45 s by default) would only prolong the pause after a crash."""
 METADATA_MS: Final = 15_000
 """Age at which metadata is refreshed, so the time until added partitions are noticed (five minutes by default)."""
 RECONNECT_MS: Final = 500
-"""Longest pause between two attempts to connect. kafka-python often loses a broker's reason for a refused login,
-because the broker closes the connection right after it: the more attempts, the likelier is one with the reason."""
+"""Longest pause between two attempts to connect. kafka-python often loses the reason for a refused login, because
+the broker closes the connection right after it: the more attempts, the likelier is one with the reason."""
 FETCH_MS: Final = 50
 """Time that the broker waits for a record (500 ms by default). A client has one fetch per broker under way, so this is
 also the delay of partitions that have records while the others are at their end."""

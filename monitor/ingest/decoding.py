@@ -23,7 +23,7 @@ class Decoded:
 
 
 def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: int) -> Decoded:
-    """Return what the records are."""
+    """Return the events of the records, and the rejected records."""
     decoded = Decoded(Events())
     events = decoded.events
     for each in slices:

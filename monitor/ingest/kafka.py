@@ -65,7 +65,7 @@ class KafkaSource:
         """Partitions to be sought; none of their records is handed out before."""
         self._idle = False
         """Whether all placed partitions are paused."""
-        self._held: set[str] = set()
+        self._paused: set[str] = set()
         self._ends: dict[str, int] = {}
         self._handed: dict[str, int] = {}
         self._moved_at: dict[str, float] = {}
@@ -77,13 +77,9 @@ class KafkaSource:
         self._topics = Topics(settings)
         # The first connection is kafka-python's for either client: so both report a failure in the same words.
         self._described: Mapping[str, Topic] = self._topics.describe(list(self._kinds))
-        self._consumer = self._join()
+        self._consumer: Consumer = join(settings)
+        self._consumer.subscribe(list(self._kinds), self._assigned)
         self._dead_letters = DeadLetters(settings)
-
-    def _join(self) -> Consumer:
-        consumer = join(self._settings)
-        consumer.subscribe(list(self._kinds), self._assigned)
-        return consumer
 
     def _assigned(self, partitions: Collection[str]) -> None:
         """Have the partitions placed; one that was assigned before may have been read further than it was applied."""
@@ -145,7 +141,7 @@ class KafkaSource:
         self._unplaced.difference_update(offsets)
         self._consumer.seek(offsets)
         if not self._idle:
-            self._consumer.resume(offsets.keys() - self._held)
+            self._consumer.resume(offsets.keys() - self._paused)
 
     def rewind(self) -> None:
         """See `Source`."""
@@ -169,7 +165,7 @@ class KafkaSource:
         self._polled_at = now
         if self._idle:
             self._idle = False
-            self._consumer.resume(set(self._consumer.assignment()) - self._held - self._unplaced)
+            self._consumer.resume(set(self._consumer.assignment()) - self._paused - self._unplaced)
         try:
             polled = self._consumer.poll(_POLL_S if wait else 0.0, self._settings.max_poll_records)
         except OffsetOutOfRange as error:
@@ -206,14 +202,14 @@ class KafkaSource:
 
     def hold(self, partitions: Collection[str]) -> None:
         """See `Source`."""
-        held = set(partitions)
-        if held == self._held:
+        paused = set(partitions)
+        if paused == self._paused:
             return
-        self._consumer.pause(held - self._held)
+        self._consumer.pause(paused - self._paused)
         if not self._idle:
-            self._consumer.resume(self._held - held - self._unplaced)
-        self._moved_at |= dict.fromkeys(self._held - held, time.monotonic())
-        self._held = held
+            self._consumer.resume(self._paused - paused - self._unplaced)
+        self._moved_at |= dict.fromkeys(self._paused - paused, time.monotonic())
+        self._paused = paused
 
     def idle(self) -> None:
         """See `Source`: poll with all partitions paused."""
@@ -260,10 +256,10 @@ class KafkaSource:
         if self._trouble is None and now >= self._look_at:
             try:
                 self._look()
+                self._watch()
             except DependencyUnavailable as error:
                 self._trouble = str(error)
                 return self._trouble
-            self._watch()
         missing = [topic for topic in self._kinds if topic not in self._described]
         if self._trouble is None and missing:
             self._look_at = 0.0
@@ -299,7 +295,7 @@ class KafkaSource:
             log.warning("partitions are no member's: joining the group anew partitions=%s", nobodys)
             self._rejoin()
             return
-        for name in set(self._consumer.assignment()) - self._held - self._unplaced:
+        for name in set(self._consumer.assignment()) - self._paused - self._unplaced:
             behind = self._ends.get(name, 0) - self._handed.get(name, 0)
             if behind <= 0:
                 self._moved_at[name] = now
@@ -313,14 +309,17 @@ class KafkaSource:
                 return
 
     def _rejoin(self) -> None:
+        # The consumer is only replaced when another has reached the cluster.
+        consumer = join(self._settings)
         self.restarts += 1
         self._consumer.close({})
+        self._consumer = consumer
         self._joined = self._idle = False
-        self._held = set()
+        self._paused = set()
         self._unplaced.clear()
         self._moved_at.clear()
-        self._consumer = self._join()
         self._owned_at = time.monotonic()
+        consumer.subscribe(list(self._kinds), self._assigned)
 
     def finished(self) -> bool:
         """See `Source`: never."""

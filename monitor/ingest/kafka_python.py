@@ -93,9 +93,12 @@ class KafkaPythonConsumer:
         self._consumer.subscribe(topics=topics, listener=_Rebalances(self._consumer, on_assign))
         # Wait for metadata before the first poll joins the group: a leader that does not know the partitions of a topic
         # yet assigns them to nobody, and rebalances the group again when it learns them.
-        missing = set(topics) - self._consumer.topics()
+        try:
+            missing = set(topics) - self._consumer.topics()
+        except KafkaError as error:
+            raise translate_error(self._settings, error) from error
         if missing:
-            log.info("joining the group without topics missing=%s", ",".join(sorted(missing)))
+            log.info("joining the group without metadata topics=%s", ",".join(sorted(missing)))
 
     def assignment(self) -> Collection[str]:
         """See `Consumer`."""

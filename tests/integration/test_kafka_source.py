@@ -338,6 +338,7 @@ def test_a_worker_without_partitions_knows_that_it_has_none(settings: KafkaSetti
         def settled() -> bool:
             for each in everybody:
                 each.poll()
+                each.trouble()  # as a worker does: it rejoins if the group has no owner for some partitions
             return all(each.joined() for each in everybody) and sum(len(each.own()) for each in everybody) == 4
 
         eventually("the group is settled", settled)
