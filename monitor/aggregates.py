@@ -27,7 +27,6 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 LIMB_BITS: Final = 24
-_LIMB_MASK = (1 << LIMB_BITS) - 1
 _UNIT = float(2**-SCALE_BITS)
 
 BUCKETS_PER_CHUNK: Final = 64
@@ -58,9 +57,9 @@ def limbs(terms: Floats) -> tuple[Ints, Ints]:
 
 
 def join_limbs(low: Ints, high: Ints) -> Floats:
-    """Return the sums that pairs of summed limbs stand for, in float64 (relative error 2⁻⁵³)."""
-    carry = low >> LIMB_BITS
-    return (high + carry).astype(np.float64) * 2.0**LIMB_BITS + (low & _LIMB_MASK).astype(np.float64)
+    """Return the sums that pairs of summed limbs stand for, in float64 (relative error below 2⁻⁵¹)."""
+    joined: Floats = high.astype(np.float64) * 2.0**LIMB_BITS + low
+    return joined
 
 
 def square_bits(largest: int) -> int:

@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from monitor.aggregates import (
     BUCKETS_PER_CHUNK,
@@ -88,20 +89,42 @@ class Groups:
             ).astype(np.float64)
             for place in (0, 1)
         )
-        total, total_offset, square = (
-            np.concatenate([joined, joined], axis=-1)
-            for joined in (join_limbs(metrics[..., place], metrics[..., place + 1]) for place in (2, 4, 6))
-        )
+        total, total_offset, square = (join_limbs(metrics[..., place], metrics[..., place + 1]) for place in (2, 4, 6))
         offset_ms = span_ms / (BUCKETS_PER_CHUNK << OFFSET_BITS)
         middle = (1 << OFFSET_BITS) / 2 - 0.5  # an offset stands for the middle of its unit
+        total_moment = (total_offset - middle * total) * (_UNIT * offset_ms)
+        columns = total * _UNIT, total_moment, square / layout.square_scale()
+        totals, total_moments, squares = (np.concatenate([column, column], axis=-1) for column in columns)
         return cls(
             times_ms=middles_ms.reshape(-1, *[1] * (records.ndim - 1)),
             counts=count,
             count_moments=(offset - middle * count) * offset_ms,
-            totals=total * _UNIT,
-            total_moments=(total_offset - middle * total) * (_UNIT * offset_ms),
-            squares=square / np.tile(layout.square_scale(), 2),
+            totals=totals,
+            total_moments=total_moments,
+            squares=squares,
             doubt_ms=offset_ms / 2,
+        )
+
+    def mean_times_ms(self) -> Floats:
+        """Return the mean time of each group's observations."""
+        return self.times_ms + self.count_moments / np.maximum(self.counts, 1.0)
+
+    def until(self, as_of_ms: float | Floats) -> NDArray[np.bool_]:
+        """Return which groups have observations, at `as_of_ms` at the latest."""
+        return (self.mean_times_ms() - self.doubt_ms <= as_of_ms) & (self.counts > 0)
+
+    def weighted(self, weight: Floats, count_terms: Floats, total_terms: Floats) -> Moments:
+        """Return the sums over the first axis; terms are the first-order corrections of counts and totals."""
+        squared = weight * weight
+        counts, totals, squares = self.counts, self.totals, self.squares
+        # Buckets keep no time of squares. They are taken to be where the totals are: constant values have no spread.
+        square_terms = squares * np.divide(total_terms, totals, out=np.zeros_like(totals), where=totals > 0)
+        return Moments(
+            weight=(weight * (counts + count_terms)).sum(axis=0),
+            total=(weight * (totals + total_terms)).sum(axis=0),
+            squared_weight=(squared * (counts + 2 * count_terms)).sum(axis=0),
+            squared_weight_total=(squared * (totals + 2 * total_terms)).sum(axis=0),
+            squared_weight_square=(squared * (squares + 2 * square_terms)).sum(axis=0),
         )
 
 
@@ -142,13 +165,11 @@ def _ratio(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
 
 
-def decayed(
-    groups: Groups, as_of_ms: float | Floats, decay: DecaySpec, *, relative_to_ms: float | None = None
-) -> Moments:
+def decayed(groups: Groups, as_of_ms: float, decay: DecaySpec) -> Moments:
     """Return the decayed moments of groups of observations, summed over the first axis.
 
-    Groups after `as_of_ms` do not count. Exponential weights are relative to a given time, or else to each series'
-    newest group that counts: nothing underflows however long ago that was.
+    Groups after `as_of_ms` do not count. Exponential weights are relative to each series' newest group that counts:
+    nothing underflows however long ago that was.
 
     >>> day = 86_400_000.0
     >>> week = Groups.single(np.array([0.0, day, 2 * day]), np.array([0.9, 0.7, 1.0]))
@@ -156,36 +177,17 @@ def decayed(
     >>> round(float(sums.mean), 12), round(float(sums.effective_count), 12)
     (0.9, 2.333333333333)
     """
-    means_ms = groups.times_ms + groups.count_moments / np.maximum(groups.counts, 1.0)
-    live = (means_ms - groups.doubt_ms <= as_of_ms) & (groups.counts > 0)
-    count_moments, total_moments = groups.count_moments, groups.total_moments
-    slope: float | Floats
+    live, means_ms = groups.until(as_of_ms), groups.mean_times_ms()
     if decay.half_life_ms is not None:
-        if relative_to_ms is None:
-            newest_ms = np.where(live, means_ms, -np.inf).max(axis=0, initial=-np.inf)
-            ages_ms = np.where(np.isinf(newest_ms), 0.0, newest_ms) - groups.times_ms
-        else:
-            ages_ms = relative_to_ms - groups.times_ms
-        weight = np.exp2(-np.where(live, ages_ms, np.inf) / decay.half_life_ms)
+        newest_ms = np.where(live, means_ms, -np.inf).max(axis=0, initial=-np.inf)
+        ages_ms = np.where(live, newest_ms - groups.times_ms, np.inf)
         slope = math.log(2) / decay.half_life_ms
-    else:
-        # Around the mean time: neither does an age become negative there, nor is it on the other side of the cutoff.
-        weight = np.where(live, weights(np.maximum(as_of_ms - means_ms, 0.0), decay), 0.0)
-        slope = weight / _DAY_MS
-        total_moments = total_moments - groups.totals * (means_ms - groups.times_ms)
-        count_moments = np.zeros_like(groups.counts)
-    squared = weight * weight
-    counts, totals, squares = groups.counts, groups.totals, groups.squares
-    count_terms, total_terms = slope * count_moments, slope * total_moments
-    # Buckets keep no time of squares. They are taken to be where the totals are: constant values have no spread.
-    square_terms = squares * np.divide(total_terms, totals, out=np.zeros_like(totals), where=totals > 0)
-    return Moments(
-        weight=(weight * (counts + count_terms)).sum(axis=0),
-        squared_weight=(squared * (counts + 2 * count_terms)).sum(axis=0),
-        total=(weight * (totals + total_terms)).sum(axis=0),
-        squared_weight_total=(squared * (totals + 2 * total_terms)).sum(axis=0),
-        squared_weight_square=(squared * (squares + 2 * square_terms)).sum(axis=0),
-    )
+        weight = np.exp2(-ages_ms / decay.half_life_ms)
+        return groups.weighted(weight, slope * groups.count_moments, slope * groups.total_moments)
+    # Around the mean time: neither does an age become negative there, nor is it on the other side of the cutoff.
+    weight = np.where(live, weights(np.maximum(as_of_ms - means_ms, 0.0), decay), 0.0)
+    total_moments = groups.total_moments - groups.totals * (means_ms - groups.times_ms)
+    return groups.weighted(weight, np.zeros_like(groups.counts), weight / _DAY_MS * total_moments)
 
 
 def bucket_middles_ms(chunks: Sequence[int], span_ms: int) -> Floats:
@@ -195,15 +197,19 @@ def bucket_middles_ms(chunks: Sequence[int], span_ms: int) -> Floats:
     return middles_ms
 
 
-def chunk_moments(records: Ints, layout: Layout, decay: DecaySpec, as_of_ms: float | Floats = math.inf) -> Floats:
-    """Return the fields of `Moments` of whole chunks, relative to the end of each: chunks × 5 × 2·m.
+def chunk_moments(records: Ints, layout: Layout, half_life_ms: int, as_of_ms: Sequence[int] | None = None) -> Floats:
+    """Return the fields of `Moments` of chunks under exponential decay, relative to the end of each: chunks × 5 × 2·m.
 
-    Records are chunks × buckets × `response_width`. Decay is exponential; `as_of_ms` is counted from each chunk's end.
+    Records are chunks × buckets × `response_width`. Buckets after `as_of_ms`, which is counted from the end of each
+    chunk, do not count.
     """
-    span_ms = bucket_span_ms(decay)
-    groups = Groups.of_buckets(np.swapaxes(records, 0, 1), bucket_middles_ms([-1], span_ms), layout, span_ms)
-    as_of = np.reshape(as_of_ms, (-1, 1))
-    return np.stack(astuple(decayed(groups, as_of, decay, relative_to_ms=0.0)), axis=1)
+    middles_ms = bucket_middles_ms([-1], half_life_ms)
+    groups = Groups.of_buckets(np.swapaxes(records, 0, 1), middles_ms, layout, half_life_ms)
+    weight, slope = np.exp2(groups.times_ms / half_life_ms), math.log(2) / half_life_ms
+    if as_of_ms is not None:
+        weight = np.where(groups.until(np.reshape(as_of_ms, (-1, 1))), weight, 0.0)
+    moments = groups.weighted(weight, slope * groups.count_moments, slope * groups.total_moments)
+    return np.stack(astuple(moments), axis=1)
 
 
 def merge_moments(sums: Floats, chunks: Sequence[int]) -> Floats:

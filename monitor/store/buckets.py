@@ -137,16 +137,15 @@ class BucketReading:
 
     def _load(self, chunks: Sequence[tuple[Series, int]]) -> None:
         """Read the chunks whose sums are not in the cache, and put their sums there."""
-        unknown = defaultdict[tuple[Layout, DecaySpec], list[tuple[Series, int]]](list)
+        unknown = defaultdict[tuple[Layout, int], list[tuple[Series, int]]](list)
         for series, chunk in chunks:
             if chunk not in self._cache.sums[series.name] or self._is_cut(series, chunk):
-                unknown[series.layout, series.decay].append((series, chunk))
-        for (layout, decay), similar in unknown.items():
-            span_ms = bucket_span_ms(decay)
+                unknown[series.layout, bucket_span_ms(series.decay)].append((series, chunk))
+        for (layout, span_ms), similar in unknown.items():
             for start in range(0, len(similar), _BATCH):
                 batch = similar[start : start + _BATCH]
-                after_end_ms = [self._as_of_ms - (chunk + 1) * span_ms if self._past else 0 for _, chunk in batch]
-                moments = chunk_moments(self._read(batch, layout), layout, decay, np.minimum(after_end_ms, 0.0))
+                as_of_ms = [self._as_of_ms - (chunk + 1) * span_ms for _, chunk in batch] if self._past else None
+                moments = chunk_moments(self._read(batch, layout), layout, span_ms, as_of_ms)
                 for (series, chunk), sums in zip(batch, moments, strict=True):
                     self._cache.sums[series.name][chunk] = sums
 

@@ -42,7 +42,7 @@ def _records(responses: list[Seen]) -> Ints:
 def _sums(records: Ints, as_of_ms: int) -> Floats:
     """Return the sums of each chunk as of a time."""
     ends_ms = [(FIRST + number + 1) * SPAN_MS for number in range(len(records))]
-    return chunk_moments(records, LAYOUT, DECAY, np.array([min(as_of_ms - end_ms, 0) for end_ms in ends_ms]))
+    return chunk_moments(records, LAYOUT, SPAN_MS, [as_of_ms - end_ms for end_ms in ends_ms])
 
 
 def _one_by_one(records: Ints, as_of_ms: int) -> Moments:
@@ -73,9 +73,9 @@ def test_a_chunk_that_is_over_has_the_same_sums_at_any_later_time(
 ) -> None:
     """To the last digit, also when it is read alone: readings use the sums that another reading has found."""
     records = _records([(at_ms, rated, ONE) for at_ms, rated in responses])
-    at_end, whole = _sums(records, FIRST * SPAN_MS + after_ms), chunk_moments(records, LAYOUT, DECAY)
+    at_end, whole = _sums(records, FIRST * SPAN_MS + after_ms), chunk_moments(records, LAYOUT, SPAN_MS)
     for number in range(CHUNKS):
-        alone = chunk_moments(records[number : number + 1], LAYOUT, DECAY)
+        alone = chunk_moments(records[number : number + 1], LAYOUT, SPAN_MS)
         assert (alone[0] == whole[number]).all()
         if number < after_ms // SPAN_MS or max(responses)[0] <= after_ms - BUCKET_MS:
             assert (whole[number] == at_end[number]).all()
