@@ -18,7 +18,7 @@ from monitor.store.keys import shard_of_response
 
 @final
 class Answer:
-    """A response event as its row takes it; see `monitor.attribution.Row`."""
+    """A response event as its row takes it; see `monitor.engine.response_row`."""
 
     __slots__ = (
         "arm", "category", "ids", "items", "latency_ms", "mark", "name", "ranks", "student", "timestamp_ms",

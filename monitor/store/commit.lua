@@ -23,7 +23,7 @@
 --   n6 × (field of latest, ms)
 --   n7 × (field of hours, row keys with their lengths)
 --   n10 × (field, text)                       fields that always have the same text
---   n11 × (differences as above)              appended: see monitor/store/runs.py
+--   n11 × (differences as above)              appended: see monitor/engine/delta_runs.py
 -- Every key is declared: while a slot moves to another node, a script that needs a key which is not here is refused as a
 -- whole (TRYAGAIN) instead of failing half way.
 -- Returns {status, seq, {length of each n11}, {marks whose rows others have changed}, for each n8 the entry before, the
