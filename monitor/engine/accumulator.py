@@ -407,7 +407,7 @@ class Accumulator:
         """Return a student's present state, for `replace_student`."""
         state = StudentState(student, self._exposure_days)
         if self._novelty and state.variant >= 0:
-            rest = state.totals
+            rest, state.ages = state.totals, []
             for first, end in _AGE_DAYS:
                 age = student.window(state.variant, first, end)
                 state.ages.append(age)

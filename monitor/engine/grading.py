@@ -110,6 +110,8 @@ class GradingRules:
 
     def _contribution(self, row: ResponseRow, current: list[Reaction]) -> Contribution:
         """Return what the row contributes by its current reactions, without guardrail metrics."""
+        if len(current) == 1:
+            return self._contribution_of_one(row, current[0])
         kinds: dict[str, int] = {}
         last_ms = 0
         for timestamp_ms, _, _, _, kind, _ in current:
@@ -126,6 +128,19 @@ class GradingRules:
         judged.sort()
         values, sums = self._score(tuple([rank for rank, _ in judged]), tuple([grade for _, grade in judged]))
         return Contribution(True, values, sums, counts, last_ms)  # noqa: FBT003
+
+    def _contribution_of_one(self, row: ResponseRow, reaction: Reaction) -> Contribution:
+        """Return the same of a row with one current reaction, as most have."""
+        timestamp_ms, _, _, item, kind, score = reaction
+        counts = ((kind, 1),)
+        index = item_index(item, row.items) if item else -1
+        grade_of = self._graders.get(kind) if index >= 0 else None
+        grade = grade_of(score) if grade_of is not None else None
+        if grade is None:
+            return Contribution(False, self.unrated.values, self.unrated.sums, counts, timestamp_ms)  # noqa: FBT003
+        rank = row.ranks[index] if row.ranks is not None else int(index) + 1
+        values, sums = self._score((rank,), (grade,))
+        return Contribution(True, values, sums, counts, timestamp_ms)  # noqa: FBT003
 
     def _score(self, ranks: tuple[int, ...], grades: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the values and sums of graded ranks."""

@@ -3,13 +3,10 @@
 | row | head | array |
 | --- | --- | --- |
 | response | version (4 bytes), arm (4, signed), ms (8) | kinds, student, items, ranks, latency, category, reactions |
-| student | version (4) | time, variant and category of the first response, then the blocks |
+| student | version (4) | time, variant and category of the first response, blocks without trailing zeros |
 
 The kinds of the reactions stand apart only while there is no response: sweep.lua counts them when such a row expires,
 and Redis' MessagePack cannot read the binary strings of the other elements.
-
-A block is its day, counted from 1 for that of the first response (0: all days), the number of sums, the variant, and
-the sums without trailing zeros.
 
 `monitor.engine.response_row` and `monitor.engine.student` document the elements. A version grows by 1 with each
 write; commit.lua compares it, and sweep.lua reads arm, time and kinds.
@@ -24,16 +21,13 @@ from typing import Final
 import msgspec
 from mypy_extensions import i64
 
-from monitor.clock import DAY_MS
 from monitor.engine.id_hash import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES
 from monitor.engine.response_row import MAX_REACTIONS, MISSING, NO_RESPONSE, Reaction, ResponseRow
-from monitor.engine.student import ALL_DAYS, BLOCK_HEAD, Student
+from monitor.engine.student import BLOCK_HEAD, Student
 from monitor.errors import StoreOwned
 
 _RESPONSE_HEAD: Final = Struct(">IiQ")
 _STUDENT_HEAD: Final = Struct(">I")
-_FIRST: Final = 3
-"""Integers of a student before its blocks."""
 _TIME_BITS: Final = 48
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -48,7 +42,7 @@ _decode_response: Final = msgspec.msgpack.Decoder(
         tuple[tuple[int, str, bytes, bytes, str, float], ...],
     ]
 ).decode
-_decode_student: Final = msgspec.msgpack.Decoder(list[int]).decode
+_decode_student: Final = msgspec.msgpack.Decoder(tuple[int, int, int, list[list[int]]]).decode
 
 
 def encode_response(row: ResponseRow) -> bytes:
@@ -120,19 +114,15 @@ def _check_reaction(reaction: Reaction) -> None:
 def encode_student(student: Student) -> bytes:
     """Return the stored bytes of a student."""
     blocks, step = student.blocks, student.width + BLOCK_HEAD
-    first_day = student.first_ms // DAY_MS
-    packed: list[int] = [student.first_ms, student.first_variant, student.first_category]
+    stripped: list[list[int]] = []
     at: i64 = 0
     while at < i64(len(blocks)):
-        begin, end = at + BLOCK_HEAD, at + step
-        while end > begin and blocks[end - 1] == 0:
+        end = at + step
+        while blocks[end - 1] == 0 and end > at + BLOCK_HEAD:
             end -= 1
-        day: i64 = blocks[at]
-        packed.append(0 if day == ALL_DAYS else day - first_day + 1)
-        packed.append(end - begin)
-        packed += blocks[at + 1 : end]
+        stripped.append(blocks[at:end])
         at += step
-    body: bytes = _encode(packed)
+    body: bytes = _encode((student.first_ms, student.first_variant, student.first_category, stripped))
     return _STUDENT_HEAD.pack(student.version) + body
 
 
@@ -152,23 +142,14 @@ def read_student(student: Student, stored: bytes) -> None:
 
 
 def _read_student(student: Student, stored: bytes) -> None:
-    packed = _decode_student(memoryview(stored)[_STUDENT_HEAD.size :])
-    if len(packed) < _FIRST:
-        raise ValueError(f"{len(packed)} integers, expected at least {_FIRST}")
-    first_ms, first_variant, first_category = packed[:_FIRST]
-    first_day = first_ms // DAY_MS
-    width = student.width
+    first_ms, first_variant, first_category, stripped = _decode_student(memoryview(stored)[_STUDENT_HEAD.size :])
+    step = student.width + BLOCK_HEAD
     blocks: list[int] = []
-    at = _FIRST
-    while at < len(packed):
-        day, count = packed[at], packed[at + 1] if at + 1 < len(packed) else -1
-        end = at + 3 + count
-        if not 0 <= count <= width or end > len(packed):
-            raise ValueError(f"a block of {count} sums in {len(packed) - at} integers, expected at most {width} sums")
-        blocks.append(ALL_DAYS if day == 0 else first_day + day - 1)
-        blocks += packed[at + 2 : end]
-        blocks += [0] * (width - count)
-        at = end
+    for block in stripped:
+        if not BLOCK_HEAD <= len(block) <= step:
+            raise ValueError(f"a block of {len(block)} integers, expected {BLOCK_HEAD} to {step}")
+        blocks += block
+        blocks += [0] * (step - len(block))
     (student.version,) = _STUDENT_HEAD.unpack_from(stored)
     student.first_ms = first_ms
     student.first_variant = first_variant

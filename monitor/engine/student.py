@@ -159,20 +159,17 @@ class StudentState:
         self.first_category: i64 = student.first_category
         self.variants = student.variants()
         """All variants with responses during the experiment."""
-        self.variant: i64 = -1
+        self.variant: i64 = self.variants[0] if len(self.variants) == 1 else -1
         """The one variant with responses during the experiment, below 0 if there is none or more than one."""
-        self.totals: Sums = _NO_SUMS
+        self.totals = student.totals(self.variant) if self.variant >= 0 else _NO_SUMS
         """Sums over all responses of `variant`."""
-        self.window: Sums = _NO_SUMS
+        self.window = student.window(self.variant, 0, window_days) if self.variant >= 0 else _NO_SUMS
         """Sums over the days after exposure that are compared."""
-        self.ages: list[Sums] = []
+        self.ages: list[Sums] = _NO_AGES
         """Sums over each range of days since first exposure, if novelty is watched."""
         self.earlier: Sums = _NO_SUMS
         """Sums over the responses from before the experiment, if they are compared."""
-        if len(self.variants) == 1:
-            self.variant = self.variants[0]
-            self.totals = student.totals(self.variant)
-            self.window = student.window(self.variant, 0, window_days)
 
 
 _NO_SUMS: Final[Sums] = []
+_NO_AGES: Final[list[Sums]] = []

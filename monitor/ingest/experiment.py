@@ -55,7 +55,7 @@ class Experiment:
         return self.number << 8 | PRE_PERIOD if self._before_ms <= timestamp_ms < self.starts_ms else NO_RESPONSE
 
     def category_of(self, name: str | None) -> int:
-        """Return a response's category as it stands in its row; see `monitor.engine.response_row.ResponseRow`."""
+        """Return a response's category as it stands in its row; see `monitor.engine.response_row`."""
         return MISSING if name is None else self._categories.get(name, len(self._categories))
 
     def segment_of(self, category: i64) -> i64:

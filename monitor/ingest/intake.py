@@ -17,7 +17,7 @@ from monitor.ingest.experiment import Experiment
 
 @final
 class Answer:
-    """A response event as its row takes it; see `monitor.engine.response_row.ResponseRow`."""
+    """A response event as its row takes it; see `monitor.engine.response_row`."""
 
     __slots__ = (
         "arm", "category", "ids", "items", "latency_ms", "name", "ranks", "student", "timestamp_ms",
