@@ -97,7 +97,9 @@ def switch(store: Shards, to: Shards, lost: Mapping[str, int]) -> bool:
     """
     counts = [part for count in lost.items() for part in count]
     with unavailable(store.settings):
-        return bool(store.client.eval(_SWITCH, 2, LIVE, to.first.keys.lost, store.live, to.generation, *counts))
+        script = store.client.register_script(_SWITCH)
+        names = [LIVE, to.first.keys.lost]
+        return bool(store.first.run_script(script, names, [store.live, to.generation, *counts]))
 
 
 def lost_events(store: Shards) -> dict[str, int]:

@@ -68,7 +68,7 @@ def test_every_command_with_the_least_rights(cluster: RedisCluster, redis_server
     for server in cluster.servers:
         with server.client() as client:
             for grant in grants:
-                client.execute_command(*f"{grant} {more[1]} +eval".replace("PASSWORD", _PASSWORD).split())
+                client.execute_command(*f"{grant} {more[1]}".replace("PASSWORD", _PASSWORD).split())
     environ = {"ABMONITOR_STORE_USERNAME": "ab-monitor", "ABMONITOR_STORE_PASSWORD": _PASSWORD, **HASHED}
     config, lines = _config(tmp_path, cluster.url), _events(tmp_path)
     replayed = ab_monitor("replay", "--config", config, lines, environ=environ)
