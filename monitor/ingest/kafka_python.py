@@ -168,18 +168,18 @@ class KafkaPythonConsumer:
             raise translate_error(self._settings, error) from error
         for partition, records in polled.items():
             self._fetched.setdefault(partition, []).extend(records)
-        self._collect_garbage(empty=not polled)
+        if not polled:
+            self._collect_garbage()
         return bool(polled)
 
-    def _collect_garbage(self, *, empty: bool) -> None:
-        """Free what empty polls have left behind.
+    def _collect_garbage(self) -> None:
+        """Free the memory that empty polls leave behind, now and then.
 
         In kafka-python 3.0.12 each leaves a timeout error in a reference cycle with its traceback, which keeps the
-        fetch that was under way: a hundred megabytes a minute if the collector is left to its schedule. The cycle is
-        garbage when that fetch is done, so after the next records, not right after the empty poll.
+        fetch that was under way: a hundred megabytes a minute if the collector is left to its schedule.
         """
-        self._empty_polls += empty
-        if self._empty_polls >= (_COLLECT_EMPTY_POLLS if empty else 1):
+        self._empty_polls += 1
+        if self._empty_polls >= _COLLECT_EMPTY_POLLS:
             self._empty_polls = 0
             gc.collect(1)
 
