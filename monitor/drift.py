@@ -88,7 +88,6 @@ class Distance:
     """Whether the value is above the threshold; the same as p ≤ α."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields."""
         return asdict(self)
 
 

@@ -34,7 +34,6 @@ class Definition:
         return ":".join(part for part in (self.metric.name, self.gain, self.discount, self.ideal) if part is not None)
 
     def to_json(self) -> dict[str, object]:
-        """Return the parts and the name."""
         return {
             "name": self.name,
             "measure": self.metric.measure,

@@ -40,7 +40,6 @@ class Paired:
     """Two-sided."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields."""
         return asdict(self)
 
 

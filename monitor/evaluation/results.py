@@ -26,7 +26,6 @@ class Mean:
         return cls(count=len(defined), undefined=len(values) - len(defined), mean=mean)
 
     def to_json(self) -> dict[str, object]:
-        """Return the three fields."""
         return {"count": self.count, "undefined": self.undefined, "mean": self.mean}
 
 

@@ -40,16 +40,13 @@ class Cohorts(Mapping[int, Ints]):
         return cls(list(records), np.array(list(records.values()), dtype=np.int64).reshape(len(records), width))
 
     def __getitem__(self, day: int) -> Ints:
-        """Return the record of a day."""
         record: Ints = self._table[self._places[day]]
         return record
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the days."""
         return iter(self._places)
 
     def __len__(self) -> int:
-        """Return how many days there are."""
         return len(self._places)
 
     def filled(self, last: int) -> set[int]:

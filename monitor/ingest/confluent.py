@@ -129,7 +129,6 @@ class ConfluentConsumer:
             ) from error
 
     def subscribe(self, topics: Sequence[str], on_assign: Callable[[Collection[str]], None]) -> None:
-        """See `Consumer`."""
 
         def assign(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             self._assigned = {partition_name(each.topic, each.partition) for each in partitions}
@@ -146,11 +145,9 @@ class ConfluentConsumer:
         self._consumer.subscribe(list(topics), on_assign=assign, on_revoke=revoke)
 
     def assignment(self) -> Collection[str]:
-        """See `Consumer`."""
         return self._assigned
 
     def seek(self, offsets: Mapping[str, int]) -> None:
-        """See `Consumer`."""
         self._positions |= {name: offset for name, offset in offsets.items() if name in self._assigned}
         self._consumer.assign(self._partitions(self._positions))
         # librdkafka remembers what was paused in an earlier assignment.
@@ -158,12 +155,10 @@ class ConfluentConsumer:
         self._consumer.resume(self._partitions(self._positions.keys() - self._paused))
 
     def pause(self, partitions: Collection[str]) -> None:
-        """See `Consumer`."""
         self._paused |= set(partitions)
         self._consumer.pause(self._partitions(partitions))
 
     def resume(self, partitions: Collection[str]) -> None:
-        """See `Consumer`."""
         self._paused -= set(partitions)
         self._consumer.resume(self._partitions(partitions))
 
@@ -177,7 +172,6 @@ class ConfluentConsumer:
         return partition
 
     def poll(self, timeout_s: float, max_records: int) -> Mapping[str, Sequence[Record]]:
-        """See `Consumer`."""
         max_records = min(max_records, _MAX_POLL_RECORDS)
         # `consume` waits until it has as many as it was asked for: so it waits for one record, then takes the rest.
         messages = self._consumer.consume(max_records, 0)
@@ -220,11 +214,9 @@ class ConfluentConsumer:
         log.debug("librdkafka reports: %s", error)
 
     def position(self, partition: str) -> int | None:
-        """See `Consumer`."""
         return self._positions.get(partition)
 
     def end_offsets(self) -> Mapping[str, int]:
-        """See `Consumer`."""
         ends = {}
         for name in self._assigned:
             marks = self._consumer.get_watermark_offsets(self._at(name, 0), cached=True)
@@ -233,7 +225,6 @@ class ConfluentConsumer:
         return ends
 
     def commit_group_offsets(self, offsets: Mapping[str, int]) -> None:
-        """See `Consumer`."""
         self._consumer.commit(offsets=[self._at(name, offset) for name, offset in offsets.items()], asynchronous=True)
 
     def close(self, offsets: Mapping[str, int]) -> None:

@@ -67,7 +67,6 @@ class _LoggedErrors(logging.Handler):
         self.errors: list[KafkaError] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
         if isinstance(record.args, tuple):
             self.errors += [argument for argument in record.args if isinstance(argument, KafkaError)]
 

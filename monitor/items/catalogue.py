@@ -38,7 +38,6 @@ class Leaders:
     """The largest count that one of them has; 0 where there are none."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields."""
         return asdict(self)
 
 

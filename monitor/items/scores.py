@@ -80,7 +80,6 @@ class ItemScore:
         )
 
     def to_json(self) -> dict[str, float | None]:
-        """Return the fields."""
         return asdict(self)
 
 

@@ -43,7 +43,6 @@ class Variety:
         return cls(len(shown), _mean(before), _mean(similar), _mean(after), moved / len(shown) if shown else None)
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields."""
         return asdict(self)
 
 

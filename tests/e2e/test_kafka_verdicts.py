@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from monitor.config import load_settings
-from monitor.ingest.sending import send_to_kafka
+from monitor.simulate import send_to_kafka
 from monitor.ingest.simulator import Scenario, generate, truth
 from monitor.store import RedisStore
 from tests.servers.kafka import KafkaBroker
