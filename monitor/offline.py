@@ -21,6 +21,7 @@ from monitor.clock import wall_clock
 from monitor.config import ExperimentSettings, MetricSpec, Settings, metric_specs
 from monitor.config.experiments import LARGEST_GAIN
 from monitor.config.values import instant_ms as config_instant_ms
+from monitor.config.values import lines_of
 from monitor.drift import Drift, drift
 from monitor.errors import InputRefused, UsageError
 from monitor.evaluation import IDEALS, Definition, JudgedResponse, Pools, gains_for, grid, lowered
@@ -139,7 +140,7 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.top < 1:
         raise UsageError(f"--top: got {arguments.top}, expected at least 1")
     since_ms = None if arguments.since is None else config_instant_ms("--since", arguments.since)
-    catalogue = _catalogue(arguments.catalogue)
+    catalogue = frozenset() if arguments.catalogue is None else lines_of("--catalogue", arguments.catalogue)
     topics = _topics(arguments.topics)
     if not 0 <= arguments.novelty <= 1:
         raise UsageError(f"--novelty: got {arguments.novelty:g}, expected a number from 0 to 1")
@@ -175,15 +176,6 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
     return 0
-
-
-def _catalogue(path: str | None) -> frozenset[str]:
-    if path is None:
-        return frozenset()
-    try:
-        return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8-sig").splitlines())))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--catalogue: {path}: {getattr(error, 'strerror', None) or 'expected UTF-8'}") from error
 
 
 def _topics(path: str | None) -> dict[str, list[str]]:

@@ -28,7 +28,8 @@ _DAY_MS = 86_400_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    add, many = parser.add_argument, {"action": "append", "default": [], "metavar": "VARIANT=X"}
+    add = parser.add_argument
+    many: dict[str, Any] = {"action": "append", "default": [], "metavar": "VARIANT=X"}
     add("--out", metavar="FILE", help="write JSON lines there; .gz is packed, - is stdout")
     add("--kafka", action="store_true", help="write to the topics of --config")
     add("--config", type=Path, metavar="FILE", help="the monitor's configuration, for --kafka")

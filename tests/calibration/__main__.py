@@ -20,8 +20,9 @@ from monitor.aggregates import Layout
 from monitor.attribution import BEFORE, UNKNOWN
 from monitor.cells import CELL_BITS
 from monitor.config import AllocationSettings, DecisionSettings
-from monitor.inference import Comparison, RatioSums, StoredStudents, UnitSums, compare
+from monitor.inference import Comparison, StoredStudents, UnitSums, compare
 from monitor.inference.comparison import mixture_for
+from monitor.inference.estimates import RatioSums
 from monitor.inference.sample_ratio import log_e_value
 from monitor.ranking import SCALE
 from monitor.students import Student

@@ -19,7 +19,7 @@ from monitor.errors import UsageError
 from monitor.events import Feedback, Response
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
-from monitor.items import first_to_look_at
+from monitor.items.attention import first_to_look_at
 from monitor.items.catalogue import leaders
 from monitor.service import asked_items
 from monitor.store import Advance, Position

@@ -16,20 +16,16 @@ from monitor.inference import (
     SHOWN_UNITS,
     Comparison,
     Estimate,
-    HalfNormalMixture,
-    NormalMixture,
-    anytime_p,
-    band,
     band_constant,
     compare,
     compare_segments,
-    days_to_resolve,
     design_effect,
-    e_bh,
-    mde_information,
-    resolving_information,
     split_alpha,
 )
+from monitor.inference.comparison import days_to_resolve, resolving_information
+from monitor.inference.decayed import band
+from monitor.inference.segments import e_bh
+from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
 
 _levels = st.floats(0.001, 0.4)
 _information = st.floats(1e-3, 1e6)

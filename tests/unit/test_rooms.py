@@ -87,6 +87,6 @@ def test_only_the_command_line_reads_the_environment() -> None:
     assert readers == {"monitor/cli.py", "monitor/simulate.py"}
 
 
-def test_no_module_grows_beyond_400_lines() -> None:
+def test_no_module_grows_beyond_600_lines() -> None:
     """A module that does has two subjects."""
-    assert [path.name for path in MODULES if len(path.read_text().splitlines()) > 400] == []
+    assert [path.name for path in MODULES if len(path.read_text().splitlines()) > 600] == []

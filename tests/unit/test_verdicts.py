@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Ints, Layout
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentSettings, GuardrailSettings
-from monitor.inference import Comparison, Skipped, StoredStudents, compare, decide, evidence_from, sample_ratio_test
+from monitor.inference import Comparison, Skipped, StoredStudents, compare, decide, sample_ratio_test
 from monitor.inference.estimates import Estimate
 from monitor.inference.evidence import Arms
 from monitor.inference.guardrails import Guardrail, watch
+from monitor.inference.verdict import evidence_from
 from monitor.ranking import SCALE
 from monitor.stretches import stretches
 from monitor.verdicts import Judge, Judgement
