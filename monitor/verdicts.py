@@ -9,32 +9,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 import numpy as np
 
 from monitor.aggregates import AGES, Ints
 from monitor.attribution import DAY_MS
-from monitor.closed import Closed
 from monitor.config import RATED_SHARE, ExperimentSettings
 from monitor.inference import (
+    Adjusted,
+    Adjustment,
+    Arms,
     Cohorts,
     Comparison,
     Diagnostic,
     Estimand,
+    Estimate,
     Evidence,
     Phase,
     Population,
     SampleRatio,
     StoredStudents,
+    UnitSums,
     Verdict,
     Watched,
+    adjust,
+    closed_pairs,
     compare,
     decide,
     is_closed,
+    pair_scale,
     sample_ratio_test,
     split_alpha,
+    stratified,
 )
 from monitor.parts import Parts, Strata, age_is_over, ages_of, segments_of
 from monitor.terms import Terms
@@ -101,33 +109,24 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
 
 
 class Judge:
-    """Judges one experiment again and again; safe for several threads.
-
-    What its settings say is worked out once, and what its closed cohorts amount to as often as they change: once a day,
-    and when an event comes late.
-    """
+    """Judges one experiment again and again; safe for several threads."""
 
     def __init__(self, experiment: ExperimentSettings) -> None:
         self._terms = Terms(experiment)
-        self._closed = Closed(self._terms, {})
 
     def judge(self, stored: StoredStudents, at_ms: int) -> Judgement:
         """Return what the stored sums say at an event time, which is not to be later than the store's newest event."""
         view = _View(self._terms, stored, at_ms)
-        sums = view.closed_sums()
-        closed = self._closed
-        if not closed.is_of(sums):
-            closed = self._closed = Closed(self._terms, sums)
         sample_ratio = view.sample_ratio()
         treatments = self._terms.treatments
-        verdicts = {name: decide(view.evidence(name, closed), sample_ratio) for name in treatments}
+        verdicts = {name: decide(view.evidence(name), sample_ratio) for name in treatments}
         return Judgement(
             at_ms=at_ms,
             comparisons={name: view.comparisons(name, verdict) for name, verdict in verdicts.items()},
             sample_ratio=sample_ratio,
             days_left_out=view.days_left_out,
             verdicts=verdicts,
-            parts={name: view.parts(name, closed) for name in treatments},
+            parts={name: view.parts(name) for name in treatments},
         )
 
     def sample_ratio(self, stored: StoredStudents, at_ms: int) -> SampleRatio:
@@ -185,13 +184,54 @@ class _View:
     def _by_stretch(self, days: Sequence[int]) -> list[list[int]]:
         return [[day for day in days if day in stretch] for stretch in self.terms.stretches]
 
+    @cached_property
     def closed_sums(self) -> dict[str, list[Ints]]:
-        """Return variant → the sum of its closed cohorts' records in each stretch."""
+        """Variant → the sum of its closed cohorts' records in each stretch."""
         return {
             name: [self.cohorts[name].total(days) for days in self.closed_days] for name in self.experiment.variants
         }
 
-    def parts(self, treatment: str, closed: Closed) -> Parts:
+    def _units(self, variant: str, metric: str, population: Population) -> list[UnitSums]:
+        """Return a variant's closed sums over students of a metric, or of what else is watched, in each stretch."""
+        return [self.terms.units(record, metric, population) for record in self.closed_sums[variant]]
+
+    def arms(self, treatment: str, metric: str, population: Population) -> Arms:
+        """Return the closed estimates of a metric, or of what else is watched."""
+        pair = (self._units(name, metric, population) for name in (self.experiment.control, treatment))
+        return Arms(*stratified(list(zip(*pair, strict=True))))
+
+    def deciding_arms(self, treatment: str, population: Population) -> tuple[Arms, Adjustment | None]:
+        """Return the closed estimates of the primary metric, adjusted where that is possible, and how."""
+        layout, control = self.terms.layout, self.experiment.control
+        raw = self.arms(treatment, self.experiment.primary, population)
+        if not layout.before or (adjusted := self._adjusted[population]) is None:
+            return raw, None
+        strata = [(own[control], own[treatment]) for own in adjusted.strata]
+        paired = [closed_pairs(each, layout, population).units for own in self.closed_sums.values() for each in own]
+        return Arms(*stratified(strata)), Adjustment(adjusted.theta, sum(paired), raw)
+
+    @cached_property
+    def _adjusted(self) -> Mapping[Population, Adjusted | None]:
+        """The primary metric's sums, adjusted for what students were like before the experiment; None without."""
+        primary, layout = self.experiment.primary, self.terms.layout
+        return {
+            population: adjust(
+                [
+                    {
+                        name: (
+                            self._units(name, primary, population)[place],
+                            closed_pairs(own[place], layout, population),
+                        )
+                        for name, own in self.closed_sums.items()
+                    }
+                    for place in range(len(self.terms.stretches))
+                ],
+                1 / pair_scale(layout),
+            )
+            for population in get_args(Population)
+        }
+
+    def parts(self, treatment: str) -> Parts:
         """Return the effect on the primary metric within parts of the students, as far as it is kept."""
         experiment, control, terms = self.experiment, self.experiment.control, self.terms
         if not (experiment.segments or experiment.novelty):
@@ -201,7 +241,7 @@ class _View:
             "mde": terms.criteria.mde,
             "largest": terms.largest[experiment.primary],
         }
-        sums = list(zip(closed.sums[control], closed.sums[treatment], strict=True))
+        sums = list(zip(self.closed_sums[control], self.closed_sums[treatment], strict=True))
         ages: list[Strata] = []
         if experiment.novelty:
             for age in range(len(AGES)):
@@ -214,13 +254,13 @@ class _View:
             ages=ages_of(experiment, terms.layout, ages, **told) if ages else (),
         )
 
-    def evidence(self, treatment: str, closed: Closed) -> Evidence:
+    def evidence(self, treatment: str) -> Evidence:
         """Return what a treatment's verdict follows from."""
         experiment, decision, terms = self.experiment, self.experiment.decision, self.terms
         population = decision.population
         other: Population = "all" if population == "rated" else "rated"
         units = self.stored.units
-        arms, adjustment = closed.deciding_arms(treatment, population)
+        arms, adjustment = self.deciding_arms(treatment, population)
         return Evidence(
             control=experiment.control,
             treatment=treatment,
@@ -236,13 +276,13 @@ class _View:
             lost_events=self.stored.lost_events,
             refused_share=self.stored.refused_share,
             skipped=self.stored.skipped,
-            other_population=closed.deciding_arms(treatment, other)[0],
-            rated_share=closed.arms(treatment, RATED_SHARE, population),
+            other_population=self.deciding_arms(treatment, other)[0],
+            rated_share=self.arms(treatment, RATED_SHARE, population),
             guardrails=tuple(
-                Watched(guardrail, closed.arms(treatment, guardrail.name, population)) for guardrail in terms.guardrails
+                Watched(guardrail, self.arms(treatment, guardrail.name, population)) for guardrail in terms.guardrails
             ),
             diagnostics=tuple(
-                Diagnostic(name, terms.mde(name), closed.arms(treatment, name, population), terms.largest[name])
+                Diagnostic(name, terms.mde(name), self.arms(treatment, name, population), terms.largest[name])
                 for name in terms.names
                 if name != experiment.primary
             ),
@@ -270,12 +310,16 @@ class _View:
         recent = [day for day in days if day >= first]
         return self.cohorts[variant].count(recent, self.terms.units_place) / (last - first + 1)
 
+    @cached_property
+    def live(self) -> Mapping[str, list[Estimate]]:
+        """Variant → the estimates of all metrics over all responses."""
+        return self.stored.live(self.terms.layout, self.experiment.decision.population)
+
     def comparisons(self, treatment: str, verdict: Verdict) -> dict[str, dict[Estimand, Comparison]]:
         """Return both estimands of every metric; the closed ones are those of the verdict."""
         experiment, terms = self.experiment, self.terms
         own = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
         alpha = split_alpha(terms.criteria.alpha, terms.criteria.treatments)
-        live = self.stored.live(terms.layout, experiment.decision.population)
         return {
             name: {
                 "closed": own[name],
@@ -283,7 +327,9 @@ class _View:
                     control, treated, alpha=alpha, mde=terms.mde(name), largest=terms.largest[name], estimand="live"
                 ),
             }
-            for name, control, treated in zip(terms.names, live[experiment.control], live[treatment], strict=True)
+            for name, control, treated in zip(
+                terms.names, self.live[experiment.control], self.live[treatment], strict=True
+            )
         }
 
 

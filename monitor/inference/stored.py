@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -82,20 +82,13 @@ class StoredStudents:
     refused_share: float | None = None
     """Of the newest events of the topics, of all experiments; None where there were none."""
     skipped: Skipped | None = None
-    _live: dict[tuple[Layout, Population], Mapping[str, list[Estimate]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     def live(self, layout: Layout, population: Population) -> Mapping[str, list[Estimate]]:
-        """Return variant → the estimates of all metrics over all responses; worked out once."""
-        what = layout, population
-        if what not in self._live:
-            metrics = range(layout.metrics)
-            self._live[what] = {
-                name: [live_sums(record, layout, metric, population).estimate() for metric in metrics]
-                for name, record in self.units.items()
-            }
-        return self._live[what]
+        """Return variant → the estimates of all metrics over all responses."""
+        return {
+            name: [live_sums(record, layout, metric, population).estimate() for metric in range(layout.metrics)]
+            for name, record in self.units.items()
+        }
 
 
 def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:

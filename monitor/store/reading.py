@@ -31,8 +31,8 @@ from monitor.store.shards import Shards
 from monitor.store.skips import SkippedEvents
 from monitor.store.stored_records import decode_records, transaction, values
 from monitor.store.traffic import DayReader, Drifts, UsedVariant, read_traffic
-from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+from monitor.terms import shares_at
 from monitor.traffic import HOUR_MS
 from monitor.verdicts import Judge
 
