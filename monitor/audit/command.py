@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from dataclasses import asdict
 from typing import Any, Final
 
 from rich import box
@@ -46,10 +47,7 @@ def _json(findings: Findings) -> dict[str, Any]:
         "students": findings.students,
         "checked": sum(findings.checked.values()),
         "unchecked": findings.unchecked,
-        "differences": [
-            {name: getattr(each, name) for name in ("experiment", "variant", "what", "stored", "recomputed")}
-            for each in findings.differences
-        ],
+        "differences": [asdict(each) for each in findings.differences],
     }
 
 

@@ -88,7 +88,6 @@ BETTER = [*crowd("control", 1.5, seed=1), *crowd("treatment", 2.0, seed=2)]
 SENSITIVE = decided(mde=0.3, guardrails=(GuardrailSettings("rated_share", "down", 0.05),))
 PARTED = replace(SENSITIVE, categories=("geometry", "fractions"), novelty=True)
 """Effects by category, in the order fractions, geometry, other; and by days since first exposure."""
-_RAMP = (AllocationSettings((FIRST + 4) * DAY, SHARES),)
 UNLIKE = [
     *(each._replace(category=0) for each in crowd("control", 1.5, 300, seed=1)),
     *(each._replace(category=0) for each in crowd("treatment", 2.3, 300, seed=2)),
