@@ -14,25 +14,25 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from monitor.clock import wall_clock
 from monitor.config import Settings, definition_differences
 from monitor.errors import ENDED_BY, DependencyUnavailable, HistoryLost, StoreOwned, StoreUnavailable, UsageError
+from monitor.export import simple_table
 from monitor.ingest.connection import Topics, unreachable
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
 from monitor.losses import losses
-from monitor.service import GC_THRESHOLD, Opening, worker_for
+from monitor.service import GC_THRESHOLD, Opening, stopped_by_signals, worker_for
 from monitor.store import Opened, Position, Reader, Shards, open_store, served
 from monitor.store.generations import (
     ArmTotals,
@@ -55,8 +55,6 @@ _LOWERS: Final = {
     "rated responses": (*_PERIOD, "grades", "max_grade", "feedback_window_ms"),
 }
 """Definitions that decide how many there are."""
-
-Stoppable = Callable[[Callable[[], None]], AbstractContextManager[Sequence[int]]]
 
 
 class _History(KafkaSource):
@@ -107,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--discard", action="store_true", help="delete what an earlier rebuild has left, and stop")
 
 
-def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppable) -> int:
+def rebuild(arguments: argparse.Namespace, settings: Settings) -> int:
     """Build the next generation, compare it with the live one, and switch."""
     gc.set_threshold(GC_THRESHOLD)
     with served(settings.store) as reached, ExitStack() as stack:
@@ -124,7 +122,7 @@ def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppa
             _check_names(live, settings, arguments.config)
         _check_topics(settings)
         opening = _opening(building, live, settings)
-        ended = _filled(live, opening, settings, stoppable)
+        ended = _filled(live, opening, settings)
         if ended:
             print("stopped; the same command goes on from here, --discard deletes what there is", file=sys.stderr)
             return ended
@@ -193,7 +191,7 @@ def _taken_up(building: Shards, settings: Settings) -> Opened:
     return open_store(building, settings)
 
 
-def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stoppable) -> int:
+def _filled(live: Shards, opening: Opening, settings: Settings) -> int:
     """Read history until the live positions are reached; return the exit code if a signal came before that, else 0."""
     source = _History(settings, opening.store.generation, live.positions())
     topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
@@ -202,7 +200,7 @@ def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stopp
         worker = worker_for(replace(settings, limits=limits), opening, source, Telemetry(), topics, wall_clock)
         # The worker's own connection is for its thread alone.
         watched = opening.store.again()
-        with stoppable(worker.stop) as signals, _watched(worker, live, watched, source, set(topics.values())):
+        with stopped_by_signals(worker.stop) as signals, _watched(worker, live, watched, source, set(topics.values())):
             worker.run()
     except HistoryLost as error:
         raise HistoryLost(f"{error}. --discard deletes what was built; the command then begins anew") from error
@@ -305,9 +303,7 @@ def _table(live: Shards, building: Shards, settings: Settings) -> dict[tuple[tup
     before, after = totals(live), totals(building)
     newer = _newer(live, building)
     responses = newer[settings.kafka.responses_topic]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(("", "live", "rebuilt")):
-        table.add_column(column, justify="right" if place else "left")
+    table = simple_table("", "live", "rebuilt")
     fewer: dict[tuple[tuple[str, str], str], int] = {}
     for experiment, arms in {**before, **after}.items():
         for variant in {**arms, **before.get(experiment, {})}:

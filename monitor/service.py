@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,26 @@ class Opening:
     store: Shards
     reader: Reader
     held: Opened
+
+
+@contextmanager
+def stopped_by_signals(
+    stop: Callable[[], object], numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+) -> Iterator[Sequence[int]]:
+    """Let signals end the block's work in order, and yield which have come; a second one ends it at once."""
+    come: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        come.append(number)
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield come
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

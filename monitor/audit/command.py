@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from dataclasses import asdict
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from monitor.audit.recount import Findings, audit
 from monitor.config import Settings
+from monitor.export import print_json, simple_table
 from monitor.store import served
 from monitor.store.generations import live_store
 
@@ -35,7 +33,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         finally:
             store.close()
     if arguments.json:
-        print(json.dumps(_json(findings), indent=1, ensure_ascii=False))
+        print_json(_json(findings))
     else:
         _show(findings)
     return 1 if findings.differences else 0
@@ -54,9 +52,7 @@ def _json(findings: Findings) -> dict[str, Any]:
 def _show(findings: Findings) -> None:
     console = Console()
     wrong = Counter((each.experiment, each.variant) for each in findings.differences)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(("experiment", "variant", "records", "integers compared")):
-        table.add_column(column, justify="right" if place == 3 else "left")  # noqa: PLR2004  the last one
+    table = simple_table("experiment", "variant", "records", "integers compared", left=("variant", "records"))
     for (experiment, variant, kind), count in sorted(findings.checked.items()):
         table.add_row(experiment, variant, kind, f"{count:,}")
     console.print(table)

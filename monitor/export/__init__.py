@@ -5,7 +5,7 @@ from __future__ import annotations
 from monitor.export.collectors import CATALOGUE, ExperimentsCollector, Exported
 from monitor.export.endpoints import PATHS, Endpoints
 from monitor.export.http import HttpServer
-from monitor.export.terminal import render, to_stdout
+from monitor.export.terminal import print_json, render, simple_table, to_stdout
 from monitor.export.verdicts import EXIT_CODES, render_verdicts
 
 __all__ = [
@@ -16,7 +16,9 @@ __all__ = [
     "ExperimentsCollector",
     "Exported",
     "HttpServer",
+    "print_json",
     "render",
     "render_verdicts",
+    "simple_table",
     "to_stdout",
 ]

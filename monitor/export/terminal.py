@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -23,6 +24,22 @@ _WIDEST: Final = 10_000
 def to_stdout(environ: Mapping[str, str]) -> Console:
     """Return what prints to stdout: as wide as a terminal or `COLUMNS`, and as wide as it takes where neither is."""
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in environ else _WIDEST)
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """Print one JSON object to stdout."""
+    sys.stdout.write(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def simple_table(*columns: str, left: Collection[str] = (), **options: Any) -> Table:
+    """Return a table without a frame; the first column and those in `left` are aligned to the left.
+
+    `options` are those of rich's `Table.add_column`, for all columns.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(columns):
+        table.add_column(Text(column), justify="right" if place and column not in left else "left", **options)
+    return table
 
 
 def render(summary: Summary, *, now_ms: int, events_per_second: float | None = None) -> RenderableType:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from monitor.config import LATENCY, is_share
 from monitor.export.presentation import ABSENT, count, sentence, share
+from monitor.export.terminal import simple_table
 from monitor.inference import Comparison, Estimand, GuardrailResult, State, Verdict
 from monitor.parts import Parts
 from monitor.summary import ExperimentSummary, iso
@@ -49,10 +48,7 @@ def render_verdicts(experiment: ExperimentSummary, *, only: str | None = None) -
 def _comparisons(
     control: str, treatment: str, comparisons: Mapping[str, Mapping[Estimand, Comparison]]
 ) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for column in (control, treatment, "effect", "between", "students"):
-        table.add_column(Text(column), justify="right", no_wrap=True)
+    table = simple_table("", control, treatment, "effect", "between", "students", no_wrap=True)
     for name, both in comparisons.items():
         table.add_section()
         for estimand, each in both.items():
