@@ -104,11 +104,9 @@ class Correlation:
 
     @property
     def koo_li_interval(self) -> tuple[str, str] | None:
-        """Return the names of the interval's ends."""
         return None if self.interval is None else (koo_li(self.interval[0]), koo_li(self.interval[1]))
 
     def to_json(self) -> dict[str, object]:
-        """Return fields and names; an infinite F is null, its p is 0."""
         named = {"cicchetti": self.cicchetti, "koo_li": self.koo_li, "koo_li_interval": self.koo_li_interval}
         return {**asdict(self), "f": self.f if self.f != math.inf else None, **named}
 
@@ -123,7 +121,6 @@ class Icc:
     forms: tuple[Correlation, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return everything, the forms by name."""
         forms = {form.name: form.to_json() for form in self.forms}
         return {"mean_squares": asdict(self.mean_squares), "forms": forms}
 
@@ -146,7 +143,6 @@ class Alpha:
         return None if self.value is None else next(name for least, name in names if self.value >= least)
 
     def to_json(self) -> dict[str, object]:
-        """Return fields and label."""
         return {**asdict(self), "label": self.label}
 
 
@@ -163,7 +159,6 @@ class Agreement:
     alphas: tuple[Alpha, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return everything as one JSON object."""
         return {
             "variant": self.variant,
             "targets": self.targets,
@@ -376,7 +371,6 @@ def _mean_ranks(grades: Sequence[float]) -> dict[float, int]:
 
 
 def _squared_pairs(values: Sequence[int]) -> int:
-    """Return Σ (x - y)² over all pairs."""
     return len(values) * sum(value**2 for value in values) - sum(values) ** 2
 
 

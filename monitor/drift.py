@@ -53,7 +53,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -87,9 +87,6 @@ class Distance:
     exceeded: bool
     """Whether the value is above the threshold; the same as p ≤ α."""
 
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Drift:
@@ -106,10 +103,6 @@ class Drift:
     draws: int
     psi: Distance | None
     js: Distance | None
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything as one JSON object."""
-        return asdict(self)
 
 
 def psi(counts: Counts, reference: Counts) -> float | None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -145,7 +145,7 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
             kind=arguments.by or "query",
         )
         changed = None if since_ms is None else drift(*categories(given[own.name], since_ms))
-        told[own.name] = {**found.to_json(catalogue, arguments.top), "drift": changed and changed.to_json()}
+        told[own.name] = {**found.to_json(catalogue, arguments.top), "drift": changed and asdict(changed)}
         varied = {
             name: Variety.of(
                 (each for each in given[own.name] if each.variant == name),
@@ -156,7 +156,7 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
             for name in (own.variants if topics else ())
         }
         if topics:
-            told[own.name]["variety"] = {name: each.to_json() for name, each in varied.items()}
+            told[own.name]["variety"] = {name: asdict(each) for name, each in varied.items()}
         if not arguments.json:
             _show_items(own.name, found, changed, catalogue, arguments.top)
             if topics:

@@ -34,11 +34,9 @@ class Parts:
     """By days since a student's first exposure: over the responses of those days, of the students who had any."""
 
     def segments_json(self) -> list[dict[str, Any]]:
-        """Return the segments as JSON."""
         return [_json("segment", each) for each in self.segments]
 
     def ages_json(self) -> list[dict[str, Any]]:
-        """Return the ages as JSON."""
         return [{**_json("days", each), "approximate": each.name == _OPEN} for each in self.ages]
 
 

@@ -154,12 +154,10 @@ class _View:
 
     @cached_property
     def _split(self) -> list[list[int]]:
-        """The days of each stretch."""
         return self._by_stretch(self.days)
 
     @property
     def days_left_out(self) -> tuple[int, ...]:
-        """The days that are in no stretch."""
         return tuple(sorted(set(self.days).difference(*self._split)))
 
     @cached_property

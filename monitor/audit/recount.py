@@ -355,7 +355,6 @@ class _Pass:
                 self._check(where, "items", f"{kind}: {label}", stored[each], expected[each])
 
     def _hash(self, key: bytes) -> Counter[bytes]:
-        """Return the counts of a hash, added up over the shards."""
         total: Counter[bytes] = Counter()
         with unavailable(self._store.settings):
             for name in self._everywhere(key):

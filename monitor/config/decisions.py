@@ -76,7 +76,6 @@ def _largest(metric: str) -> float:
 
 
 def _tables(key: str, value: object, keys: Collection[str], most: int) -> list[dict[str, Any]]:
-    """Return a list of tables that have just these keys."""
     if not isinstance(value, list) or len(value) > most or not all(isinstance(each, dict) for each in value):
         raise ConfigError(key, value, f"a list of at most {most} tables with {' and '.join(sorted(keys))}")
     for index, table in enumerate(value):

@@ -160,7 +160,6 @@ def _headline(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
 
 
 def _effect(told: Account, treatment: str, verdict: Verdict) -> str:
-    """Return the effect in a sentence."""
     settings, primary = told.settings, verdict.primary
     if not _enough(told, primary) or primary.difference.effect is None:
         return f"Nothing is known of {settings.primary} yet: too few students have had their first days."

@@ -165,7 +165,6 @@ def chart(title: str, lines: Sequence[Line], levels: Sequence[Level] = (), *, pe
 
 
 def _parts(points: Sequence[Point], *, bounds: bool) -> Iterator[list[Point]]:
-    """Yield what is drawn in one piece."""
 
     def known(point: Point) -> bool:
         return point.value is not None and not (bounds and (point.lower is None or point.upper is None))

@@ -28,7 +28,6 @@ class Cohorts(Mapping[int, Ints]):
     """UTC day since 1970 → record over a variant's students first exposed there; many add up in one call."""
 
     def __init__(self, days: Sequence[int], table: Ints) -> None:
-        """Take the records as rows of a table."""
         self._places = {day: place for place, day in enumerate(days)}
         self._table = table
 
@@ -59,7 +58,6 @@ class Cohorts(Mapping[int, Ints]):
         return int(self._table[self._rows(days), place].sum())
 
     def total(self, days: Iterable[int]) -> Ints:
-        """Return the sum of the records of some days."""
         total: Ints = self._table[self._rows(days)].sum(axis=0)
         return total
 
@@ -84,7 +82,6 @@ class StoredStudents:
     skipped: Skipped | None = None
 
     def live(self, layout: Layout, population: Population) -> Mapping[str, list[Estimate]]:
-        """Return variant → the estimates of all metrics over all responses."""
         return {
             name: [live_sums(record, layout, metric, population).estimate() for metric in range(layout.metrics)]
             for name, record in self.units.items()

@@ -59,7 +59,6 @@ def _client() -> Any:
 
 
 def _configuration(settings: KafkaSettings) -> dict[str, Any]:
-    """Return librdkafka's names and values of the settings."""
     queued = max(1, int(settings.max_poll_records * _POLLS_AHEAD))
     chosen = {
         "bootstrap.servers": settings.bootstrap_servers,
@@ -235,6 +234,5 @@ class ConfluentConsumer:
 
 
 def _records(messages: Sequence[Message]) -> list[PlainRecord]:
-    """Return the records of messages without errors."""
     fields = [(message.offset(), message.key(), message.value()) for message in messages]
     return list(map(_plain_record, fields))

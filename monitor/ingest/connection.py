@@ -232,7 +232,6 @@ class Topics:
             raise translate_error(self._settings, error) from error
 
     def close(self) -> None:
-        """Disconnect."""
         if self._admin is not None:
             self._admin.close()
             self._admin = None

@@ -59,7 +59,6 @@ class _File:
         self.ended = False
 
     def begin_again(self) -> None:
-        """Go back to the first line."""
         if self.raw is None:
             raise UsageError(f"{self.path} cannot be read again, and the store no longer holds what came from it")
         self.stream.seek(0)

@@ -210,7 +210,6 @@ class KafkaSource:
         self._held = held
 
     def idle(self) -> None:
-        """Poll with all partitions paused."""
         if not self._idle:
             self._idle = True
             self._consumer.pause(self._consumer.assignment())

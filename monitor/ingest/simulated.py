@@ -27,7 +27,6 @@ class SimulatedSource(UnsharedSource):
         self._began: float | None = None
 
     def now_ms(self) -> int:
-        """Return the simulated time."""
         if self._began is None:
             return self._start_ms
         return self._start_ms + int((time.monotonic() - self._began) * self._speed * 1000)
@@ -51,7 +50,6 @@ class SimulatedSource(UnsharedSource):
         return (_PARTITION,)
 
     def poll(self, *, wait: bool = True) -> Sequence[Slice]:
-        """Return the events that are due."""
         due_ms = self.now_ms()
         first = self._offset
         records: list[PlainRecord] = []

@@ -181,7 +181,6 @@ watched = [[0.1, 1], [0.5, 2], [0.9, 4]]
 
 
 def _quoted(text: str) -> str:
-    """Return a string as JSON, and TOML, write it."""
     return json.dumps(text, ensure_ascii=False)
 
 

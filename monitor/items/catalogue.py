@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from heapq import nsmallest
 
 
@@ -36,9 +36,6 @@ class Leaders:
     """The sum of their counts."""
     at_most: int
     """The largest count that one of them has; 0 where there are none."""
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

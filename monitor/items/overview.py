@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from monitor.items.attention import DAY_MS, BadAnswer, Entry, daily, first_to_look_at
@@ -98,11 +98,11 @@ class Overview:
                     "empty_share": shown.empty_share,
                     "items": len(shown.counts),
                     "coverage": shown.coverage(catalogue),
-                    "most_shown": shown.leaders(n).to_json(),
+                    "most_shown": asdict(shown.leaders(n)),
                 }
                 for name, shown in self.shown.items()
             },
-            "items": [{"item": item, **score.to_json()} for item, score in self.scores],
+            "items": [{"item": item, **asdict(score)} for item, score in self.scores],
             "unrated": self.unrated,
             "first_to_look_at": [entry.to_json() for entry in self.entries],
         }

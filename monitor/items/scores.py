@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final, TypeAlias
 
@@ -78,9 +78,6 @@ class ItemScore:
             good_lower=wilson_lower(good, ratings, confidence),
             mean_lower=_star_lower(ratings, total, squares, grades, confidence) if ratings else None,
         )
-
-    def to_json(self) -> dict[str, float | None]:
-        return asdict(self)
 
 
 def mean_grade(counts: Counts) -> float | None:

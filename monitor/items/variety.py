@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from monitor.items.diversity import Topics, alpha_ndcg, intra_list_similarity, jaccard, mmr
 from monitor.items.overview import Answer
@@ -41,9 +41,6 @@ class Variety:
             moved += again != [*items[:k]]
         similar = [intra_list_similarity([topics.get(item, ()) for item in items]) for items in shown]
         return cls(len(shown), _mean(before), _mean(similar), _mean(after), moved / len(shown) if shown else None)
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def _reranked(items: Sequence[str], topics: Mapping[str, Topics], weight: float, k: int) -> list[int]:

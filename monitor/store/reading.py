@@ -103,7 +103,6 @@ class Reader:
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:
-        """The experiments that are read."""
         return self._settings.experiments
 
     def students(self, experiment: str) -> StoredStudents:
@@ -219,7 +218,6 @@ class Reader:
         return arms, log
 
     def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
-        """Add one shard's records and log."""
         keys = shard.keys
         commands: list[Sequence[str | bytes | int]]
         commands = [
