@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import chain
@@ -311,26 +311,19 @@ def _complete(grades: Grades, raters: int | None, names: Sequence[str] | None) -
             f"incomplete: {len(short)} of {len(grades)} targets lack a grade, the first is {name} with "
             f"{len(table[first])} of {columns}; expected a grade of every rater for every target"
         )
-    exact = _exact(chain.from_iterable(table))
-    return [[exact.values[grade] for grade in row] for row in table], exact.scale
+    exact, scale = _exact(chain.from_iterable(table))
+    return [[exact[grade] for grade in row] for row in table], scale
 
 
-@dataclass(frozen=True, slots=True)
-class _Exact:
-    """Grades as integers: the decimals they print as, times `scale`."""
-
-    values: Mapping[float, int]
-    scale: int
-
-
-def _exact(grades: Iterable[float]) -> _Exact:
+def _exact(grades: Iterable[float]) -> tuple[dict[float, int], int]:
+    """Return grades as integers, the decimals they print as times a scale, and that scale."""
     distinct = {}
     for grade in set(grades):
         if not math.isfinite(grade):
             raise ValueError(f"a grade is {grade!r}, expected a finite number (None for a missing one)")
         distinct[grade] = Fraction(str(grade))
     scale = math.lcm(*(number.denominator for number in distinct.values()))
-    return _Exact({grade: int(number * scale) for grade, number in distinct.items()}, scale)
+    return {grade: int(number * scale) for grade, number in distinct.items()}, scale
 
 
 def krippendorff_alpha(grades: Grades, level: Level) -> Alpha:
@@ -350,7 +343,7 @@ def krippendorff_alpha(grades: Grades, level: Level) -> Alpha:
     units = [row for row in given if len(row) >= _FEWEST]
     pairable = list(chain.from_iterable(units))
     n = len(pairable)
-    exact = _exact(pairable).values
+    exact, _ = _exact(pairable)
     worth = _mean_ranks(pairable) if level == "ordinal" else exact
     disagree = _unequal_pairs if level == "nominal" else _squared_pairs
     expected = disagree([worth[grade] for grade in pairable])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
@@ -69,13 +69,10 @@ def stopped_by_signals(
 def opened(settings: Settings, clock: Clock) -> Iterator[Opening]:
     """Yield the store of the settings, reachable and registered; see `open_store` for what is refused."""
     gc.set_threshold(GC_THRESHOLD)
-    with served(settings.store) as reached, ExitStack() as stack:
-        store = live_store(reached)
-        stack.callback(store.close)
+    with served(settings.store) as reached, closing(live_store(reached)) as store:
         held = open_store(store, settings)
-        reading = store.again()
-        stack.callback(reading.close)
-        yield Opening(store, Reader(reading, settings, held.numbers, clock), held)
+        with closing(store.again()) as reading:
+            yield Opening(store, Reader(reading, settings, held.numbers, clock), held)
 
 
 def worker_for(
@@ -107,9 +104,7 @@ def _leeway_ms(experiment: ExperimentSettings) -> int:
 @contextmanager
 def viewed(settings: Settings, clock: Clock, *, existing: bool = True) -> Iterator[Reader]:
     """Yield a reader of the settings' store, which is left as it is; see `served` for `existing`."""
-    with served(settings.store, existing=existing) as reached, ExitStack() as stack:
-        store = live_store(reached)
-        stack.callback(store.close)
+    with served(settings.store, existing=existing) as reached, closing(live_store(reached)) as store:
         yield Reader(store, settings, view_store(store, settings), clock)
 
 

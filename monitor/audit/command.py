@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -26,12 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Audit the store; return 0 if all agrees, 1 if something differs."""
-    with served(settings.store, existing=True) as reached:
-        store = live_store(reached)
-        try:
-            findings = audit(store, settings)
-        finally:
-            store.close()
+    with served(settings.store, existing=True) as reached, closing(live_store(reached)) as store:
+        findings = audit(store, settings)
     if arguments.json:
         print_json(_json(findings))
     else:

@@ -7,8 +7,7 @@ are compared over queries, not over ratings. Pure: the result does not depend on
 
 from __future__ import annotations
 
-from monitor.evaluation.definitions import IDEALS, Definition, gains_for, grid
-from monitor.evaluation.judged import JudgedResponse, Pools, lowered
+from monitor.evaluation.definitions import IDEALS, Definition, JudgedResponse, Pools, gains_for, grid, lowered
 from monitor.evaluation.paired import Paired
 from monitor.evaluation.results import Evaluation, Mean
 from monitor.evaluation.scoring import evaluate

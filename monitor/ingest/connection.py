@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -97,11 +98,8 @@ def connect(client: Callable[..., Client], settings: KafkaSettings, **options: A
 def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
     """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
     names = (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
-    topics = Topics(settings)
-    try:
+    with closing(Topics(settings)) as topics:
         described = topics.describe(names)
-    finally:
-        topics.close()
     partitions = {name: len(described[name].partitions) if name in described else 0 for name in names}
     lines: list[tuple[str, str | None]] = []
     for topic, count in partitions.items():

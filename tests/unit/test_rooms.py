@@ -13,7 +13,7 @@ ROOMS = [
     "errors", "clock", "config", "events", "ranking", "hashing", "identity", "attribution",
     "varints", "students", "aggregates", "decay", "cells", "tally", "traffic", "agreement", "items",
     "drift", "evaluation", "inference", "parts", "terms", "verdicts", "retracing", "summary",
-    "history", "store", "ingest", "export", "service", "check", "audit", "losses", "rebuild", "dead_letters",
+    "history", "store", "ingest", "export", "service", "check", "audit", "rebuild", "dead_letters",
     "offline", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
