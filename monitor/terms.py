@@ -17,6 +17,7 @@ from monitor.inference import (
     closed_rated_shares,
     closed_units,
     closed_watched,
+    split_alpha,
     units_place,
 )
 from monitor.ranking import SCALE, Scorer
@@ -80,6 +81,7 @@ class Terms:
             min_days=decision.min_days,
             **({"rated_share_margin": rated[0]} if rated else {}),
         )
+        self.treatment_alpha = split_alpha(self.criteria.alpha, self.criteria.treatments)
         self.guardrails = [
             Guardrail(each.metric, each.bad, each.margin, self._largest(each.metric), each.worst_ms)
             for each in decision.guardrails

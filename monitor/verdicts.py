@@ -7,9 +7,9 @@ responses (the live estimand, crossovers) are those of now. Estimands, formulas 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -27,28 +27,59 @@ from monitor.inference import (
     Estimand,
     Estimate,
     Evidence,
+    PairedSums,
     Phase,
     Population,
     SampleRatio,
+    Segment,
     StoredStudents,
     UnitSums,
     Verdict,
     Watched,
     adjust,
     closed_pairs,
+    closed_part,
     compare,
+    compare_segments,
     decide,
     is_closed,
     pair_scale,
     sample_ratio_test,
-    split_alpha,
     stratified,
 )
-from monitor.parts import Parts, Strata, age_is_over, ages_of, segments_of
 from monitor.terms import Terms
 
+_OPEN_AGE: Final = AGES[-1][1]
+"""The age that is never over: whoever comes again goes on adding to it."""
 _RATE_DAYS: Final = 7
 """Closed days that students per day are counted over: a whole week of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A treatment's effect on the primary metric within parts of the students, for looking: no verdict needs it."""
+
+    segments: tuple[Segment, ...] = ()
+    """By category of the first response that a student was shown."""
+    ages: tuple[Segment, ...] = ()
+    """By days since a student's first exposure: over the responses of those days, of the students who had any."""
+
+    def segments_json(self) -> list[dict[str, Any]]:
+        return [_part_json("segment", each) for each in self.segments]
+
+    def ages_json(self) -> list[dict[str, Any]]:
+        return [{**_part_json("days", each), "approximate": each.name == _OPEN_AGE} for each in self.ages]
+
+
+def _part_json(key: str, part: Segment) -> dict[str, Any]:
+    comparison: Comparison = part.comparison
+    return {key: part.name, "discovered": part.discovered, **msgspec.to_builtins(comparison)}
+
+
+def _is_over(age: int, day: int, at_ms: int, feedback_window_ms: int) -> bool:
+    """Return whether an age of the students first exposed on a UTC day is over; of the last, whether it has begun."""
+    end = AGES[age + 1][0] if age + 1 < len(AGES) else AGES[age][0] + 1
+    return (day + end) * DAY_MS + feedback_window_ms <= at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +216,11 @@ class _View:
     @cached_property
     def closed_sums(self) -> dict[str, list[Ints]]:
         """Variant → the sum of its closed cohorts' records in each stretch."""
-        return {
-            name: [self.cohorts[name].total(days) for days in self.closed_days] for name in self.experiment.variants
-        }
+        return self._totals(self.closed_days)
+
+    def _totals(self, split: Sequence[Sequence[int]]) -> dict[str, list[Ints]]:
+        """Return variant → the sum of its cohorts' records over the days of each stretch."""
+        return {name: [self.cohorts[name].total(days) for days in split] for name in self.experiment.variants}
 
     def _units(self, variant: str, metric: str, population: Population) -> list[UnitSums]:
         """Return a variant's closed sums over students of a metric, or of what else is watched, in each stretch."""
@@ -202,55 +235,53 @@ class _View:
         """Return the closed estimates of the primary metric, adjusted where that is possible, and how."""
         layout, control = self.terms.layout, self.experiment.control
         raw = self.arms(treatment, self.experiment.primary, population)
-        if not layout.before or (adjusted := self._adjusted[population]) is None:
+        if not layout.before or (adjusted := self._adjusted(population)) is None:
             return raw, None
         strata = [(own[control], own[treatment]) for own in adjusted.strata]
         paired = [closed_pairs(each, layout, population).units for own in self.closed_sums.values() for each in own]
         return Arms(*stratified(strata)), Adjustment(adjusted.theta, sum(paired), raw)
 
-    @cached_property
-    def _adjusted(self) -> Mapping[Population, Adjusted | None]:
-        """The primary metric's sums, adjusted for what students were like before the experiment; None without."""
-        primary, layout = self.experiment.primary, self.terms.layout
-        return {
-            population: adjust(
-                [
-                    {
-                        name: (
-                            self._units(name, primary, population)[place],
-                            closed_pairs(own[place], layout, population),
-                        )
-                        for name, own in self.closed_sums.items()
-                    }
-                    for place in range(len(self.terms.stretches))
-                ],
-                1 / pair_scale(layout),
-            )
-            for population in get_args(Population)
-        }
+    def _adjusted(self, population: Population) -> Adjusted | None:
+        """Return the primary metric's sums, adjusted for what students were like before the experiment."""
+        layout = self.terms.layout
+        strata: list[dict[str, tuple[UnitSums, PairedSums]]] = [{} for _ in self.terms.stretches]
+        for name, sums in self.closed_sums.items():
+            units = self._units(name, self.experiment.primary, population)
+            for stratum, own, record in zip(strata, units, sums, strict=True):
+                stratum[name] = own, closed_pairs(record, layout, population)
+        return adjust(strata, 1 / pair_scale(layout))
 
     def parts(self, treatment: str) -> Parts:
-        """Return the effect on the primary metric within parts of the students, as far as it is kept."""
-        experiment, control, terms = self.experiment, self.experiment.control, self.terms
-        if not (experiment.segments or experiment.novelty):
-            return Parts()
-        told = {
-            "alpha": split_alpha(terms.criteria.alpha, terms.criteria.treatments),
-            "mde": terms.criteria.mde,
-            "largest": terms.largest[experiment.primary],
+        """Return the effect on the primary metric within parts of the students, as far as it is kept.
+
+        The last age is never over, so its e is no e-value: it is compared on its own, and never discovered.
+        """
+        window_ms, segments = self.experiment.feedback_window_ms, len(self.experiment.segments)
+        ages = {}
+        for age, (_, name) in enumerate(AGES if self.experiment.novelty else ()):
+            over = [day for day in self.days if _is_over(age, day, self.at_ms, window_ms)]
+            ages[name] = segments + age, self._totals(self._by_stretch(over))
+        open_age = {_OPEN_AGE: ages.pop(_OPEN_AGE)} if ages else {}
+        by_segment = {name: (part, self.closed_sums) for part, name in enumerate(self.experiment.segments)}
+        still = (replace(each, discovered=False) for each in self._compared(treatment, open_age))
+        return Parts(self._compared(treatment, by_segment), (*self._compared(treatment, ages), *still))
+
+    def _compared(
+        self, treatment: str, parts: Mapping[str, tuple[int, Mapping[str, Sequence[Ints]]]]
+    ) -> tuple[Segment, ...]:
+        """Return the comparison within each part, which has a number and each variant's sums in each stretch."""
+        terms, population = self.terms, self.experiment.decision.population
+        pairs = {
+            name: stratified(
+                [
+                    (closed_part(a, terms.layout, part, population), closed_part(b, terms.layout, part, population))
+                    for a, b in zip(sums[self.experiment.control], sums[treatment], strict=True)
+                ]
+            )
+            for name, (part, sums) in parts.items()
         }
-        sums = list(zip(self.closed_sums[control], self.closed_sums[treatment], strict=True))
-        ages: list[Strata] = []
-        if experiment.novelty:
-            for age in range(len(AGES)):
-                window_ms = experiment.feedback_window_ms
-                days = [day for day in self.days if age_is_over(age, day, self.at_ms, window_ms)]
-                split = self._by_stretch(days)
-                ages.append([(self.cohorts[control].total(own), self.cohorts[treatment].total(own)) for own in split])
-        return Parts(
-            segments=segments_of(experiment, terms.layout, sums, **told),
-            ages=ages_of(experiment, terms.layout, ages, **told) if ages else (),
-        )
+        largest = terms.largest[self.experiment.primary]
+        return compare_segments(pairs, alpha=terms.treatment_alpha, mde=terms.criteria.mde, largest=largest)
 
     def evidence(self, treatment: str) -> Evidence:
         """Return what a treatment's verdict follows from."""
@@ -317,7 +348,7 @@ class _View:
         """Return both estimands of every metric; the closed ones are those of the verdict."""
         experiment, terms = self.experiment, self.terms
         own = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
-        alpha = split_alpha(terms.criteria.alpha, terms.criteria.treatments)
+        alpha = terms.treatment_alpha
         return {
             name: {
                 "closed": own[name],

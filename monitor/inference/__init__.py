@@ -7,7 +7,7 @@ docs/statistics.md.
 from __future__ import annotations
 
 from monitor.inference.comparison import SHOWN_UNITS, Comparison, compare, split_alpha
-from monitor.inference.cuped import Adjusted, adjust
+from monitor.inference.cuped import Adjusted, PairedSums, adjust
 from monitor.inference.decayed import band_constant, design_effect
 from monitor.inference.estimates import Estimand, Estimate, UnitSums, stratified
 from monitor.inference.evidence import Adjustment, Arms, Criteria, Diagnostic, Evidence, Skipped, Watched
@@ -45,6 +45,7 @@ __all__ = [
     "Guardrail",
     "GuardrailResult",
     "GuardrailState",
+    "PairedSums",
     "Phase",
     "Population",
     "SampleRatio",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.errors import for_code
@@ -38,8 +37,6 @@ _POLLS_AHEAD: Final = 0.5
 """Part of a poll that is fetched ahead of each partition: what is ahead of a paused one is fetched again."""
 _QUEUE_FULL_MS: Final = 20
 """Pause before the next fetch when enough is queued; after the default of a second the worker would wait for it."""
-_plain_record: Final = partial(tuple.__new__, PlainRecord)
-"""A record from (offset, key, value), in half of the time that `PlainRecord._make` takes."""
 
 
 def client_version() -> str:
@@ -234,5 +231,4 @@ class ConfluentConsumer:
 
 
 def _records(messages: Sequence[Message]) -> list[PlainRecord]:
-    fields = [(message.offset(), message.key(), message.value()) for message in messages]
-    return list(map(_plain_record, fields))
+    return [PlainRecord(message.offset() or 0, message.key(), message.value()) for message in messages]

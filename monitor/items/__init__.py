@@ -6,8 +6,7 @@ Plain functions of counts and lists, no store and no files. Formulas, sources an
 from __future__ import annotations
 
 from monitor.items.attention import Entry
-from monitor.items.overview import Answer, EntryKind, Overview, categories
-from monitor.items.variety import Variety
+from monitor.items.overview import Answer, EntryKind, Overview, Variety, categories
 
 __all__ = [
     "Answer",

@@ -12,14 +12,14 @@ ROOT = Path(__file__).parents[2]
 ROOMS = [
     "errors", "clock", "config", "events", "ranking", "hashing", "identity", "attribution",
     "varints", "students", "aggregates", "decay", "cells", "tally", "traffic", "agreement", "items",
-    "drift", "evaluation", "inference", "parts", "terms", "verdicts", "retracing", "summary",
+    "drift", "evaluation", "inference", "terms", "verdicts", "retracing", "summary",
     "history", "store", "ingest", "export", "service", "check", "audit", "rebuild", "dead_letters",
     "offline", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
     "events", "ranking", "hashing", "identity", "attribution", "varints", "students", "aggregates", "decay",
     "cells", "tally", "traffic", "agreement", "items", "drift", "evaluation", "inference",
-    "parts", "terms", "verdicts", "retracing", "summary", "history",
+    "terms", "verdicts", "retracing", "summary", "history",
 }  # fmt: skip
 OUTSIDE = {
     "asyncio", "http", "importlib", "kafka", "logging", "os", "prometheus_client", "random", "redis", "secrets",
