@@ -23,7 +23,6 @@ from monitor.inference import (
     split_alpha,
 )
 from monitor.inference.comparison import days_to_resolve, resolving_information
-from monitor.inference.decayed import band
 from monitor.inference.segments import e_bh
 from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
 
@@ -278,10 +277,8 @@ class TestBands:
         assert constants[:6] == [2.53, 2.53, 3.29, 3.51, 3.72, 3.92]
         assert constants[1:] == sorted(set(constants))
 
-    def test_widen_with_the_design_effect(self) -> None:
+    def test_the_design_effect(self) -> None:
         """Responses of one student are alike, so the error of a mean over them is larger."""
-        assert band(2.0, 0.1, 1.0, 7) == pytest.approx((2 - 0.329, 2 + 0.329))
-        assert band(2.0, 0.1, 4.0, 7) == pytest.approx((2 - 0.658, 2 + 0.658))
         assert design_effect(4.0, 1.0) == 4.0
         assert design_effect(0.5, 1.0) == 1.0
         assert design_effect(1.0, 0.0) is None
