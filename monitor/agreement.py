@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import chain
@@ -104,11 +104,9 @@ class Correlation:
 
     @property
     def koo_li_interval(self) -> tuple[str, str] | None:
-        """Return the names of the interval's ends."""
         return None if self.interval is None else (koo_li(self.interval[0]), koo_li(self.interval[1]))
 
     def to_json(self) -> dict[str, object]:
-        """Return fields and names; an infinite F is null, its p is 0."""
         named = {"cicchetti": self.cicchetti, "koo_li": self.koo_li, "koo_li_interval": self.koo_li_interval}
         return {**asdict(self), "f": self.f if self.f != math.inf else None, **named}
 
@@ -123,7 +121,6 @@ class Icc:
     forms: tuple[Correlation, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return everything, the forms by name."""
         forms = {form.name: form.to_json() for form in self.forms}
         return {"mean_squares": asdict(self.mean_squares), "forms": forms}
 
@@ -146,7 +143,6 @@ class Alpha:
         return None if self.value is None else next(name for least, name in names if self.value >= least)
 
     def to_json(self) -> dict[str, object]:
-        """Return fields and label."""
         return {**asdict(self), "label": self.label}
 
 
@@ -163,7 +159,6 @@ class Agreement:
     alphas: tuple[Alpha, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return everything as one JSON object."""
         return {
             "variant": self.variant,
             "targets": self.targets,
@@ -316,26 +311,19 @@ def _complete(grades: Grades, raters: int | None, names: Sequence[str] | None) -
             f"incomplete: {len(short)} of {len(grades)} targets lack a grade, the first is {name} with "
             f"{len(table[first])} of {columns}; expected a grade of every rater for every target"
         )
-    exact = _exact(chain.from_iterable(table))
-    return [[exact.values[grade] for grade in row] for row in table], exact.scale
+    exact, scale = _exact(chain.from_iterable(table))
+    return [[exact[grade] for grade in row] for row in table], scale
 
 
-@dataclass(frozen=True, slots=True)
-class _Exact:
-    """Grades as integers: the decimals they print as, times `scale`."""
-
-    values: Mapping[float, int]
-    scale: int
-
-
-def _exact(grades: Iterable[float]) -> _Exact:
+def _exact(grades: Iterable[float]) -> tuple[dict[float, int], int]:
+    """Return grades as integers, the decimals they print as times a scale, and that scale."""
     distinct = {}
     for grade in set(grades):
         if not math.isfinite(grade):
             raise ValueError(f"a grade is {grade!r}, expected a finite number (None for a missing one)")
         distinct[grade] = Fraction(str(grade))
     scale = math.lcm(*(number.denominator for number in distinct.values()))
-    return _Exact({grade: int(number * scale) for grade, number in distinct.items()}, scale)
+    return {grade: int(number * scale) for grade, number in distinct.items()}, scale
 
 
 def krippendorff_alpha(grades: Grades, level: Level) -> Alpha:
@@ -355,7 +343,7 @@ def krippendorff_alpha(grades: Grades, level: Level) -> Alpha:
     units = [row for row in given if len(row) >= _FEWEST]
     pairable = list(chain.from_iterable(units))
     n = len(pairable)
-    exact = _exact(pairable).values
+    exact, _ = _exact(pairable)
     worth = _mean_ranks(pairable) if level == "ordinal" else exact
     disagree = _unequal_pairs if level == "nominal" else _squared_pairs
     expected = disagree([worth[grade] for grade in pairable])
@@ -376,7 +364,6 @@ def _mean_ranks(grades: Sequence[float]) -> dict[float, int]:
 
 
 def _squared_pairs(values: Sequence[int]) -> int:
-    """Return Σ (x - y)² over all pairs."""
     return len(values) * sum(value**2 for value in values) - sum(values) ** 2
 
 

@@ -14,7 +14,7 @@ from monitor.service import viewed
 from monitor.store import warnings
 
 
-def run(settings: Settings) -> int:
+def run(_arguments: object, settings: Settings) -> int:
     """Print what was found; if both the store and Kafka cannot be used, the former is raised and the latter printed."""
     print(f"configuration  ok: {', '.join(experiment.name for experiment in settings.experiments)}")
     _warn(experiment_warnings(settings.experiments))

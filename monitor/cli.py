@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import shutil
@@ -11,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -25,14 +24,14 @@ from monitor.config import Settings, experiment_warnings, load_settings
 from monitor.config.values import instant_ms as config_instant_ms
 from monitor.errors import ENDED_BY, AbMonitorError, InputRefused, UsageError
 from monitor.events import instant_ms
-from monitor.export import EXIT_CODES, render, render_verdicts, to_stdout
+from monitor.export import EXIT_CODES, print_json, render, render_verdicts, to_stdout
 from monitor.export.account import account
 from monitor.export.experiment_report import html as experiment_html
 from monitor.export.items import attention_json, items_json, render_attention, render_items, scale
 from monitor.ingest.files import FileSource
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.telemetry import Telemetry
-from monitor.service import http_for, opened, viewed, worker_for
+from monitor.service import http_for, opened, stopped_by_signals, viewed, worker_for
 from monitor.store import warnings
 
 
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; see the table in README.md."""
     arguments = argparse.Namespace(verbose=False)
     try:
-        with _stopped_by_signals(lambda: sys.exit(ENDED_BY + signal.SIGTERM), [signal.SIGTERM]), _streams():
+        with stopped_by_signals(lambda: sys.exit(ENDED_BY + signal.SIGTERM), [signal.SIGTERM]), _streams():
             _parser().parse_args(argv, arguments)
             _log(verbose=arguments.verbose)
             command: Callable[[argparse.Namespace], int] = arguments.command
@@ -111,26 +110,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(
-        name: str, command: Callable[[argparse.Namespace], int], text: str, parent: argparse.ArgumentParser
-    ) -> argparse.ArgumentParser:
+    def add(name: str, command: Callable[..., int], text: str, *, config: bool = True) -> argparse.ArgumentParser:
+        """Add a command, which is called with its arguments and, if it needs them, with the settings."""
+        parent = configured if config else common
         added = commands.add_parser(name, help=text, description=text, parents=[parent])
-        added.set_defaults(command=command)
+        with_settings = lambda arguments: command(arguments, _settings(arguments))  # noqa: E731
+        added.set_defaults(command=with_settings if config else command, experiment_argument="--experiment")
         return added
 
-    demonstrate = add("demo", demo.run, "the main job on embedded parts, with simulated traffic", common)
+    demonstrate = add("demo", demo.run, "the main job on embedded parts, with simulated traffic", config=False)
     demonstrate.set_defaults(program=_program())
     demo.add_arguments(demonstrate)
-    add("run", _run, "the service: Kafka → store → HTTP", configured)
-    replay = add("replay", _replay, "the same pipeline from files of JSON lines", configured)
+    # Signals are handled before the settings are loaded, so it loads them itself.
+    add("run", _run, "the service: Kafka → store → HTTP").set_defaults(command=_run)
+    replay = add("replay", _replay, "the same pipeline from files of JSON lines")
     replay.add_argument(
         "events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin"
     )
-    status = add("status", _status, "what the store holds", configured)
+    status = add("status", _status, "what the store holds")
     status.add_argument("--experiment", metavar="E", help="only this one")
     status.add_argument("--as-of", metavar="T", help="decay to this ISO time, not the newest event of what is shown")
     status.add_argument("--json", action="store_true", help="print one JSON object")
-    verdict = add("verdict", _verdict, "ship, stop or go on: what may be said about an experiment, and why", configured)
+    verdict = add("verdict", _verdict, "ship, stop or go on: what may be said about an experiment, and why")
+    verdict.set_defaults(experiment_argument="verdict E")
     verdict.add_argument("experiment", metavar="E", help="the experiment's name")
     verdict.add_argument("--variant", metavar="V", help="only this treatment")
     verdict.add_argument("--as-of", metavar="T", help="the students whose windows were over at this ISO time")
@@ -140,27 +142,26 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="end with 0 for ship and non_inferior, 10 for continue and insufficient_data, 20 for the others",
     )
-    report = add("report", _report, "one page on an experiment: the verdict and how it came about", configured)
+    report = add("report", _report, "one page on an experiment: the verdict and how it came about")
+    report.set_defaults(experiment_argument="report E")
     report.add_argument("experiment", metavar="E", help="the experiment's name")
     report.add_argument("--html", required=True, metavar="FILE", help="where to write the page; - for stdout")
-    offline.add_evaluate_arguments(
-        add("evaluate", _evaluate, "offline: metrics per query and rater, variants compared, no store needed", common)
-    )
-    offline.add_arguments(add("agreement", _agreement, "offline: how far raters agree, no store needed", configured))
+    evaluate = "offline: metrics per query and rater, variants compared, no store needed"
+    offline.add_evaluate_arguments(add("evaluate", _evaluate, evaluate, config=False))
+    offline.add_arguments(add("agreement", offline.agreement, "offline: how far raters agree, no store needed"))
     offline.add_items_arguments(
-        add("items", _items, "what items are worth, what to look at first: from files, or from the store", configured)
+        add("items", _items, "what items are worth, what to look at first: from files, or from the store")
     )
-    simulate.add_arguments(
-        add("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka", common)
-    )
-    audit.add_arguments(add("audit", _audit, "compare the stored aggregates with the stored rows", configured))
+    traffic = "write traffic with a declared effect to files or to Kafka"
+    simulate.add_arguments(add("simulate", simulate.run, traffic, config=False))
+    audit.add_arguments(add("audit", audit.run, "compare the stored aggregates with the stored rows"))
     rebuild.add_arguments(
-        add("rebuild", _rebuild, "read Kafka again into a new generation, compare, and switch to it", configured)
+        add("rebuild", rebuild.rebuild, "read Kafka again into a new generation, compare, and switch to it")
     )
-    reset = add("reset", _reset, "delete everything that the store holds", configured)
+    reset = add("reset", rebuild.reset, "delete everything that the store holds")
     reset.add_argument("--yes", action="store_true", help="do not ask")
-    dead_letters.add_arguments(add("dead-letters", _dead_letters, "what was refused, and its way back", configured))
-    add("check", _check, "validate the file, reach Kafka and the store, warn about unsafe settings", configured)
+    dead_letters.add_arguments(add("dead-letters", dead_letters.run, "what was refused, and its way back"))
+    add("check", check.run, "validate the file, reach Kafka and the store, warn about unsafe settings")
     return parser
 
 
@@ -183,27 +184,10 @@ def _log(*, verbose: bool) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    return load_settings(arguments.config, os.environ)
-
-
-@contextmanager
-def _stopped_by_signals(
-    stop: Callable[[], object], numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
-) -> Iterator[Sequence[int]]:
-    """Let signals end the block's work in order, and yield which have come; a second one ends it at once."""
-    come: list[int] = []
-
-    def handle(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        come.append(number)
-        stop()
-
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        yield come
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    """Return the settings of the file, with just one experiment where the command line names it."""
+    settings = load_settings(arguments.config, os.environ)
+    experiment = getattr(arguments, "experiment", None)
+    return settings if experiment is None else settings.only(experiment, arguments.experiment_argument)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -211,7 +195,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         # Until there is a worker to stop, there is nothing to bring to an end: what is open is closed.
         ways: list[Callable[[], object]] = [sys.exit]
-        stack.enter_context(_stopped_by_signals(lambda: ways[-1]()))  # noqa: PLW0108  the last by then
+        stack.enter_context(stopped_by_signals(lambda: ways[-1]()))  # noqa: PLW0108  the last by then
         settings = _settings(arguments)
         kafka = settings.kafka
         opening = stack.enter_context(opened(settings, wall_clock))
@@ -228,8 +212,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(arguments: argparse.Namespace) -> int:
-    settings = _settings(arguments)
+def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
     console = Console(stderr=True)
     telemetry = Telemetry()
     with ExitStack() as stack:
@@ -237,7 +220,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         source = FileSource(arguments.events, instant_ms, report=lambda line: console.print(line, markup=False))
         stack.callback(source.close)
         worker = worker_for(settings, opening, source, telemetry, {"response": "file", "feedback": "file"}, wall_clock)
-        signals = stack.enter_context(_stopped_by_signals(worker.stop))
+        signals = stack.enter_context(stopped_by_signals(worker.stop))
         with _progress(console, source):
             worker.run()
         counts = telemetry.outcomes()
@@ -277,20 +260,18 @@ def _progress(console: Console, source: FileSource) -> Iterator[None]:
             thread.join()
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    settings = _only(_settings(arguments), arguments.experiment)
+def _status(arguments: argparse.Namespace, settings: Settings) -> int:
     as_of_ms = None if arguments.as_of is None else config_instant_ms("--as-of", arguments.as_of)
     with viewed(settings, wall_clock) as reader:
         summary = reader.summary(as_of_ms)
     if arguments.json:
-        print(json.dumps(summary.to_json(), indent=1, ensure_ascii=False))
+        print_json(summary.to_json())
     else:
         to_stdout(os.environ).print(render(summary, now_ms=wall_clock()))
     return 0
 
 
-def _verdict(arguments: argparse.Namespace) -> int:
-    settings = _settings(arguments).only(arguments.experiment, "verdict E")
+def _verdict(arguments: argparse.Namespace, settings: Settings) -> int:
     as_of_ms = None if arguments.as_of is None else config_instant_ms("--as-of", arguments.as_of)
     with viewed(settings, wall_clock) as reader:
         summary = reader.summary(as_of_ms)
@@ -299,7 +280,7 @@ def _verdict(arguments: argparse.Namespace) -> int:
     if arguments.variant is not None and arguments.variant not in verdicts:
         raise UsageError(f"--variant: got {arguments.variant!r}, expected one of {', '.join(verdicts) or 'none'}")
     if arguments.json:
-        print(json.dumps(summary.verdict_json(arguments.experiment, arguments.variant), indent=1, ensure_ascii=False))
+        print_json(summary.verdict_json(arguments.experiment, arguments.variant))
     else:
         to_stdout(os.environ).print(render_verdicts(experiment, only=arguments.variant))
     if not arguments.exit_code:
@@ -309,37 +290,25 @@ def _verdict(arguments: argparse.Namespace) -> int:
     )
 
 
-def _report(arguments: argparse.Namespace) -> int:
-    settings = _settings(arguments).only(arguments.experiment, "report E")
+def _report(arguments: argparse.Namespace, settings: Settings) -> int:
     with viewed(settings, wall_clock) as reader:
         told = account(reader, settings.experiments[0], settings.display.min_display_students)
     offline.write("--html", arguments.html, experiment_html(told))
     return 0
 
 
-def _only(settings: Settings, experiment: str | None) -> Settings:
-    if experiment is None:
-        return settings
-    return settings.only(experiment)
-
-
-def _agreement(arguments: argparse.Namespace) -> int:
-    return offline.agreement(arguments, _only(_settings(arguments), arguments.experiment))
-
-
-def _items(arguments: argparse.Namespace) -> int:
+def _items(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.worst is not None or arguments.attention is not None:
-        return _stored_items(arguments)
+        return _stored_items(arguments, settings)
     if not arguments.events:
         raise UsageError("items: expected EVENTS, or an experiment E with --worst N or --attention N")
-    settings = _settings(arguments)
     for name in arguments.events:
         if name in {each.name for each in settings.experiments} and not Path(name).exists():
             raise UsageError(f"items: {name} is an experiment and no file: add --worst N or --attention N")
-    return offline.items(arguments, _only(settings, arguments.experiment))
+    return offline.items(arguments, settings)
 
 
-def _stored_items(arguments: argparse.Namespace) -> int:
+def _stored_items(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print items, or what to look at first, from the store."""
     n = arguments.attention if arguments.worst is None else arguments.worst
     files = arguments.catalogue is not None or arguments.since is not None or arguments.experiment is not None
@@ -348,7 +317,7 @@ def _stored_items(arguments: argparse.Namespace) -> int:
     if n < 1 or arguments.by == "query":
         raise UsageError(f"items: got {n} by {arguments.by or 'item'}, expected 1 or more, by item or category")
     (name,) = arguments.events
-    settings = _settings(arguments).only(name, "items E")
+    settings = settings.only(name, "items E")
     with viewed(settings, wall_clock) as reader:
         stored = reader.items(name)
         if arguments.worst is not None:
@@ -358,7 +327,7 @@ def _stored_items(arguments: argparse.Namespace) -> int:
             entries = stored.attention(arguments.by or "item")
             told, shown = attention_json(name, entries, n), render_attention(name, entries, n)
     if arguments.json:
-        print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
+        print_json(told)
     else:
         Console().print(shown)
     return 0
@@ -372,24 +341,4 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         return offline.evaluate(arguments, None)
     if not arguments.events or arguments.config is None:
         raise UsageError("evaluate: expected events and --config, or --qrels with --run")
-    return offline.evaluate(arguments, _only(_settings(arguments), arguments.experiment))
-
-
-def _audit(arguments: argparse.Namespace) -> int:
-    return audit.run(arguments, _only(_settings(arguments), arguments.experiment))
-
-
-def _rebuild(arguments: argparse.Namespace) -> int:
-    return rebuild.rebuild(arguments, _settings(arguments), _stopped_by_signals)
-
-
-def _reset(arguments: argparse.Namespace) -> int:
-    return rebuild.reset(arguments, _settings(arguments))
-
-
-def _dead_letters(arguments: argparse.Namespace) -> int:
-    return dead_letters.run(arguments, _settings(arguments))
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    return check.run(_settings(arguments))
+    return offline.evaluate(arguments, _settings(arguments))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +18,7 @@ from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings
 from monitor.errors import DependencyUnavailable, Refusal, UsageError
 from monitor.events import REASONS, Decoder
+from monitor.export import print_json, simple_table
 from monitor.ingest.connection import connect, translate_error
 from monitor.ingest.dead_letters import NULL
 from monitor.summary import iso
@@ -73,7 +72,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     letters = (each for each in dead_letters(settings.kafka) if arguments.reason in (None, each.reason))
     found = _listed(settings, letters) if arguments.action == "list" else _retried(settings, letters)
     if arguments.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found)
     elif arguments.action == "list":
         # Whole lines, however narrow the terminal: they are there to be searched.
         Console(width=_WIDEST).print(_table(found))
@@ -173,9 +172,8 @@ def _listed(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
 def _table(found: dict[str, Any]) -> Table | str:
     if not found["reasons"]:
         return "no dead letters"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("topic", "reason", "count", "last refused", "the last one: partition, offset, what was wrong"):
-        table.add_column(column, justify="right" if column == "count" else "left", no_wrap=True)
+    texts = ("reason", "last refused", "the last one: partition, offset, what was wrong")
+    table = simple_table("topic", texts[0], "count", *texts[1:], left=texts, no_wrap=True)
     for group in found["reasons"]:
         example = group["example"]
         wrong = f"{example['partition']}, {example['offset']}: {example['detail']}"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -30,7 +28,7 @@ from monitor.ingest.simulated import SimulatedSource
 from monitor.ingest.simulator import Scenario, default_config, generate, truth
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
-from monitor.service import Opening, http_for, opened, worker_for
+from monitor.service import Opening, http_for, opened, stopped_by_signals, worker_for
 
 _DAY_S: Final = 86_400
 _ITEM_DAYS: Final = 30
@@ -68,7 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
         source = SimulatedSource(generate(scenario), scenario.start_ms, speed)
         topics = {"response": "simulated", "feedback": "simulated"}
         worker = worker_for(settings, opening, source, telemetry, topics, source.now_ms)
-        interrupted = stack.enter_context(_interruptible(worker))
+        interrupted = threading.Event()
+
+        def stop() -> None:
+            interrupted.set()
+            worker.stop()
+
+        stack.enter_context(stopped_by_signals(stop))
         server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
         _watch(console, worker, opening, source, server)
         _explain(console, scenario, opening, arguments.program)
@@ -99,23 +103,6 @@ def _settings(scenario: Scenario, directory: Path, port: int) -> Settings:
     items = ItemSettings(_ITEM_DAYS, catalogue=frozenset(f"v-{video}" for video in range(scenario.catalogue)))
     experiments = tuple(replace(each, items=items) for each in settings.experiments)
     return replace(settings, experiments=experiments, store=store, http=replace(settings.http, port=port))
-
-
-@contextmanager
-def _interruptible(worker: Worker) -> Iterator[threading.Event]:
-    """Stop the worker on SIGINT and SIGTERM and say so in the event."""
-    interrupted = threading.Event()
-
-    def handle(_number: int, _frame: object) -> None:
-        interrupted.set()
-        worker.stop()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _watch(console: Console, worker: Worker, opening: Opening, source: SimulatedSource, server: HttpServer) -> None:

@@ -2,50 +2,18 @@
 
 Two distances of the shares, and for each the threshold that chance passes in a share α of all cases:
 
-- the population stability index (PSI), Σ (p − q)·ln(p/q): the divergence of Jeffreys and of Kullback & Leibler;
+- the population stability index (PSI), Σ (p − q)·ln(p/q), with half an observation more in every cell that either side
+  has (Krichevsky & Trofimov), as the logarithm of an empty cell is infinite;
 - the Jensen-Shannon distance, the root of the divergence in bits: from 0 (the same) to 1 (nothing in common), a metric.
 
-The logarithm of an empty cell is infinite, so PSI counts half an observation more in every cell that either side has
-(Krichevsky & Trofimov), on both sides: p = (n_i + ½)/(n + K/2). The Jensen-Shannon distance needs nothing of the kind.
+The threshold is found by resampling: the observations of both sides are put together, dealt out again without
+replacement into two samples as large as the two, and go through the same smoothing. So about α of all comparisons alarm
+for nothing, however few the observations and however many the cells. The draws start from a fixed seed and the cells
+are sorted by name: the result is a pure function of the counts under one version of numpy.
 
-The usual limits of PSI, 0.1 and 0.25, know neither the number of observations nor that of cells; without any change,
-PSI is about (1/n + 1/m)·χ² with K − 1 degrees of freedom (Yurdakul & Naranjo). That law fails where cells are small, so
-the threshold is found by resampling: the observations of both sides are put together, dealt out again into two samples
-as large as the two, and go through the same smoothing. Without a change every such deal is as likely as the one seen,
-so about α of all comparisons alarm for nothing, however few the observations and however many the cells. (Drawing with
-replacement from the shares of both together is not good enough: what was seen once is drawn twice, what was not seen
-never. With 100 observations on each side, in 200 cells with shares like 1/rank, 90 % would alarm at α = 0.05.)
-
-The draws start from a fixed seed and the cells are sorted by name, so the result is a pure function of the counts
-(under one version of numpy, whose streams may change between versions).
-
-It is right for observations that are independent and a threshold that is looked at once. Count students, not their
-responses; and whoever looks every day at α = 0.01 is called for nothing about every hundredth day.
-
-Observations may come in groups. If g observations are always the same (a student who asks about nothing else), the
-distances vary as those of n/g observations: only one of them is dealt out. The items of one answer are g different
-ones, each in a cell of its own. A distance then varies like Σ λ_i·χ²_i with one degree of freedom each, where the λ add
-up to what they do for independent items and none is more than g times as large. The far tail is the heaviest where a
-few λ are as large as they may be (Bock et al.; Székely & Bakirov), which is where lists of g cells are always shown
-as a whole: these are dealt out instead, n/g of them over K/g groups of cells. With K = 64 and g = 5 that is 13 groups;
-merely to divide by g would keep all cells, and ask for a PSI three times as large.
-
-Where observations are put together in fewer cells, whichever those are, neither distance of the shares grows: PSI
-before its smoothing and the square of the Jensen-Shannon distance are f-divergences (Ali & Silvey; Csiszár). So a
-change that is seen between cells is one of what is in them, and one within a cell is not seen.
-
-References: Ali & Silvey, "A general class of coefficients of divergence of one distribution from another", J. R. Stat.
-Soc. B 28(1), 1966. Bock, Diaconis, Huffer & Perlman, "Inequalities for linear combinations of gamma random variables",
-Canadian Journal of Statistics 15(4), 1987. Csiszár, "Information-type measures of difference of probability
-distributions and indirect observations", Studia Sci. Math. Hungar. 2, 1967. Jeffreys, "An invariant form for the prior
-probability in estimation problems", Proc. R. Soc. A 186, 1946. Kullback & Leibler, "On information and sufficiency",
-Annals of Mathematical Statistics 22(1), 1951. Krichevsky & Trofimov, "The performance of universal encoding", IEEE
-Trans. Inf. Theory 27(2), 1981. Lin, "Divergence measures based on the Shannon entropy", IEEE Trans. Inf. Theory 37(1),
-1991. Endres & Schindelin, "A new metric for probability distributions", IEEE Trans. Inf. Theory 49(7), 2003. Fisher,
-"The design of experiments", 1935. Davison & Hinkley, "Bootstrap methods and their application", 1997, chapter 4
-(permutation tests). Székely & Bakirov, "Extremal probabilities for Gaussian quadratic forms", Probability Theory and
-Related Fields 126(2), 2003. Yurdakul & Naranjo, "Statistical properties of the population stability index", Journal of
-Risk Model Validation 14(4), 2020.
+Observations have to be independent. If g of them are always the same, only one of g is dealt out (`alike`); the items
+of one answer are g different ones, so groups of g cells are dealt out as a whole (`together`). Why that is the most
+careful assumption, and all references: docs/items.md.
 """
 
 from __future__ import annotations
@@ -53,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -87,10 +55,6 @@ class Distance:
     exceeded: bool
     """Whether the value is above the threshold; the same as p ≤ α."""
 
-    def to_json(self) -> dict[str, object]:
-        """Return the fields."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Drift:
@@ -107,10 +71,6 @@ class Drift:
     draws: int
     psi: Distance | None
     js: Distance | None
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything as one JSON object."""
-        return asdict(self)
 
 
 def psi(counts: Counts, reference: Counts) -> float | None:

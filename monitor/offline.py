@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 import msgspec
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from monitor.agreement import Agreement, agreements
 from monitor.clock import wall_clock
 from monitor.config import ExperimentSettings, MetricSpec, Settings, metric_specs
 from monitor.config.experiments import LARGEST_GAIN
 from monitor.config.values import instant_ms as config_instant_ms
+from monitor.config.values import lines_of
 from monitor.drift import Drift, drift
 from monitor.errors import InputRefused, UsageError
 from monitor.evaluation import IDEALS, Definition, JudgedResponse, Pools, gains_for, grid, lowered
 from monitor.evaluation import evaluate as score
 from monitor.events import instant_ms
-from monitor.export import report
+from monitor.export import print_json, report, simple_table
 from monitor.export.items import printable, render_variety, scale
+from monitor.export.presentation import short
 from monitor.ingest.files import FileSource
 from monitor.ingest.judging import judged_responses, ratings, shown_answers
 from monitor.ingest.trec import QRELS, RUN, judged_runs, read_qrels, read_run
 from monitor.items import EntryKind, Overview, Variety, categories
 from monitor.ranking import DISCOUNTS, GAINS
 
+_SCALES: Final = ("Cicchetti 1994", "Koo & Li 2016", "Krippendorff 2004")
 _FEWEST_RUNS: Final = 2
 _VARIETY_CUT: Final = 10
 _MEASURES: Final[tuple[Literal["cg", "dcg", "ndcg"], ...]] = ("cg", "dcg", "ndcg")
@@ -64,8 +64,7 @@ def agreement(arguments: argparse.Namespace, settings: Settings) -> int:
         given = ratings(source, settings, wall_clock)
     found = {each.name: agreements(given[each.name], each.variants) for each in settings.experiments}
     if arguments.json:
-        told = {name: [each.to_json() for each in agreed] for name, agreed in found.items()}
-        print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
+        print_json({name: [each.to_json() for each in agreed] for name, agreed in found.items()})
         return 0
     for name, agreed in found.items():
         for each in agreed:
@@ -83,33 +82,23 @@ def _show(experiment: str, found: Agreement) -> None:
         soft_wrap=True,
     )
     if found.icc is not None:
-        table = _table("form", "value", "95 % from", "to", "F", "df", "p", "Cicchetti 1994", "Koo & Li 2016")
+        table = simple_table(
+            "form", "value", "95 % from", "to", "F", "df", "p", "Cicchetti 1994", "Koo & Li 2016", left=_SCALES
+        )
         for form in found.icc.forms:
             interval = form.interval or (None, None)
             of_interval = " (interval: {} to {})".format(*form.koo_li_interval) if form.koo_li_interval else ""
             table.add_row(
-                form.name, _number(form.value), *map(_number, interval), _number(form.f), f"{form.df1}, {form.df2}",
-                _number(form.p), form.cicchetti or "–", f"{form.koo_li or '–'}{of_interval}",
+                form.name, short(form.value), *map(short, interval), short(form.f), f"{form.df1}, {form.df2}",
+                short(form.p), form.cicchetti or "–", f"{form.koo_li or '–'}{of_interval}",
             )  # fmt: skip
         console.print(table)
     else:
         console.print(f"no ICC: {found.refusal}", markup=False, highlight=False, soft_wrap=True)
-    table = _table("Krippendorff's alpha", "value", "targets", "grades", "Krippendorff 2004")
+    table = simple_table("Krippendorff's alpha", "value", "targets", "grades", "Krippendorff 2004", left=_SCALES)
     for alpha in found.alphas:
-        table.add_row(alpha.level, _number(alpha.value), str(alpha.units), str(alpha.grades), alpha.label or "–")
+        table.add_row(alpha.level, short(alpha.value), str(alpha.units), str(alpha.grades), alpha.label or "–")
     console.print(table)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        text = column in {columns[0], "Cicchetti 1994", "Koo & Li 2016", "Krippendorff 2004"}
-        table.add_column(column, justify="left" if text else "right")
-    return table
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
 
 
 def add_items_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +128,7 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.top < 1:
         raise UsageError(f"--top: got {arguments.top}, expected at least 1")
     since_ms = None if arguments.since is None else config_instant_ms("--since", arguments.since)
-    catalogue = _catalogue(arguments.catalogue)
+    catalogue = frozenset() if arguments.catalogue is None else lines_of("--catalogue", arguments.catalogue)
     topics = _topics(arguments.topics)
     if not 0 <= arguments.novelty <= 1:
         raise UsageError(f"--novelty: got {arguments.novelty:g}, expected a number from 0 to 1")
@@ -156,7 +145,7 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
             kind=arguments.by or "query",
         )
         changed = None if since_ms is None else drift(*categories(given[own.name], since_ms))
-        told[own.name] = {**found.to_json(catalogue, arguments.top), "drift": changed and changed.to_json()}
+        told[own.name] = {**found.to_json(catalogue, arguments.top), "drift": changed and asdict(changed)}
         varied = {
             name: Variety.of(
                 (each for each in given[own.name] if each.variant == name),
@@ -167,23 +156,14 @@ def items(arguments: argparse.Namespace, settings: Settings) -> int:
             for name in (own.variants if topics else ())
         }
         if topics:
-            told[own.name]["variety"] = {name: each.to_json() for name, each in varied.items()}
+            told[own.name]["variety"] = {name: asdict(each) for name, each in varied.items()}
         if not arguments.json:
             _show_items(own.name, found, changed, catalogue, arguments.top)
             if topics:
                 Console().print(render_variety(varied, _VARIETY_CUT))
     if arguments.json:
-        print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
+        print_json(told)
     return 0
-
-
-def _catalogue(path: str | None) -> frozenset[str]:
-    if path is None:
-        return frozenset()
-    try:
-        return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8-sig").splitlines())))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--catalogue: {path}: {getattr(error, 'strerror', None) or 'expected UTF-8'}") from error
 
 
 def _topics(path: str | None) -> dict[str, list[str]]:
@@ -199,29 +179,29 @@ def _topics(path: str | None) -> dict[str, list[str]]:
 
 def _show_items(name: str, found: Overview, changed: Drift | None, catalogue: frozenset[str], top: int) -> None:
     console = Console()
-    table = _table(f"{name}: variant", "responses", "empty", "items", "coverage")
+    table = simple_table(f"{name}: variant", "responses", "empty", "items", "coverage")
     for variant, shown in found.shown.items():
-        empty, coverage = _number(shown.empty_share), _number(shown.coverage(catalogue))
+        empty, coverage = short(shown.empty_share), short(shown.coverage(catalogue))
         table.add_row(variant, str(shown.responses), empty, str(len(shown.counts)), coverage)
     console.print(table)
-    table = _table("item", "ratings", "mean", "95 % from", "good", "95 % from")
+    table = simple_table("item", "ratings", "mean", "95 % from", "good", "95 % from")
     for item, worth in found.scores[:top]:
-        numbers = map(_number, (worth.mean, worth.mean_lower, worth.good_share, worth.good_lower))
+        numbers = map(short, (worth.mean, worth.mean_lower, worth.good_share, worth.good_lower))
         table.add_row(printable(item), str(worth.ratings), *numbers)
     console.print(table)
     console.print(f"{len(found.scores)} items are rated, {found.unrated} are shown and unrated", highlight=False)
-    table = _table("look at first", "bad that day", "history", "urgency", "priority")
+    table = simple_table("look at first", "bad that day", "history", "urgency", "priority")
     for entry in found.entries[:top]:
-        numbers = map(_number, (entry.history, entry.urgency, entry.priority))
+        numbers = map(short, (entry.history, entry.urgency, entry.priority))
         table.add_row(printable(entry.name), str(entry.today), *numbers)
     console.print(table)
     if changed is not None:
-        table = _table("categories", "value", "threshold", "p")
+        table = simple_table("categories", "value", "threshold", "p")
         for measure, distance in (("population stability index", changed.psi), ("Jensen-Shannon", changed.js)):
             if distance is None:
                 table.add_row(measure, "–", "–", "–")
                 continue
-            numbers = map(_number, (distance.value, distance.threshold, distance.p))
+            numbers = map(short, (distance.value, distance.threshold, distance.p))
             table.add_row(measure + (" (changed)" if distance.exceeded else ""), *numbers)
         console.print(table)
         line = f"{changed.observations} students since then, {changed.reference} before, {changed.cells} categories"
@@ -301,8 +281,7 @@ def evaluate(arguments: argparse.Namespace, settings: Settings | None) -> int:
     if arguments.html is not None:
         write("--html", arguments.html, report.html(found))
     if arguments.json:
-        told = {each.experiment: each.to_json() for each in evaluations}
-        print(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False))
+        print_json({each.experiment: each.to_json() for each in evaluations})
     elif "-" not in {arguments.csv, arguments.html}:
         console = Console()
         for evaluation, shown in found:

@@ -14,40 +14,45 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from monitor.clock import wall_clock
-from monitor.config import Settings, definition_differences
+from monitor.clock import DAY_MS, wall_clock
+from monitor.config import KafkaSettings, Settings, definition_differences
 from monitor.errors import ENDED_BY, DependencyUnavailable, HistoryLost, StoreOwned, StoreUnavailable, UsageError
-from monitor.ingest.connection import Topics, unreachable
+from monitor.export import simple_table
+from monitor.ingest.connection import BEGINNING, Topics, unreachable
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.worker import Worker
-from monitor.losses import losses
-from monitor.service import GC_THRESHOLD, Opening, worker_for
+from monitor.service import GC_THRESHOLD, Opening, stopped_by_signals, worker_for
 from monitor.store import Opened, Position, Reader, Shards, open_store, served
 from monitor.store.generations import (
     ArmTotals,
     drop,
     drop_everything,
+    first_day,
     generations,
     live_store,
+    lost_events,
     next_store,
     switch,
     totals,
 )
+from monitor.store.keys import BEFORE
 from monitor.store.opening import stored_experiments
 
 log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
+_CLOCKS_MS: Final = 3_600_000
+"""How far a record's time may be behind its event's: producers' clocks differ."""
+_EVER: Final = 0
 _NO_LIMIT: Final = 1_000_000_000
 _PERIOD: Final = ("starts_at_ms", "ends_at_ms")
 _LOWERS: Final = {
@@ -55,8 +60,6 @@ _LOWERS: Final = {
     "rated responses": (*_PERIOD, "grades", "max_grade", "feedback_window_ms"),
 }
 """Definitions that decide how many there are."""
-
-Stoppable = Callable[[Callable[[], None]], AbstractContextManager[Sequence[int]]]
 
 
 class _History(KafkaSource):
@@ -107,14 +110,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--discard", action="store_true", help="delete what an earlier rebuild has left, and stop")
 
 
-def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppable) -> int:
+def rebuild(arguments: argparse.Namespace, settings: Settings) -> int:
     """Build the next generation, compare it with the live one, and switch."""
     gc.set_threshold(GC_THRESHOLD)
-    with served(settings.store) as reached, ExitStack() as stack:
-        live = live_store(reached, as_stored=True)
-        stack.callback(live.close)
-        building = next_store(live)
-        stack.callback(building.close)
+    with (
+        served(settings.store) as reached,
+        closing(live_store(reached, as_stored=True)) as live,
+        closing(next_store(live)) as building,
+    ):
         for number in generations(live) - {live.live, building.generation}:
             log.info("old generation deleted number=%d keys=%d", number, drop(live, number))
         if arguments.discard:
@@ -124,7 +127,7 @@ def rebuild(arguments: argparse.Namespace, settings: Settings, stoppable: Stoppa
             _check_names(live, settings, arguments.config)
         _check_topics(settings)
         opening = _opening(building, live, settings)
-        ended = _filled(live, opening, settings, stoppable)
+        ended = _filled(live, opening, settings)
         if ended:
             print("stopped; the same command goes on from here, --discard deletes what there is", file=sys.stderr)
             return ended
@@ -162,11 +165,8 @@ def _check_topics(settings: Settings) -> None:
     if trouble := unreachable(kafka):
         raise DependencyUnavailable(trouble)
     wanted = [kafka.responses_topic, kafka.feedback_topic]
-    topics = Topics(kafka)
-    try:
+    with closing(Topics(kafka)) as topics:
         found = topics.describe(wanted)
-    finally:
-        topics.close()
     missing = [topic for topic in wanted if topic not in found]
     if missing:
         raise DependencyUnavailable(
@@ -193,7 +193,7 @@ def _taken_up(building: Shards, settings: Settings) -> Opened:
     return open_store(building, settings)
 
 
-def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stoppable) -> int:
+def _filled(live: Shards, opening: Opening, settings: Settings) -> int:
     """Read history until the live positions are reached; return the exit code if a signal came before that, else 0."""
     source = _History(settings, opening.store.generation, live.positions())
     topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
@@ -202,7 +202,7 @@ def _filled(live: Shards, opening: Opening, settings: Settings, stoppable: Stopp
         worker = worker_for(replace(settings, limits=limits), opening, source, Telemetry(), topics, wall_clock)
         # The worker's own connection is for its thread alone.
         watched = opening.store.again()
-        with stoppable(worker.stop) as signals, _watched(worker, live, watched, source, set(topics.values())):
+        with stopped_by_signals(worker.stop) as signals, _watched(worker, live, watched, source, set(topics.values())):
             worker.run()
     except HistoryLost as error:
         raise HistoryLost(f"{error}. --discard deletes what was built; the command then begins anew") from error
@@ -305,9 +305,7 @@ def _table(live: Shards, building: Shards, settings: Settings) -> dict[tuple[tup
     before, after = totals(live), totals(building)
     newer = _newer(live, building)
     responses = newer[settings.kafka.responses_topic]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(("", "live", "rebuilt")):
-        table.add_column(column, justify="right" if place else "left")
+    table = simple_table("", "live", "rebuilt")
     fewer: dict[tuple[tuple[str, str], str], int] = {}
     for experiment, arms in {**before, **after}.items():
         for variant in {**arms, **before.get(experiment, {})}:
@@ -344,11 +342,89 @@ def _row(table: Table, name: str, *values: float | None) -> None:
     table.add_row(name, *cells)
 
 
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What a rebuilt generation lacks of the live one, by the offsets where both began.
+
+    Counts cannot say that: new events and wider definitions hide what is missing, narrower ones look like a loss.
+    """
+
+    missing: list[str]
+    """What the live generation has read and the new one has not, or may not have: a sentence for each partition."""
+    lost: Mapping[str, int]
+    """What the new generation has to count as lost (see `Keys`) besides what it has lost itself."""
+    unknown: bool
+    """Whether the live one has read something that offsets say nothing of: another log, files, an older store."""
+
+
+def losses(settings: KafkaSettings, live: Shards, building: Shards) -> Losses:
+    """Compare where both generations began; raises `DependencyUnavailable`."""
+    held, own = live.positions(), building.positions()
+    same = {
+        name: (first, begin)
+        for name, each in held.items()
+        if name in own and each.topic and each.topic == own[name].topic
+        for first, begin in [(each.first, own[name].first)]
+        if first is not None and begin is not None
+    }
+    lost, crossed = lost_events(live), lost_events(building)
+    older = _older_partitions(settings, same, _first_ms(live, building))
+    missing, counted = [], Counter[str]()
+    for name, (first, begin) in same.items():
+        before = lost.get(BEFORE + name, 0)
+        gone, known = begin - first + before, lost.get(name, 0) + before
+        # Where nothing that counts is gone, nobody knows that of what was lost.
+        counted[BEFORE + name] = min(gone, known) if name in older else gone
+        offsets = min(begin, held[name].next_offset) - first - lost.get(name, 0)
+        if offsets > 0 and name not in older:
+            missing.append(
+                f"{name}: {offsets} offsets that the live generation has read are not there: it began at {first}, a "
+                f"rebuild begins at {begin}"
+            )
+        if name in crossed:
+            missing.append(f"{name}: {crossed[name]} offsets went while the new generation was read")
+    unknown = bool(own.keys() - held.keys()) or any(
+        name not in same and (each.next_offset != each.first or name in lost) for name, each in held.items()
+    )
+    experiments = stored_experiments(building)
+    for field, count in lost.items():
+        name, arm = field.removeprefix(BEFORE), "/" in field
+        # Responses that were missing by their number are missing no more where offsets tell everything.
+        if (unknown and name.rpartition("/")[0] in experiments) if arm else name not in same:
+            counted[BEFORE + name if name in held else field] += count
+    return Losses(missing, {name: count for name, count in counted.items() if count > 0}, unknown)
+
+
+def _first_ms(live: Shards, building: Shards) -> int | None:
+    """Return a time before the first event that counts in the live one, of what both have; None if there is none."""
+    stored, wanted = stored_experiments(live), stored_experiments(building)
+    definitions = [each["definitions"] for name, each in stored.items() if name in wanted]
+    times = [each["starts_at_ms"] - each["pre_period_ms"] for each in definitions if each.get("pre_period_ms")]
+    day = first_day(live, wanted.keys())
+    times += [] if day is None else [day * DAY_MS]
+    return max(min(times) - _CLOCKS_MS, _EVER) if times else None
+
+
+def _older_partitions(settings: KafkaSettings, partitions: Collection[str], since_ms: int | None) -> Collection[str]:
+    """Return the partitions that still have a record from before that time: retention took nothing that is as late."""
+    if since_ms is None:
+        return partitions
+    with closing(Topics(settings)) as topics:
+        begins, oldest, since = (topics.offsets(partitions, at) for at in (BEGINNING, _EVER, since_ms))
+    return {name for name in partitions if _older(begins[name], oldest[name], since[name])}
+
+
+def _older(begin: int, oldest: int, since: int) -> bool:
+    """Return whether a record lies before the first one since a time, of which there may be none (-1).
+
+    Brokers say -1, too, where that would be in what was deleted of a segment: then they do not find the oldest either.
+    """
+    return since > max(begin, oldest) or (since < 0 <= oldest)
+
+
 def reset(arguments: argparse.Namespace, settings: Settings) -> int:
     """Delete everything, after asking."""
-    with served(settings.store, existing=True) as reached, ExitStack() as stack:
-        store = live_store(reached, as_stored=True)
-        stack.callback(store.close)
+    with served(settings.store, existing=True) as reached, closing(live_store(reached, as_stored=True)) as store:
         held = totals(store)
         responses = sum(arm.responses for arms in held.values() for arm in arms.values())
         place = settings.store.url.partition("://")[2].rpartition("@")[2] or settings.store.url

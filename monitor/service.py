@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import signal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
@@ -45,16 +46,33 @@ class Opening:
 
 
 @contextmanager
+def stopped_by_signals(
+    stop: Callable[[], object], numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+) -> Iterator[Sequence[int]]:
+    """Let signals end the block's work in order, and yield which have come; a second one ends it at once."""
+    come: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        come.append(number)
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield come
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def opened(settings: Settings, clock: Clock) -> Iterator[Opening]:
     """Yield the store of the settings, reachable and registered; see `open_store` for what is refused."""
     gc.set_threshold(GC_THRESHOLD)
-    with served(settings.store) as reached, ExitStack() as stack:
-        store = live_store(reached)
-        stack.callback(store.close)
+    with served(settings.store) as reached, closing(live_store(reached)) as store:
         held = open_store(store, settings)
-        reading = store.again()
-        stack.callback(reading.close)
-        yield Opening(store, Reader(reading, settings, held.numbers, clock), held)
+        with closing(store.again()) as reading:
+            yield Opening(store, Reader(reading, settings, held.numbers, clock), held)
 
 
 def worker_for(
@@ -86,9 +104,7 @@ def _leeway_ms(experiment: ExperimentSettings) -> int:
 @contextmanager
 def viewed(settings: Settings, clock: Clock, *, existing: bool = True) -> Iterator[Reader]:
     """Yield a reader of the settings' store, which is left as it is; see `served` for `existing`."""
-    with served(settings.store, existing=existing) as reached, ExitStack() as stack:
-        store = live_store(reached)
-        stack.callback(store.close)
+    with served(settings.store, existing=existing) as reached, closing(live_store(reached)) as store:
         yield Reader(store, settings, view_store(store, settings), clock)
 
 

@@ -6,78 +6,51 @@ import argparse
 import gzip
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from monitor.clock import wall_clock
-from monitor.config import load_settings
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from monitor.clock import Clock, wall_clock
+from monitor.config import KafkaSettings, load_settings
 from monitor.config.values import instant_ms
-from monitor.errors import UsageError
-from monitor.ingest.sending import paced, send_to_kafka
-from monitor.ingest.simulator import (
-    Drop,
-    Scenario,
-    SimulatedEvent,
-    default_config,
-    endless,
-    generate,
-)
+from monitor.errors import DependencyUnavailable, UsageError
+from monitor.ingest.connection import connect, translate_error
+from monitor.ingest.simulator import Drop, Scenario, SimulatedEvent, default_config, endless, generate
 
 _DAY_MS = 86_400_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument("--out", metavar="FILE", help="write JSON lines there; .gz is packed, - is stdout")
-    parser.add_argument("--kafka", action="store_true", help="write to the topics of --config")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the monitor's configuration, for --kafka")
-    parser.add_argument(
-        "--print-config", action="store_true", help="print a configuration that fits the traffic, and end"
-    )
-    parser.add_argument(
-        "--live", action="store_true", help="--days of history up to now, then traffic as it happens, without end"
-    )
-    parser.add_argument("--responses", type=int, default=60_000, help="answers of the bot in --days (60000)")
-    parser.add_argument("--students", type=int, default=5_000, help="students (5000)")
-    parser.add_argument("--days", type=float, default=7, help="simulated days (7)")
-    parser.add_argument(
-        "--effect", action="append", default=[], metavar="VARIANT=X", help="shift of the grades (treatment=0.15)"
-    )
-    parser.add_argument(
-        "--share",
-        action="append",
-        default=[],
-        metavar="VARIANT=X",
-        help="share of students (control=0.5 treatment=0.5)",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    many: dict[str, Any] = {"action": "append", "default": [], "metavar": "VARIANT=X"}
+    add("--out", metavar="FILE", help="write JSON lines there; .gz is packed, - is stdout")
+    add("--kafka", action="store_true", help="write to the topics of --config")
+    add("--config", type=Path, metavar="FILE", help="the monitor's configuration, for --kafka")
+    add("--print-config", action="store_true", help="print a configuration that fits the traffic, and end")
+    add("--live", action="store_true", help="--days of history up to now, then traffic as it happens, without end")
+    add("--responses", type=int, default=60_000, help="answers of the bot in --days (60000)")
+    add("--students", type=int, default=5_000, help="students (5000)")
+    add("--days", type=float, default=7, help="simulated days (7)")
+    add("--effect", **many, help="shift of the grades (treatment=0.15)")
+    add("--share", **many, help="share of students (control=0.5 treatment=0.5)")
+    add(
         "--drop", metavar="VARIANT=X", help="from --drop-at on, answers of the variant lose that share of their quality"
     )
-    parser.add_argument(
-        "--effect-from", metavar="T", help="ISO time from which there are effects: what lies before is a pre-period"
-    )
-    parser.add_argument(
-        "--fade-days", type=float, metavar="D", help="half of a student's effect is gone D days after the first answer"
-    )
-    parser.add_argument(
-        "--escalated",
-        action="append",
-        default=[],
-        metavar="VARIANT=X",
-        help="share of unrated answers that end with a person (0.02)",
-    )
-    parser.add_argument(
-        "--slowness", action="append", default=[], metavar="VARIANT=X", help="times the usual latency (1)"
-    )
-    parser.add_argument("--drop-at", metavar="T", help="ISO time of the drop")
-    parser.add_argument(
-        "--feedback-delay", type=float, default=60.0, metavar="S", help="median seconds until a rating (60)"
-    )
-    parser.add_argument("--start", metavar="T", help="ISO time of the first answers (a fixed week)")
-    parser.add_argument("--seed", type=int, default=1, help="another seed is other traffic (1)")
+    add("--effect-from", metavar="T", help="ISO time from which there are effects: what lies before is a pre-period")
+    add("--fade-days", type=float, metavar="D", help="half of a student's effect is gone D days after the first answer")
+    add("--escalated", **many, help="share of unrated answers that end with a person (0.02)")
+    add("--slowness", **many, help="times the usual latency (1)")
+    add("--drop-at", metavar="T", help="ISO time of the drop")
+    add("--feedback-delay", type=float, default=60.0, metavar="S", help="median seconds until a rating (60)")
+    add("--start", metavar="T", help="ISO time of the first answers (a fixed week)")
+    add("--seed", type=int, default=1, help="another seed is other traffic (1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,6 +79,38 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def paced(
+    events: Iterator[SimulatedEvent], *, clock: Clock = wall_clock, sleep: Callable[[float], object] = time.sleep
+) -> Iterator[SimulatedEvent]:
+    """Yield events no earlier than they arrive; what lies in the past comes at once."""
+    for event in events:
+        ahead_ms = event.arrival_ms - clock()
+        if ahead_ms > 0:
+            sleep(ahead_ms / 1000)
+        yield event
+
+
+def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> int:
+    """Write events to their topics, keyed by student, and wait for every acknowledgement; return how many."""
+    topics = {"response": settings.responses_topic, "feedback": settings.feedback_topic}
+    failures: list[BaseException] = []
+    producer = connect(KafkaProducer, settings, acks="all", linger_ms=20, batch_size=1 << 17, metrics_enabled=False)
+    try:
+        written = 0
+        for event in events:
+            producer.send(topics[event.kind], value=event.payload, key=event.key).add_errback(failures.append)
+            written += 1
+            if failures:
+                break
+        producer.flush(timeout=60)
+        producer.close(timeout=60)
+    except KafkaError as error:
+        raise translate_error(settings, error) from error
+    if failures:
+        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} refused an event: {failures[0]}")
+    return written
+
+
 def _write_jsonl(events: Iterator[SimulatedEvent], path: str) -> int:
     """Write one event per line to a file (`.gz` is packed, `-` is stdout); return how many."""
     with ExitStack() as stack:
@@ -126,6 +131,17 @@ def _write_jsonl(events: Iterator[SimulatedEvent], path: str) -> int:
 
 
 def _scenario(arguments: argparse.Namespace) -> Scenario:
+    chosen: dict[str, Any] = {}
+    if arguments.share:
+        chosen |= {"shares": _pairs("--share", arguments.share), "effects": {}}
+    if arguments.effect:
+        chosen["effects"] = _pairs("--effect", arguments.effect)
+    if arguments.effect_from is not None:
+        chosen["effects_from_ms"] = instant_ms("--effect-from", arguments.effect_from)
+    if arguments.drop is not None or arguments.drop_at is not None:
+        chosen["drop"] = _drop(arguments.drop, arguments.drop_at)
+    if arguments.start is not None and not arguments.live:
+        chosen["start_ms"] = instant_ms("--start", arguments.start)
     try:
         scenario = Scenario(
             responses=arguments.responses,
@@ -133,32 +149,14 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
             days=arguments.days,
             feedback_delay_s=arguments.feedback_delay,
             fade_days=arguments.fade_days,
+            escalated=_pairs("--escalated", arguments.escalated),
+            slowness=_pairs("--slowness", arguments.slowness),
             seed=arguments.seed,
+            **chosen,
         )
-        if arguments.share:
-            scenario = replace(scenario, shares=_pairs("--share", arguments.share), effects={})
-        if arguments.effect:
-            scenario = replace(scenario, effects=_pairs("--effect", arguments.effect))
-        if arguments.escalated or arguments.slowness:
-            scenario = replace(
-                scenario,
-                escalated=_pairs("--escalated", arguments.escalated),
-                slowness=_pairs("--slowness", arguments.slowness),
-            )
-        if arguments.effect_from is not None:
-            scenario = replace(scenario, effects_from_ms=instant_ms("--effect-from", arguments.effect_from))
-        if arguments.drop is not None or arguments.drop_at is not None:
-            scenario = replace(scenario, drop=_drop(arguments.drop, arguments.drop_at))
     except ValueError as error:
         raise UsageError(f"simulate: {error}") from error
-    if arguments.live:
-        return replace(scenario, start_ms=wall_clock() - int(arguments.days * _DAY_MS))
-    if arguments.start is not None:
-        try:
-            return replace(scenario, start_ms=instant_ms("--start", arguments.start))
-        except ValueError as error:
-            raise UsageError(f"simulate: {error}") from error
-    return scenario
+    return replace(scenario, start_ms=wall_clock() - int(arguments.days * _DAY_MS)) if arguments.live else scenario
 
 
 def _drop(given: str | None, at: str | None) -> Drop:

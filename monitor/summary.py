@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -71,7 +71,6 @@ class TrafficSummary:
         return self.recent.responses * 1000 / (self.until_ms - self.since_ms)
 
     def to_json(self, *, others: int) -> dict[str, Any]:
-        """Return the object of `status --json`; `others` are the recent responses of the whole experiment."""
         recent = self.recent
         return {
             "since": iso(self.since_ms),
@@ -138,11 +137,9 @@ class ExperimentSummary:
     """Categories to look at first; None where items are not counted, or nobody asked."""
 
     def ordered(self) -> list[tuple[str, VariantSummary]]:
-        """Return the variants, the control first."""
         return sorted(self.variants.items(), key=lambda each: each[0] != self.control)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object of `status --json` for this experiment."""
         recent = sum(each.traffic.recent.responses for each in self.variants.values() if each.traffic is not None)
         return {
             "control": self.control,
@@ -173,7 +170,6 @@ class Summary:
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `status --json` prints."""
         experiments = {name: each.to_json() for name, each in self.experiments.items()}
         unmatched = dict(self.unmatched_feedback)
         return {"as_of": iso(self.as_of_ms), "unmatched_feedback": unmatched, "experiments": experiments}
@@ -227,7 +223,7 @@ def _categories_json(found: DayDrift) -> dict[str, Any]:
         "counts": dict(found.counts),
         "reference": dict(found.reference),
         "responses_per_student": found.alike,
-        "drift": found.drift.to_json(),
+        "drift": asdict(found.drift),
     }
 
 
@@ -238,7 +234,7 @@ def _recommended_json(found: DayDrift) -> dict[str, Any]:
         "shown": sum(found.counts.values()),
         "reference": sum(found.reference.values()),
         "items_per_student": found.alike,
-        "drift": found.drift.to_json(),
+        "drift": asdict(found.drift),
     }
 
 
@@ -247,21 +243,6 @@ def _coverage_json(found: Coverage) -> dict[str, Any]:
 
 
 def _metric_json(metric: MetricSummary) -> dict[str, Any]:
-    return {
-        "count": metric.count,
-        "undefined": metric.undefined,
-        "sum": metric.sum,
-        "mean": metric.mean,
-        "mean_over_all": metric.mean_over_all,
-        "variance": metric.variance,
-        "decayed": {
-            name: {
-                "mean": decayed.mean,
-                "effective_count": decayed.effective_count,
-                "mean_over_all": decayed.mean_over_all,
-                "effective_count_over_all": decayed.effective_count_over_all,
-                "standard_error": decayed.standard_error,
-            }
-            for name, decayed in metric.decayed.items()
-        },
-    }
+    content: dict[str, Any] = msgspec.to_builtins(metric)
+    del content["design_effect"]
+    return content

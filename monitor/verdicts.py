@@ -7,7 +7,7 @@ responses (the live estimand, crossovers) are those of now. Estimands, formulas 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,31 +16,70 @@ import numpy as np
 
 from monitor.aggregates import AGES, Ints
 from monitor.clock import DAY_MS
-from monitor.closed import Closed
 from monitor.config import RATED_SHARE, ExperimentSettings
 from monitor.inference import (
+    Adjusted,
+    Adjustment,
+    Arms,
     Cohorts,
     Comparison,
     Diagnostic,
     Estimand,
+    Estimate,
     Evidence,
+    PairedSums,
     Phase,
     Population,
     SampleRatio,
+    Segment,
     StoredStudents,
+    UnitSums,
     Verdict,
     Watched,
+    adjust,
+    closed_pairs,
+    closed_part,
     compare,
+    compare_segments,
     decide,
     is_closed,
+    pair_scale,
     sample_ratio_test,
-    split_alpha,
+    stratified,
 )
-from monitor.parts import Parts, Strata, age_is_over, ages_of, segments_of
 from monitor.terms import Terms
 
+_OPEN_AGE: Final = AGES[-1][1]
+"""The age that is never over: whoever comes again goes on adding to it."""
 _RATE_DAYS: Final = 7
 """Closed days that students per day are counted over: a whole week of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A treatment's effect on the primary metric within parts of the students, for looking: no verdict needs it."""
+
+    segments: tuple[Segment, ...] = ()
+    """By category of the first response that a student was shown."""
+    ages: tuple[Segment, ...] = ()
+    """By days since a student's first exposure: over the responses of those days, of the students who had any."""
+
+    def segments_json(self) -> list[dict[str, Any]]:
+        return [_part_json("segment", each) for each in self.segments]
+
+    def ages_json(self) -> list[dict[str, Any]]:
+        return [{**_part_json("days", each), "approximate": each.name == _OPEN_AGE} for each in self.ages]
+
+
+def _part_json(key: str, part: Segment) -> dict[str, Any]:
+    comparison: Comparison = part.comparison
+    return {key: part.name, "discovered": part.discovered, **msgspec.to_builtins(comparison)}
+
+
+def _is_over(age: int, day: int, at_ms: int, feedback_window_ms: int) -> bool:
+    """Return whether an age of the students first exposed on a UTC day is over; of the last, whether it has begun."""
+    end = AGES[age + 1][0] if age + 1 < len(AGES) else AGES[age][0] + 1
+    return (day + end) * DAY_MS + feedback_window_ms <= at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +140,24 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
 
 
 class Judge:
-    """Judges one experiment again and again; safe for several threads.
-
-    What its settings say is worked out once, and what its closed cohorts amount to as often as they change: once a day,
-    and when an event comes late.
-    """
+    """Judges one experiment again and again; safe for several threads."""
 
     def __init__(self, experiment: ExperimentSettings) -> None:
         self._terms = Terms(experiment)
-        self._closed = Closed(self._terms, {})
 
     def judge(self, stored: StoredStudents, at_ms: int) -> Judgement:
         """Return what the stored sums say at an event time, which is not to be later than the store's newest event."""
         view = _View(self._terms, stored, at_ms)
-        sums = view.closed_sums()
-        closed = self._closed
-        if not closed.is_of(sums):
-            closed = self._closed = Closed(self._terms, sums)
         sample_ratio = view.sample_ratio()
         treatments = self._terms.treatments
-        verdicts = {name: decide(view.evidence(name, closed), sample_ratio) for name in treatments}
+        verdicts = {name: decide(view.evidence(name), sample_ratio) for name in treatments}
         return Judgement(
             at_ms=at_ms,
             comparisons={name: view.comparisons(name, verdict) for name, verdict in verdicts.items()},
             sample_ratio=sample_ratio,
             days_left_out=view.days_left_out,
             verdicts=verdicts,
-            parts={name: view.parts(name, closed) for name in treatments},
+            parts={name: view.parts(name) for name in treatments},
         )
 
     def sample_ratio(self, stored: StoredStudents, at_ms: int) -> SampleRatio:
@@ -155,12 +185,10 @@ class _View:
 
     @cached_property
     def _split(self) -> list[list[int]]:
-        """The days of each stretch."""
         return self._by_stretch(self.days)
 
     @property
     def days_left_out(self) -> tuple[int, ...]:
-        """The days that are in no stretch."""
         return tuple(sorted(set(self.days).difference(*self._split)))
 
     @cached_property
@@ -185,42 +213,83 @@ class _View:
     def _by_stretch(self, days: Sequence[int]) -> list[list[int]]:
         return [[day for day in days if day in stretch] for stretch in self.terms.stretches]
 
+    @cached_property
     def closed_sums(self) -> dict[str, list[Ints]]:
-        """Return variant → the sum of its closed cohorts' records in each stretch."""
-        return {
-            name: [self.cohorts[name].total(days) for days in self.closed_days] for name in self.experiment.variants
-        }
+        """Variant → the sum of its closed cohorts' records in each stretch."""
+        return self._totals(self.closed_days)
 
-    def parts(self, treatment: str, closed: Closed) -> Parts:
-        """Return the effect on the primary metric within parts of the students, as far as it is kept."""
-        experiment, control, terms = self.experiment, self.experiment.control, self.terms
-        if not (experiment.segments or experiment.novelty):
-            return Parts()
-        told = {
-            "alpha": split_alpha(terms.criteria.alpha, terms.criteria.treatments),
-            "mde": terms.criteria.mde,
-            "largest": terms.largest[experiment.primary],
-        }
-        sums = list(zip(closed.sums[control], closed.sums[treatment], strict=True))
-        ages: list[Strata] = []
-        if experiment.novelty:
-            for age in range(len(AGES)):
-                window_ms = experiment.feedback_window_ms
-                days = [day for day in self.days if age_is_over(age, day, self.at_ms, window_ms)]
-                split = self._by_stretch(days)
-                ages.append([(self.cohorts[control].total(own), self.cohorts[treatment].total(own)) for own in split])
-        return Parts(
-            segments=segments_of(experiment, terms.layout, sums, **told),
-            ages=ages_of(experiment, terms.layout, ages, **told) if ages else (),
-        )
+    def _totals(self, split: Sequence[Sequence[int]]) -> dict[str, list[Ints]]:
+        """Return variant → the sum of its cohorts' records over the days of each stretch."""
+        return {name: [self.cohorts[name].total(days) for days in split] for name in self.experiment.variants}
 
-    def evidence(self, treatment: str, closed: Closed) -> Evidence:
+    def _units(self, variant: str, metric: str, population: Population) -> list[UnitSums]:
+        """Return a variant's closed sums over students of a metric, or of what else is watched, in each stretch."""
+        return [self.terms.units(record, metric, population) for record in self.closed_sums[variant]]
+
+    def arms(self, treatment: str, metric: str, population: Population) -> Arms:
+        """Return the closed estimates of a metric, or of what else is watched."""
+        pair = (self._units(name, metric, population) for name in (self.experiment.control, treatment))
+        return Arms(*stratified(list(zip(*pair, strict=True))))
+
+    def deciding_arms(self, treatment: str, population: Population) -> tuple[Arms, Adjustment | None]:
+        """Return the closed estimates of the primary metric, adjusted where that is possible, and how."""
+        layout, control = self.terms.layout, self.experiment.control
+        raw = self.arms(treatment, self.experiment.primary, population)
+        if not layout.before or (adjusted := self._adjusted(population)) is None:
+            return raw, None
+        strata = [(own[control], own[treatment]) for own in adjusted.strata]
+        paired = [closed_pairs(each, layout, population).units for own in self.closed_sums.values() for each in own]
+        return Arms(*stratified(strata)), Adjustment(adjusted.theta, sum(paired), raw)
+
+    def _adjusted(self, population: Population) -> Adjusted | None:
+        """Return the primary metric's sums, adjusted for what students were like before the experiment."""
+        layout = self.terms.layout
+        strata: list[dict[str, tuple[UnitSums, PairedSums]]] = [{} for _ in self.terms.stretches]
+        for name, sums in self.closed_sums.items():
+            units = self._units(name, self.experiment.primary, population)
+            for stratum, own, record in zip(strata, units, sums, strict=True):
+                stratum[name] = own, closed_pairs(record, layout, population)
+        return adjust(strata, 1 / pair_scale(layout))
+
+    def parts(self, treatment: str) -> Parts:
+        """Return the effect on the primary metric within parts of the students, as far as it is kept.
+
+        The last age is never over, so its e is no e-value: it is compared on its own, and never discovered.
+        """
+        window_ms, segments = self.experiment.feedback_window_ms, len(self.experiment.segments)
+        ages = {}
+        for age, (_, name) in enumerate(AGES if self.experiment.novelty else ()):
+            over = [day for day in self.days if _is_over(age, day, self.at_ms, window_ms)]
+            ages[name] = segments + age, self._totals(self._by_stretch(over))
+        open_age = {_OPEN_AGE: ages.pop(_OPEN_AGE)} if ages else {}
+        by_segment = {name: (part, self.closed_sums) for part, name in enumerate(self.experiment.segments)}
+        still = (replace(each, discovered=False) for each in self._compared(treatment, open_age))
+        return Parts(self._compared(treatment, by_segment), (*self._compared(treatment, ages), *still))
+
+    def _compared(
+        self, treatment: str, parts: Mapping[str, tuple[int, Mapping[str, Sequence[Ints]]]]
+    ) -> tuple[Segment, ...]:
+        """Return the comparison within each part, which has a number and each variant's sums in each stretch."""
+        terms, population = self.terms, self.experiment.decision.population
+        pairs = {
+            name: stratified(
+                [
+                    (closed_part(a, terms.layout, part, population), closed_part(b, terms.layout, part, population))
+                    for a, b in zip(sums[self.experiment.control], sums[treatment], strict=True)
+                ]
+            )
+            for name, (part, sums) in parts.items()
+        }
+        largest = terms.largest[self.experiment.primary]
+        return compare_segments(pairs, alpha=terms.treatment_alpha, mde=terms.criteria.mde, largest=largest)
+
+    def evidence(self, treatment: str) -> Evidence:
         """Return what a treatment's verdict follows from."""
         experiment, decision, terms = self.experiment, self.experiment.decision, self.terms
         population = decision.population
         other: Population = "all" if population == "rated" else "rated"
         units = self.stored.units
-        arms, adjustment = closed.deciding_arms(treatment, population)
+        arms, adjustment = self.deciding_arms(treatment, population)
         return Evidence(
             control=experiment.control,
             treatment=treatment,
@@ -236,13 +305,13 @@ class _View:
             lost_events=self.stored.lost_events,
             refused_share=self.stored.refused_share,
             skipped=self.stored.skipped,
-            other_population=closed.deciding_arms(treatment, other)[0],
-            rated_share=closed.arms(treatment, RATED_SHARE, population),
+            other_population=self.deciding_arms(treatment, other)[0],
+            rated_share=self.arms(treatment, RATED_SHARE, population),
             guardrails=tuple(
-                Watched(guardrail, closed.arms(treatment, guardrail.name, population)) for guardrail in terms.guardrails
+                Watched(guardrail, self.arms(treatment, guardrail.name, population)) for guardrail in terms.guardrails
             ),
             diagnostics=tuple(
-                Diagnostic(name, terms.mde(name), closed.arms(treatment, name, population), terms.largest[name])
+                Diagnostic(name, terms.mde(name), self.arms(treatment, name, population), terms.largest[name])
                 for name in terms.names
                 if name != experiment.primary
             ),
@@ -270,12 +339,16 @@ class _View:
         recent = [day for day in days if day >= first]
         return self.cohorts[variant].count(recent, self.terms.units_place) / (last - first + 1)
 
+    @cached_property
+    def live(self) -> Mapping[str, list[Estimate]]:
+        """Variant → the estimates of all metrics over all responses."""
+        return self.stored.live(self.terms.layout, self.experiment.decision.population)
+
     def comparisons(self, treatment: str, verdict: Verdict) -> dict[str, dict[Estimand, Comparison]]:
         """Return both estimands of every metric; the closed ones are those of the verdict."""
         experiment, terms = self.experiment, self.terms
         own = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
-        alpha = split_alpha(terms.criteria.alpha, terms.criteria.treatments)
-        live = self.stored.live(terms.layout, experiment.decision.population)
+        alpha = terms.treatment_alpha
         return {
             name: {
                 "closed": own[name],
@@ -283,7 +356,9 @@ class _View:
                     control, treated, alpha=alpha, mde=terms.mde(name), largest=terms.largest[name], estimand="live"
                 ),
             }
-            for name, control, treated in zip(terms.names, live[experiment.control], live[treatment], strict=True)
+            for name, control, treated in zip(
+                terms.names, self.live[experiment.control], self.live[treatment], strict=True
+            )
         }
 
 

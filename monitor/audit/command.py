@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
+from contextlib import closing
+from dataclasses import asdict
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from monitor.audit.recount import Findings, audit
 from monitor.config import Settings
+from monitor.export import print_json, simple_table
 from monitor.store import served
 from monitor.store.generations import live_store
 
@@ -27,14 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Audit the store; return 0 if all agrees, 1 if something differs."""
-    with served(settings.store, existing=True) as reached:
-        store = live_store(reached)
-        try:
-            findings = audit(store, settings)
-        finally:
-            store.close()
+    with served(settings.store, existing=True) as reached, closing(live_store(reached)) as store:
+        findings = audit(store, settings)
     if arguments.json:
-        print(json.dumps(_json(findings), indent=1, ensure_ascii=False))
+        print_json(_json(findings))
     else:
         _show(findings)
     return 1 if findings.differences else 0
@@ -46,19 +42,14 @@ def _json(findings: Findings) -> dict[str, Any]:
         "students": findings.students,
         "checked": sum(findings.checked.values()),
         "unchecked": findings.unchecked,
-        "differences": [
-            {name: getattr(each, name) for name in ("experiment", "variant", "what", "stored", "recomputed")}
-            for each in findings.differences
-        ],
+        "differences": [asdict(each) for each in findings.differences],
     }
 
 
 def _show(findings: Findings) -> None:
     console = Console()
     wrong = Counter((each.experiment, each.variant) for each in findings.differences)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(("experiment", "variant", "records", "integers compared")):
-        table.add_column(column, justify="right" if place == 3 else "left")  # noqa: PLR2004  the last one
+    table = simple_table("experiment", "variant", "records", "integers compared", left=("variant", "records"))
     for (experiment, variant, kind), count in sorted(findings.checked.items()):
         table.add_row(experiment, variant, kind, f"{count:,}")
     console.print(table)

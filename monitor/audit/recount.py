@@ -15,14 +15,13 @@ between, the audit starts over a few times and then says so.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms
-from monitor.audit.items import ItemAudit
 from monitor.clock import DAY_MS
 from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
@@ -35,6 +34,8 @@ from monitor.engine.traffic_accumulator import TrafficAccumulator
 from monitor.errors import DependencyUnavailable
 from monitor.ingest.differences import write_tally, write_traffic
 from monitor.ingest.experiment import HOUR_MS, Experiment
+from monitor.ingest.items import ItemCounts
+from monitor.items.layout import BAD_DAYS
 from monitor.store import Commit, RedisStore, Shards, State, closed_experiments, view_store
 from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
@@ -46,6 +47,7 @@ from monitor.traffic import ITEM_CELLS, LATENCY_BOUNDS_MS
 _AT_ONCE: Final = 5_000
 _ATTEMPTS: Final = 3
 _ROW: Final = ord("r")
+_EVERYBODY: Final = "all variants"
 _RESPONSES: Final = ("responses", "their offsets", "rated responses", "their offsets")
 _PER_METRIC: Final = (
     "undefined {}", "their offsets", "Σ {}, low", "Σ {}, high", "Σ {}·offset, low", "Σ {}·offset, high",
@@ -117,10 +119,13 @@ class _Pass:
         self._totals: dict[tuple[int, int], list[int]] = {}
         self._findings = Findings()
         self._items = {
-            each.number: ItemAudit(store, each, counts)
+            each.number: counts
             for each in experiments
             if (counts := each.items(IdHasher(hash_key), self._keys)) is not None
         }
+        self._item_counts: dict[bytes, Counter[bytes]] = defaultdict(Counter)
+        self._item_places: dict[bytes, set[int]] = defaultdict(set)
+        """Index → the slices or days that rows imply."""
 
     def compare(self) -> Findings:
         """Read every row, then every aggregate."""
@@ -133,8 +138,8 @@ class _Pass:
         for experiment in self._by_number.values():
             for index, name in enumerate(sorted(experiment.settings.variants)):
                 self._compare_variant(experiment, index, name)
-        for number, items in self._items.items():
-            items.compare(self._swept[number], self._newest(self._by_number[number]), self._check)
+        for number, counts in self._items.items():
+            self._compare_items(self._by_number[number], counts)
         return self._findings
 
     def _batches(self) -> Iterator[tuple[RedisStore, list[bytes]]]:
@@ -168,7 +173,7 @@ class _Pass:
                 if variant == PRE_PERIOD:
                     continue
                 if items is not None:
-                    items.add(row)
+                    self._add_items(items, row)
                 self._newest_ms[row.arm] = max(self._newest_ms[row.arm], row.timestamp_ms)
                 value = experiment.rules.evaluate(row)
                 tally.add_response(1, variant, row.timestamp_ms, value.rated, value.values)
@@ -179,6 +184,12 @@ class _Pass:
                     self._kinds[row.arm, kind] += reactions
                     self._kinds[row.arm, "+" + kind] += 1
             self._add(experiment, tally, traffic)
+
+    def _add_items(self, items: ItemCounts, row: ResponseRow) -> None:
+        for (key, label), count in items.of(row).items():
+            self._item_counts[key][label] += count
+        for index, place in items.stamps(row):
+            self._item_places[index].add(place)
 
     def _add_students(self, shard: RedisStore, experiment: Experiment, names: list[bytes]) -> None:
         tally = experiment.tally()
@@ -253,7 +264,8 @@ class _Pass:
             ("days", DAY_MS, keys.days, keys.day, (*_DAY, *categories)),
         ):
             oldest = self._oldest_ms(experiment) // span_ms
-            for place in self._places(where, kind, index_of(number, index), record_of(number, index, 0), oldest):
+            implied = self._implied(record_of(number, index, 0))
+            for place in self._places(where, kind, index_of(number, index), implied, oldest):
                 if place * span_ms >= swept_ms:
                     key = record_of(number, index, place)
                     begins = iso(place * span_ms)
@@ -270,7 +282,8 @@ class _Pass:
             self._compare(where, "students", keys.units(number, index), students)
         else:
             self._findings.unchecked.append(f"{where[1]}: sums over students, because {anonymous} responses name none")
-        for day in self._places(where, "cohorts", keys.cohorts(number, index), keys.cohort(number, index, 0)):
+        implied = self._implied(keys.cohort(number, index, 0))
+        for day in self._places(where, "cohorts", keys.cohorts(number, index), implied):
             key = keys.cohort(number, index, day)
             if not swept_ms or not anonymous or day * DAY_MS >= swept_ms:
                 label = iso(day * DAY_MS)[:10]
@@ -282,8 +295,8 @@ class _Pass:
             span_ms = bucket_span_ms(decay)
             oldest = self._oldest_ms(experiment) // span_ms
             first = -(-self._swept[number] * BUCKETS_PER_CHUNK // span_ms)
-            names = keys.chunks(number, index, decay.name), keys.chunk(number, index, decay.name, 0)
-            for chunk in self._places(where, "time buckets", *names, oldest):
+            implied = self._implied(keys.chunk(number, index, decay.name, 0))
+            for chunk in self._places(where, "time buckets", keys.chunks(number, index, decay.name), implied, oldest):
                 from_bucket = max(first - chunk * BUCKETS_PER_CHUNK, 0)
                 if from_bucket < BUCKETS_PER_CHUNK:
                     self._compare_chunk(where, experiment, index, decay.name, chunk, span_ms, from_bucket)
@@ -297,19 +310,55 @@ class _Pass:
         variants = range(len(experiment.arms))
         return newest_response_ms(self._store, experiment.number, variants) or 0
 
-    def _places(self, where: tuple[str, str], kind: str, index: bytes, zeroth: bytes, oldest: int = 0) -> list[int]:
-        """Return the numbers, from `oldest` on, of the records that an index names or that the rows say there must be.
+    def _places(
+        self, where: tuple[str, str], kind: str, index: bytes, implied: Iterable[int], oldest: int = 0, what: str = ""
+    ) -> list[int]:
+        """Return the numbers, from `oldest` on, of the records that an index names or that the rows imply.
 
-        What the index does not name is not read by anybody else.
+        A record that the index does not name is never read.
         """
-        prefix = zeroth.removesuffix(b"0")
         with unavailable(self._store.settings):
             named = {int(place) for name in self._everywhere(index) for place in self._store.client.zrange(name, 0, -1)}
-        expected = {int(key[len(prefix) :]) for key in self._expected if key.startswith(prefix)}
-        expected = {place for place in expected if place >= oldest}
+        expected = {place for place in implied if place >= oldest}
         for place in sorted(expected):
-            self._check(where, kind, f"{kind}: number {place} is in the index", int(place in named), 1)
+            self._check(where, kind, f"{what or kind} {place} is in the index", int(place in named), 1)
         return sorted(place for place in named | expected if place >= oldest)
+
+    def _implied(self, zeroth: bytes) -> list[int]:
+        """Return the numbers of the records that rows imply, of those that are named like the record of number 0."""
+        prefix = zeroth.removesuffix(b"0")
+        return [int(key[len(prefix) :]) for key in self._expected if key.startswith(prefix)]
+
+    def _compare_items(self, experiment: Experiment, counts: ItemCounts) -> None:
+        """Compare the slices and days of items that are kept and of which all rows are stored."""
+        number, keys, layout = experiment.number, self._keys, counts.layout
+        swept_ms, newest_ms = self._swept[number], self._newest(experiment)
+        length_ms = layout.days * DAY_MS
+        oldest = max(layout.oldest(newest_ms), -(-swept_ms // length_ms))
+        for variant, name in enumerate(sorted(experiment.settings.variants)):
+            where, index = (experiment.settings.name, name), keys.item_slices(number, variant)
+            for piece in self._places(where, "items", index, self._item_places[index], oldest, "slice"):
+                names = [keys.items(number, variant, piece, bucket) for bucket in range(layout.buckets)]
+                self._compare_item_counts(where, f"items of slice {piece}", names)
+        where, index = (experiment.settings.name, _EVERYBODY), keys.bad_days(number)
+        oldest = max(newest_ms // DAY_MS - BAD_DAYS, -(-swept_ms // DAY_MS))
+        for day in self._places(where, "items", index, self._item_places[index], oldest, "day"):
+            names = [keys.bad(number, day, bucket) for bucket in range(layout.buckets)]
+            self._compare_item_counts(where, f"bad answers of day {day}", names)
+
+    def _compare_item_counts(self, where: tuple[str, str], kind: str, names: Sequence[bytes]) -> None:
+        for name in names:
+            stored, expected = self._hash(name), self._item_counts[name]
+            for each in sorted({*stored, *expected}):
+                label = each.decode() if each.isdigit() else f"{each[:-1].hex()} {each[-1:].decode()}"
+                self._check(where, "items", f"{kind}: {label}", stored[each], expected[each])
+
+    def _hash(self, key: bytes) -> Counter[bytes]:
+        total: Counter[bytes] = Counter()
+        with unavailable(self._store.settings):
+            for name in self._everywhere(key):
+                total.update({each: int(count) for each, count in self._store.client.hgetall(name).items()})
+        return total
 
     def _compare_chunk(
         self,
@@ -336,10 +385,7 @@ class _Pass:
                 )
 
     def _compare_kinds(self, where: tuple[str, str], number: int, index: int) -> None:
-        found: Counter[str] = Counter()
-        with unavailable(self._store.settings):
-            for name in self._everywhere(self._keys.kinds(number, index)):
-                found.update({kind.decode(): int(count) for kind, count in self._store.client.hgetall(name).items()})
+        found = {kind.decode(): count for kind, count in self._hash(self._keys.kinds(number, index)).items()}
         expected = {kind: count for (arm, kind), count in self._kinds.items() if arm == number << 8 | index}
         for kind in sorted({*found, *expected}):
             label = f"responses with {kind[1:]}" if kind[:1] == "+" else f"reactions of kind {kind}"

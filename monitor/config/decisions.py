@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, get_args
 
 from monitor.config.records import (
     FEEDBACK,
@@ -13,12 +12,13 @@ from monitor.config.records import (
     RATED_SHARE,
     AllocationSettings,
     DecisionSettings,
+    Direction,
     ExperimentSettings,
     GuardrailSettings,
     Population,
     is_share,
 )
-from monitor.config.values import instant_ms, number, one_of, shares
+from monitor.config.values import check_keys, instant_ms, number, one_of, shares
 from monitor.errors import ConfigError
 
 DECISION_KEYS: Final = frozenset({"mde", "margin", "alpha", "min_days", "population", "allocations", "guardrails"})
@@ -44,9 +44,7 @@ def decision_from(table: Mapping[str, Any], where: str, experiment: ExperimentSe
         margin=number(f"{where}.margin", table.get("margin", _DEFAULT.margin), 0.0, largest),
         alpha=number(f"{where}.alpha", table.get("alpha", _DEFAULT.alpha), *_ALPHAS),
         min_days=number(f"{where}.min_days", table.get("min_days", _DEFAULT.min_days), 0.0, _LONGEST_DAYS),
-        population=cast(
-            Population, one_of(f"{where}.population", table.get("population", "rated"), get_args(Population))
-        ),
+        population=one_of(f"{where}.population", table.get("population", "rated"), get_args(Population)),
         allocations=_allocations(f"{where}.allocations", table.get("allocations", []), experiment),
         guardrails=_guardrails(f"{where}.guardrails", table["guardrails"], experiment)
         if "guardrails" in table
@@ -78,15 +76,10 @@ def _largest(metric: str) -> float:
 
 
 def _tables(key: str, value: object, keys: Collection[str], most: int) -> list[dict[str, Any]]:
-    """Return a list of tables that have just these keys."""
     if not isinstance(value, list) or len(value) > most or not all(isinstance(each, dict) for each in value):
         raise ConfigError(key, value, f"a list of at most {most} tables with {' and '.join(sorted(keys))}")
     for index, table in enumerate(value):
-        for name in table:
-            if name not in keys:
-                near = get_close_matches(name, keys, 1)
-                hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(keys))}"
-                raise ConfigError(f"{key}[{index}].{name}", table[name], f"a known key: {hint}")
+        check_keys(f"{key}[{index}]", table, keys)
     return value
 
 
@@ -120,7 +113,7 @@ def _guardrails(key: str, value: object, experiment: ExperimentSettings) -> tupl
     for index, table in enumerate(_tables(key, value, {"metric", "bad", "margin", "worst"}, _MOST_GUARDRAILS)):
         where = f"{key}[{index}]"
         metric = _watchable(f"{where}.metric", table.get("metric"), metrics)
-        bad = cast(Any, one_of(f"{where}.bad", table.get("bad"), ("up", "down")))
+        bad = one_of(f"{where}.bad", table.get("bad"), get_args(Direction))
         margin = number(f"{where}.margin", table.get("margin"), _SMALLEST, _largest(metric))
         if any(each.metric == metric for each in found):
             raise ConfigError(f"{where}.metric", metric, "every metric once")

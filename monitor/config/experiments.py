@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
+from hashlib import blake2b
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
 from monitor.config.decisions import DECISION_KEYS, decision_from, decision_warnings
-from monitor.config.drifting import drift_from
-from monitor.config.itemizing import item_definitions, items_from
 from monitor.config.records import (
     NONE,
     OTHER,
     DecaySpec,
     Discount,
+    DriftSettings,
     ExperimentSettings,
     Gain,
     GradeRule,
     Ideal,
+    ItemSettings,
     MetricSpec,
 )
-from monitor.config.values import duration_ms, instant_ms, integer, number, one_of, shares, switch
+from monitor.config.values import (
+    check_keys,
+    duration_ms,
+    instant_ms,
+    integer,
+    lines_of,
+    number,
+    one_of,
+    shares,
+    switch,
+    text,
+)
 from monitor.errors import ConfigError
 
 _KEYS: Final = {
@@ -46,6 +59,14 @@ _MOST_VARIANTS: Final = 255
 _MOST_METRICS: Final = 20
 _MOST_CATEGORIES: Final = 100
 _DAY_MS: Final = 86_400_000
+_ITEM_KEYS: Final = ("catalogue", "horizon", "most", "one_in")
+_LONGEST_DAYS: Final = 365
+_MOST_ITEMS: Final = 10_000_000
+_MOST_SHARES: Final = 1_000_000
+_DRIFT_KEYS: Final = ("alpha", "items_reference", "reference")
+_DRIFT_ALPHAS: Final = (0.001, 0.25)
+_MOST_DAYS: Final = 90
+_MOST_OBSERVATIONS: Final = 10**8
 _SHORTEST_MS: Final = 1000
 _LEFT_OUT: Final = 2.0**-9
 """Part of a decayed mean's weight that may be older than `retention`."""
@@ -58,11 +79,7 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         raise ConfigError(f"{where}.name", None, "a name")
     name = _name(f"{where}.name", table["name"])
     where = f"experiments.{name}"
-    for key in table:
-        if key not in _KEYS:
-            near = get_close_matches(key, _KEYS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(_KEYS))}"
-            raise ConfigError(f"{where}.{key}", table[key], f"a known key: {hint}")
+    check_keys(where, table, _KEYS)
     variants = _variants(f"{where}.variants", table.get("variants"))
     metrics = metric_specs(f"{where}.metrics", table.get("metrics", ["dcg@5", "ndcg@5", "success@5"]))
     names = [metric.name for metric in metrics]
@@ -83,8 +100,8 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         metrics=metrics,
         primary=one_of(f"{where}.primary", table.get("primary", "dcg@5" if "dcg@5" in names else names[0]), names),
         gain=gain,
-        discount=cast(Discount, one_of(f"{where}.discount", table.get("discount", "log2"), get_args(Discount))),
-        ideal=cast(Ideal, one_of(f"{where}.ideal", table.get("ideal", "shown"), get_args(Ideal))),
+        discount=one_of(f"{where}.discount", table.get("discount", "log2"), get_args(Discount)),
+        ideal=one_of(f"{where}.ideal", table.get("ideal", "shown"), get_args(Ideal)),
         max_grade=max_grade,
         relevant_grade=number(
             f"{where}.relevant_grade", table.get("relevant_grade", min(3, max_grade)), 0.0, max_grade
@@ -95,8 +112,8 @@ def experiment_from(table: Mapping[str, Any], index: int) -> ExperimentSettings:
         retention_ms=duration_ms(f"{where}.retention", table.get("retention", "30d")),
         decay=_decays(f"{where}.decay", table.get("decay", ["1h", "24h"])),
         categories=categories,
-        items=items_from(f"{where}.items", table.get("items")),
-        drift=drift_from(f"{where}.drift", table.get("drift", {}), categories),
+        items=_items(f"{where}.items", table.get("items")),
+        drift=_drift(f"{where}.drift", table.get("drift", {}), categories),
         exposure_days=integer(f"{where}.exposure_days", table.get("exposure_days", 3), 1, 90),
         novelty=switch(f"{where}.novelty", table.get("novelty", False)),
         pre_period_ms=_pre_period(f"{where}.pre_period", table.get("pre_period"), starts_at_ms),
@@ -174,7 +191,8 @@ def metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
 
 def _gain(key: str, value: object) -> Gain | Mapping[float, float]:
     if not isinstance(value, dict):
-        return cast(Gain, one_of(key, value, get_args(Gain)))
+        name: Gain = one_of(key, value, get_args(Gain))
+        return name
     table: dict[float, float] = {}
     for name, gain in value.items():
         try:
@@ -259,6 +277,88 @@ def _pre_period(key: str, value: object, starts_at_ms: int | None) -> int | None
     return length_ms
 
 
+def _drift(key: str, value: object, categories: Sequence[str]) -> DriftSettings:
+    if not isinstance(value, dict) or any(name not in _DRIFT_KEYS for name in value):
+        raise ConfigError(key, value, f"a table with {', '.join(_DRIFT_KEYS)}")
+    default = DriftSettings()
+    reference = _days_or_counts(f"{key}.reference", value.get("reference", default.reference), "category → responses")
+    if not isinstance(reference, int):
+        known = (*categories, OTHER, NONE)
+        for name in reference:
+            if name not in known:
+                place = f"{key}.reference: {value['reference']}"
+                raise ConfigError(place, name, f"one of the declared categories: {', '.join(known)}")
+    days = reference if isinstance(reference, int) else default.items_reference
+    return DriftSettings(
+        reference=reference,
+        items_reference=_days_or_counts(
+            f"{key}.items_reference", value.get("items_reference", days), "item → times shown"
+        ),
+        alpha=number(f"{key}.alpha", value.get("alpha", default.alpha), *_DRIFT_ALPHAS),
+    )
+
+
+def _days_or_counts(key: str, value: object, what: str) -> int | Mapping[str, int]:
+    """Return a number of days, or the counts in a file of one JSON object."""
+    if not isinstance(value, str):
+        return integer(key, value, 1, _MOST_DAYS)
+    path = value
+    expected = f"the days of the reference, or a file of one JSON object: {what}, 0 to {_MOST_OBSERVATIONS}"
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(key, path, f"a file that can be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(key, path, expected) from error
+    if not isinstance(found, dict) or not any(found.values()):
+        raise ConfigError(key, path, expected)
+    for name in found:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{key}: {path}", ascii(name), "a name of whole characters") from error
+    return MappingProxyType(
+        {name: integer(f"{key}: {path}: {name}", count, 0, _MOST_OBSERVATIONS) for name, count in found.items()}
+    )
+
+
+def _items(key: str, value: object) -> ItemSettings | None:
+    if value is None:
+        return None
+    table: dict[str, Any] = value if isinstance(value, dict) else {"horizon": value}
+    check_keys(key, table, _ITEM_KEYS)
+    horizon_ms = duration_ms(f"{key}.horizon", table.get("horizon"))
+    if horizon_ms % _DAY_MS or horizon_ms > _LONGEST_DAYS * _DAY_MS:
+        raise ConfigError(f"{key}.horizon", table.get("horizon"), f"whole days, at most {_LONGEST_DAYS}")
+    catalogue = None
+    if "catalogue" in table:
+        catalogue = _catalogue(f"{key}.catalogue", table["catalogue"])
+    return ItemSettings(
+        horizon_ms // _DAY_MS,
+        catalogue=catalogue,
+        one_in=integer(f"{key}.one_in", table.get("one_in", 1), 1, _MOST_SHARES),
+        most=len(catalogue) if catalogue else integer(f"{key}.most", table.get("most", 10_000), 1, _MOST_ITEMS),
+    )
+
+
+def _item_definitions(items: ItemSettings | None) -> dict[str, Any] | None:
+    """Return what the stored counts of items depend on, as JSON."""
+    if items is None:
+        return None
+    catalogue = None
+    if items.catalogue is not None:
+        catalogue = blake2b("\n".join(sorted(items.catalogue)).encode(), digest_size=8).hexdigest()
+    return {"days": items.days, "catalogue": catalogue, "one_in": items.one_in, "most": items.most}
+
+
+def _catalogue(key: str, value: object) -> frozenset[str]:
+    path = text(key, value)
+    ids = lines_of(key, path)
+    if not 0 < len(ids) <= _MOST_ITEMS:
+        raise ConfigError(key, path, f"a file with 1 to {_MOST_ITEMS} ids, one per line")
+    return ids
+
+
 def _instant(key: str, value: object) -> int | None:
     return None if value is None else instant_ms(key, value)
 
@@ -314,7 +414,7 @@ def definitions(experiment: ExperimentSettings) -> dict[str, Any]:
         },
         "feedback_window_ms": experiment.feedback_window_ms,
         "categories": sorted(experiment.categories),
-        "items": item_definitions(experiment.items),
+        "items": _item_definitions(experiment.items),
         "exposure_days": experiment.exposure_days,
         "decay": sorted(decay.name for decay in experiment.decay),
         "starts_at_ms": experiment.starts_at_ms,

@@ -6,15 +6,17 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from monitor.config.checking import check_http, check_kafka, check_store
 from monitor.config.experiments import experiment_from
 from monitor.config.records import (
+    Client,
     DisplaySettings,
     ExperimentSettings,
     HttpSettings,
@@ -26,8 +28,9 @@ from monitor.config.records import (
 from monitor.config.values import (
     LARGEST_PORT,
     PREFIX,
+    check_keys,
     duration_ms,
-    instant_text,
+    instant_ms,
     integer,
     is_host,
     number,
@@ -66,7 +69,7 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
 
 def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """Return the settings of a parsed file; see `load_settings`."""
-    _known_keys("", document, {"kafka", "store", "http", "limits", "display", "experiments"})
+    check_keys("", document, {*_SECTIONS, "experiments"})
     for section, names in _SECRETS.items():
         for name in names & set(_table(section, document)):
             variable = f"{PREFIX}{section}_{name}".upper()
@@ -77,15 +80,8 @@ def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Se
             )
     overrides = _overrides(environ)
     experiments = _experiments(document, overrides)
-    store = _section(StoreSettings, "store", document, overrides, _STORE)
-    settings = Settings(
-        experiments=experiments,
-        kafka=_section(KafkaSettings, "kafka", document, overrides, _KAFKA),
-        store=store,
-        http=_section(HttpSettings, "http", document, overrides, _HTTP),
-        limits=_section(LimitSettings, "limits", document, overrides, _LIMITS),
-        display=_section(DisplaySettings, "display", document, overrides, _DISPLAY),
-    )
+    sections = {name: _section(name, document, overrides) for name in _SECTIONS}
+    settings = Settings(experiments=experiments, **sections)
     for name in overrides:
         raise _unknown_variable(name)
     check_kafka(settings.kafka)
@@ -103,14 +99,6 @@ def _document(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from error
     except ValueError as error:
         raise UsageError(f"{path}: not TOML: {error}") from error
-
-
-def _known_keys(section: str, table: Mapping[str, Any], known: set[str]) -> None:
-    for name in table:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(known))}"
-            raise ConfigError(f"{section}.{name}" if section else name, table[name], f"a known key: {hint}")
 
 
 def _table(section: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,14 +131,8 @@ def _overrides(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _unknown_variable(name: str) -> ConfigError:
     known = [
-        f"{section}_{each}".upper()
-        for section, readers in (
-            ("kafka", _KAFKA),
-            ("store", _STORE),
-            ("http", _HTTP),
-            ("limits", _LIMITS),
-            ("display", _DISPLAY),
-        )
+        f"{section}_{each.removesuffix('_ms')}".upper()
+        for section, (_, readers) in _SECTIONS.items()
         for each in readers
     ]
     near = get_close_matches(name, known, 1)
@@ -158,16 +140,11 @@ def _unknown_variable(name: str) -> ConfigError:
     return ConfigError(PREFIX + name, "…", f"the name of a key: {hint}")
 
 
-def _section(
-    record: type[Any],
-    section: str,
-    document: Mapping[str, Any],
-    overrides: dict[str, str],
-    readers: Mapping[str, Reader],
-) -> Any:
+def _section(section: str, document: Mapping[str, Any], overrides: dict[str, str]) -> Any:
     """Return one table's record; scalars of the environment are read as TOML values, or else as text."""
+    record, readers = _SECTIONS[section]
     table = _table(section, document)
-    _known_keys(section, table, {name.removesuffix("_ms") for name in readers})
+    check_keys(section, table, {name.removesuffix("_ms") for name in readers})
     values: dict[str, object] = {}
     for name, read in readers.items():
         key = name.removesuffix("_ms")
@@ -184,11 +161,9 @@ def _section(
 
 def _from_text(given: str, read: Reader) -> object:
     """Return a variable's value: numbers and booleans as such where the key wants them."""
-    if read in _SCALARS:
-        try:
+    if getattr(read, "func", read) in (switch, integer, number):
+        with suppress(ValueError, RecursionError):
             return json.loads(given)
-        except (ValueError, RecursionError):
-            return given
     return given
 
 
@@ -224,42 +199,6 @@ def _toml_value(variable: str, given: str) -> object:
         return given
 
 
-def _port(key: str, value: object) -> int:
-    return integer(key, value, 0, LARGEST_PORT)
-
-
-def _share(key: str, value: object) -> float:
-    return number(key, value, 0.0, 1.0)
-
-
-def _count(key: str, value: object) -> int:
-    return integer(key, value, 1, 1_000_000_000)
-
-
-def _polled(key: str, value: object) -> int:
-    return integer(key, value, 1, _MOST_POLLED)
-
-
-def _shards(key: str, value: object) -> int:
-    return integer(key, value, 1, _MOST_SHARDS)
-
-
-def _protocol(key: str, value: object) -> str:
-    return one_of(key, value, _PROTOCOLS)
-
-
-def _lost_history(key: str, value: object) -> str:
-    return one_of(key, value, ("stop", "continue"))
-
-
-def _client(key: str, value: object) -> str:
-    return one_of(key, value, ("kafka-python", "confluent"))
-
-
-def _mechanism(key: str, value: object) -> str:
-    return one_of(key, value, _MECHANISMS)
-
-
 def _topic(key: str, value: object) -> str:
     name = text(key, value)
     if not _TOPIC.fullmatch(name) or name in {".", ".."}:
@@ -268,11 +207,13 @@ def _topic(key: str, value: object) -> str:
 
 
 def _start(key: str, value: object) -> str:
-    if isinstance(value, datetime):
-        value = value.isoformat()
-    if value in ("earliest", "latest"):
-        return str(value)
-    return instant_text(key, value, "earliest, latest, or an ISO time with an offset")
+    start = value.isoformat() if isinstance(value, datetime) else value
+    if start not in ("earliest", "latest"):
+        try:
+            instant_ms(key, start)
+        except ConfigError as error:
+            raise ConfigError(key, start, f"earliest, latest, or {error.expected}") from None
+    return str(start)
 
 
 def _file(key: str, value: object) -> str:
@@ -280,9 +221,7 @@ def _file(key: str, value: object) -> str:
     try:
         with Path(name).open("rb"):
             return name
-    except OSError as error:
-        raise ConfigError(key, value, f"a file that can be read ({error.strerror})") from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(key, value, f"a file that can be read ({error})") from error
 
 
@@ -300,55 +239,68 @@ def _token(key: str, value: object) -> str:
     return token
 
 
-_SCALARS: Final = {switch, _port, _share, _count, _polled, _shards}
-_KAFKA: Final[Mapping[str, Reader]] = MappingProxyType(
-    {
-        "bootstrap_servers": text,
-        "responses_topic": _topic,
-        "feedback_topic": _topic,
-        "dead_letter_topic": _topic,
-        "group_id": text,
-        "group_instance_id": text,
-        "start": _start,
-        "max_poll_records": _polled,
-        "max_drift_ms": duration_ms,
-        "on_lost_history": _lost_history,
-        "client": _client,
-        "security_protocol": _protocol,
-        "ssl_ca_file": _file,
-        "ssl_cert_file": _file,
-        "ssl_key_file": _file,
-        "ssl_key_password": text,
-        "ssl_check_hostname": switch,
-        "sasl_mechanism": _mechanism,
-        "sasl_username": text,
-        "sasl_password": text,
-    }
-)
-_STORE: Final[Mapping[str, Reader]] = MappingProxyType(
-    {
-        "url": text,
-        "username": text,
-        "password": text,
-        "ssl_ca_file": _file,
-        "ssl_cert_file": _file,
-        "ssl_key_file": _file,
-        "shards": _shards,
-        "user_hash_key": text,
-    }
-)
-_HTTP: Final[Mapping[str, Reader]] = MappingProxyType(
-    {"host": _host, "port": _port, "tls_cert_file": _file, "tls_key_file": _file, "token": _token}
-)
-_LIMITS: Final[Mapping[str, Reader]] = MappingProxyType(
-    {
-        "max_payload_bytes": _count,
-        "max_items": _count,
-        "max_id_length": _count,
-        "max_clock_skew_ms": duration_ms,
-        "max_refused_share": _share,
-        "max_refused_run": _count,
-        "refused_window": _count,
-    }
-)
-_DISPLAY: Final[Mapping[str, Reader]] = MappingProxyType({"min_display_students": _count})
+_COUNT: Final = partial(integer, least=1, most=1_000_000_000)
+_SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Reader]]]] = {
+    "kafka": (
+        KafkaSettings,
+        {
+            "bootstrap_servers": text,
+            "responses_topic": _topic,
+            "feedback_topic": _topic,
+            "dead_letter_topic": _topic,
+            "group_id": text,
+            "group_instance_id": text,
+            "start": _start,
+            "max_poll_records": partial(integer, least=1, most=_MOST_POLLED),
+            "max_drift_ms": duration_ms,
+            "on_lost_history": partial(one_of, choices=("stop", "continue")),
+            "client": partial(one_of, choices=get_args(Client)),
+            "security_protocol": partial(one_of, choices=_PROTOCOLS),
+            "ssl_ca_file": _file,
+            "ssl_cert_file": _file,
+            "ssl_key_file": _file,
+            "ssl_key_password": text,
+            "ssl_check_hostname": switch,
+            "sasl_mechanism": partial(one_of, choices=_MECHANISMS),
+            "sasl_username": text,
+            "sasl_password": text,
+        },
+    ),
+    "store": (
+        StoreSettings,
+        {
+            "url": text,
+            "username": text,
+            "password": text,
+            "ssl_ca_file": _file,
+            "ssl_cert_file": _file,
+            "ssl_key_file": _file,
+            "shards": partial(integer, least=1, most=_MOST_SHARDS),
+            "user_hash_key": text,
+        },
+    ),
+    "http": (
+        HttpSettings,
+        {
+            "host": _host,
+            "port": partial(integer, least=0, most=LARGEST_PORT),
+            "tls_cert_file": _file,
+            "tls_key_file": _file,
+            "token": _token,
+        },
+    ),
+    "limits": (
+        LimitSettings,
+        {
+            "max_payload_bytes": _COUNT,
+            "max_items": _COUNT,
+            "max_id_length": _COUNT,
+            "max_clock_skew_ms": duration_ms,
+            "max_refused_share": partial(number, least=0.0, most=1.0),
+            "max_refused_run": _COUNT,
+            "refused_window": _COUNT,
+        },
+    ),
+    "display": (DisplaySettings, {"min_display_students": _COUNT}),
+}
+"""Each table's record, and what reads each of its keys."""

@@ -16,6 +16,7 @@ Gain = Literal["linear", "exp2"]
 Discount = Literal["log2", "log2-from-2", "reciprocal"]
 Ideal = Literal["shown", "constant"]
 Population = Literal["rated", "all"]
+Direction = Literal["up", "down"]
 Client = Literal["kafka-python", "confluent"]
 
 OTHER = "other"
@@ -142,7 +143,7 @@ class GuardrailSettings:
     """What must not get worse: a metric, `rated_share`, `latency_ms`, or `feedback:` and a kind."""
 
     metric: str
-    bad: Literal["up", "down"]
+    bad: Direction
     margin: float
     """Tolerable harm, in the metric's own unit; above 0."""
     worst_ms: float | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, TypeVar
 
 from monitor.errors import ConfigError
 
@@ -22,6 +23,18 @@ _LONGEST_MS: Final = 3650 * 86_400_000
 _SHARES_AGREE: Final = 1e-6
 
 
+Choice = TypeVar("Choice", bound=str)
+
+
+def check_keys(where: str, table: Mapping[str, object], known: Collection[str]) -> None:
+    """Raise `ConfigError` for the first key of a table that is not known, naming the key that was probably meant."""
+    for name in table:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(known))}"
+            raise ConfigError(f"{where}.{name}".lstrip("."), table[name], f"a known key: {hint}")
+
+
 def text(key: str, value: object) -> str:
     """Return a string that is not blank."""
     if not isinstance(value, str) or not value.strip():
@@ -29,12 +42,13 @@ def text(key: str, value: object) -> str:
     return value
 
 
-def one_of(key: str, value: object, choices: Iterable[str]) -> str:
+def one_of(key: str, value: object, choices: Iterable[Choice]) -> Choice:
     """Return one of the choices."""
     known = tuple(choices)
-    if not isinstance(value, str) or value not in known:
-        raise ConfigError(key, value, f"one of {', '.join(known)}")
-    return value
+    for choice in known:
+        if choice == value:
+            return choice
+    raise ConfigError(key, value, f"one of {', '.join(known)}")
 
 
 def integer(key: str, value: object, least: int, most: int) -> int:
@@ -53,12 +67,7 @@ def switch(key: str, value: object) -> bool:
 
 def number(key: str, value: object, least: float, most: float) -> float:
     """Return a finite number in a range."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not least <= value <= most
-        or math.isnan(value)
-    ):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise ConfigError(key, value, f"a number from {least:g} to {most:g}")
     return float(value)
 
@@ -97,15 +106,12 @@ def instant_ms(key: str, value: object) -> int:
     return instant
 
 
-def instant_text(key: str, value: object, expected: str) -> str:
-    """Return an ISO time with an offset as it was written."""
+def lines_of(key: str, path: str) -> frozenset[str]:
+    """Return the lines of a file, without blanks around them and without empty ones."""
     try:
-        if isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None:
-            instant_ms(key, value)
-            return value
-    except ValueError:
-        pass
-    raise ConfigError(key, value, expected)
+        return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8-sig").splitlines())))
+    except (OSError, ValueError) as error:
+        raise ConfigError(key, path, f"a file of UTF-8 that can be read ({error})") from error
 
 
 def is_host(name: str) -> bool:

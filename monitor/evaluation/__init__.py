@@ -7,29 +7,21 @@ are compared over queries, not over ratings. Pure: the result does not depend on
 
 from __future__ import annotations
 
-from monitor.evaluation.definitions import IDEALS, Definition, PoolIdeal, gains_for, grid
-from monitor.evaluation.judged import JudgedResponse, Pools, lowered, pooled
-from monitor.evaluation.paired import Paired, paired
-from monitor.evaluation.results import Comparison, Evaluation, Mean, QueryResult, RaterResult, VariantResult
+from monitor.evaluation.definitions import IDEALS, Definition, JudgedResponse, Pools, gains_for, grid, lowered
+from monitor.evaluation.paired import Paired
+from monitor.evaluation.results import Evaluation, Mean
 from monitor.evaluation.scoring import evaluate
 
 __all__ = [
     "IDEALS",
-    "Comparison",
     "Definition",
     "Evaluation",
     "JudgedResponse",
     "Mean",
     "Paired",
-    "PoolIdeal",
     "Pools",
-    "QueryResult",
-    "RaterResult",
-    "VariantResult",
     "evaluate",
     "gains_for",
     "grid",
     "lowered",
-    "paired",
-    "pooled",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 _ALPHA: Final = 0.05
@@ -38,10 +38,6 @@ class Paired:
     df: int | None
     p: float | None
     """Two-sided."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the fields."""
-        return asdict(self)
 
 
 def paired(values: Sequence[tuple[float, float]]) -> Paired:

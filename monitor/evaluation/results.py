@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from monitor.evaluation.definitions import Definition
 from monitor.evaluation.paired import Paired
@@ -20,14 +20,9 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Mean:
-        """Return the mean of the values that are not None."""
         defined = [value for value in values if value is not None]
         mean = math.fsum(defined) / len(defined) if defined else None
         return cls(count=len(defined), undefined=len(values) - len(defined), mean=mean)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the three fields."""
-        return {"count": self.count, "undefined": self.undefined, "mean": self.mean}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +111,4 @@ class Evaluation:
         }
 
     def _named(self, found: Sequence[Mean | Paired]) -> dict[str, object]:
-        return {each.name: one.to_json() for each, one in zip(self.definitions, found, strict=True)}
+        return {each.name: asdict(one) for each, one in zip(self.definitions, found, strict=True)}

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from monitor.config import ExperimentSettings
-from monitor.evaluation.definitions import Definition
-from monitor.evaluation.judged import JudgedResponse, Pools, pooled
+from monitor.evaluation.definitions import Definition, JudgedResponse, Pools, pooled
 from monitor.evaluation.paired import Paired, paired
 from monitor.evaluation.results import Comparison, Evaluation, Mean, QueryResult, RaterResult, VariantResult
 

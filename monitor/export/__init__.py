@@ -5,8 +5,7 @@ from __future__ import annotations
 from monitor.export.collectors import CATALOGUE, ExperimentsCollector, Exported
 from monitor.export.endpoints import PATHS, Endpoints
 from monitor.export.http import HttpServer
-from monitor.export.terminal import render, to_stdout
-from monitor.export.verdicts import EXIT_CODES, render_verdicts
+from monitor.export.terminal import EXIT_CODES, print_json, render, render_verdicts, simple_table, to_stdout
 
 __all__ = [
     "CATALOGUE",
@@ -16,7 +15,9 @@ __all__ = [
     "ExperimentsCollector",
     "Exported",
     "HttpServer",
+    "print_json",
     "render",
     "render_verdicts",
+    "simple_table",
     "to_stdout",
 ]

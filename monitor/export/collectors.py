@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -41,6 +41,7 @@ Add: TypeAlias = Callable[[str, tuple[str, ...], float | None], None]
 _ARM: Final = ("experiment", "variant")
 _EFFECT: Final = (*_ARM, "metric", "estimand")
 _GUARDRAIL: Final = (*_ARM, "guardrail")
+_STORE_UP: Final = Exported("abmonitor_store_up", "gauge", (), "1 if the store answered")
 # A sum and a count may fall after a revision, so they are no counters; and promtool reserves the suffixes for summaries
 # and histograms, so they are no gauges either: unknown is what is left.
 _EXPERIMENTS: Final = (
@@ -144,7 +145,7 @@ _EXPERIMENTS: Final = (
     Exported(
         "abmonitor_unmatched_feedback_total", "counter", ("kind",), "Feedback that expired before its response arrived"
     ),
-    Exported("abmonitor_store_up", "gauge", (), "1 if the store answered"),
+    _STORE_UP,
 )
 CATALOGUE: Final = (
     *_EXPERIMENTS,
@@ -167,8 +168,10 @@ CATALOGUE: Final = (
     Exported("abmonitor_paused", "gauge", (), "1 while consumption waits for a dependency"),
 )
 """Every metric of both endpoints: boards and rules may name nothing else."""
-_FAMILIES: Final[Mapping[str, type[GaugeMetricFamily | UnknownMetricFamily]]] = {
+_FAMILIES: Final[Mapping[str, Callable[..., Metric]]] = {
+    "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
     "unknown": UnknownMetricFamily,
 }
 
@@ -181,8 +184,7 @@ class ExperimentsCollector(Collector):
         self._min_students = min_display_students
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families of all experiments."""
-        up = GaugeMetricFamily("abmonitor_store_up", "1 if the store answered", labels=())
+        up = GaugeMetricFamily(_STORE_UP.name, _STORE_UP.help, labels=())
         try:
             summary = self._summary()
         except DependencyUnavailable as error:
@@ -191,36 +193,26 @@ class ExperimentsCollector(Collector):
             yield up
             return
         up.add_metric((), 1)
-        families = {
+        families: dict[str, Any] = {
             metric.name.removeprefix("abmonitor_"): _FAMILIES[metric.kind](
                 metric.name, metric.help, labels=metric.labels
             )
             for metric in _EXPERIMENTS
-            if metric.kind in _FAMILIES and metric.labels
+            if metric.kind in _FAMILIES and metric is not _STORE_UP
         }
-        latency = HistogramMetricFamily(
-            "abmonitor_response_latency_seconds", "How long the bot took, as responses say", labels=_ARM
-        )
-        unmatched = CounterMetricFamily(
-            "abmonitor_unmatched_feedback", "Feedback that expired before its response arrived", labels=("kind",)
-        )
-        for kind, count in summary.unmatched_feedback.items():
-            unmatched.add_metric((kind,), count)
         info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=("experiment",))
 
         def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
             if value is not None:
                 families[name].add_metric(labels, value)
 
+        for kind, count in summary.unmatched_feedback.items():
+            add("unmatched_feedback_total", (kind,), count)
         for experiment in summary.experiments.values():
             info.add_metric((experiment.name,), {"control": experiment.control, "primary": experiment.primary})
             _add_experiment(add, experiment, self._min_students)
-            _add_latencies(latency, experiment)
-        yield from families.values()
-        yield latency
-        yield unmatched
-        yield info
-        yield up
+            _add_latencies(families["response_latency_seconds"], experiment)
+        yield from (*families.values(), info, up)
 
 
 def _add_experiment(add: Add, experiment: ExperimentSummary, min_students: int) -> None:

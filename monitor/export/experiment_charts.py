@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from monitor.config import is_share
 from monitor.export.account import Account
-from monitor.export.forest import Bar, forest
-from monitor.export.plots import Level, Line, Point, chart
+from monitor.export.plots import Bar, Level, Line, Point, chart, forest
 from monitor.history import HOUR_MS, DecayedThen
 from monitor.inference import Comparison, GuardrailResult, Segment, Verdict, band_constant
 from monitor.verdicts import Judgement

@@ -11,7 +11,7 @@ from monitor.config import ExperimentSettings, is_share
 from monitor.export import experiment_charts as charts
 from monitor.export.account import Account
 from monitor.export.page import template
-from monitor.export.presentation import ABSENT, MEANINGS, count, rests_on, sentence, share
+from monitor.export.presentation import ABSENT, MEANINGS, count, rests_on, sentence
 from monitor.history import HOUR_MS
 from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, GuardrailState, Segment, State, Verdict
 from monitor.verdicts import Judgement
@@ -39,12 +39,13 @@ def html(told: Account) -> str:
     """Return the page: nothing in it is fetched from anywhere, and there are no scripts."""
     verdicts = told.judgement.verdicts
     return template("experiment.html").render(
-        name=told.settings.name,
         as_of=moment(told.as_of_ms),
         size=_size(told),
         headlines=[_headline(told, *each) for each in verdicts.items()],
         treatments=[_treatment(told, *each) for each in verdicts.items()],
-        traffic=_traffic(told),
+        told=told,
+        students=charts.students(told),
+        unnamed=sum(variant.responses_without_user for variant in told.summary.variants.values()),
         watched={
             "plots": list(charts.decayed(told)),
             "noted": sum(each.noted for each in told.watched),
@@ -57,7 +58,10 @@ def html(told: Account) -> str:
             if (rows := list(_said(told, name)))
         ],
         noted=list(charts.noted(told)),
-        method=_method(told),
+        settings=told.settings,
+        criteria=next((each.evidence.criteria for each in verdicts.values()), None),
+        adjusted=_adjusted_by(told),
+        shown=SHOWN_UNITS,
         meanings=MEANINGS,
         rails=_GUARDRAILS,
     )
@@ -160,7 +164,6 @@ def _headline(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
 
 
 def _effect(told: Account, treatment: str, verdict: Verdict) -> str:
-    """Return the effect in a sentence."""
     settings, primary = told.settings, verdict.primary
     if not _enough(told, primary) or primary.difference.effect is None:
         return f"Nothing is known of {settings.primary} yet: too few students have had their first days."
@@ -268,32 +271,6 @@ def _guardrail(told: Account, name: str, place: int, result: GuardrailResult) ->
     }
 
 
-def _traffic(told: Account) -> dict[str, Any]:
-    ratio = told.judgement.sample_ratio
-    return {
-        "plot": charts.students(told),
-        "rows": [
-            [name, count(variant.students), count(variant.responses), share(variant.rated_share)]
-            for name, variant in told.summary.ordered()
-        ],
-        "alarm": ratio.alarm,
-        "alpha": f"{ratio.alpha:g}",
-        "p": f"{ratio.p:.2g}",
-        "phases": [
-            [
-                [arm.variant, count(arm.students), *map(share, (arm.intended, arm.observed, *arm.bounds()))]
-                for arm in phase.arms
-            ]
-            for phase in ratio.phases
-        ],
-        "empty": ratio.empty,
-        "stray": ratio.stray,
-        "days_left_out": len(told.judgement.days_left_out),
-        "crossovers": count(told.summary.crossovers),
-        "unnamed": count(sum(variant.responses_without_user for variant in told.summary.variants.values())),
-    }
-
-
 def _said(told: Account, treatment: str) -> Iterator[list[str]]:
     """Yield when what was said of a treatment changed, by the snapshots."""
     before = None
@@ -312,18 +289,3 @@ def _adjusted_by(told: Account) -> str | None:
     before_ms = told.settings.pre_period_ms
     adjusted = any(verdict.unadjusted is not None for verdict in told.judgement.verdicts.values())
     return f"{before_ms / DAY_MS:g}" if before_ms is not None and adjusted else None
-
-
-def _method(told: Account) -> dict[str, Any]:
-    settings = told.settings
-    return {
-        "settings": settings,
-        "decision": settings.decision,
-        "criteria": next((each.evidence.criteria for each in told.judgement.verdicts.values()), None),
-        "gain": settings.gain if isinstance(settings.gain, str) else "a table of the configuration",
-        "shares": ", ".join(f"{name} {share(part)}" for name, part in settings.variants.items()),
-        "metrics": ", ".join(metric.name for metric in settings.metrics if metric.name != settings.primary),
-        "adjusted": _adjusted_by(told),
-        "hours": f"{settings.feedback_window_ms / HOUR_MS:g}",
-        "shown": SHOWN_UNITS,
-    }

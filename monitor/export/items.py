@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from monitor.config import ExperimentSettings
 from monitor.errors import UsageError
+from monitor.export.presentation import short
+from monitor.export.terminal import simple_table
 from monitor.items import Entry, Variety
 from monitor.items.stored import StoredItems
 from monitor.summary import iso
@@ -50,9 +50,9 @@ def render_items(experiment: str, found: StoredItems, n: int) -> RenderableType:
     """Return the n worst items as a table."""
     if found.since_ms is None:
         return Text(f"{experiment}: no responses yet")
-    table = _table("item", "shown", "ratings", "mean", "95 % from", "good", "95 % from")
+    table = simple_table("item", "shown", "ratings", "mean", "95 % from", "good", "95 % from", overflow="fold")
     for item, sums, score in found.worst(n):
-        numbers = map(_number, (score.mean, score.mean_lower, score.good_share, score.good_lower))
+        numbers = map(short, (score.mean, score.mean_lower, score.good_share, score.good_lower))
         table.add_row(printable(item), str(sums.shown), str(score.ratings), *numbers)
     head = f"{experiment}: the worst rated items since {iso(found.since_ms)[:10]}"
     return Group(
@@ -62,27 +62,20 @@ def render_items(experiment: str, found: StoredItems, n: int) -> RenderableType:
 
 def render_attention(experiment: str, entries: Sequence[Entry], n: int) -> RenderableType:
     """Return the first n entries as a table."""
-    table = _table("look at first", "bad that day", "history", "urgency", "priority")
+    table = simple_table("look at first", "bad that day", "history", "urgency", "priority", overflow="fold")
     for entry in entries[:n]:
         table.add_row(
-            printable(entry.name), str(entry.today), *map(_number, (entry.history, entry.urgency, entry.priority))
+            printable(entry.name), str(entry.today), *map(short, (entry.history, entry.urgency, entry.priority))
         )
     return Group(Text(experiment, style="bold"), table)
 
 
 def render_variety(varied: Mapping[str, Variety], k: int) -> RenderableType:
     """Return how varied each variant's answers are, cut at k, as a table."""
-    table = _table("variety", "answers", f"alpha-nDCG@{k}", "similarity", "re-ranked", "moved")
+    table = simple_table("variety", "answers", f"alpha-nDCG@{k}", "similarity", "re-ranked", "moved", overflow="fold")
     for variant, each in varied.items():
-        numbers = map(_number, (each.alpha_ndcg, each.similarity, each.reranked_alpha_ndcg, each.moved))
+        numbers = map(short, (each.alpha_ndcg, each.similarity, each.reranked_alpha_ndcg, each.moved))
         table.add_row(Text(variant), str(each.answers), *numbers)
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left", overflow="fold")
     return table
 
 
@@ -90,7 +83,3 @@ def printable(item: str) -> Text:
     """Return an id for a terminal: anybody may write ids, so neither control characters nor pages of one."""
     shown = "".join(each if each.isprintable() else "\ufffd" for each in item)
     return Text(shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…")
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from monitor.config import DisplaySettings
-from monitor.export.presentation import decisions, notes, rows, unmatched_feedback
+from monitor.export.presentation import count, decisions, notes, rows, share, unmatched_feedback
 from monitor.summary import Summary, iso
 
 _MOST_ENTRIES: Final = 10
@@ -27,6 +27,7 @@ ENVIRONMENT: Final = Environment(
     lstrip_blocks=True,
 )
 """Templates escape their values and refuse undefined ones."""
+ENVIRONMENT.filters |= {"share": share, "thousands": count}
 TEMPLATES: Final = Jinja2Templates(env=ENVIRONMENT)
 
 

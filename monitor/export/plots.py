@@ -1,4 +1,4 @@
-"""Lines with bands over time as inline SVG.
+"""Lines with bands over time, and effects within parts of the students, as inline SVG.
 
 Made by hand, since colours have to be the page's CSS variables (light, dark, print) and four kinds of text are all that
 is needed: matplotlib would write colours into every path and bring five more packages.
@@ -7,7 +7,7 @@ is needed: matplotlib would write colours into every path and bring five more pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
@@ -22,6 +22,8 @@ _TIME_STEPS_MS: Final = (
 )
 _WIDTH, _HEIGHT = 760, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 10, 26
+_ROW, _LABEL_WIDTH, _FOREST_RIGHT, _FOREST_TOP = 26, 150, 16, 8
+_LONGEST_LABEL: Final = 20
 _MOST_TIME_TICKS: Final = 9
 _VALUE_TICKS: Final = 5
 _DOTS_UP_TO: Final = 40
@@ -165,7 +167,6 @@ def chart(title: str, lines: Sequence[Line], levels: Sequence[Level] = (), *, pe
 
 
 def _parts(points: Sequence[Point], *, bounds: bool) -> Iterator[list[Point]]:
-    """Yield what is drawn in one piece."""
 
     def known(point: Point) -> bool:
         return point.value is not None and not (bounds and (point.lower is None or point.upper is None))
@@ -224,3 +225,57 @@ def _axes(frame: _Frame, *, percent: bool) -> Iterator[str]:
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_TOP + frame.height}"/>'
         anchor = "end" if x > right - 20 else "middle"
         yield f'<text x="{min(x, right):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{escape(name)}</text>'
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One part: a value with its bounds, None where they are not known."""
+
+    label: str
+    value: float | None
+    lower: float | None
+    upper: float | None
+    marked: bool = False
+    """Whether it is shown to differ from 0."""
+
+
+def forest(title: str, bars: Sequence[Bar]) -> str | None:
+    """Return a plot as HTML, its texts escaped, which scales with its container; None where nothing is known."""
+    known = [number for bar in bars for number in (bar.value, bar.lower, bar.upper) if number is not None]
+    if not known:
+        return None
+    low, high = min(0.0, *known), max(0.0, *known)
+    room = 0.05 * (high - low) or 0.5
+    low, high = low - room, high + room
+    inner = _WIDTH - _LABEL_WIDTH - _FOREST_RIGHT
+    height = _FOREST_TOP + _ROW * len(bars) + _BOTTOM
+
+    def x(value: float) -> str:
+        return f"{_LABEL_WIDTH + (value - low) / (high - low) * inner:.1f}"
+
+    marks = ticks(low, high)
+    step = marks[1] - marks[0] if len(marks) > 1 else high - low
+    floor = height - _BOTTOM
+    drawn = []
+    for mark in marks:
+        drawn.append(f'<line class="grid" x1="{x(mark)}" x2="{x(mark)}" y1="{_FOREST_TOP}" y2="{floor}"/>')
+        drawn.append(f'<text x="{x(mark)}" y="{height - 6}" text-anchor="middle">{escape(plain(mark, step))}</text>')
+    drawn.append(f'<line class="zero" x1="{x(0.0)}" x2="{x(0.0)}" y1="{_FOREST_TOP}" y2="{floor}"/>')
+    for place, bar in enumerate(bars):
+        drawn += _bar(bar, _FOREST_TOP + _ROW * place + _ROW / 2, x, step)
+    head = f'<svg class="plot" role="img" viewBox="0 0 {_WIDTH} {height}" aria-label="{escape(title)}">'
+    return f"{head}{''.join(drawn)}</svg>"
+
+
+def _bar(bar: Bar, y: float, x: Callable[[float], str], step: float) -> Iterator[str]:
+    label = bar.label if len(bar.label) <= _LONGEST_LABEL else f"{bar.label[: _LONGEST_LABEL - 1]}…"
+    yield f'<text x="{_LABEL_WIDTH - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>'
+    style = "treatment" if bar.marked else "live"
+    if bar.lower is not None and bar.upper is not None:
+        yield f'<line class="line {style}" x1="{x(bar.lower)}" x2="{x(bar.upper)}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    if bar.value is not None:
+        said = f"{bar.label}: {plain(bar.value, step / 100)}"
+        yield (
+            f'<circle class="dot treatment" cx="{x(bar.value)}" cy="{y:.1f}" r="3.2">'
+            f"<title>{escape(said)}</title></circle>"
+        )

@@ -73,6 +73,11 @@ def age(at_ms: int | None, now_ms: int) -> str:
     return f"{seconds}\u202fs ago"
 
 
+def short(value: float | None) -> str:
+    """Return a number with four significant digits."""
+    return ABSENT if value is None else f"{value:.4g}"
+
+
 def _mean(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.4f}"
 

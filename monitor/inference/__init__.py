@@ -6,23 +6,14 @@ docs/statistics.md.
 
 from __future__ import annotations
 
-from monitor.inference.comparison import (
-    DECIDING_UNITS,
-    SHOWN_UNITS,
-    Comparison,
-    compare,
-    days_to_resolve,
-    resolving_information,
-    split_alpha,
-)
-from monitor.inference.cuped import Adjusted, PairedSums, adjust, variance_reduction
-from monitor.inference.decayed import band, band_constant, design_effect
-from monitor.inference.estimates import Effect, Estimand, Estimate, RatioSums, UnitSums, effect_of, stratified
+from monitor.inference.comparison import SHOWN_UNITS, Comparison, compare, split_alpha
+from monitor.inference.cuped import Adjusted, PairedSums, adjust
+from monitor.inference.decayed import band_constant, design_effect
+from monitor.inference.estimates import Estimand, Estimate, UnitSums, stratified
 from monitor.inference.evidence import Adjustment, Arms, Criteria, Diagnostic, Evidence, Skipped, Watched
-from monitor.inference.guardrails import Guardrail, GuardrailResult, GuardrailState, watch
+from monitor.inference.guardrails import Guardrail, GuardrailResult, GuardrailState
 from monitor.inference.sample_ratio import Phase, SampleRatio, sample_ratio_test
-from monitor.inference.segments import Segment, compare_segments, e_bh
-from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, mde_information
+from monitor.inference.segments import Segment, compare_segments
 from monitor.inference.stored import (
     Cohorts,
     Population,
@@ -34,14 +25,12 @@ from monitor.inference.stored import (
     closed_watched,
     is_closed,
     live_rated_shares,
-    live_sums,
     pair_scale,
     units_place,
 )
-from monitor.inference.verdict import Reason, State, Verdict, decide, evidence_from
+from monitor.inference.verdict import State, Verdict, decide
 
 __all__ = [
-    "DECIDING_UNITS",
     "SHOWN_UNITS",
     "Adjusted",
     "Adjustment",
@@ -50,20 +39,15 @@ __all__ = [
     "Comparison",
     "Criteria",
     "Diagnostic",
-    "Effect",
     "Estimand",
     "Estimate",
     "Evidence",
     "Guardrail",
     "GuardrailResult",
     "GuardrailState",
-    "HalfNormalMixture",
-    "NormalMixture",
     "PairedSums",
     "Phase",
     "Population",
-    "RatioSums",
-    "Reason",
     "SampleRatio",
     "Segment",
     "Skipped",
@@ -73,8 +57,6 @@ __all__ = [
     "Verdict",
     "Watched",
     "adjust",
-    "anytime_p",
-    "band",
     "band_constant",
     "closed_pairs",
     "closed_part",
@@ -83,22 +65,13 @@ __all__ = [
     "closed_watched",
     "compare",
     "compare_segments",
-    "days_to_resolve",
     "decide",
     "design_effect",
-    "e_bh",
-    "effect_of",
-    "evidence_from",
     "is_closed",
     "live_rated_shares",
-    "live_sums",
-    "mde_information",
     "pair_scale",
-    "resolving_information",
     "sample_ratio_test",
     "split_alpha",
     "stratified",
     "units_place",
-    "variance_reduction",
-    "watch",
 ]

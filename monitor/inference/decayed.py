@@ -48,9 +48,3 @@ def design_effect(clustered_variance: float, independent_variance: float) -> flo
     if not not_negative("independent_variance", independent_variance):
         return None
     return max(1.0, clustered_variance / independent_variance)
-
-
-def band(mean: float, standard_error: float, effect: float, half_lives: float) -> tuple[float, float]:
-    """Return the bounds of a decayed mean over a horizon: mean ± c·se·√(design effect)."""
-    half = band_constant(half_lives) * standard_error * math.sqrt(effect)
-    return mean - half, mean + half

@@ -48,7 +48,6 @@ class Sums(msgspec.Struct, frozen=True):
     """Sums that add up, field by field."""
 
     def __add__(self, other: Self) -> Self:
-        """Return the sums over both."""
         return type(self)(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 

@@ -54,7 +54,6 @@ class ArmShare:
         return share_sequence(self.students, self.others, self.intended, self.alpha)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `status --json` says of it."""
         lower, upper = self.bounds()
         shares = {"intended": self.intended, "observed": self.observed, "lower": lower, "upper": upper}
         return {"variant": self.variant, "students": self.students, **shares}
@@ -96,7 +95,6 @@ class SampleRatio:
         return self.mismatch or bool(self.empty or self.stray)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `status --json` says of it."""
         return {
             "alpha": self.alpha,
             "log_e": self.log_e,

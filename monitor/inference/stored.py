@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -28,7 +28,6 @@ class Cohorts(Mapping[int, Ints]):
     """UTC day since 1970 → record over a variant's students first exposed there; many add up in one call."""
 
     def __init__(self, days: Sequence[int], table: Ints) -> None:
-        """Take the records as rows of a table."""
         self._places = {day: place for place, day in enumerate(days)}
         self._table = table
 
@@ -40,16 +39,13 @@ class Cohorts(Mapping[int, Ints]):
         return cls(list(records), np.array(list(records.values()), dtype=np.int64).reshape(len(records), width))
 
     def __getitem__(self, day: int) -> Ints:
-        """Return the record of a day."""
         record: Ints = self._table[self._places[day]]
         return record
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the days."""
         return iter(self._places)
 
     def __len__(self) -> int:
-        """Return how many days there are."""
         return len(self._places)
 
     def filled(self, last: int) -> set[int]:
@@ -62,7 +58,6 @@ class Cohorts(Mapping[int, Ints]):
         return int(self._table[self._rows(days), place].sum())
 
     def total(self, days: Iterable[int]) -> Ints:
-        """Return the sum of the records of some days."""
         total: Ints = self._table[self._rows(days)].sum(axis=0)
         return total
 
@@ -85,20 +80,12 @@ class StoredStudents:
     refused_share: float | None = None
     """Of the newest events of the topics, of all experiments; None where there were none."""
     skipped: Skipped | None = None
-    _live: dict[tuple[Layout, Population], Mapping[str, list[Estimate]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     def live(self, layout: Layout, population: Population) -> Mapping[str, list[Estimate]]:
-        """Return variant → the estimates of all metrics over all responses; worked out once."""
-        what = layout, population
-        if what not in self._live:
-            metrics = range(layout.metrics)
-            self._live[what] = {
-                name: [live_sums(record, layout, metric, population).estimate() for metric in metrics]
-                for name, record in self.units.items()
-            }
-        return self._live[what]
+        return {
+            name: [live_sums(record, layout, metric, population).estimate() for metric in range(layout.metrics)]
+            for name, record in self.units.items()
+        }
 
 
 def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.errors import for_code
@@ -38,8 +37,6 @@ _POLLS_AHEAD: Final = 0.5
 """Part of a poll that is fetched ahead of each partition: what is ahead of a paused one is fetched again."""
 _QUEUE_FULL_MS: Final = 20
 """Pause before the next fetch when enough is queued; after the default of a second the worker would wait for it."""
-_plain_record: Final = partial(tuple.__new__, PlainRecord)
-"""A record from (offset, key, value), in half of the time that `PlainRecord._make` takes."""
 
 
 def client_version() -> str:
@@ -59,7 +56,6 @@ def _client() -> Any:
 
 
 def _configuration(settings: KafkaSettings) -> dict[str, Any]:
-    """Return librdkafka's names and values of the settings."""
     queued = max(1, int(settings.max_poll_records * _POLLS_AHEAD))
     chosen = {
         "bootstrap.servers": settings.bootstrap_servers,
@@ -129,7 +125,6 @@ class ConfluentConsumer:
             ) from error
 
     def subscribe(self, topics: Sequence[str], on_assign: Callable[[Collection[str]], None]) -> None:
-        """See `Consumer`."""
 
         def assign(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             self._assigned = {partition_name(each.topic, each.partition) for each in partitions}
@@ -146,11 +141,9 @@ class ConfluentConsumer:
         self._consumer.subscribe(list(topics), on_assign=assign, on_revoke=revoke)
 
     def assignment(self) -> Collection[str]:
-        """See `Consumer`."""
         return self._assigned
 
     def seek(self, offsets: Mapping[str, int]) -> None:
-        """See `Consumer`."""
         self._positions |= {name: offset for name, offset in offsets.items() if name in self._assigned}
         self._consumer.assign(self._partitions(self._positions))
         # librdkafka remembers what was paused in an earlier assignment.
@@ -158,12 +151,10 @@ class ConfluentConsumer:
         self._consumer.resume(self._partitions(self._positions.keys() - self._paused))
 
     def pause(self, partitions: Collection[str]) -> None:
-        """See `Consumer`."""
         self._paused |= set(partitions)
         self._consumer.pause(self._partitions(partitions))
 
     def resume(self, partitions: Collection[str]) -> None:
-        """See `Consumer`."""
         self._paused -= set(partitions)
         self._consumer.resume(self._partitions(partitions))
 
@@ -177,7 +168,6 @@ class ConfluentConsumer:
         return partition
 
     def poll(self, timeout_s: float, max_records: int) -> Mapping[str, Sequence[Record]]:
-        """See `Consumer`."""
         max_records = min(max_records, _MAX_POLL_RECORDS)
         # `consume` waits until it has as many as it was asked for: so it waits for one record, then takes the rest.
         messages = self._consumer.consume(max_records, 0)
@@ -220,11 +210,9 @@ class ConfluentConsumer:
         log.debug("librdkafka reports: %s", error)
 
     def position(self, partition: str) -> int | None:
-        """See `Consumer`."""
         return self._positions.get(partition)
 
     def end_offsets(self) -> Mapping[str, int]:
-        """See `Consumer`."""
         ends = {}
         for name in self._assigned:
             marks = self._consumer.get_watermark_offsets(self._at(name, 0), cached=True)
@@ -233,7 +221,6 @@ class ConfluentConsumer:
         return ends
 
     def commit_group_offsets(self, offsets: Mapping[str, int]) -> None:
-        """See `Consumer`."""
         self._consumer.commit(offsets=[self._at(name, offset) for name, offset in offsets.items()], asynchronous=True)
 
     def close(self, offsets: Mapping[str, int]) -> None:
@@ -244,6 +231,4 @@ class ConfluentConsumer:
 
 
 def _records(messages: Sequence[Message]) -> list[PlainRecord]:
-    """Return the records of messages without errors."""
-    fields = [(message.offset(), message.key(), message.value()) for message in messages]
-    return list(map(_plain_record, fields))
+    return [PlainRecord(message.offset() or 0, message.key(), message.value()) for message in messages]

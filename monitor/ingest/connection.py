@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -67,7 +68,6 @@ class _LoggedErrors(logging.Handler):
         self.errors: list[KafkaError] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
         if isinstance(record.args, tuple):
             self.errors += [argument for argument in record.args if isinstance(argument, KafkaError)]
 
@@ -98,11 +98,8 @@ def connect(client: Callable[..., Client], settings: KafkaSettings, **options: A
 def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
     """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
     names = (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
-    topics = Topics(settings)
-    try:
+    with closing(Topics(settings)) as topics:
         described = topics.describe(names)
-    finally:
-        topics.close()
     partitions = {name: len(described[name].partitions) if name in described else 0 for name in names}
     lines: list[tuple[str, str | None]] = []
     for topic, count in partitions.items():
@@ -233,7 +230,6 @@ class Topics:
             raise translate_error(self._settings, error) from error
 
     def close(self) -> None:
-        """Disconnect."""
         if self._admin is not None:
             self._admin.close()
             self._admin = None

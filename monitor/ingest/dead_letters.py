@@ -70,5 +70,4 @@ class DeadLetters:
             ) from error
 
     def close(self) -> None:
-        """Disconnect."""
         self._producer.close(timeout=_REQUEST_S)

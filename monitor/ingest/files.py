@@ -28,7 +28,7 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from monitor.errors import InputRefused, Refusal, UsageError
-from monitor.ingest.source import Gap, PlainRecord, Refused, Slice
+from monitor.ingest.source import PlainRecord, Refused, Slice, UnsharedSource
 from monitor.store import Position
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,6 @@ class _File:
         self.ended = False
 
     def begin_again(self) -> None:
-        """Go back to the first line."""
         if self.raw is None:
             raise UsageError(f"{self.path} cannot be read again, and the store no longer holds what came from it")
         self.stream.seek(0)
@@ -99,7 +98,6 @@ class _Stdin(_File):
         self._all = False
 
     def read_line(self, until: float) -> bytes | None:
-        """See `_File`."""
         searched = 0
         while not (end := self._read.find(b"\n", searched, _LONGEST_LINE) + 1):
             searched = len(self._read)
@@ -116,10 +114,8 @@ class _Stdin(_File):
         return line
 
 
-class FileSource:
+class FileSource(UnsharedSource):
     """Reads files once, from their stored positions."""
-
-    restarts = 0
 
     def __init__(
         self, paths: Sequence[str], instant: Callable[[str | int], int], *, report: Callable[[str], None]
@@ -166,20 +162,13 @@ class FileSource:
             return None
 
     def unplaced(self) -> Sequence[str]:
-        """See `Source`."""
         return [file.partition for file in self._files] if self._unplaced else []
 
-    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
-        """See `Source`: none, files are read from where they are."""
-        del positions
-        return []
-
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
-        """See `Source`: at the first line."""
         return {name: Position(0) for name in self._held if name not in positions}
 
     def place(self, positions: Mapping[str, Position]) -> None:
-        """See `Source`: skip the lines that were applied before."""
+        """Skip the lines that were applied before."""
         self._unplaced = False
         self._handed = {name: positions[name].next_offset for name in self._held}
         for file in self._files:
@@ -191,15 +180,7 @@ class FileSource:
         )
         self._ahead = next(self._merge, None)
 
-    def hold(self, partitions: Collection[str]) -> None:
-        """See `Source`: files are merged by event time, none is ahead."""
-
-    def joined(self) -> bool:
-        """See `Source`."""
-        return True
-
     def own(self) -> Collection[str]:
-        """See `Source`."""
         return self._held
 
     def _lines(self, file: _File) -> Iterator[_File]:
@@ -207,7 +188,7 @@ class FileSource:
             yield file
 
     def rewind(self) -> None:
-        """See `Source`: the store went back, or somebody else reads the same files into it."""
+        """Begin again: the store went back, or another process reads the same files into it."""
         for file in self._files:
             file.begin_again()
         # Nothing is handed out before the files are placed.
@@ -215,7 +196,7 @@ class FileSource:
         self._unplaced = True
 
     def poll(self, *, wait: bool = True) -> Sequence[Slice]:
-        """See `Source`: the next lines in the order of their event times; blank ones are passed over."""
+        """Return the next lines in the order of their event times; blank ones are passed over."""
         del wait
         lines: dict[str, list[PlainRecord]] = {}
         next_lines: dict[str, int] = {}
@@ -245,30 +226,18 @@ class FileSource:
         return sum(file.raw.tell() for file in self._files if file.raw is not None)
 
     def idle(self) -> None:
-        """See `Source`."""
         time.sleep(_IDLE_S)
 
     def ends(self) -> Mapping[str, int | None]:
-        """See `Source`."""
         return {file.partition: file.line_number if file.ended else None for file in self._files}
 
-    def ask_ends(self) -> Mapping[str, int | None]:
-        """See `Source`."""
-        return self.ends()
-
-    def trouble(self) -> str | None:
-        """See `Source`: never."""
-        return None
+    ask_ends = ends
 
     def finished(self) -> bool:
-        """See `Source`: once every file is read."""
         return self._ahead is None and all(file.ended for file in self._files)
 
-    def acknowledge(self, offsets: Mapping[str, int]) -> None:
-        """See `Source`: files keep no positions of their own."""
-
     def keep_refused(self, refused: Sequence[Refused]) -> None:
-        """See `Source`: the lines stay in their files; say where, for the first of them."""
+        """Report the places of the first refused lines: all stay in their files."""
         for each in refused:
             self.refused += 1
             if self._reported < _REPORTED:
@@ -279,5 +248,4 @@ class FileSource:
                     self._report("further refused lines are only counted")
 
     def close(self) -> None:
-        """See `Source`."""
         self._stack.close()

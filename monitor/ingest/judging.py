@@ -89,7 +89,6 @@ def shown_answers(source: FileSource, settings: Settings, clock: Clock) -> dict[
 
 
 def _ranked(event: Response) -> Sequence[str]:
-    """Return a response's items by position."""
     if event.ranks is None:
         return event.items
     return [item for _, item in sorted(zip(event.ranks, event.items, strict=True))]

@@ -87,19 +87,16 @@ class KafkaSource:
         self._unplaced.update(partitions)
 
     def unplaced(self) -> Sequence[str]:
-        """See `Source`."""
         return sorted(self._unplaced.copy() & set(self._consumer.assignment()))
 
     def joined(self) -> bool:
-        """See `Source`."""
         return self._joined
 
     def own(self) -> Collection[str]:
-        """See `Source`."""
         return self._consumer.assignment()
 
     def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
-        """See `Source`: history that is gone, a topic that is another one, a position that never was."""
+        """Return history that is gone, a topic that is another one, a position that never was."""
         self._look()
         waiting = [name for name in self.unplaced() if name in positions]
         begins = self._topics.offsets(waiting, BEGINNING)
@@ -123,7 +120,7 @@ class KafkaSource:
         return gaps
 
     def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
-        """See `Source`: where `kafka.start` says; partitions added to a known topic are read from their beginning."""
+        """Return the offsets that `kafka.start` says; new partitions of a known topic are read from their beginning."""
         known = {_topic(name) for name in positions}
         starts: dict[str, Position] = {}
         for topic, described in self._described.items():
@@ -133,7 +130,6 @@ class KafkaSource:
         return starts
 
     def place(self, positions: Mapping[str, Position]) -> None:
-        """See `Source`."""
         offsets = {name: positions[name].next_offset for name in self.unplaced() if name in positions}
         self._handed |= offsets
         self._moved_at |= dict.fromkeys(offsets, time.monotonic())
@@ -144,7 +140,6 @@ class KafkaSource:
             self._consumer.resume(offsets.keys() - self._paused)
 
     def rewind(self) -> None:
-        """See `Source`."""
         self._unplaced.update(self._consumer.assignment())
 
     def _first_offsets(self, partitions: Collection[str], start: str) -> Mapping[str, int]:
@@ -157,7 +152,7 @@ class KafkaSource:
         return {name: ends[name] if offset < 0 else offset for name, offset in found.items()}
 
     def poll(self, *, wait: bool = True) -> Sequence[Slice]:
-        """See `Source`; slices of responses come before those of feedback."""
+        """Return the next records, those of responses before those of feedback."""
         now = time.monotonic()
         if now - self._polled_at > _BLOCKED_S:
             # Nobody asked for records meanwhile: that is no stall.
@@ -201,7 +196,6 @@ class KafkaSource:
         return slices
 
     def hold(self, partitions: Collection[str]) -> None:
-        """See `Source`."""
         paused = set(partitions)
         if paused == self._paused:
             return
@@ -212,7 +206,6 @@ class KafkaSource:
         self._paused = paused
 
     def idle(self) -> None:
-        """See `Source`: poll with all partitions paused."""
         if not self._idle:
             self._idle = True
             self._consumer.pause(self._consumer.assignment())
@@ -230,7 +223,7 @@ class KafkaSource:
                 self._see_ends()
 
     def ends(self) -> Mapping[str, int | None]:
-        """See `Source`: of own partitions the newest high-water marks seen, of others what they were seconds ago."""
+        """Return the newest high-water marks seen of own partitions, and those of others as of seconds ago."""
         ends: dict[str, int | None] = dict(self._ends)
         fetched = self._consumer.end_offsets()
         for name in self._consumer.assignment():
@@ -239,12 +232,12 @@ class KafkaSource:
         return ends
 
     def ask_ends(self) -> Mapping[str, int | None]:
-        """See `Source`: also of partitions that were added since."""
+        """Return the ends as they are now, also of partitions that were added since."""
         self._look()
         return self.ends()
 
     def trouble(self) -> str | None:
-        """See `Source`: whether a bootstrap server answers and the topics are there.
+        """Return why nothing can arrive: no bootstrap server answers, or a topic is missing.
 
         Joins the group anew when no records arrive although there are some.
         """
@@ -322,11 +315,10 @@ class KafkaSource:
         consumer.subscribe(list(self._kinds), self._assigned)
 
     def finished(self) -> bool:
-        """See `Source`: never."""
         return False
 
     def acknowledge(self, offsets: Mapping[str, int]) -> None:
-        """See `Source`: commit to the group every few seconds, without waiting."""
+        """Commit to the group every few seconds, without waiting."""
         self._applied |= offsets
         now = time.monotonic()
         if now < self._acknowledge_at:
@@ -347,11 +339,9 @@ class KafkaSource:
         return commit
 
     def keep_refused(self, refused: Sequence[Refused]) -> None:
-        """See `Source`: in the dead-letter topic."""
         self._dead_letters.keep(refused)
 
     def close(self) -> None:
-        """See `Source`."""
         self._dead_letters.close()
         self._topics.close()
         self._consumer.close(self._unacknowledged() if self._trouble is None else {})

@@ -89,7 +89,6 @@ class KafkaPythonConsumer:
         )
 
     def subscribe(self, topics: Sequence[str], on_assign: Callable[[Collection[str]], None]) -> None:
-        """See `Consumer`."""
         self._consumer.subscribe(topics=topics, listener=_Rebalances(self._consumer, on_assign))
         # Wait for metadata before the first poll joins the group: a leader that does not know the partitions of a topic
         # yet assigns them to nobody, and rebalances the group again when it learns them.
@@ -101,11 +100,9 @@ class KafkaPythonConsumer:
             log.info("joining the group without metadata topics=%s", ",".join(sorted(missing)))
 
     def assignment(self) -> Collection[str]:
-        """See `Consumer`."""
         return {partition_name(*partition) for partition in self._consumer.assignment()}
 
     def seek(self, offsets: Mapping[str, int]) -> None:
-        """See `Consumer`."""
         for name, offset in offsets.items():
             partition = partition_of(name)
             self._fetched.pop(partition, None)
@@ -115,14 +112,12 @@ class KafkaPythonConsumer:
                     self._consumer.resume(partition)
 
     def pause(self, partitions: Collection[str]) -> None:
-        """See `Consumer`."""
         for partition in map(partition_of, partitions):
             self._paused.add(partition)
             with suppress(*_REVOKED):
                 self._consumer.pause(partition)
 
     def resume(self, partitions: Collection[str]) -> None:
-        """See `Consumer`."""
         for partition in map(partition_of, partitions):
             self._paused.discard(partition)
             with suppress(*_REVOKED):
@@ -191,7 +186,6 @@ class KafkaPythonConsumer:
         return backlog
 
     def position(self, partition: str) -> int | None:
-        """See `Consumer`."""
         place = partition_of(partition)
         if place in self._fetched:
             return self._fetched[place][0].offset
@@ -201,7 +195,6 @@ class KafkaPythonConsumer:
         return position
 
     def end_offsets(self) -> Mapping[str, int]:
-        """See `Consumer`."""
         ends = {partition_name(*each): self._end_offset(each) for each in self._consumer.assignment()}
         return {name: end for name, end in ends.items() if end is not None}
 
@@ -212,14 +205,12 @@ class KafkaPythonConsumer:
         return end
 
     def commit_group_offsets(self, offsets: Mapping[str, int]) -> None:
-        """See `Consumer`."""
         try:
             self._consumer.commit_async(_commit(offsets))
         except KafkaError as error:
             raise translate_error(self._settings, error) from error
 
     def close(self, offsets: Mapping[str, int]) -> None:
-        """See `Consumer`."""
         if offsets:
             with suppress(KafkaError):
                 self._consumer.commit(_commit(offsets), timeout_ms=_CLOSE_MS)

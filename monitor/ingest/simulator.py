@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,8 @@ _TRUTH_SAMPLE: Final = 200_000
 _ESCALATED: Final = 0.02
 _SLOWEST: Final = 1000.0
 _MOST: Final = 100_000_000
+_MOST_DAYS: Final = 3650
+_HOUR_S: Final = 3600
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -96,46 +99,41 @@ class Scenario:
     part: int = 0
     """Number of this stretch of a longer simulation: other answers, the same students."""
 
-    def __post_init__(self) -> None:  # noqa: C901, PLR0912  one check after the other
+    def __post_init__(self) -> None:
+        names = ", ".join(self.shares)
         for name in ("responses", "students", "items", "catalogue"):
-            if not 1 <= getattr(self, name) <= _MOST:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 to {_MOST}")
+            _expect(name, getattr(self, name), f"1 to {_MOST}", 1 <= getattr(self, name) <= _MOST)
         for name in ("rated_share", "resent_share", "revised_share", "early_share", "empty_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 to 1")
-        if not 0 < self.feedback_delay_s <= 3600:  # noqa: PLR2004  an hour
-            raise ValueError(f"feedback delay: got {self.feedback_delay_s} s, expected more than 0 and at most 3600")
-        if not 0 < self.days <= 3650:  # noqa: PLR2004  ten years
-            raise ValueError(f"days: got {self.days}, expected more than 0 and at most 3650")
-        if not 0 <= self.start_ms <= _LATEST_START_MS:
-            raise ValueError(f"start: got {self.start_ms} ms, expected a time from 1970 to 9980")
-        if self.seed < 0 or self.part < 0:
-            raise ValueError(f"seed: got {self.seed}, expected 0 or more")
+            _expect(name, getattr(self, name), "0 to 1", 0 <= getattr(self, name) <= 1)
+        above = "more than 0 and at most"
+        _expect("feedback delay", f"{self.feedback_delay_s} s", f"{above} 3600", 0 < self.feedback_delay_s <= _HOUR_S)
+        _expect("days", self.days, f"{above} {_MOST_DAYS}", 0 < self.days <= _MOST_DAYS)
+        _expect("start", f"{self.start_ms} ms", "a time from 1970 to 9980", 0 <= self.start_ms <= _LATEST_START_MS)
+        _expect("seed", self.seed, "0 or more", self.seed >= 0)
         for name, share in self.shares.items():
-            if not 0 <= share <= 1:
-                raise ValueError(f"share: got {share:g} for {name}, expected 0 to 1")
-        if not self.shares or abs(sum(self.shares.values()) - 1) > 1e-9:  # noqa: PLR2004  rounding of decimals
-            raise ValueError(f"shares: got {dict(self.shares)}, expected shares that sum to 1")
-        for what, given, most in (
-            ("effect", self.effects, math.inf),
-            ("escalated", self.escalated, 1.0),
-            ("slowness", self.slowness, _SLOWEST),
+            _expect("share", f"{share:g} for {name}", "0 to 1", 0 <= share <= 1)
+        total = sum(self.shares.values())
+        _expect("shares", dict(self.shares), "shares that sum to 1", math.isclose(total, 1, rel_tol=0, abs_tol=1e-9))
+        for what, given, least, most, expected in (
+            ("effect", self.effects, -sys.float_info.max, sys.float_info.max, "a number"),
+            ("escalated", self.escalated, 0.0, 1.0, "0 to 1"),
+            ("slowness", self.slowness, 0.0, _SLOWEST, f"0 to {_SLOWEST:g}"),
         ):
             for name, number in given.items():
-                if not (math.isfinite(number) if what == "effect" else 0 <= number <= most):
-                    expected = "a number" if what == "effect" else f"0 to {most:g}"
-                    raise ValueError(f"{what}: got {number} for {name}, expected {expected}")
-                if name not in self.shares:
-                    raise ValueError(f"{what}: got {name!r}, expected one of {', '.join(self.shares)}")
-        if self.fade_days is not None and not 0 < self.fade_days <= 3650:  # noqa: PLR2004  ten years
-            raise ValueError(f"fade days: got {self.fade_days}, expected more than 0 and at most 3650")
-        if self.drop is not None and (self.drop.variant not in self.shares or not 0 <= self.drop.share <= 1):
-            among = ", ".join(self.shares)
-            raise ValueError(
-                f"drop: got {self.drop.share:g} for {self.drop.variant!r}, expected 0 to 1 for one of {among}"
-            )
-        if self.catalogue < self.items:
-            raise ValueError(f"catalogue: got {self.catalogue}, expected at least {self.items} items")
+                _expect(what, f"{number} for {name}", expected, least <= number <= most)
+                _expect(what, repr(name), f"one of {names}", name in self.shares)
+        if self.fade_days is not None:
+            _expect("fade days", self.fade_days, f"{above} {_MOST_DAYS}", 0 < self.fade_days <= _MOST_DAYS)
+        if self.drop is not None:
+            fits = self.drop.variant in self.shares and 0 <= self.drop.share <= 1
+            _expect("drop", f"{self.drop.share:g} for {self.drop.variant!r}", f"0 to 1 for one of {names}", fits)
+        _expect("catalogue", self.catalogue, f"at least {self.items} items", self.catalogue >= self.items)
+
+
+def _expect(name: str, value: object, expected: str, holds: bool) -> None:  # noqa: FBT001  the check itself
+    """Raise ValueError if a check of a scenario's value does not hold."""
+    if not holds:
+        raise ValueError(f"{name}: got {value}, expected {expected}")
 
 
 def w1() -> Scenario:
@@ -183,7 +181,6 @@ watched = [[0.1, 1], [0.5, 2], [0.9, 4]]
 
 
 def _quoted(text: str) -> str:
-    """Return a string as JSON, and TOML, write it."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -128,3 +128,24 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Leave."""
+
+
+class UnsharedSource:
+    """What sources have in common that one worker alone reads, without a group: nothing is lost, held back or told."""
+
+    restarts = 0
+
+    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:  # noqa: ARG002
+        return ()
+
+    def hold(self, partitions: Collection[str]) -> None:
+        """Hold nothing back: there is one partition, or all are merged by event time."""
+
+    def joined(self) -> bool:
+        return True
+
+    def trouble(self) -> str | None:
+        return None
+
+    def acknowledge(self, offsets: Mapping[str, int]) -> None:
+        """Report nothing: nobody else wants to know the position."""

@@ -137,6 +137,5 @@ class Telemetry:
 
 
 def _place(partition: str) -> tuple[str, str]:
-    """Return topic and number of a partition."""
     topic, _, number = partition.rpartition(":")
     return topic, number

@@ -66,11 +66,9 @@ class Entry:
 
     @property
     def priority(self) -> float:
-        """Return a number in (0, 1) that grows with the urgency."""
         return _logistic(self.urgency)
 
     def to_json(self) -> dict[str, object]:
-        """Return fields and priority."""
         return {**asdict(self), "priority": self.priority}
 
 

@@ -1,27 +1,18 @@
 """Which items are shown: how much of the catalogue, how often nothing at all, and which most often.
 
-The most frequent items of a stream are usually kept in a table of fixed size (Space-Saving: Metwally, Agrawal & El
-Abbadi 2005). That table depends on the order of events: with one place, "a a b" leaves b with 3 (of which up to 2 are
-not its own) and "b a a" leaves a with 3 (up to 1). Nor can it give back what a revised or repeated event had added,
-because whom it pushed out is forgotten; and putting events into an order first would need all of them, since a late one
-belongs in the middle. Merging such tables keeps their error bounds (Agarwal et al. 2013), not their content. It cannot
-be a pure function of the set of events, so it is not used.
+Counts are exact, one whole number per item that was ever shown: a sum over responses, which no order of events changes.
+A table of fixed size (Space-Saving) would depend on the order: docs/items.md. What is cut is only the output: `leaders`
+tells the n largest, and with them a bound that holds for every other item.
 
-Counts are exact instead, one whole number per item that was ever shown: a sum over responses, which no order and no
-crash changes. That is bounded by the catalogue and not by the traffic. What is cut is only the output: `leaders` tells
-the n largest, and with them a bound that holds for every other item: it has at most `at_most`.
-
-References: Metwally, Agrawal & El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
-ICDT 2005. Agarwal, Cormode, Huang, Phillips, Wei & Yi, "Mergeable summaries", ACM TODS 38(4), 2013.
-Ge, Delgado-Battenfeld & Jannach, "Beyond accuracy: evaluating recommender systems by coverage and serendipity",
-RecSys 2010.
+Reference: Ge, Delgado-Battenfeld & Jannach, "Beyond accuracy: evaluating recommender systems by coverage and
+serendipity", RecSys 2010.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from heapq import nsmallest
 
 
@@ -36,10 +27,6 @@ class Leaders:
     """The sum of their counts."""
     at_most: int
     """The largest count that one of them has; 0 where there are none."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ class ItemLayout:
 
     @classmethod
     def of(cls, settings: ExperimentSettings) -> ItemLayout:
-        """Return the layout of an experiment that counts items."""
         assert settings.items is not None
         days = -(-settings.items.days // _SLICES)
         whole = max(math.ceil(math.log2(max(settings.max_grade, 1.0))), 0)
@@ -53,7 +52,6 @@ class ItemLayout:
         )
 
     def slice_of(self, at_ms: int) -> int:
-        """Return the slice that a time is in."""
         return at_ms // (self.days * DAY_MS)
 
     def oldest(self, newest_ms: int) -> int:
@@ -65,13 +63,10 @@ class ItemLayout:
         return piece // self.slices
 
     def bucket(self, item: bytes) -> int:
-        """Return the bucket of an item, by its hash."""
         return int.from_bytes(item[:4]) % self.buckets
 
     def grade(self, grade: float) -> int:
-        """Return a grade in fixed point."""
         return round(grade * 2.0**self.grade_bits)
 
     def square(self, grade: float) -> int:
-        """Return a squared grade in fixed point."""
         return round(grade * grade * 2.0**self.square_bits)

@@ -1,14 +1,16 @@
-"""Everything about an experiment's items at once, from its responses: a pure function of the set of them."""
+"""Everything about an experiment's items at once, and how varied its answers are: pure functions of its responses."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from monitor.items.attention import DAY_MS, BadAnswer, Entry, daily, first_to_look_at
 from monitor.items.catalogue import Shown
+from monitor.items.diversity import Topics, alpha_ndcg, intra_list_similarity, jaccard, mmr
 from monitor.items.scores import ItemScore
 
 EntryKind: TypeAlias = Literal["query", "category", "item"]
@@ -98,14 +100,57 @@ class Overview:
                     "empty_share": shown.empty_share,
                     "items": len(shown.counts),
                     "coverage": shown.coverage(catalogue),
-                    "most_shown": shown.leaders(n).to_json(),
+                    "most_shown": asdict(shown.leaders(n)),
                 }
                 for name, shown in self.shown.items()
             },
-            "items": [{"item": item, **score.to_json()} for item, score in self.scores],
+            "items": [{"item": item, **asdict(score)} for item, score in self.scores],
             "unrated": self.unrated,
             "first_to_look_at": [entry.to_json() for entry in self.entries],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Variety:
+    """One variant's answers whose items carry topics; None where no answer has a value."""
+
+    answers: int
+    """Answers of which at least one item has topics."""
+    alpha_ndcg: float | None
+    """Mean of α-nDCG@k with α = 0.5: the ideal is the best order of the answer's own items."""
+    similarity: float | None
+    """Mean similarity of two items of an answer."""
+    reranked_alpha_ndcg: float | None
+    """The first after maximal marginal relevance."""
+    moved: float | None
+    """Share of these answers whose first k items would be others, or in another order."""
+
+    @classmethod
+    def of(cls, given: Iterable[Answer], topics: Mapping[str, Topics], *, k: int, weight: float) -> Variety:
+        """Return the means over answers; the relevance of the item at rank r is 1/r, as the bot has ranked it.
+
+        `weight` is that of relevance against novelty: 1 leaves every answer as it is (Carbonell & Goldstein 1998).
+        """
+        shown = [answer.items for answer in given if any(topics.get(item) for item in answer.items)]
+        before, after, moved = list[float | None](), list[float | None](), 0
+        for items in shown:
+            own = {item: topics.get(item, ()) for item in items}
+            again = [items[at] for at in _reranked(items, own, weight, k)]
+            before.append(alpha_ndcg(items, own, k))
+            after.append(alpha_ndcg(again, own, k))
+            moved += again != [*items[:k]]
+        similar = [intra_list_similarity([topics.get(item, ()) for item in items]) for items in shown]
+        return cls(len(shown), _mean(before), _mean(similar), _mean(after), moved / len(shown) if shown else None)
+
+
+def _reranked(items: Sequence[str], topics: Mapping[str, Topics], weight: float, k: int) -> list[int]:
+    relevance = [1 / rank for rank in range(1, len(items) + 1)]
+    return mmr(relevance, lambda i, j: jaccard(topics[items[i]], topics[items[j]]) or 0.0, weight=weight, k=k)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def categories(given: Iterable[Answer], since_ms: int) -> tuple[Counter[str], Counter[str]]:

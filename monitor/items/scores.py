@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final, TypeAlias
 
@@ -46,13 +46,8 @@ class ItemScore:
         """Return the scores; a rating of at least `relevant_grade` is good, `grades` are those of the prior."""
         ratings = _ratings(counts)
         good = sum(count for grade, count in counts.items() if grade >= relevant_grade)
-        return cls(
-            ratings=ratings,
-            mean=mean_grade(counts),
-            good_share=good / ratings if ratings else None,
-            good_lower=wilson_lower(good, ratings, confidence),
-            mean_lower=star_lower(counts, grades, confidence),
-        )
+        total, squares = _sums(counts)
+        return cls.of_sums(ratings, good, total, squares, grades, confidence)
 
     @classmethod
     def of_sums(
@@ -78,10 +73,6 @@ class ItemScore:
             good_lower=wilson_lower(good, ratings, confidence),
             mean_lower=_star_lower(ratings, total, squares, grades, confidence) if ratings else None,
         )
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return the fields."""
-        return asdict(self)
 
 
 def mean_grade(counts: Counts) -> float | None:
@@ -135,15 +126,9 @@ def star_lower(counts: Counts, grades: Sequence[float], confidence: float = _CON
     """
     if len(set(grades)) < max(_FEWEST_GRADES, len(grades)):
         raise ValueError(f"grades are {list(grades)}, expected at least {_FEWEST_GRADES} different ones")
-    z, ratings = _quantile(confidence), _ratings(counts)
-    if not ratings:
-        return None
-    given = [*counts.items(), *((grade, 1) for grade in grades)]
-    _finite(grade for grade, _ in given)
-    everything = ratings + len(grades)
-    mean = math.fsum(grade * count for grade, count in given) / everything
-    variance = math.fsum((grade - mean) ** 2 * count for grade, count in given) / everything
-    return mean - z * math.sqrt(variance / (everything + 1))
+    _finite(grades)
+    ratings = _ratings(counts)
+    return _star_lower(ratings, *_sums(counts), grades, confidence) if ratings else None
 
 
 def _star_lower(ratings: int, total: float, squares: float, grades: Sequence[float], confidence: float) -> float:
@@ -152,6 +137,13 @@ def _star_lower(ratings: int, total: float, squares: float, grades: Sequence[flo
     mean = (total + math.fsum(grades)) / everything
     variance = (squares + math.fsum(grade * grade for grade in grades)) / everything - mean * mean
     return mean - _quantile(confidence) * math.sqrt(max(variance, 0.0) / (everything + 1))
+
+
+def _sums(counts: Counts) -> tuple[float, float]:
+    """Return Σ grade and Σ grade² of the ratings."""
+    powers = (1, 2)
+    total, squares = (math.fsum(grade**power * count for grade, count in counts.items()) for power in powers)
+    return total, squares
 
 
 def _ratings(counts: Counts) -> int:

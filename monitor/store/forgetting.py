@@ -67,5 +67,4 @@ def drop_past(store: RedisStore, pasts: Sequence[Past]) -> None:
 
 
 def _escaped(text: bytes) -> bytes:
-    """Return the bytes as a pattern that matches only them."""
     return b"".join(b"\\" + bytes((byte,)) if byte in b"*?[]^-\\" else bytes((byte,)) for byte in text)

@@ -21,7 +21,6 @@ class History:
         self._store = store.first
 
     def hours(self, number: int) -> set[int]:
-        """Return the hours that there are snapshots of."""
         with unavailable(self._store.settings):
             return set(map(int, self._store.client.hkeys(self._store.keys.history(number))))
 
@@ -33,7 +32,6 @@ class History:
             store.run_script(store.scripts.history, names, [hour, _encode(taken)])
 
     def drop(self, number: int, hours: Collection[int]) -> None:
-        """Delete the snapshots of some hours."""
         with unavailable(self._store.settings):
             self._store.client.hdel(self._store.keys.history(number), *hours)
 

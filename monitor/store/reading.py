@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -30,8 +30,8 @@ from monitor.store.shards import Shards
 from monitor.store.skips import SkippedEvents
 from monitor.store.stored_records import decode_records, transaction, values
 from monitor.store.traffic import DayReader, Drifts, UsedVariant, read_traffic
-from monitor.stretches import shares_at
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, VariantSummary
+from monitor.terms import shares_at
 from monitor.verdicts import Judge
 
 _OTHER_KINDS = 50
@@ -47,20 +47,13 @@ class _Arm:
     name: str
     responses: Ints
     units: Ints
-    kinds: Counter[str]
+    kinds: Counter[str] = field(default_factory=Counter)
     days: set[int] = field(default_factory=set)
     """UTC days with a record over the students who were first exposed on that day."""
     cohorts: Mapping[int, Ints] = field(default_factory=dict)
     """Those records by day, once they are read."""
-    latest: dict[str, int | None] = field(default_factory=lambda: {"r": None, "e": None})
-
-    @property
-    def last_response_ms(self) -> int | None:
-        return self.latest["r"]
-
-    @property
-    def last_event_ms(self) -> int | None:
-        return self.latest["e"]
+    last_response_ms: int | None = None
+    last_event_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -101,7 +94,6 @@ class Reader:
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:
-        """The experiments that are read."""
         return self._settings.experiments
 
     def students(self, experiment: str) -> StoredStudents:
@@ -153,7 +145,7 @@ class Reader:
         judged_ms = min(at_ms, log.newest_ms) if as_of_ms is not None else log.newest_ms
         attention = {
             each.name: self.items(each.name).attention("category")
-            for each in self._settings.experiments
+            for each in self.experiments
             if each.items is not None and not past
         }
         coverage = {} if past else self._coverages(arms, runs)
@@ -188,26 +180,14 @@ class Reader:
         unmatched = dict.fromkeys(configured, 0) | _limited(log.unmatched, configured)
         return Summary(as_of_ms=at_ms, experiments=experiments, unmatched_feedback=dict(sorted(unmatched.items())))
 
-    def _places(self) -> Iterator[tuple[ExperimentSettings, int, int, str]]:
-        for experiment in self._settings.experiments:
-            for index, name in enumerate(sorted(experiment.variants)):
-                yield experiment, self.numbers[experiment.name], index, name
-
     def _arms(self) -> tuple[list[_Arm], _Log]:
         """Read every variant's all-time records and the log, in one transaction on each shard."""
-        places = list(self._places())
-        arms = [
-            _Arm(
-                experiment,
-                number,
-                variant,
-                name,
-                np.zeros(self._layouts[experiment.name].response_width, dtype=np.int64),
-                np.zeros(self._layouts[experiment.name].unit_width, dtype=np.int64),
-                Counter(),
-            )
-            for experiment, number, variant, name in places
-        ]
+        arms = []
+        for experiment in self.experiments:
+            layout, number = self._layouts[experiment.name], self.numbers[experiment.name]
+            for index, name in enumerate(sorted(experiment.variants)):
+                responses, units = (np.zeros(width, np.int64) for width in (layout.response_width, layout.unit_width))
+                arms.append(_Arm(experiment, number, index, name, responses, units))
         log = _Log()
         for shard in self.store:
             self._add(arms, log, shard)
@@ -217,7 +197,6 @@ class Reader:
         return arms, log
 
     def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
-        """Add one shard's records and log."""
         keys = shard.keys
         commands: list[Sequence[str | bytes | int]]
         commands = [
@@ -248,8 +227,9 @@ class Reader:
                 np.add(total, own[0], out=total)
             arm.kinds.update({kind.decode(): int(count) for kind, count in pairs(next(replies)).items()})
             arm.days.update(map(int, next(replies)))
-            for what, at_ms in arm.latest.items():
-                arm.latest[what] = max(at_ms or 0, latest.get(f"{arm.number}:{arm.variant}:{what}", 0)) or None
+            response_ms, event_ms = (latest.get(f"{arm.number}:{arm.variant}:{what}", 0) for what in "re")
+            arm.last_response_ms = max(arm.last_response_ms or 0, response_ms) or None
+            arm.last_event_ms = max(arm.last_event_ms or 0, event_ms) or None
 
     def _read_cohorts(self, arms: Sequence[_Arm]) -> None:
         """Read the records of all cohort days, of one moment on each shard."""
@@ -275,9 +255,7 @@ class Reader:
 
     def _coverages(self, arms: Sequence[_Arm], runs: tuple[str, ...]) -> Mapping[tuple[int, int], Coverage]:
         """Return how much each variant has shown, where items are counted."""
-        newest: dict[str, int] = {}
-        for arm in arms:
-            newest[arm.experiment.name] = max(newest.get(arm.experiment.name, 0), arm.last_response_ms or 0)
+        newest = _newest_responses_ms(arms)
         coverage: dict[tuple[int, int], Coverage] = {}
         for name, reader in self._coverage.items():
             if newest[name]:
@@ -301,16 +279,14 @@ class Reader:
 
     def _series(self, arms: Sequence[_Arm]) -> list[Series]:
         """Return the time buckets of every variant and decay."""
-        newest: dict[int, int] = {}
-        for arm in arms:
-            newest[arm.number] = max(newest.get(arm.number, 0), arm.last_response_ms or 0)
+        newest = _newest_responses_ms(arms)
         return [
             Series(
                 name=(arm.number, arm.variant, decay.name),
                 decay=decay,
                 layout=self._layouts[arm.experiment.name],
                 observed=arm.responses[4::8] < arm.responses[2],
-                oldest=(newest[arm.number] - arm.experiment.retention_ms) // bucket_span_ms(decay),
+                oldest=(newest[arm.experiment.name] - arm.experiment.retention_ms) // bucket_span_ms(decay),
             )
             for arm in arms
             for decay in arm.experiment.decay
@@ -355,6 +331,14 @@ class Reader:
             last_event_at_ms=arm.last_event_ms,
             metrics=metrics,
         )
+
+
+def _newest_responses_ms(arms: Sequence[_Arm]) -> dict[str, int]:
+    """Return experiment → the time of its newest response, 0 before the first."""
+    newest: dict[str, int] = {}
+    for arm in arms:
+        newest[arm.experiment.name] = max(newest.get(arm.experiment.name, 0), arm.last_response_ms or 0)
+    return newest
 
 
 def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:

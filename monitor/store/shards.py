@@ -43,7 +43,6 @@ class Shards:
         return iter(self._shards)
 
     def again(self) -> Shards:
-        """Return the same shards over connections of their own."""
         return Shards(self.settings, self.generation, self.live, count=len(self))
 
     def positions(self) -> dict[str, Position]:
@@ -51,7 +50,6 @@ class Shards:
         return merge_positions([shard.positions() for shard in self._shards])
 
     def close(self) -> None:
-        """Close the connections."""
         self.client.close()
 
 

@@ -30,8 +30,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, StoreSettings
-from monitor.ingest.sending import paced, send_to_kafka
 from monitor.ingest.simulator import Scenario, default_config, generate, w1
+from monitor.simulate import paced, send_to_kafka
 from monitor.store import Shards
 from tests.bench.figures import Figure
 from tests.bench.settings import peak_mb, settings_from

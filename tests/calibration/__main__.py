@@ -19,8 +19,9 @@ from monitor.config import AllocationSettings, DecisionSettings
 from monitor.engine.accumulator import CELL_BITS, Accumulator
 from monitor.engine.response_row import MISSING, PRE_PERIOD
 from monitor.engine.student import Student
-from monitor.inference import Comparison, RatioSums, StoredStudents, UnitSums, compare
+from monitor.inference import Comparison, StoredStudents, UnitSums, compare
 from monitor.inference.comparison import mixture_for
+from monitor.inference.estimates import RatioSums
 from monitor.inference.sample_ratio import log_e_value
 from monitor.ranking import SCALE
 from tests.support.streams import EXPERIMENT

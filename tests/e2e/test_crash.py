@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from monitor.config import StoreSettings, load_settings
-from monitor.ingest.sending import send_to_kafka
 from monitor.ingest.simulator import Scenario, default_config, generate
+from monitor.simulate import send_to_kafka
 from monitor.store import RedisStore
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer

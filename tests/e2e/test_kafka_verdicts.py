@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from monitor.config import load_settings
-from monitor.ingest.sending import send_to_kafka
 from monitor.ingest.simulator import Scenario, generate, truth
+from monitor.simulate import send_to_kafka
 from monitor.store import RedisStore
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from monitor.inference import decide, evidence_from
+from monitor.inference import decide
+from monitor.inference.verdict import evidence_from
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, write_config
 

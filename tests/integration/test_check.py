@@ -110,8 +110,8 @@ class TestCopartitioning:
         _create_topics(kafka, settings, 4, 4)
         _write(settings, lambda user: user[::-1])
         store = replace(settings.store, url=redis_server.url, user_hash_key=None)
-        assert check.run(replace(settings, store=replace(store, shards=1))) == 0
+        assert check.run(None, replace(settings, store=replace(store, shards=1))) == 0
         assert "co-partition" not in capsys.readouterr().out
         with pytest.raises(UsageError, match="co-partitioned topics"):
-            check.run(replace(settings, store=replace(store, shards=2)))
+            check.run(None, replace(settings, store=replace(store, shards=2)))
         assert "store          ok: reachable" in capsys.readouterr().out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from monitor.errors import UsageError
 from monitor.events import Feedback, Response
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
-from monitor.items import first_to_look_at
+from monitor.items.attention import first_to_look_at
 from monitor.items.catalogue import leaders
 from monitor.service import asked_items
 from monitor.store import Advance, Position
@@ -72,7 +72,7 @@ def _bad(judged: Sequence[Judged], by: str) -> dict[str, Counter[int]]:
 def test_variants_are_told_before_their_first_response(redis_server: RedisServer) -> None:
     """They have shown nothing."""
     told = _reader(Bench(redis_server, replace(EXPERIMENT, items=ItemSettings(30)))).items(GRADES).to_json(5)
-    nothing = {"items": 0, "coverage": None, "most_shown": leaders({}, 5).to_json()}
+    nothing = {"items": 0, "coverage": None, "most_shown": asdict(leaders({}, 5))}
     assert told == {"variants": {"control": nothing, "treatment": nothing}, "worst": [], "unrated": 0}
 
 

@@ -14,7 +14,8 @@ from monitor.aggregates import AGES
 from monitor.config import Population
 from monitor.errors import StoreOwned
 from monitor.events import Feedback, Response
-from monitor.inference import Estimate, decide, evidence_from
+from monitor.inference import Estimate, decide
+from monitor.inference.verdict import evidence_from
 from monitor.store import open_store
 from monitor.verdicts import Judgement
 from tests.integration.test_exactness import Bench

@@ -346,7 +346,7 @@ FAULTS = [
     (_with("categories = ['a', 'a']"), "experiments.ranker.categories", "every category once"),
     (_with("items = '36h'"), "experiments.ranker.items.horizon", "whole days, at most 365"),
     (_with("items = { most = 5 }"), "experiments.ranker.items.horizon", "a duration"),
-    (_with("items = { horizon = '3d', mots = 5 }"), "experiments.ranker.items.mots", "one of catalogue, horizon"),
+    (_with("items = { horizon = '3d', mots = 5 }"), "experiments.ranker.items.mots", "did you mean most?"),
     (_with("items = { horizon = '3d', one_in = 0 }"), "experiments.ranker.items.one_in", "an integer from 1"),
     (
         _with("items = { horizon = '3d', catalogue = '/dev/null'}"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ class TestThreshold:
         assert (found.observations, found.reference, found.psi, found.js) == (0, 1, None, None)
         single = drift({"a": 7}, {"a": 2, "b": 0})
         assert single.cells == 1
-        assert single.to_json()["psi"] == {"value": 0, "threshold": 0, "p": 1, "exceeded": False}
+        assert asdict(single)["psi"] == {"value": 0, "threshold": 0, "p": 1, "exceeded": False}
 
     @pytest.mark.parametrize(
         ("call", "message"),

@@ -15,8 +15,10 @@ import pytest
 from scipy.stats import ttest_rel
 
 from monitor.config import Discount, ExperimentSettings, Gain, MetricSpec
-from monitor.evaluation import IDEALS, Definition, Evaluation, JudgedResponse, PoolIdeal, gains_for, grid, paired
+from monitor.evaluation import IDEALS, Definition, Evaluation, JudgedResponse, gains_for, grid
 from monitor.evaluation import evaluate as evaluation_of
+from monitor.evaluation.definitions import PoolIdeal
+from monitor.evaluation.paired import paired
 from monitor.ranking import DISCOUNTS, GAINS, GainTable, cg, dcg, ndcg
 
 DCG = MetricSpec("dcg@2", "dcg", 2)

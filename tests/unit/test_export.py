@@ -23,8 +23,8 @@ from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, 
 from monitor.export.endpoints import experiment_json
 from monitor.export.page import page_context, template
 from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
-from monitor.inference import Reason, State
-from monitor.inference.verdict import Code
+from monitor.inference import State
+from monitor.inference.verdict import Code, Reason
 from monitor.items import Entry
 from monitor.summary import DecayedMean, ExperimentSummary, MetricSummary, Summary, TrafficSummary, VariantSummary
 from monitor.traffic import LATENCY_BOUNDS_MS, Flow

@@ -16,9 +16,7 @@ from scipy import stats
 from monitor.aggregates import Floats, Ints, Layout
 from monitor.inference import (
     Estimate,
-    PairedSums,
     Population,
-    RatioSums,
     UnitSums,
     adjust,
     closed_rated_shares,
@@ -27,17 +25,17 @@ from monitor.inference import (
     cuped,
     decayed,
     design_effect,
-    effect_of,
     estimates,
     is_closed,
     live_rated_shares,
-    live_sums,
     sample_ratio,
     segments,
     sequences,
     stratified,
-    variance_reduction,
 )
+from monitor.inference.cuped import PairedSums, variance_reduction
+from monitor.inference.estimates import RatioSums, effect_of
+from monitor.inference.stored import live_sums
 from monitor.ranking import SCALE
 from tests.support.streams import EXPERIMENT
 from tests.support.units import cohort_terms, unit_terms

@@ -22,9 +22,9 @@ from monitor.inference import (
     compare,
     compare_segments,
     decide,
-    watch,
 )
 from monitor.inference.estimates import Estimate, effect_of, stratified
+from monitor.inference.guardrails import watch
 from monitor.inference.sequences import NormalMixture, mde_information
 
 MDE, ALPHA = 0.05, 0.05

@@ -14,22 +14,12 @@ import pytest
 
 from monitor.config import DecaySpec
 from monitor.decay import Groups, decayed
-from monitor.inference import (
-    Effect,
-    Estimate,
-    HalfNormalMixture,
-    NormalMixture,
-    PairedSums,
-    RatioSums,
-    UnitSums,
-    anytime_p,
-    e_bh,
-    effect_of,
-    split_alpha,
-)
-from monitor.inference.cuped import adjusted_sums
+from monitor.inference import Estimate, UnitSums, split_alpha
+from monitor.inference.cuped import PairedSums, adjusted_sums
+from monitor.inference.estimates import Effect, RatioSums, effect_of
 from monitor.inference.sample_ratio import log_bayes_factor, log_e_value, share_sequence
-from monitor.inference.sequences import tuned_rho
+from monitor.inference.segments import e_bh
+from monitor.inference.sequences import HalfNormalMixture, NormalMixture, anytime_p, tuned_rho
 
 HOUR = 3_600_000
 

@@ -174,7 +174,7 @@ class TestTables:
     [
         (["--top", "0"], "--top: got 0, expected at least 1"),
         (["--lowest-grade", "5"], "--lowest-grade: got 5, expected 0 or more and below 5, e"),
-        (["--catalogue", "/nowhere"], "--catalogue: /nowhere: No such file or directory"),
+        (["--catalogue", "/nowhere"], "--catalogue: got '/nowhere', expected a file of UTF-8 that can be read"),
         (["--since", "soon"], "--since: got 'soon', expected"),
         (["--experiment", "f"], "--experiment: got 'f', expected one of e"),
     ],

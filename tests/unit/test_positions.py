@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.losses import _older
+from monitor.rebuild import _older
 from monitor.store import Position
 
 READ = replace(Position.start("T", 5), next_offset=20)

@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[2]
 ROOMS = [
     "errors", "clock", "config", "events", "ranking", "aggregates", "traffic", "engine",
     "decay", "agreement", "items",
-    "drift", "evaluation", "inference", "stretches", "parts", "terms", "closed", "verdicts", "retracing", "summary",
-    "history", "store", "ingest", "export", "service", "check", "audit", "losses", "rebuild", "dead_letters",
+    "drift", "evaluation", "inference", "terms", "verdicts", "retracing", "summary",
+    "history", "store", "ingest", "export", "service", "check", "audit", "rebuild", "dead_letters",
     "offline", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
     "events", "ranking", "aggregates", "traffic", "engine", "decay", "agreement", "items",
-    "drift", "evaluation", "inference", "stretches", "parts", "terms", "closed", "verdicts", "retracing", "summary",
+    "drift", "evaluation", "inference", "terms", "verdicts", "retracing", "summary",
     "history",
 }  # fmt: skip
 OUTSIDE = {

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Ints, Layout
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentSettings, GuardrailSettings
-from monitor.inference import Comparison, Skipped, StoredStudents, compare, decide, evidence_from, sample_ratio_test
+from monitor.inference import Comparison, Skipped, StoredStudents, compare, decide, sample_ratio_test
 from monitor.inference.estimates import Estimate
 from monitor.inference.evidence import Arms
 from monitor.inference.guardrails import Guardrail, watch
+from monitor.inference.verdict import evidence_from
 from monitor.ranking import SCALE
-from monitor.stretches import stretches
-from monitor.verdicts import Judge, Judgement
+from monitor.terms import stretches
+from monitor.verdicts import Judgement
 from tests.support.streams import EXPERIMENT
 from tests.support.units import cohort_terms, judge, unit_terms
 
@@ -87,7 +88,6 @@ BETTER = [*crowd("control", 1.5, seed=1), *crowd("treatment", 2.0, seed=2)]
 SENSITIVE = decided(mde=0.3, guardrails=(GuardrailSettings("rated_share", "down", 0.05),))
 PARTED = replace(SENSITIVE, categories=("geometry", "fractions"), novelty=True)
 """Effects by category, in the order fractions, geometry, other; and by days since first exposure."""
-_RAMP = (AllocationSettings((FIRST + 4) * DAY, SHARES),)
 UNLIKE = [
     *(each._replace(category=0) for each in crowd("control", 1.5, 300, seed=1)),
     *(each._replace(category=0) for each in crowd("treatment", 2.3, 300, seed=2)),
@@ -95,33 +95,6 @@ UNLIKE = [
     *(each._replace(category=1) for each in crowd("treatment", 1.5, 300, seed=4)),
 ]
 """An effect in fractions and none in geometry."""
-
-
-def test_live_estimates_are_those_of_the_units_at_hand() -> None:
-    """They are remembered, but not for others."""
-    layout, held = Layout.of(EXPERIMENT), stored(EXPERIMENT, crowd("control", 2.0))
-    known = held.live(layout, "rated")
-    assert held.live(layout, "all") != known
-    none = {name: np.zeros_like(record) for name, record in held.units.items()}
-    assert replace(held, units=none).live(layout, "rated") != known
-    assert held.live(layout, "rated") == known
-
-
-class TestAgainAndAgain:
-    """One judge, whose memory nobody notices."""
-
-    @pytest.mark.parametrize(
-        "experiment", [SENSITIVE, PARTED, decided(mde=0.3, allocations=_RAMP)], ids=["plain", "parted", "ramped"]
-    )
-    def test_values_of_the_same_days_may_change(self, experiment: ExperimentSettings) -> None:
-        """Of either variant and in any stretch, by events that come late; and time may go back."""
-        other = [*crowd("control", 1.5, seed=1), *crowd("treatment", 2.0, seed=3)]
-        late = [each if each.day < FIRST + 5 else each._replace(value=1.0) for each in BETTER]
-        again = Judge(experiment)
-        for seen in (BETTER, other, late, [each._replace(value=0.0) for each in BETTER], BETTER):
-            held = stored(experiment, seen)
-            for days in (14, 6, 14):
-                assert again.judge(held, after(days)) == judge(experiment, held, after(days))
 
 
 class TestClosedStudents:
