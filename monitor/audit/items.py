@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from monitor.clock import DAY_MS
-from monitor.engine.response_row import ResponseRow
-from monitor.ingest.experiment import Experiment
-from monitor.ingest.items import ItemCounts
+from monitor.engine import Experiment, ItemCounts, ResponseRow
 from monitor.items.layout import BAD_DAYS
 from monitor.store import Shards
 from monitor.store.connection import unavailable
@@ -32,9 +30,9 @@ class ItemAudit:
 
     def add(self, row: ResponseRow) -> None:
         """Take a row's part."""
-        for (key, field), count in self._counts.of(row).items():
+        for (key, field), count in self._counts.counts(row).items():
             self._expected[key][field] += count
-        for index, place in self._counts.stamps(row):
+        for index, place in self._counts.index_members(row):
             self._implied[index].add(place)
 
     def compare(self, swept_ms: int, newest_ms: int, check: Check) -> None:

@@ -23,18 +23,15 @@ import numpy as np
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms
 from monitor.audit.items import ItemAudit
-from monitor.clock import DAY_MS
+from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
-from monitor.engine.accumulator import Accumulator
+from monitor.engine import Accumulator, Experiment, IdHasher, ResponseRow, TrafficAccumulator
 from monitor.engine.delta_runs import unpack_runs
-from monitor.engine.id_hash import IdHasher
-from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD, ResponseRow
+from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD
 from monitor.engine.row_codec import decode_response, decode_student
-from monitor.engine.traffic_accumulator import TrafficAccumulator
 from monitor.errors import DependencyUnavailable
 from monitor.ingest.differences import write_tally, write_traffic
-from monitor.ingest.experiment import HOUR_MS, Experiment
 from monitor.store import Commit, RedisStore, Shards, State, closed_experiments, view_store
 from monitor.store.connection import unavailable
 from monitor.store.opening import stored_hash_key
@@ -119,7 +116,7 @@ class _Pass:
         self._items = {
             each.number: ItemAudit(store, each, counts)
             for each in experiments
-            if (counts := each.items(IdHasher(hash_key), self._keys)) is not None
+            if (counts := each.item_counts(IdHasher(hash_key), self._keys)) is not None
         }
 
     def compare(self) -> Findings:
@@ -161,7 +158,7 @@ class _Pass:
         for number, rows in by_experiment.items():
             experiment = self._by_number[number]
             self._findings.rows += len(rows)
-            tally, traffic = experiment.tally(), experiment.traffic()
+            tally, traffic = experiment.accumulator(), experiment.traffic_accumulator()
             items = self._items.get(number)
             for row in rows:
                 variant = row.arm & 255
@@ -181,7 +178,7 @@ class _Pass:
             self._add(experiment, tally, traffic)
 
     def _add_students(self, shard: RedisStore, experiment: Experiment, names: list[bytes]) -> None:
-        tally = experiment.tally()
+        tally = experiment.accumulator()
         width = experiment.layout.sums_width
         for stored in shard.rows(names):
             if stored is None:
@@ -193,7 +190,7 @@ class _Pass:
                 known = self._totals.setdefault((experiment.number, variant), [0] * width)
                 for at, number in enumerate(student.totals(variant)):
                     known[at] += number
-        self._add(experiment, tally, experiment.traffic())
+        self._add(experiment, tally, experiment.traffic_accumulator())
 
     def _add(self, experiment: Experiment, tally: Accumulator, traffic: TrafficAccumulator) -> None:
         """Sum up what the worker would have written for these rows."""

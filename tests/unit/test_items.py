@@ -21,9 +21,9 @@ from scipy.stats import binomtest, dirichlet, norm
 from monitor.config import DecaySpec, ItemSettings
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import ITEM_BYTES, IdHasher
+from monitor.engine.item_counts import ItemCounts
 from monitor.errors import UsageError
 from monitor.export.items import printable, scale
-from monitor.ingest.items import ItemCounts
 from monitor.items import (
     BadAnswer,
     ItemScore,
