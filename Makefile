@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --un
 	--custom-compile-command "make lock" pyproject.toml
 
 # The modules that deploy/native.py compiles.
-COMPILED := $(addprefix monitor/,$(shell sed -n 's/^    "\(.*\.py\)",$$/\1/p' deploy/native.py))
+COMPILED := $(filter-out %/__init__.py,$(wildcard monitor/engine/*.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench calibrate faults lock clean

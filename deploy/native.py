@@ -18,20 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "monitor" / "engine"
-UNMOVED = [
-    "ingest/batch.py",
-    "ingest/cache.py",
-    "ingest/engine.py",
-    "ingest/experiment.py",
-    "ingest/intake.py",
-    "ingest/items.py",
-    "ingest/remembered.py",
-    "ingest/responses.py",
-    "ingest/students.py",
-]
-MODULES = sorted(f"engine/{path.name}" for path in PACKAGE.glob("[!_]*.py")) + [
-    name for name in UNMOVED if (ROOT / "monitor" / name).exists()
-]
+MODULES = sorted(f"engine/{path.name}" for path in PACKAGE.glob("[!_]*.py"))
 
 _FLAGS = ["-fno-semantic-interposition", "-fvisibility=hidden", "-ffp-contract=off"]
 """For gcc and clang: functions call each other directly, and every product is rounded before it is added to."""

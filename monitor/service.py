@@ -13,12 +13,10 @@ from typing import Any, Final, cast
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.config.values import integer, one_of
-from monitor.engine.id_hash import IdHasher
+from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.export import Endpoints, HttpServer
 from monitor.export.items import attention_json, items_json, scale
-from monitor.ingest.experiment import Experiment
 from monitor.ingest.history import Historian
-from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
 from monitor.ingest.skips import SkipsSaid
 from monitor.ingest.source import Source
@@ -83,7 +81,7 @@ def worker_for(
     identities = IdHasher(opening.held.hash_key)
     return Worker(
         settings=settings,
-        intake=Intake(experiments, identities),
+        normalizer=EventNormalizer(experiments, identities),
         writer=ShardedWriter(experiments, identities, opening.store),
         progress=Progress(opening.held.horizons_ms, min(map(_leeway_ms, settings.experiments))),
         sweepers=[Sweeper(shard, experiments) for shard in opening.store],

@@ -22,19 +22,16 @@ from typing import Final
 import numpy as np
 
 from monitor.aggregates import BUCKETS_PER_CHUNK, LIMB_BITS, Ints, bucket_span_ms
-from monitor.clock import DAY_MS
+from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
-from monitor.engine.accumulator import Accumulator
+from monitor.engine import Accumulator, Experiment, IdHasher, ResponseRow, TrafficAccumulator
 from monitor.engine.delta_runs import unpack_runs
-from monitor.engine.id_hash import IdHasher
-from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD, ResponseRow
+from monitor.engine.item_counts import ItemCounts
+from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD
 from monitor.engine.row_codec import decode_response, decode_student
-from monitor.engine.traffic_accumulator import TrafficAccumulator
 from monitor.errors import DependencyUnavailable
 from monitor.ingest.differences import write_tally, write_traffic
-from monitor.ingest.experiment import HOUR_MS, Experiment
-from monitor.ingest.items import ItemCounts
 from monitor.items.layout import BAD_DAYS
 from monitor.store import Commit, RedisStore, Shards, State, closed_experiments, view_store
 from monitor.store.connection import unavailable
@@ -121,7 +118,7 @@ class _Pass:
         self._items = {
             each.number: counts
             for each in experiments
-            if (counts := each.items(IdHasher(hash_key), self._keys)) is not None
+            if (counts := each.item_counts(IdHasher(hash_key), self._keys)) is not None
         }
         self._item_counts: dict[bytes, Counter[bytes]] = defaultdict(Counter)
         self._item_places: dict[bytes, set[int]] = defaultdict(set)
@@ -166,7 +163,7 @@ class _Pass:
         for number, rows in by_experiment.items():
             experiment = self._by_number[number]
             self._findings.rows += len(rows)
-            tally, traffic = experiment.tally(), experiment.traffic()
+            tally, traffic = experiment.accumulator(), experiment.traffic_accumulator()
             items = self._items.get(number)
             for row in rows:
                 variant = row.arm & 255
@@ -186,13 +183,13 @@ class _Pass:
             self._add(experiment, tally, traffic)
 
     def _add_items(self, items: ItemCounts, row: ResponseRow) -> None:
-        for (key, label), count in items.of(row).items():
+        for (key, label), count in items.counts(row).items():
             self._item_counts[key][label] += count
-        for index, place in items.stamps(row):
+        for index, place in items.index_members(row):
             self._item_places[index].add(place)
 
     def _add_students(self, shard: RedisStore, experiment: Experiment, names: list[bytes]) -> None:
-        tally = experiment.tally()
+        tally = experiment.accumulator()
         width = experiment.layout.sums_width
         for stored in shard.rows(names):
             if stored is None:
@@ -204,7 +201,7 @@ class _Pass:
                 known = self._totals.setdefault((experiment.number, variant), [0] * width)
                 for at, number in enumerate(student.totals(variant)):
                     known[at] += number
-        self._add(experiment, tally, experiment.traffic())
+        self._add(experiment, tally, experiment.traffic_accumulator())
 
     def _add(self, experiment: Experiment, tally: Accumulator, traffic: TrafficAccumulator) -> None:
         """Sum up what the worker would have written for these rows."""

@@ -2,7 +2,15 @@
 
 This package, and no other, is compiled with mypyc (deploy/native.py): every event goes through it, and it takes about a
 third of the time when compiled. Without a compiler the same modules run as plain Python. Modules here import only the
-core above (config, events, ranking, aggregates): they do no I/O and do not import the store or Kafka.
+core above (config, events, ranking, aggregates, items): they do no I/O and do not import the store or Kafka. The
+processor is given two functions that read stored rows.
+
+- `EventNormalizer`: decoded events → `EventBatch`, with hashes instead of ids (normalizer, id_hash)
+- `BatchProcessor`: `EventBatch` → `Batch` of changes, with a cache of rows (processor, batch)
+- `ResponseRow`: a response and its reactions, evaluated by `GradingRules` (response_row, grading, row_codec)
+- `Student`: the sums of a student by variant and day (student, row_codec)
+- `Accumulator`, `TrafficAccumulator`, `ItemCounts`: changes of stored sums (accumulator, item_counts, delta_runs)
+- `Experiment`: an experiment's number, arms, rules and layout (experiment)
 
 Exceptions to the style of the rest, for the compiler:
 
@@ -11,5 +19,33 @@ Exceptions to the style of the rest, for the compiler:
   before computing with an element of a list or tuple. In interpreted code `i64` is `int`.
 - `while` loops with an `i64` index, and list comprehensions instead of generator expressions, in hot functions.
 
-Sums are plain classes with named `i64` attributes and lists of integers: no arrays, and no containers of librt.
+Sums are plain classes with named `i64` attributes and lists of integers.
 """
+
+from __future__ import annotations
+
+from monitor.engine.accumulator import Accumulator, TrafficAccumulator
+from monitor.engine.batch import Batch
+from monitor.engine.experiment import Experiment
+from monitor.engine.grading import GradingRules
+from monitor.engine.id_hash import IdHasher
+from monitor.engine.item_counts import ItemCounts
+from monitor.engine.normalizer import EventBatch, EventNormalizer
+from monitor.engine.processor import BatchProcessor
+from monitor.engine.response_row import ResponseRow
+from monitor.engine.student import Student
+
+__all__ = [
+    "Accumulator",
+    "Batch",
+    "BatchProcessor",
+    "EventBatch",
+    "EventNormalizer",
+    "Experiment",
+    "GradingRules",
+    "IdHasher",
+    "ItemCounts",
+    "ResponseRow",
+    "Student",
+    "TrafficAccumulator",
+]

@@ -1,12 +1,14 @@
 """The changes that one batch makes to the stored sums of one experiment.
 
 Every stored integer is a sum over responses or students of an integer function of the response or student. A changed
-contribution is stored as its difference: the new integers minus the old ones. `monitor.aggregates.Layout` documents the
-records; each class here has the integers of one record, or of a part of it, in the order in which they are stored.
+contribution is stored as its difference: the new integers minus the old ones. `monitor.aggregates.Layout` and
+`monitor.traffic` document the records; each class here has the integers of one record, or of a part of it, in the order
+in which they are stored.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, final
@@ -14,10 +16,20 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from monitor.aggregates import AGES, BUCKETS_PER_CHUNK, LIMB_BITS, OFFSET_BITS, Layout
-from monitor.clock import DAY_MS
+from monitor.clock import DAY_MS, HOUR_MS
+from monitor.engine.id_hash import ITEM_BYTES
 from monitor.engine.response_row import MISSING, PRE_PERIOD
 from monitor.engine.student import NEVER, Student, StudentState, Sums
 from monitor.ranking import SCALE_BITS
+from monitor.traffic import (
+    FIRST_BUCKET,
+    FIRST_CATEGORY,
+    FIRST_CELL,
+    ITEM_CELLS,
+    LATENCY_BOUNDS_MS,
+    TRAFFIC_WIDTH,
+    day_width,
+)
 
 CELL_BITS: Final = 48
 """A cell's number has a bucket, hour or day in its low bits, and the variant above."""
@@ -32,6 +44,9 @@ _MAX_TERM: Final = 2.0**70
 _MAX_INTEGER: Final = 2.0**62
 _WHOLE: Final = 2.0**52
 """From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
+_CELL_MASK: Final = ITEM_CELLS - 1
+_BOUNDS_MS: Final = list(LATENCY_BOUNDS_MS)
+"""A list, because compiled code would build a tuple of integers anew for each call."""
 _AGE_DAYS: Final = [(first, end) for (first, _), (end, _) in pairwise(AGES)]
 
 
@@ -194,17 +209,8 @@ class UnitSums:
     """Sums over students, and over responses without a student: see `Layout.unit_width`."""
 
     __slots__ = (
-        "anonymous",
-        "crossovers",
-        "metrics",
-        "rated",
-        "rated_responses",
-        "rated_squares",
-        "rated_units",
-        "response_squares",
-        "responses",
-        "students",
-        "units",
+        "anonymous", "crossovers", "metrics", "rated", "rated_responses", "rated_squares", "rated_units",
+        "response_squares", "responses", "students", "units",
     )  # fmt: skip
 
     def __init__(self, metrics: int) -> None:
@@ -525,3 +531,69 @@ class Accumulator:
         if sums is None:
             sums = self.cohorts[cell] = CohortSums(self._layout)
         return sums
+
+
+@final
+class TrafficAccumulator:
+    """The changes of one experiment's traffic; `categories` is the number of declared ones, 0 to count none."""
+
+    __slots__ = ("_categories", "_day_width", "days", "hours")
+
+    def __init__(self, categories: int) -> None:
+        self._categories: i64 = categories
+        self._day_width = day_width(categories)
+        self.hours: dict[int, list[int]] = {}
+        """Cell of a variant and an hour since 1970 → record of `TRAFFIC_WIDTH`."""
+        self.days: dict[int, list[int]] = {}
+        """Cell of a variant and a UTC day → record; its last integers are the declared categories, others, none."""
+
+    def add(
+        self,
+        sign: i64,
+        variant: i64,
+        timestamp_ms: i64,
+        items: bytes,
+        latency_ms: int,
+        category: i64,
+    ) -> None:
+        """Add or subtract a response with the hashes of its items; an unknown latency or category is below 0."""
+        hour = _record(self.hours, variant << CELL_BITS | timestamp_ms // HOUR_MS, TRAFFIC_WIDTH)
+        _add(hour, 0, sign)
+        if not items:
+            _add(hour, 1, sign)
+        if latency_ms >= 0:
+            _add(hour, 2, sign * i64(latency_ms))
+            _add(hour, FIRST_BUCKET + i64(bisect_left(_BOUNDS_MS, latency_ms)), sign)
+        day = _record(self.days, variant << CELL_BITS | timestamp_ms // DAY_MS, self._day_width)
+        _add(day, 0, sign)
+        end: i64 = len(items)
+        shown = end // ITEM_BYTES
+        _add(day, 1, sign * shown * shown)
+        at: i64 = ITEM_BYTES - 1
+        while at < end:
+            _add(day, FIRST_CELL + (i64(items[at]) & _CELL_MASK), sign)
+            at += ITEM_BYTES
+        if self._categories > 0:
+            _add(day, FIRST_CATEGORY + (category if category >= 0 else self._categories + 1), sign)
+
+    def totals(self) -> dict[int, list[int]]:
+        """Return the sums over all hours, by variant."""
+        totals: dict[int, list[int]] = {}
+        for cell, record in self.hours.items():
+            total = _record(totals, cell >> CELL_BITS, TRAFFIC_WIDTH)
+            for index, number in enumerate(record):
+                total[index] += number
+        return totals
+
+
+def _record(records: dict[int, list[int]], cell: i64, width: i64) -> list[int]:
+    """Return the record of a cell, which is created with zeros if it is missing."""
+    record = records.get(cell)
+    if record is None:
+        record = records[cell] = [0] * width
+    return record
+
+
+def _add(record: list[int], index: i64, change: i64) -> None:
+    number: i64 = record[index]
+    record[index] = number + change

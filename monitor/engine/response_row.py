@@ -37,7 +37,7 @@ class ResponseRow:
     """
 
     __slots__ = (
-        "arm", "category", "contribution", "home", "items", "latency_ms", "name", "ranks", "reactions", "student",
+        "arm", "category", "contribution", "items", "latency_ms", "name", "ranks", "reactions", "student",
         "timestamp_ms", "touched", "version",
     )  # fmt: skip
 
@@ -73,8 +73,6 @@ class ResponseRow:
         """The row's last evaluation; not stored."""
         self.name = b""
         """The stored id of the response, which is the row's key; not stored in the row."""
-        self.home: i64 = 0
-        """The shard that stores the row; not stored in the row."""
         self.touched = False
         """Whether the current batch changes the row; not stored."""
 

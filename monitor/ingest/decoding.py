@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from monitor.config import LimitSettings
+from monitor.engine import EventBatch, EventNormalizer
 from monitor.errors import InputRefused, Refusal
 from monitor.events import Decoder, Feedback, Response
-from monitor.ingest.intake import Events, Intake
 from monitor.ingest.source import Record, Refused, Slice
 from monitor.store import Refusals
 
@@ -17,14 +17,14 @@ from monitor.store import Refusals
 class Decoded:
     """One poll's records as events."""
 
-    events: Events
+    events: EventBatch
     refused: list[Refused] = field(default_factory=list)
     newest_ms: dict[str, int] = field(default_factory=dict)
 
 
-def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: int) -> Decoded:
+def decode(slices: Sequence[Slice], decoder: Decoder, normalizer: EventNormalizer, now_ms: int) -> Decoded:
     """Return the events of the records, and the rejected records."""
-    decoded = Decoded(Events())
+    decoded = Decoded(EventBatch())
     events = decoded.events
     for each in slices:
         kind = each.kind
@@ -44,7 +44,7 @@ def decode(slices: Sequence[Slice], decoder: Decoder, intake: Intake, now_ms: in
                 )
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
-            intake.take(events, event)
+            normalizer.append(events, event)
         if newest_ms >= 0:
             decoded.newest_ms[each.partition] = newest_ms
     return decoded

@@ -1,20 +1,19 @@
-"""What a batch adds to an experiment's records, as the commit script takes it."""
+"""The changes of a batch → the arguments of the commit script."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
-
-from mypy_extensions import i64
 
 from monitor.aggregates import BUCKETS_PER_CHUNK
 from monitor.config import DecaySpec
-from monitor.engine.accumulator import CELL_BITS, Accumulator, ResponseSums
+from monitor.engine import Accumulator, TrafficAccumulator
+from monitor.engine.accumulator import CELL_BITS, ResponseSums
+from monitor.engine.batch import ArmChanges, Batch
 from monitor.engine.delta_runs import pack_runs
 from monitor.engine.response_row import NO_RESPONSE
-from monitor.engine.traffic_accumulator import TrafficAccumulator
-from monitor.ingest.batch import Arm, Batch
-from monitor.ingest.experiment import PENDING_CLASS
 from monitor.store import Commit, Keys
+from monitor.store.keys import PENDING_CLASS
 
 _PLACE: Final = (1 << CELL_BITS) - 1
 _FULL: Final = 16
@@ -49,66 +48,73 @@ def write_traffic(commit: Commit, keys: Keys, number: int, traffic: TrafficAccum
             commit.members.add((keys.days(number, variant), day))
 
 
-def write_batch(commit: Commit, keys: Keys, batch: Batch) -> None:
-    """Append what a batch changes besides rows and tallies."""
-    for number, oldest_ms in batch.reached.items():
-        commit.oldest_dependencies[_class_of(number)] = oldest_ms
+def write_batch(commit: Commit, keys: Keys, decays: Mapping[int, tuple[DecaySpec, ...]], batch: Batch) -> None:
+    """Append the changes of a batch; `decays` are those of each experiment's number."""
+    _write_rows(commit, keys, batch)
+    for number, accumulator in batch.accumulators.items():
+        write_tally(commit, keys, number, decays[number], accumulator)
     for number, traffic in batch.traffic.items():
         write_traffic(commit, keys, number, traffic)
+    for number, oldest_ms in batch.oldest_dependencies_ms.items():
+        commit.oldest_dependencies[_class_of(number)] = oldest_ms
     for arm, changes in batch.arms.items():
         _write_arm(commit, keys, arm, changes)
-    for (key, counted), change in batch.counts.items():
+    for place, change in batch.item_counts.items():
         if change:
-            commit.counters[key, counted] += change
-    for (key, item), (name, index, era) in batch.names.items():
-        commit.texts[key, item] = name.encode()
-        batch.stamps.add((index, era))
-    commit.members |= batch.stamps
-    _write_notes(commit, keys, batch)
+            commit.counters[place] += change
+    for place, item_id in batch.item_names.items():
+        commit.texts[place] = item_id.encode()
+    commit.members |= batch.index_members
+    _write_hours(commit, keys, batch)
 
 
-def _write_notes(commit: Commit, keys: Keys, batch: Batch) -> None:
-    """Append what the sweep has to know of rows."""
-    for cell, moved in batch.moved.items():
-        place = keys.moved(_class_of(cell >> CELL_BITS), cell & _PLACE)
-        for row in moved:
-            commit.texts[place, row] = b""
-    for cell, noted in batch.notes.items():
-        number, hour = cell >> CELL_BITS, cell & _PLACE
-        experiment = _class_of(number)
-        names = b"".join([bytes((len(row),)) + row for row in noted])
-        commit.hours.append((keys.hour(experiment, hour), f"{experiment}:{hour}", names))
+def _write_rows(commit: Commit, keys: Keys, batch: Batch) -> None:
+    for name, row, is_new in batch.response_rows:
+        commit.add_row(keys.row(name), row, is_new=is_new)
+    for number, rows in batch.student_rows.items():
+        prefix = keys.students(number)
+        for name, row, is_new in rows:
+            commit.add_row(prefix + name, row, is_new=is_new)
+
+
+def _write_hours(commit: Commit, keys: Keys, batch: Batch) -> None:
+    """Append the hours with which rows are swept."""
+    for cell, names in batch.moved_rows.items():
+        key = keys.moved(_class_of(cell >> CELL_BITS), cell & _PLACE)
+        for name in names:
+            commit.texts[key, name] = b""
+    for cell, names in batch.new_rows.items():
+        experiment, hour = _class_of(cell >> CELL_BITS), cell & _PLACE
+        packed = b"".join([bytes((len(name),)) + name for name in names])
+        commit.hours.append((keys.hour(experiment, hour), f"{experiment}:{hour}", packed))
 
 
 def _class_of(number: int) -> str:
     return PENDING_CLASS if number == NO_RESPONSE else str(number)
 
 
-def _write_arm(commit: Commit, keys: Keys, arm: int, changes: Arm) -> None:
+def _write_arm(commit: Commit, keys: Keys, arm: int, changes: ArmChanges) -> None:
     number, variant = arm >> 8, arm & 255
     key = keys.kinds(number, variant)
-    for mark, counts in ((b"", changes.kinds), (b"+", changes.answered)):
+    for mark, counts in ((b"", changes.reactions), (b"+", changes.responses)):
         for kind, count in counts.items():
             if count:
                 commit.counters[key, mark + kind.encode()] += count
-    if changes.response_ms:
-        commit.see_latest(f"{number}:{variant}:r", changes.response_ms)
-    if changes.event_ms:
-        commit.see_latest(f"{number}:{variant}:e", changes.event_ms)
+    if changes.newest_response_ms:
+        commit.see_latest(f"{number}:{variant}:r", changes.newest_response_ms)
+    if changes.newest_event_ms:
+        commit.see_latest(f"{number}:{variant}:e", changes.newest_event_ms)
 
 
 def _write_buckets(commit: Commit, keys: Keys, number: int, decay: str, buckets: dict[int, ResponseSums]) -> None:
     chunks: dict[int, list[tuple[int, list[int]]]] = {}
-    width: i64 = 0
+    width = 0
     for cell in sorted(buckets):
-        bucket: i64 = cell & _PLACE
+        bucket = cell & _PLACE
         chunk = cell >> CELL_BITS << CELL_BITS | bucket // BUCKETS_PER_CHUNK
         integers = buckets[cell].integers()
         width = len(integers)
-        vectors = chunks.get(chunk)
-        if vectors is None:
-            vectors = chunks[chunk] = []
-        vectors.append((bucket % BUCKETS_PER_CHUNK * width, integers))
+        chunks.setdefault(chunk, []).append((bucket % BUCKETS_PER_CHUNK * width, integers))
     full = _FULL * BUCKETS_PER_CHUNK * width
     for chunk, vectors in chunks.items():
         packed = pack_runs(vectors)

@@ -1,9 +1,7 @@
 """One batch of events → one commit of its shard.
 
-The rows that the batch touches are read, the events applied to that one in-memory view, and what has to be written
-returned. Rows stay in a bounded cache: the commit's comparison of offsets, versions and the sweep's boundaries is what
-makes them trustworthy, so after a commit that was not applied the cache is dropped (`forget`) and the batch applied
-again.
+The processor keeps rows in a bounded cache. The cache is correct because the commit compares offsets, versions and the
+sweep's boundaries. After a commit that was not applied, drop the cache (`forget`) and apply the batch again.
 """
 
 from __future__ import annotations
@@ -12,17 +10,16 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from monitor.engine.id_hash import IdHasher
+from monitor.engine import BatchProcessor, EventBatch, Experiment, IdHasher
+from monitor.engine.response_row import NO_RESPONSE
 from monitor.errors import StoreUnavailable
-from monitor.ingest.differences import write_tally
-from monitor.ingest.experiment import Experiment
-from monitor.ingest.intake import Events
-from monitor.ingest.responses import Responses
-from monitor.ingest.students import Students
+from monitor.ingest.differences import write_batch
+from monitor.ingest.skips import Skips
 from monitor.store import Commit, RedisStore
+from monitor.store.keys import PENDING_CLASS
 
 CACHED = 25_000
-"""Rows of responses, and of students, that a worker remembers."""
+"""Rows of responses, and of students, that a worker caches."""
 
 Outcomes = Counter[tuple[str, str]]
 """(response or feedback, outcome) → events."""
@@ -39,30 +36,45 @@ class Engine:
         *,
         cached: int = CACHED,
     ) -> None:
-        self._experiments = {experiment.number: experiment for experiment in experiments}
+        self._decays = {experiment.number: experiment.settings.decay for experiment in experiments}
         self._store = store
-        # A row that was deleted and made anew by another worker must not have a version that this worker expects.
-        first_version = 1 + secrets.randbits(30)
-        self._responses = Responses(experiments, identities, store, cached, first_version)
-        self._students = Students(self._experiments, store, cached, first_version)
+        self._skips = Skips(store, identities)
+        self._processor = BatchProcessor(
+            experiments,
+            identities,
+            store.keys,
+            self._read_responses,
+            self._read_students,
+            cached=cached,
+            # A row that another worker deleted and created again must not have a version that this worker expects.
+            first_version=1 + secrets.randbits(30),
+        )
 
     def forget(self) -> None:
-        """Drop every cached row: the store is what counts."""
-        self._responses.forget()
-        self._students.forget()
+        """Drop every cached row."""
+        self._processor.clear_cache()
 
-    def apply(self, events: Events, late: Mapping[str, int]) -> tuple[Commit, Outcomes]:
-        """Return what the events change, and how many of each kind had which outcome; see `Responses.apply`.
+    def apply(self, events: EventBatch, late: Mapping[str, int]) -> tuple[Commit, Outcomes]:
+        """Return the commit of the events' changes, and the number of events with each outcome.
 
-        Raises `StoreUnavailable` when rows cannot be read; the same events may be applied again.
+        Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
+        nothing. Raises `StoreUnavailable` when rows cannot be read; the same events may be applied again.
         """
+        late_before_ms = {number: late[str(number)] for number in self._decays}
+        late_before_ms[NO_RESPONSE] = late[PENDING_CLASS]
         commit = Commit()
         try:
-            batch = self._responses.apply(events, late, commit)
-            self._students.apply(batch.exposures, batch.tallies, commit)
+            batch = self._processor.process(events, late_before_ms)
+            if batch.skipped_responses or batch.skipped_reactions:
+                self._skips.write(commit, batch)
         except StoreUnavailable:
             self.forget()
             raise
-        for number, tally in batch.tallies.items():
-            write_tally(commit, self._store.keys, number, self._experiments[number].settings.decay, tally)
+        write_batch(commit, self._store.keys, self._decays, batch)
         return commit, batch.outcomes()
+
+    def _read_responses(self, names: list[bytes]) -> list[bytes | None]:
+        return self._store.rows([self._store.keys.row(name) for name in names])
+
+    def _read_students(self, students: list[tuple[int, bytes]]) -> list[bytes | None]:
+        return self._store.rows([self._store.keys.students(number) + name for number, name in students])

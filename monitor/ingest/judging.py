@@ -9,9 +9,9 @@ from typing import Final
 from monitor.agreement import Rating, TargetKind
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
-from monitor.engine.grading import GradingRules
-from monitor.engine.id_hash import TAG_BYTES, IdHasher
-from monitor.engine.response_row import MISSING, ResponseRow, latency_of, merge_reaction, merge_response, reaction_of
+from monitor.engine import GradingRules, IdHasher, ResponseRow
+from monitor.engine.id_hash import TAG_BYTES
+from monitor.engine.response_row import MISSING, latency_of, merge_reaction, merge_response, reaction_of
 from monitor.errors import InputRefused, Refusal
 from monitor.evaluation import JudgedResponse
 from monitor.events import Decoder, Feedback, Response

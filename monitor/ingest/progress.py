@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from monitor.config import LimitSettings
 from monitor.ingest.decoding import Decoded, counted
-from monitor.ingest.experiment import PENDING_CLASS
 from monitor.ingest.source import Slice
 from monitor.store import Advance, Position, State
+from monitor.store.keys import PENDING_CLASS
 
 _UNREAD = Position(0)
 

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from monitor.engine.id_hash import IdHasher
+from monitor.engine import IdHasher
+from monitor.engine.batch import Batch, SkippedEvents
 from monitor.errors import AbMonitorError
 from monitor.store.opening import stored_experiments
 from monitor.store.records import Commit
@@ -26,7 +27,6 @@ from monitor.store.skips import (
 )
 
 if TYPE_CHECKING:
-    from monitor.ingest.batch import Batch, Skipped
     from monitor.ingest.engine import Outcomes
     from monitor.store import Reader
 
@@ -58,7 +58,7 @@ class Skips:
         for number, skipped in batch.skipped_reactions.items():
             self._count(commit, reactions_field(number), skipped)
 
-    def _count(self, commit: Commit, field: bytes, skipped: Skipped) -> None:
+    def _count(self, commit: Commit, field: bytes, skipped: SkippedEvents) -> None:
         commit.counters[self._store.keys.skipped, field] += skipped.events
         commit.see_latest(newest_field(field).decode(), skipped.last_ms)
         commit.see_latest(oldest_field(field).decode(), -skipped.first_ms)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from monitor.aggregates import bucket_span_ms
-from monitor.clock import DAY_MS
-from monitor.ingest.experiment import HOUR_MS, Experiment
+from monitor.clock import DAY_MS, HOUR_MS
+from monitor.engine import Experiment
 from monitor.ingest.progress import Progress
 from monitor.items.layout import BAD_DAYS, ItemLayout
 from monitor.store import Past, RedisStore, closed_experiments, drop_past, drop_students, noted_hours, sum_up

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from monitor.clock import Clock
 from monitor.config import Settings
+from monitor.engine import EventNormalizer
 from monitor.errors import AbMonitorError, DependencyUnavailable, HistoryLost, StoreUnavailable
 from monitor.events import Decoder
 from monitor.ingest.catching_up import CatchingUp
@@ -25,7 +26,6 @@ from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.engine import Outcomes
 from monitor.ingest.history import Historian
 from monitor.ingest.holding import Holding
-from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
 from monitor.ingest.skips import SkipsSaid
 from monitor.ingest.source import Gap, Slice, Source
@@ -53,7 +53,7 @@ class Worker:
         self,
         *,
         settings: Settings,
-        intake: Intake,
+        normalizer: EventNormalizer,
         writer: ShardedWriter,
         progress: Progress,
         sweepers: Sequence[Sweeper],
@@ -71,7 +71,7 @@ class Worker:
         self._historian = historian
         self._skips = skips
         self._source = source
-        self._decode = partial(decode, decoder=Decoder(settings), intake=intake)
+        self._decode = partial(decode, decoder=Decoder(settings), normalizer=normalizer)
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics

@@ -8,11 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from monitor.engine.id_hash import IdHasher
+from monitor.engine import Experiment, IdHasher
 from monitor.errors import StoreUnavailable
 from monitor.ingest.decoding import Decoded
 from monitor.ingest.engine import CACHED, Engine, Outcomes
-from monitor.ingest.experiment import Experiment
 from monitor.ingest.source import Slice
 from monitor.store import Advance, Commit, Position, Shards, State, Status
 from monitor.store.keys import shard_of_partition

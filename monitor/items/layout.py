@@ -8,12 +8,9 @@ from typing import Final
 
 from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
-from monitor.engine.id_hash import ITEM_BYTES
 
 SHOWN, RATINGS, GOOD, TOTAL, SQUARES, BAD = b"s", b"n", b"g", b"t", b"q", b"b"
 """What stands behind an item's hash in the name of a field: how often shown, ratings, good ones, Σ grade, Σ grade²."""
-OTHERS: Final = bytes(ITEM_BYTES)
-"""Stands for all items that are not in the catalogue."""
 
 BAD_DAYS: Final = 10
 """Days before today of which bad answers are looked at (`monitor.items.attention.RECIPROCAL`)."""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import ExperimentSettings
-from monitor.items.layout import OTHERS, SHOWN, ItemLayout
+from monitor.engine.item_counts import OTHERS
+from monitor.items.layout import SHOWN, ItemLayout
 from monitor.items.stored import Coverage
 from monitor.store.connection import unavailable
 from monitor.store.items import fields

@@ -14,8 +14,9 @@ from typing import Literal
 from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
 from monitor.config.records import OTHER
+from monitor.engine.item_counts import OTHERS
 from monitor.items.attention import Entry, first_to_look_at
-from monitor.items.layout import BAD_DAYS, OTHERS, ItemLayout
+from monitor.items.layout import BAD_DAYS, ItemLayout
 from monitor.items.stored import StoredItems, Sums
 from monitor.store.connection import unavailable
 from monitor.store.redis import RedisStore

@@ -60,6 +60,8 @@ from monitor.errors import StoreOwned
 ROOT: Final = b"abm:{0}:"
 LIVE: Final = ROOT + b"live"
 BEFORE: Final = "<"
+PENDING_CLASS: Final = "p"
+"""In the place of an experiment's number: rows of feedback whose response has not arrived."""
 _TOLERANCE: Final = 16
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from monitor.aggregates import Ints, Layout, bucket_span_ms, responses_of
 from monitor.clock import DAY_MS, HOUR_MS, Clock
 from monitor.config import ExperimentSettings, Settings
-from monitor.engine.id_hash import IdHasher
+from monitor.engine import IdHasher
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.history import Past
 from monitor.inference import Cohorts, Estimate, Skipped, StoredStudents, design_effect, live_rated_shares

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from monitor.config import ExperimentSettings
-from monitor.engine.id_hash import IdHasher
+from monitor.engine import IdHasher
 from monitor.inference import Skipped
 from monitor.store.connection import pairs, unavailable
 from monitor.store.redis import RedisStore

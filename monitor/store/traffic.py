@@ -14,7 +14,7 @@ from monitor.clock import HOUR_MS
 from monitor.config import ExperimentSettings, Settings
 from monitor.config.records import NONE, OTHER
 from monitor.drift import SMALLEST_ALPHA, Counts, DayDrift, day_drift
-from monitor.engine.id_hash import IdHasher
+from monitor.engine import IdHasher
 from monitor.store.opening import stored_hash_key
 from monitor.store.shards import Shards
 from monitor.store.stored_records import decode_records, transaction, values

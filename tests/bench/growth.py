@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from monitor.clock import wall_clock
 from monitor.config import Settings
+from monitor.engine import EventNormalizer
 from monitor.events import Decoder
 from monitor.ingest.decoding import Decoded, decode
-from monitor.ingest.intake import Intake
 from monitor.ingest.source import Slice
 from tests.bench.loader import END_MS, response_name, videos
 from tests.support.streams import records_of
@@ -58,8 +58,8 @@ def _stream(settings: Settings, size: int, polls: int) -> Iterator[Slice]:
         begin += _POLL
 
 
-def decoded(settings: Settings, intake: Intake, size: int, polls: int) -> Iterator[Decoded]:
+def decoded(settings: Settings, normalizer: EventNormalizer, size: int, polls: int) -> Iterator[Decoded]:
     """Yield the decoded polls of the stream."""
     decoder = Decoder(settings)
     for each in _stream(settings, size, polls):
-        yield decode([each], decoder, intake, wall_clock())
+        yield decode([each], decoder, normalizer, wall_clock())

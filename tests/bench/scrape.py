@@ -23,16 +23,16 @@ from prometheus_client.registry import Collector
 from monitor.aggregates import BUCKETS_PER_CHUNK, bucket_span_ms
 from monitor.clock import wall_clock
 from monitor.config import Settings, StoreSettings
+from monitor.engine import EventNormalizer, Experiment
 from monitor.engine.delta_runs import pack_runs
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.student import Student
 from monitor.ingest.differences import write_tally
-from monitor.ingest.experiment import PENDING_CLASS, Experiment
-from monitor.ingest.intake import Intake
 from monitor.ingest.telemetry import Telemetry
 from monitor.ingest.writer import Batch, ShardedWriter
 from monitor.service import Opening, http_for, opened
 from monitor.store import Advance, Commit, Position, RedisStore, sum_up
+from monitor.store.keys import PENDING_CLASS
 from monitor.store.stored_records import encode_chunk
 from tests.bench import growth
 from tests.bench.figures import Figure
@@ -124,7 +124,7 @@ class _Scraped:
         self._writer = ShardedWriter(experiments, identities, opening.store)
         self._writer.state()
         self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_CLASS: 0}
-        self._decoded = growth.decoded(settings, Intake(experiments, identities), rows, _SCRAPES)
+        self._decoded = growth.decoded(settings, EventNormalizer(experiments, identities), rows, _SCRAPES)
         self._at = 0
         self._client = client
         self._url = url
@@ -177,7 +177,7 @@ class _Scraped:
 
 def _fill(store: RedisStore, experiment: Experiment) -> None:
     """Write records of 30 days: sums and cohorts from some responses a day, and every bucket of every decay."""
-    tally, commit = experiment.tally(), Commit()
+    tally, commit = experiment.accumulator(), Commit()
     rated = (1, 1, 3 << 30, 1 << 29, 4 << 30, 1 << 30, 1 << 30, 1 << 29, 0, 0, 0, 0, 0, 0)
     values = rated[2:8]
     end_ms = END_MS // _DAY_MS * _DAY_MS
@@ -202,7 +202,7 @@ def _fill(store: RedisStore, experiment: Experiment) -> None:
 def _fill_buckets(store: RedisStore, experiment: Experiment, values: tuple[int, ...], end_ms: int) -> None:
     for place, decay in enumerate(experiment.settings.decay):
         span_ms = bucket_span_ms(decay)
-        sample = experiment.tally()
+        sample = experiment.accumulator()
         for bucket in range(BUCKETS_PER_CHUNK):
             for response in range(1, 4):
                 at_ms = bucket * span_ms // BUCKETS_PER_CHUNK + response * span_ms // 300

@@ -17,9 +17,8 @@ from zlib import crc32
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from monitor.clock import DAY_MS
+from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import ExperimentSettings, StoreSettings
-from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.simulator import Scenario, SimulatedEvent, generate
 from monitor.store import Shards, live_store
 from tests.servers.cluster import RedisCluster

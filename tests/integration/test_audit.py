@@ -139,12 +139,12 @@ def test_what_cannot_be_read_is_named_in_a_line(bench: Bench, key: bytes, conten
 def test_what_was_swept_is_no_damage(bench: Bench) -> None:
     """Only what the rows that are held can tell is compared, and the rest is said."""
     later = START + EXPERIMENT.horizon_ms + 2 * HOUR
-    engine, store = bench.worker()
+    _, store = bench.worker()
     progress = Progress({"1": EXPERIMENT.horizon_ms})
     progress.load(store.state())
     progress.see_ends({"t:0": 5})
     progress.advanced([Advance("t:0", 5, Position(5, later))])
-    Sweeper(store, [engine._experiments[1]]).sweep(progress)
+    Sweeper(store, [bench.experiment]).sweep(progress)
     findings = audit(bench.shards, bench.settings)
     assert findings.differences == []
     assert any("feedback kinds" in line for line in findings.unchecked)

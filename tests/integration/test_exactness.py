@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 from monitor.aggregates import Layout, join_limbs
 from monitor.config import ExperimentSettings, Settings, StoreSettings
+from monitor.engine import EventBatch, EventNormalizer, Experiment
 from monitor.engine.id_hash import IdHasher
 from monitor.events import Feedback, Response
 from monitor.ingest.decoding import Decoded
 from monitor.ingest.engine import Engine
-from monitor.ingest.experiment import PENDING_CLASS, Experiment
-from monitor.ingest.intake import Events as Taken
-from monitor.ingest.intake import Intake
 from monitor.ingest.writer import Batch, PendingCommit, ShardedWriter
 from monitor.store import Advance, Commit, Position, Reader, RedisStore, Shards, open_store, sum_up
+from monitor.store.keys import PENDING_CLASS
 from monitor.store.records import Status
 from monitor.summary import VariantSummary
 from monitor.traffic import FIRST_CATEGORY, FIRST_CELL
@@ -66,12 +65,12 @@ class Bench:
         self.reader = Reader(self.shards, self.settings, self.opened.numbers, lambda: 0)
         self.number = self.opened.numbers[experiment.name]
         self.experiment = Experiment(self.number, self.settings.experiments[0])
-        self.intake = Intake([self.experiment], IdHasher(self.opened.hash_key))
+        self.normalizer = EventNormalizer([self.experiment], IdHasher(self.opened.hash_key))
         self.late = {str(self.number): 0, PENDING_CLASS: 0}
 
-    def taken(self, *events: Response | Feedback) -> Taken:
+    def taken(self, *events: Response | Feedback) -> EventBatch:
         """Return the events as a worker takes them in."""
-        return taken(self.intake, events)
+        return taken(self.normalizer, events)
 
     def worker(self) -> tuple[Engine, RedisStore]:
         """Return another worker's engine and connection, to one shard."""
@@ -88,10 +87,10 @@ class Bench:
         return ShardedWriter([self.experiment], IdHasher(self.opened.hash_key), shards, cached=4)
 
     def submit(
-        self, writer: ShardedWriter, events: Taken | Sequence[Response | Feedback], *advances: Advance
+        self, writer: ShardedWriter, events: EventBatch | Sequence[Response | Feedback], *advances: Advance
     ) -> PendingCommit:
         """Have a writer commit events that take partitions of one shard where the advances say."""
-        decoded = Decoded(events if isinstance(events, Taken) else self.taken(*events))
+        decoded = Decoded(events if isinstance(events, EventBatch) else self.taken(*events))
         batch = Batch(writer.shard_of(advances[0].partition), 0, decoded, list(advances))
         return writer.submit(batch, self.late)
 

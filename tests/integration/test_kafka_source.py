@@ -20,14 +20,13 @@ from kafka.errors import KafkaError
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings
 from monitor.dead_letters import dead_letters
+from monitor.engine import EventNormalizer, Experiment
 from monitor.engine.id_hash import IdHasher
 from monitor.errors import UsageError
 from monitor.events import Decoder
 from monitor.ingest import confluent, kafka, kafka_python
 from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.decoding import decode
-from monitor.ingest.experiment import Experiment
-from monitor.ingest.intake import Intake
 from monitor.ingest.kafka import KafkaSource
 from monitor.ingest.source import Refused, Slice
 from monitor.store import Position
@@ -403,10 +402,10 @@ def test_a_refused_record_is_kept_with_its_key(settings: KafkaSettings) -> None:
         producer.send(settings.feedback_topic, key=key, value=b"{", partition=1).get(30)
     producer.close()
     config = settings_with(EXPERIMENT)
-    intake = Intake([Experiment(1, config.experiments[0])], IdHasher(b"key"))
+    normalizer = EventNormalizer([Experiment(1, config.experiments[0])], IdHasher(b"key"))
     with _source(settings) as source:
         _started(source)
-        refused = decode(_read(source, 2), Decoder(config), intake, wall_clock()).refused
+        refused = decode(_read(source, 2), Decoder(config), normalizer, wall_clock()).refused
         source.keep_refused(refused)
     assert sorted((each.offset, each.key) for each in dead_letters(settings)) == [(0, b"student-1"), (1, None)]
 

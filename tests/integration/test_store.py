@@ -20,7 +20,9 @@ from threading import Thread
 import pytest
 import redis
 
+from monitor.clock import HOUR_MS
 from monitor.config import StoreSettings
+from monitor.engine import EventNormalizer, Experiment
 from monitor.engine.delta_runs import pack_runs
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD, ResponseRow
@@ -29,8 +31,6 @@ from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.events import Feedback, Response
 from monitor.ingest.decoding import Decoded
 from monitor.ingest.engine import Engine
-from monitor.ingest.experiment import HOUR_MS, PENDING_CLASS, Experiment
-from monitor.ingest.intake import Intake
 from monitor.ingest.progress import Progress
 from monitor.ingest.sweeper import Sweeper
 from monitor.ingest.writer import Batch, ShardedWriter
@@ -50,7 +50,7 @@ from monitor.store import (
     warnings,
 )
 from monitor.store.generations import drop, drop_everything, generations, live_store
-from monitor.store.keys import LIVE
+from monitor.store.keys import LIVE, PENDING_CLASS
 from tests.integration.test_exactness import Bench
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.command import eventually
@@ -240,7 +240,7 @@ def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:
         shards = Shards(settings.store)
         opened = open_store(shards, settings)
         experiments = [Experiment(opened.numbers[each.name], each) for each in both]
-        intake = Intake(experiments, IdHasher(b"key"))
+        normalizer = EventNormalizer(experiments, IdHasher(b"key"))
         writer = ShardedWriter(experiments, IdHasher(b"key"), shards, cached=2)
         writer.state()
         late = {**{str(each.number): 0 for each in experiments}, PENDING_CLASS: 0}
@@ -250,7 +250,7 @@ def test_a_student_of_two_experiments_is_two(store_server: RedisServer) -> None:
         ]
         for at in range(0, len(events), size):
             step = Advance("t:0", at or None, Position(at + size))
-            batch = Batch(0, size, Decoded(taken(intake, events[at : at + size])), [step])
+            batch = Batch(0, size, Decoded(taken(normalizer, events[at : at + size])), [step])
             assert writer.submit(batch, late).status.result() == "applied"
         responses = {}
         for experiment in experiments:
@@ -491,7 +491,7 @@ class TestSweep:
         bench.feed([[_response(1, START), _rating(1, START + 1), _rating(9, START + 1)]])
         later = START + EXPERIMENT.horizon_ms + 2 * HOUR
         engine, store = bench.worker()
-        experiment = engine._experiments[1]
+        experiment = bench.experiment
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
         progress.see_ends({"t:0": 4})
@@ -520,7 +520,7 @@ class TestSweep:
         """Not whenever the watermark enters an hour: in a backlog it does so all the time."""
         engine, store = Bench(store_server).worker()
         bench, decay = Bench(store_server), EXPERIMENT.decay[0].name
-        sweeper = Sweeper(store, [engine._experiments[1]])
+        sweeper = Sweeper(store, [bench.experiment])
         now_s = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now_s)
         progress = Progress({"1": EXPERIMENT.horizon_ms})
@@ -551,7 +551,7 @@ class TestSweep:
             progress.load(store.state() if offset == 0 else bench.store.state())
             progress.see_ends({"t:0": 9})
             if offset == 2:
-                Sweeper(store, [engine._experiments[1]]).sweep(progress)
+                Sweeper(store, [bench.experiment]).sweep(progress)
                 assert [key[-3:] for key in store.client.scan_iter(store.keys.row(b"*"))] == [b"r-2"]
                 if memory == "has lost it":
                     engine.forget()
@@ -684,12 +684,12 @@ class TestSweep:
                 for begin in range(0, 16_000, 1000)
             ]
         )
-        engine, store = bench.worker()
+        _, store = bench.worker()
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
         progress.advanced([Advance("t:0", 16_000, Position(16_000, START + EXPERIMENT.horizon_ms + 2 * HOUR))])
         progress.see_ends({"t:0": 16_000})
-        sweeper = Sweeper(store, [engine._experiments[1]])
+        sweeper = Sweeper(store, [bench.experiment])
         for events, left in ((0, 12_000), (2000, 4000)):
             sweeper.sweep(progress, events)
             assert len(list(store.client.scan_iter(store.keys.row(b"*"), count=10_000))) == left
@@ -699,12 +699,12 @@ class TestSweep:
         bench = Bench(store_server)
         later = START + EXPERIMENT.retention_ms + 60 * HOUR
         bench.feed([[_response(1, START), _response(3, START + 25 * HOUR), _response(2, later)]])
-        engine, store = bench.worker()
+        _, store = bench.worker()
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
         progress.see_ends({"t:0": 3})
         progress.advanced([Advance("t:0", 3, Position(3, later))])
-        Sweeper(store, [engine._experiments[1]]).sweep(progress)
+        Sweeper(store, [bench.experiment]).sweep(progress)
         for name, left in ((b"b:1:0:1h:*", 1), (b"g:1:0:*", 1), (b"v:1:0:*", 2)):
             assert len(list(store.client.scan_iter(store.keys.prefix + name))) == left
         # The first day is the reference of what comes later.
@@ -925,10 +925,13 @@ class TestForgottenRows:
         store = shards.first
         store.state()
         experiments = [Experiment(numbers[each.name], each) for each in settings.experiments]
-        engine, intake = Engine(experiments, IdHasher(b"key"), store), Intake(experiments, IdHasher(b"key"))
+        engine, normalizer = (
+            Engine(experiments, IdHasher(b"key"), store),
+            EventNormalizer(experiments, IdHasher(b"key")),
+        )
         late = {"1": 0, "2": 0, PENDING_CLASS: 0}
         for offset, event in enumerate((_response(1, START + 10), _of_next(_response(1, START + 5)))):
-            commit, outcomes = engine.apply(taken(intake, [event]), late)
+            commit, outcomes = engine.apply(taken(normalizer, [event]), late)
             commit.advances = [Advance("t:0", offset or None, Position(offset + 1))]
             assert store.commit(commit) == "applied"
         assert outcomes["response", "revised"] == 1
@@ -1046,7 +1049,7 @@ class TestForgottenRows:
         commit.advances = [Advance("t:0", 1, Position(2))]
         assert store.commit(commit) == "applied"
         progress = Progress({"1": EXPERIMENT.horizon_ms})
-        sweeper = Sweeper(store, [engine._experiments[1]])
+        sweeper = Sweeper(store, [bench.experiment])
         for passed, rows in ((10 * HOUR, 1), (60 * HOUR, 0)):
             progress.load(store.state())
             progress.advanced([Advance("t:0", None, Position(2, START + EXPERIMENT.horizon_ms + passed))])
@@ -1059,12 +1062,12 @@ class TestForgottenRows:
         """A live stream has hundreds of commits a second; what comes must not outrun what goes."""
         bench = Bench(store_server)
         bench.feed([[_response(number, START + number)] for number in range(300)])
-        engine, store = bench.worker()
+        _, store = bench.worker()
         progress = Progress({"1": EXPERIMENT.horizon_ms})
         progress.load(store.state())
         progress.advanced([Advance("t:0", 300, Position(300, START + EXPERIMENT.horizon_ms + 2 * HOUR))])
         progress.see_ends({"t:0": 300})
-        Sweeper(store, [engine._experiments[1]]).sweep(progress)
+        Sweeper(store, [bench.experiment]).sweep(progress)
         assert not list(store.client.scan_iter(store.keys.row(b"*")))
 
     def test_students_of_an_experiment_that_is_over_go_and_its_sums_stay(self, store_server: RedisServer) -> None:
@@ -1073,10 +1076,10 @@ class TestForgottenRows:
         bench = Bench(store_server, ended)
         bench.feed([[_response(1, START), _rating(1, START + 1), _response(2, START + HOUR)]])
         before = dump(bench.store)
-        engine, store = bench.worker()
+        _, store = bench.worker()
         other, elsewhere = bench.worker()
         students = bench.store.keys.students(bench.number) + b"*"
-        sweeper = Sweeper(store, [engine._experiments[1]])
+        sweeper = Sweeper(store, [bench.experiment])
         for passed, rows in ((4 * HOUR, 2), (6 * HOUR, 2), (6 * HOUR, 2), (7 * HOUR, 0)):
             progress = Progress({"1": ended.horizon_ms})
             progress.load(store.state())

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.clock import wall_clock
+from monitor.clock import HOUR_MS, wall_clock
 from monitor.errors import DependencyUnavailable, StoreUnavailable
 from monitor.events import instant_ms
 from monitor.ingest import files
 from monitor.ingest.engine import Outcomes
-from monitor.ingest.experiment import HOUR_MS
 from monitor.ingest.files import FileSource
 from monitor.ingest.source import Slice
 from monitor.ingest.telemetry import Telemetry

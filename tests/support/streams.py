@@ -19,8 +19,8 @@ from monitor.config import (
     MetricSpec,
     Settings,
 )
+from monitor.engine import EventBatch, EventNormalizer
 from monitor.events import Feedback, Response
-from monitor.ingest.intake import Events, Intake
 from monitor.ingest.source import PlainRecord
 
 HOUR = 3_600_000
@@ -165,11 +165,11 @@ def arrivals(draw: st.DrawFn, events: list[Response | Feedback]) -> list[list[Re
     return batches
 
 
-def taken(intake: Intake, events: Iterable[Response | Feedback]) -> Events:
+def taken(normalizer: EventNormalizer, events: Iterable[Response | Feedback]) -> EventBatch:
     """Return the events as a worker has them once they are decoded."""
-    found = Events()
+    found = EventBatch()
     for event in events:
-        intake.take(found, event)
+        normalizer.append(found, event)
     return found
 
 

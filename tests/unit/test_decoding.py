@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 from monitor.clock import wall_clock
+from monitor.engine import EventNormalizer, Experiment
 from monitor.engine.id_hash import IdHasher
 from monitor.events import Decoder
 from monitor.ingest.decoding import decode
-from monitor.ingest.experiment import Experiment
-from monitor.ingest.intake import Intake
 from monitor.ingest.source import PlainRecord, Slice
 from tests.support.streams import EXPERIMENT, settings_with
 from tests.unit.test_events import RESPONSE
@@ -18,9 +17,9 @@ from tests.unit.test_events import RESPONSE
 def test_what_is_refused_keeps_its_key() -> None:
     """It is written with it to the dead letters."""
     settings = settings_with(EXPERIMENT)
-    intake = Intake([Experiment(1, settings.experiments[0])], IdHasher(b"key"))
+    normalizer = EventNormalizer([Experiment(1, settings.experiments[0])], IdHasher(b"key"))
     records = [
         PlainRecord(4, b"a", json.dumps(RESPONSE).encode()), PlainRecord(9, b"b", b"{"), PlainRecord(11, None, None)
     ]  # fmt: skip
-    decoded = decode([Slice("t:0", "response", 4, records, 12)], Decoder(settings), intake, wall_clock())
+    decoded = decode([Slice("t:0", "response", 4, records, 12)], Decoder(settings), normalizer, wall_clock())
     assert [(each.offset, each.key, each.payload) for each in decoded.refused] == [(9, b"b", b"{"), (11, None, None)]

@@ -21,9 +21,9 @@ from scipy.stats import binomtest, dirichlet, norm
 from monitor.config import DecaySpec, ItemSettings
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import ITEM_BYTES, IdHasher
+from monitor.engine.item_counts import ItemCounts
 from monitor.errors import UsageError
 from monitor.export.items import printable, scale
-from monitor.ingest.items import ItemCounts
 from monitor.items.attention import DAY_MS, RECIPROCAL, BadAnswer, answers, daily, first_to_look_at, history, priority
 from monitor.items.catalogue import Shown, leaders
 from monitor.items.diversity import alpha_dcg, alpha_ndcg, ideal_order, intra_list_similarity, jaccard, mmr

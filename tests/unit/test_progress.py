@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from monitor.ingest.experiment import PENDING_CLASS
 from monitor.ingest.progress import Progress
 from monitor.store import Position, State
+from monitor.store.keys import PENDING_CLASS
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 HORIZON = EXPERIMENT.horizon_ms

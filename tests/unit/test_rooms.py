@@ -10,14 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [
-    "errors", "clock", "config", "events", "ranking", "aggregates", "traffic", "engine",
-    "decay", "agreement", "items",
+    "errors", "clock", "config", "events", "ranking", "aggregates", "traffic",
+    "decay", "agreement", "items", "engine",
     "drift", "evaluation", "inference", "terms", "verdicts", "retracing", "summary",
     "history", "store", "ingest", "export", "service", "check", "audit", "rebuild", "dead_letters",
     "offline", "demo", "simulate", "cli", "__main__", "__init__",
 ]  # fmt: skip
 CORE = {
-    "events", "ranking", "aggregates", "traffic", "engine", "decay", "agreement", "items",
+    "events", "ranking", "aggregates", "traffic", "decay", "agreement", "items", "engine",
     "drift", "evaluation", "inference", "terms", "verdicts", "retracing", "summary",
     "history",
 }  # fmt: skip

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from monitor.drift import day_drift
+from monitor.engine.accumulator import TrafficAccumulator
 from monitor.engine.id_hash import ITEM_BYTES, IdHasher
-from monitor.engine.traffic_accumulator import TrafficAccumulator
 from monitor.export.presentation import rows
 from monitor.items.stored import Coverage
 from monitor.summary import TrafficSummary, VariantSummary

@@ -1,4 +1,4 @@
-"""An experiment as the worker needs it, and the units in which it forgets."""
+"""An experiment as the processor needs it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from mypy_extensions import i64
 
 from monitor.aggregates import Layout, bucket_span_ms
 from monitor.config import ExperimentSettings
-from monitor.engine.accumulator import Accumulator
+from monitor.engine.accumulator import Accumulator, TrafficAccumulator
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import IdHasher
+from monitor.engine.item_counts import ItemCounts, ItemKeys
 from monitor.engine.response_row import MISSING, NO_RESPONSE, PRE_PERIOD
-from monitor.engine.traffic_accumulator import TrafficAccumulator
-from monitor.ingest.items import ItemCounts
-from monitor.store.keys import Keys
 
-HOUR_MS: Final = 3_600_000
-"""Rows are noted for the sweep by the hour of their event."""
-
-PENDING_CLASS: Final = "p"
-"""Stands for the experiment of feedback whose response is not known."""
+_ALWAYS_MS: Final = 1 << 62
 
 
 @final
 class Experiment:
-    """One experiment as the engine needs it: its number in the store, its compiled rules, its arms."""
+    """One experiment: its number in the store, its compiled rules, its arms."""
 
     __slots__ = (
         "_before_ms", "_categories", "_spans_ms", "arms", "counts_items", "ends_ms", "kept_days", "layout", "number",
@@ -42,10 +36,11 @@ class Experiment:
         self.kept_days = self.layout.kept_days
         self._spans_ms = [bucket_span_ms(decay) for decay in settings.decay]
         self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
-        self._categories = {name: place for place, name in enumerate(sorted(settings.categories))}
+        """Variant → arm; see `ResponseRow.arm`."""
+        self._categories = {name: index for index, name in enumerate(sorted(settings.categories))}
         self.starts_ms: i64 = settings.starts_at_ms if settings.starts_at_ms is not None else 0
         self._before_ms: i64 = self.starts_ms - (settings.pre_period_ms or 0)
-        self.ends_ms: i64 = settings.ends_at_ms if settings.ends_at_ms is not None else 1 << 62
+        self.ends_ms: i64 = settings.ends_at_ms if settings.ends_at_ms is not None else _ALWAYS_MS
 
     def arm_of(self, variant: str, timestamp_ms: i64) -> int:
         """Return the arm of a response, `NO_RESPONSE` if its variant or its time does not count."""
@@ -55,32 +50,25 @@ class Experiment:
         return self.number << 8 | PRE_PERIOD if self._before_ms <= timestamp_ms < self.starts_ms else NO_RESPONSE
 
     def category_of(self, name: str | None) -> int:
-        """Return a response's category as it stands in its row; see `monitor.engine.response_row`."""
+        """Return the category of a response as its row stores it: see `ResponseRow.category`."""
         return MISSING if name is None else self._categories.get(name, len(self._categories))
 
     def segment_of(self, category: i64) -> i64:
-        """Return what a student's row keeps of a first response's category: nothing unless categories are declared."""
+        """Return the category of a first response as a student's row stores it: `MISSING` unless some are declared."""
         if self._categories:
             return category
         return MISSING
 
-    def tally(self) -> Accumulator:
-        """Return sums of nothing."""
+    def accumulator(self) -> Accumulator:
+        """Return an empty accumulator of the sums over responses and students."""
         return Accumulator(self.layout, self._spans_ms)
 
-    def tally_in(self, tallies: dict[int, Accumulator]) -> Accumulator:
-        """Return the experiment's among sums by number, which it joins with nothing if there is none."""
-        known = tallies.get(self.number)
-        if known is None:
-            known = tallies[self.number] = self.tally()
-        return known
+    def traffic_accumulator(self) -> TrafficAccumulator:
+        """Return an empty accumulator of the traffic."""
+        return TrafficAccumulator(len(self._categories))
 
-    def items(self, identities: IdHasher, keys: Keys) -> ItemCounts | None:
-        """Return what counts items, None where they are not counted."""
+    def item_counts(self, ids: IdHasher, keys: ItemKeys) -> ItemCounts | None:
+        """Return the counts that rows add to items, None if the experiment does not count items."""
         if not self.counts_items:
             return None
-        return ItemCounts(self.number, self.settings, self.rules, identities, keys)
-
-    def traffic(self) -> TrafficAccumulator:
-        """Return sums of nothing."""
-        return TrafficAccumulator(len(self._categories))
+        return ItemCounts(self.number, self.settings, self.rules, ids, keys)
