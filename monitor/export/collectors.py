@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -20,20 +19,11 @@ from prometheus_client.registry import Collector
 
 from monitor.errors import DependencyUnavailable
 from monitor.inference import State
+from monitor.ingest.telemetry import PROCESS_METRICS, Exported
 from monitor.summary import ExperimentSummary, Summary, VariantSummary
 from monitor.verdicts import Judgement
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """One metric as it is scraped; a counter's name carries its suffix, a histogram's does not."""
-
-    name: str
-    kind: Literal["gauge", "counter", "histogram", "info", "unknown"]
-    labels: tuple[str, ...]
-    help: str
 
 
 Add: TypeAlias = Callable[[str, tuple[str, ...], float | None], None]
@@ -45,7 +35,6 @@ _DECAYED: Final = (*_ARM, "metric", "decay")
 _MEASURE: Final = (*_ARM, "measure")
 _EXPERIMENT: Final = ("experiment",)
 _CATEGORY: Final = ("experiment", "category")
-_PARTITION: Final = ("topic", "partition")
 _STORE_UP: Final = Exported("abmonitor_store_up", "gauge", (), "1 if the store answered")
 # A sum and a count may fall after a revision, so they are no counters; and promtool reserves the suffixes for summaries
 # and histograms, so they are no gauges either: unknown is what is left.
@@ -135,21 +124,7 @@ _EXPERIMENTS: Final = (
     ),
     _STORE_UP,
 )
-CATALOGUE: Final = (
-    *_EXPERIMENTS,
-    Exported("abmonitor_topic_info", "info", ("topic", "event_type"), "Which type of event each topic has"),
-    Exported("abmonitor_events_total", "counter", ("topic", "outcome"), "Events by outcome"),
-    Exported("abmonitor_rejected_events_total", "counter", ("topic", "reason"), "Refused events by reason"),
-    Exported("abmonitor_consumer_lag_events", "gauge", _PARTITION, "Events not yet applied"),
-    Exported("abmonitor_consumer_lag_seconds", "gauge", _PARTITION, "Age of the newest applied event"),
-    Exported("abmonitor_commit_seconds", "histogram", (), "Time to apply and commit one batch"),
-    Exported("abmonitor_batch_events", "histogram", (), "Events per commit"),
-    Exported("abmonitor_event_delay_seconds", "histogram", (), "Time from an event's timestamp to its commit"),
-    Exported("abmonitor_commit_conflicts_total", "counter", (), "Commits refused because the store had moved on"),
-    Exported("abmonitor_lost_events_total", "counter", _PARTITION, "Events gone from Kafka before they were applied"),
-    Exported("abmonitor_consumer_restarts_total", "counter", (), "Stalled consumers replaced"),
-    Exported("abmonitor_paused", "gauge", (), "1 while consumption waits for a dependency"),
-)
+CATALOGUE: Final = (*_EXPERIMENTS, *(metric for metric in PROCESS_METRICS if metric.name != _STORE_UP.name))
 """Every metric of both endpoints: boards and rules may name nothing else."""
 _FAMILIES: Final[Mapping[str, Callable[..., Metric]]] = {
     "counter": CounterMetricFamily,
