@@ -8,14 +8,13 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from monitor import __version__, audit, check, dead_letters, demo, offline, rebuild, simulate
@@ -221,7 +220,7 @@ def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
         stack.callback(source.close)
         worker = worker_for(settings, opening, source, telemetry, {"response": "file", "feedback": "file"}, wall_clock)
         signals = stack.enter_context(stopped_by_signals(worker.stop))
-        with _progress(console, source):
+        with _ReplayProgress(source, console):
             worker.run()
         counts = telemetry.outcomes()
         summary = ", ".join(f"{outcome} {count}" for outcome, count in sorted(counts.items()) if count) or "nothing new"
@@ -236,28 +235,20 @@ def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0 if source.finished() or not signals else ENDED_BY + signals[0]
 
 
-@contextmanager
-def _progress(console: Console, source: FileSource) -> Iterator[None]:
-    """Show how much of the files is read, on a terminal."""
-    if not console.is_terminal or not source.total_bytes:
-        yield
-        return
-    done = threading.Event()
-    columns = (TextColumn("replay"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("replay", total=source.total_bytes)
+class _ReplayProgress(Progress):
+    """Shows on a terminal how much of the files is read, as of each refresh."""
 
-        def refresh() -> None:
-            while not done.wait(0.2):
-                progress.update(task, completed=source.bytes_read())
+    def __init__(self, source: FileSource, console: Console) -> None:
+        self._source = source
+        columns = (TextColumn("replay"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        shown = console.is_terminal and source.total_bytes > 0
+        super().__init__(*columns, console=console, transient=True, disable=not shown)
+        self.add_task("replay", total=source.total_bytes)
 
-        thread = threading.Thread(target=refresh, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+    def get_renderables(self) -> Iterable[RenderableType]:
+        for task in self.task_ids:
+            self.update(task, completed=self._source.bytes_read())
+        return super().get_renderables()
 
 
 def _status(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.export.collectors import CATALOGUE, ExperimentsCollector, Exported
+from monitor.export.collectors import CATALOGUE, ExperimentsCollector
 from monitor.export.endpoints import PATHS, Endpoints
 from monitor.export.http import HttpServer
 from monitor.export.terminal import EXIT_CODES, print_json, render, render_verdicts, simple_table, to_stdout
@@ -13,7 +13,6 @@ __all__ = [
     "PATHS",
     "Endpoints",
     "ExperimentsCollector",
-    "Exported",
     "HttpServer",
     "print_json",
     "render",

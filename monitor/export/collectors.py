@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -20,20 +19,11 @@ from prometheus_client.registry import Collector
 
 from monitor.errors import DependencyUnavailable
 from monitor.inference import State
+from monitor.ingest.telemetry import PROCESS_METRICS, Exported
 from monitor.summary import ExperimentSummary, Summary, VariantSummary
 from monitor.verdicts import Judgement
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """One metric as it is scraped; a counter's name carries its suffix, a histogram's does not."""
-
-    name: str
-    kind: Literal["gauge", "counter", "histogram", "info", "unknown"]
-    labels: tuple[str, ...]
-    help: str
 
 
 Add: TypeAlias = Callable[[str, tuple[str, ...], float | None], None]
@@ -41,6 +31,10 @@ Add: TypeAlias = Callable[[str, tuple[str, ...], float | None], None]
 _ARM: Final = ("experiment", "variant")
 _EFFECT: Final = (*_ARM, "metric", "estimand")
 _GUARDRAIL: Final = (*_ARM, "guardrail")
+_DECAYED: Final = (*_ARM, "metric", "decay")
+_MEASURE: Final = (*_ARM, "measure")
+_EXPERIMENT: Final = ("experiment",)
+_CATEGORY: Final = ("experiment", "category")
 _STORE_UP: Final = Exported("abmonitor_store_up", "gauge", (), "1 if the store answered")
 # A sum and a count may fall after a revision, so they are no counters; and promtool reserves the suffixes for summaries
 # and histograms, so they are no gauges either: unknown is what is left.
@@ -51,14 +45,12 @@ _EXPERIMENTS: Final = (
     Exported("abmonitor_feedback", "gauge", (*_ARM, "kind"), "Current reactions by kind"),
     Exported("abmonitor_metric_sum", "unknown", (*_ARM, "metric"), "Sum of the metric over rated responses"),
     Exported("abmonitor_metric_count", "unknown", (*_ARM, "metric"), "Rated responses where the metric is defined"),
-    Exported("abmonitor_metric_mean", "gauge", (*_ARM, "metric", "decay"), "Mean over rated responses"),
-    Exported(
-        "abmonitor_metric_effective_count", "unknown", (*_ARM, "metric", "decay"), "Effective sample size of the mean"
-    ),
+    Exported("abmonitor_metric_mean", "gauge", _DECAYED, "Mean over rated responses"),
+    Exported("abmonitor_metric_effective_count", "unknown", _DECAYED, "Effective sample size of the mean"),
     Exported(
         "abmonitor_metric_standard_error",
         "gauge",
-        (*_ARM, "metric", "decay"),
+        _DECAYED,
         "Standard error of the mean; of a decayed one, responses taken as independent",
     ),
     Exported(
@@ -84,53 +76,38 @@ _EXPERIMENTS: Final = (
     Exported(
         "abmonitor_drift_distance",
         "gauge",
-        (*_ARM, "measure"),
+        _MEASURE,
         "How far the categories of the last whole UTC day are from their reference",
     ),
-    Exported(
-        "abmonitor_drift_threshold",
-        "gauge",
-        (*_ARM, "measure"),
-        "What chance exceeds on a share alpha of all days",
-    ),
+    Exported("abmonitor_drift_threshold", "gauge", _MEASURE, "What chance exceeds on a share alpha of all days"),
     Exported(
         "abmonitor_item_drift_distance",
         "gauge",
-        (*_ARM, "measure"),
+        _MEASURE,
         "How far the items recommended on the last whole UTC day are from their reference",
     ),
-    Exported(
-        "abmonitor_item_drift_threshold",
-        "gauge",
-        (*_ARM, "measure"),
-        "What chance exceeds on a share alpha of all days",
-    ),
+    Exported("abmonitor_item_drift_threshold", "gauge", _MEASURE, "What chance exceeds on a share alpha of all days"),
     Exported("abmonitor_shown_items", "gauge", _ARM, "Different items shown over the horizon of `items`"),
     Exported("abmonitor_catalogue_coverage", "gauge", _ARM, "Share of the catalogue that was shown over that horizon"),
     Exported(
         "abmonitor_attention_priority",
         "gauge",
-        ("experiment", "category"),
+        _CATEGORY,
         "Priority in (0, 1) of a category by its bad answers: what to look at first",
     ),
-    Exported(
-        "abmonitor_attention_bad_answers",
-        "gauge",
-        ("experiment", "category"),
-        "Bad answers of a category today",
-    ),
+    Exported("abmonitor_attention_bad_answers", "gauge", _CATEGORY, "Bad answers of a category today"),
     Exported("abmonitor_intended_share", "gauge", _ARM, "Share of students that the variant is meant to get"),
     Exported(
         "abmonitor_experiment_start_timestamp_seconds",
         "gauge",
-        ("experiment",),
+        _EXPERIMENT,
         "Configured start of the experiment, since 1970",
     ),
     Exported("abmonitor_effect", "gauge", _EFFECT, "Mean of the variant minus that of the control"),
     Exported("abmonitor_effect_lower", "gauge", _EFFECT, "Lower bound of the effect, valid at every look"),
     Exported("abmonitor_effect_upper", "gauge", _EFFECT, "Upper bound of the effect, valid at every look"),
-    Exported("abmonitor_sample_ratio_log_e", "gauge", ("experiment",), "Evidence that students are not split as meant"),
-    Exported("abmonitor_crossover_students", "gauge", ("experiment",), "Students who saw more than one variant"),
+    Exported("abmonitor_sample_ratio_log_e", "gauge", _EXPERIMENT, "Evidence that students are not split as meant"),
+    Exported("abmonitor_crossover_students", "gauge", _EXPERIMENT, "Students who saw more than one variant"),
     Exported("abmonitor_verdict", "gauge", (*_ARM, "state"), "1 for the state that applies, 0 for the others"),
     Exported(
         "abmonitor_verdict_reason", "gauge", (*_ARM, "reason"), "1 for what the verdict rests on, 0 for what is noted"
@@ -147,26 +124,7 @@ _EXPERIMENTS: Final = (
     ),
     _STORE_UP,
 )
-CATALOGUE: Final = (
-    *_EXPERIMENTS,
-    Exported("abmonitor_topic_info", "info", ("topic", "event_type"), "Which type of event each topic has"),
-    Exported("abmonitor_events_total", "counter", ("topic", "outcome"), "Events by outcome"),
-    Exported("abmonitor_rejected_events_total", "counter", ("topic", "reason"), "Refused events by reason"),
-    Exported("abmonitor_consumer_lag_events", "gauge", ("topic", "partition"), "Events not yet applied"),
-    Exported("abmonitor_consumer_lag_seconds", "gauge", ("topic", "partition"), "Age of the newest applied event"),
-    Exported("abmonitor_commit_seconds", "histogram", (), "Time to apply and commit one batch"),
-    Exported("abmonitor_batch_events", "histogram", (), "Events per commit"),
-    Exported("abmonitor_event_delay_seconds", "histogram", (), "Time from an event's timestamp to its commit"),
-    Exported("abmonitor_commit_conflicts_total", "counter", (), "Commits refused because the store had moved on"),
-    Exported(
-        "abmonitor_lost_events_total",
-        "counter",
-        ("topic", "partition"),
-        "Events gone from Kafka before they were applied",
-    ),
-    Exported("abmonitor_consumer_restarts_total", "counter", (), "Stalled consumers replaced"),
-    Exported("abmonitor_paused", "gauge", (), "1 while consumption waits for a dependency"),
-)
+CATALOGUE: Final = (*_EXPERIMENTS, *(metric for metric in PROCESS_METRICS if metric.name != _STORE_UP.name))
 """Every metric of both endpoints: boards and rules may name nothing else."""
 _FAMILIES: Final[Mapping[str, Callable[..., Metric]]] = {
     "counter": CounterMetricFamily,

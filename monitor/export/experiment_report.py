@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from monitor.clock import DAY_MS
@@ -14,7 +15,6 @@ from monitor.export.page import template
 from monitor.export.presentation import ABSENT, MEANINGS, count, rests_on, sentence
 from monitor.history import HOUR_MS
 from monitor.inference import SHOWN_UNITS, Comparison, GuardrailResult, GuardrailState, Segment, State, Verdict
-from monitor.verdicts import Judgement
 
 _HEADLINES: Final[Mapping[State, tuple[str, str]]] = {
     "ship": ("Ship it", "good"),
@@ -39,11 +39,14 @@ def html(told: Account) -> str:
     """Return the page: nothing in it is fetched from anywhere, and there are no scripts."""
     verdicts = told.judgement.verdicts
     return template("experiment.html").render(
-        as_of=moment(told.as_of_ms),
         size=_size(told),
         headlines=[_headline(told, *each) for each in verdicts.items()],
         treatments=[_treatment(told, *each) for each in verdicts.items()],
         told=told,
+        enough=partial(_enough, told),
+        figure=figure,
+        part=_part,
+        moment=moment,
         students=charts.students(told),
         unnamed=sum(variant.responses_without_user for variant in told.summary.variants.values()),
         watched={
@@ -208,15 +211,6 @@ def _treatment(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
         "live": sum(each.value is not None for each in charts.live(told, name).points) > 1,
         "margin": criteria.margin,
         "mde": f"{criteria.mde:.4g}",
-        "steps": [_step(told, look, name) for look in told.looks],
-        "metrics": [
-            {
-                "name": metric,
-                "primary": metric == told.settings.primary,
-                "cells": _cells(told, both["closed"], relative=True),
-            }
-            for metric, both in told.judgement.comparisons[name].items()
-        ],
         "guardrails": [_guardrail(told, name, place, each) for place, each in enumerate(verdict.guardrails)],
         "share": charts.split(told, name),
         "segments": _parts(told, f"effect of {name} by category", told.judgement.parts[name].segments),
@@ -226,35 +220,7 @@ def _treatment(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
 
 def _parts(told: Account, title: str, parts: Sequence[Segment]) -> dict[str, Any]:
     shown = [(each, each.comparison if _enough(told, each.comparison) else None) for each in parts]
-    return {
-        "title": title,
-        "rows": [
-            {"name": each.name, "discovered": each.discovered, "cells": _cells(told, each.comparison, relative=False)}
-            for each in parts
-        ],
-        "plot": charts.parts(title, shown),
-    }
-
-
-def _step(told: Account, look: Judgement, name: str) -> list[str]:
-    return [moment(look.at_ms), *_cells(told, look.verdicts[name].primary, relative=False)]
-
-
-def _cells(told: Account, compared: Comparison, *, relative: bool) -> list[str]:
-    """Return means, effect, maybe relative effect, bounds and students; numbers only where those are enough."""
-    units = " + ".join(count(arm.units) for arm in (compared.control, compared.treatment))
-    if not _enough(told, compared):
-        return [*[ABSENT] * (6 if relative else 5), units]
-    difference = compared.difference
-    return [
-        figure(compared.control.mean),
-        figure(compared.treatment.mean),
-        figure(difference.effect, sign=True),
-        *([_part(difference.relative_effect, sign=True)] if relative else []),
-        figure(compared.lower, sign=True),
-        figure(compared.upper, sign=True),
-        units,
-    ]
+    return {"title": title, "rows": parts, "plot": charts.parts(title, shown)}
 
 
 def _guardrail(told: Account, name: str, place: int, result: GuardrailResult) -> dict[str, Any]:

@@ -63,8 +63,8 @@ class Level:
     style: str = "level"
 
 
-def ticks(low: float, high: float, count: int = _VALUE_TICKS) -> list[float]:
-    """Return round values (1, 2 or 5 times a power of ten apart) from `low` to `high`, about `count` of them.
+def ticks(low: float, high: float) -> list[float]:
+    """Return round values (1, 2 or 5 times a power of ten apart) from `low` to `high`, about five of them.
 
     Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990.
 
@@ -73,7 +73,7 @@ def ticks(low: float, high: float, count: int = _VALUE_TICKS) -> list[float]:
     """
     if high <= low:
         return [low]
-    rough = (high - low) / count
+    rough = (high - low) / _VALUE_TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     return [

@@ -159,16 +159,15 @@ def html(evaluations: Sequence[tuple[Evaluation, Definition]]) -> str:
     lines of CSS do.
     """
     views = [_view(evaluation, shown) for evaluation, shown in evaluations]
-    return template("evaluation.html").render(evaluations=views, notes=NOTES, circles=_MOST_CIRCLES)
+    return template("evaluation.html").render(
+        evaluations=views, notes=NOTES, circles=_MOST_CIRCLES, number=number, probability=probability
+    )
 
 
 def _view(evaluation: Evaluation, shown: Definition) -> dict[str, object]:
     rows, left_out = _queries(evaluation, shown, _MOST_QUERIES)
-    kept = {query for query, _ in rows}
     return {
-        "name": evaluation.experiment,
-        "control": evaluation.control,
-        "variants": [each.variant for each in evaluation.variants],
+        "found": evaluation,
         "heading": heading(evaluation),
         "comparisons": [
             {"variant": each.variant, "rows": _test_rows(evaluation.definitions, each.tests, shown)}
@@ -176,13 +175,8 @@ def _view(evaluation: Evaluation, shown: Definition) -> dict[str, object]:
         ],
         "shown": shown.name,
         "queries": _query_rows(evaluation, shown, rows),
+        "kept": {query for query, _ in rows},
         "left_out": left_out,
-        "definitions": [each.name for each in evaluation.definitions],
-        "every": [
-            {"query": each.query_id, "variant": each.variant, "cells": [number(one.mean) for one in each.means]}
-            for each in evaluation.queries
-            if each.query_id in kept
-        ],
     }
 
 
@@ -207,8 +201,7 @@ def _test_rows(
             "axis": axis,
             "zero": place(0.0, axis),
             "shown": definition == shown,
-            "cells": [number(test.control), number(test.treatment), number(test.difference), number(low), number(high),
-                      probability(test.p), str(test.queries), str(test.differing)],
+            "test": test,
             "at": None if test.difference is None else place(test.difference, axis),
             "ends": None if low is None or high is None else (place(low, axis), place(high, axis)),
         })  # fmt: skip
@@ -236,7 +229,7 @@ def _query_rows(
             "bars": [
                 {
                     "variant": variant,
-                    "value": number(value),
+                    "value": value,
                     "width": 0 if value is None else round(100 * value / largest, 2),
                     "raters": [round(100 * one / largest, 2) for one in given[query, variant]]
                     if len(given[query, variant]) <= _MOST_CIRCLES

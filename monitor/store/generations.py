@@ -58,7 +58,9 @@ def live_store(settings: StoreSettings, *, as_stored: bool = False) -> Shards:
             f"{LIVE.decode()} is missing, but there is a generation {max(others)}: set it to what was live, or "
             "start anew with `ab-monitor reset`"
         )
-    count = _wanted(settings, client) if stored is None else int(stored)
+    # A new store has as many shards as a cluster has masters, unless the settings say.
+    masters = len(client.get_primaries()) if stored is None and hasattr(client, "get_primaries") else 1
+    count = settings.shards or masters if stored is None else int(stored)
     if settings.shards not in {None, count} and not as_stored:
         raise StoreOwned(
             f"store.shards: got {settings.shards}, but the store has {count}. `ab-monitor rebuild` makes a new one of "
@@ -78,11 +80,6 @@ def next_store(live: Shards) -> Shards:
     """Return the generation that may be built beside the live one."""
     count = live.settings.shards or len(live)
     return Shards(live.settings, live.live + 1, live.live, count=count)
-
-
-def _wanted(settings: StoreSettings, client: Any) -> int:
-    """Return the number of shards of a new store: as many as a cluster has masters, unless the settings say."""
-    return settings.shards or (len(client.get_primaries()) if hasattr(client, "get_primaries") else 1)
 
 
 def generations(store: Shards) -> set[int]:
@@ -128,18 +125,9 @@ def first_day(store: Shards, experiments: Collection[str]) -> int | None:
     return min(days, default=None)
 
 
-def drop(store: Shards, generation: int) -> int:
-    """Delete a generation; return how many keys it had.
-
-    What names it goes last, so that one that is interrupted is found again (`generations`), and first loses its schema,
-    so that no worker writes to it any more.
-    """
-    return _delete(store, generation)
-
-
 def drop_everything(store: Shards) -> int:
     """Delete all generations in the same way, and what says which is live; return how many keys there were."""
-    return _delete(store, None) + _unlink(store, [LIVE])
+    return drop(store, None) + _unlink(store, [LIVE])
 
 
 def _names(store: Shards, pattern: bytes, generation: int | None) -> Iterator[bytes]:
@@ -155,7 +143,12 @@ def _metas(store: Shards, generation: int | None = None) -> list[bytes]:
     return [name for name in _names(store, b"abm:{*}:*:m", generation) if _META.fullmatch(name)]
 
 
-def _delete(store: Shards, generation: int | None) -> int:
+def drop(store: Shards, generation: int | None) -> int:
+    """Delete a generation, or all of them; return how many keys there were.
+
+    What names it goes last, so that one that is interrupted is found again (`generations`), and first loses its schema,
+    so that no worker writes to it any more.
+    """
     metas = _metas(store, generation)
     with unavailable(store.settings):
         for name in metas:

@@ -159,8 +159,8 @@ class Reader:
                 arm.name: replace(
                     self._variant(arm, means, live[arm.name]),
                     traffic=traffic[arm.number, arm.variant],
-                    categories=drifts[arm.number, arm.variant].categories,
-                    recommended=drifts[arm.number, arm.variant].items,
+                    categories=drifts[arm.number, arm.variant][0],
+                    recommended=drifts[arm.number, arm.variant][1],
                     coverage=coverage.get((arm.number, arm.variant)),
                 )
                 for arm in own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, log2
 from typing import Final, NamedTuple, TypeAlias
 
@@ -35,6 +34,8 @@ _STEPS: Final = 4
 
 Arm: TypeAlias = tuple[int, int]
 """(experiment number, variant)."""
+Drifts: TypeAlias = tuple[DayDrift | None, DayDrift | None]
+"""Differences of categories and of items."""
 Days: TypeAlias = Mapping[int, Ints]
 """UTC day → record, see `monitor.traffic`; a day without responses is missing."""
 
@@ -71,14 +72,6 @@ class UsedVariant(NamedTuple):
     """Σm²/Σm over the students, m the responses of each; at least 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drifts:
-    """Differences of a variant's last whole day from its references; None where a day or a reference is missing."""
-
-    categories: DayDrift | None
-    items: DayDrift | None
-
-
 class DayReader:
     """Reads differences between days; computes each reference that is given by item only once."""
 
@@ -89,7 +82,10 @@ class DayReader:
         self._references: dict[str, Counts] = {}
 
     def drifts(self, variants: Sequence[UsedVariant], today: int) -> Mapping[Arm, Drifts]:
-        """Return the drifts of each variant's last day before `today`. Raises `StoreUnavailable`."""
+        """Return how the categories and the items of each variant's last day before `today` differ from references.
+
+        None where a day or a reference is missing. Raises `StoreUnavailable`.
+        """
         by_arm = {(variant.number, variant.variant): variant for variant in variants}
         days = self._read({arm: variant.experiment.drift.days for arm, variant in by_arm.items()}, today - 1)
         return {arm: self._drifts_of(variant, days[arm], today) for arm, variant in by_arm.items()}
@@ -107,7 +103,7 @@ class DayReader:
         together = _items_per_answer(days, today, reference)
         alike = _rounded(variant.responses_per_student * together)
         items = day_drift(counts, today, reference, alpha=alpha, alike=alike, together=ceil(together))
-        return Drifts(categories, items)
+        return categories, items
 
     def _items_reference(self, experiment: ExperimentSettings) -> int | Counts:
         """Return a number of days, or the counts of shown items by cell."""
