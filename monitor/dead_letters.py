@@ -16,8 +16,9 @@ from rich.text import Text
 
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings
+from monitor.engine.decoder import Decoder
 from monitor.errors import DependencyUnavailable, Refusal, UsageError
-from monitor.events import REASONS, Decoder
+from monitor.events import REASONS
 from monitor.export import print_json, simple_table
 from monitor.ingest.connection import connect, translate_error
 from monitor.ingest.dead_letters import NULL

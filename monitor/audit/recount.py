@@ -26,10 +26,9 @@ from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import Settings
 from monitor.config.records import NONE, OTHER
 from monitor.engine import Accumulator, Experiment, IdHasher, ResponseRow, TrafficAccumulator
-from monitor.engine.delta_runs import unpack_runs
+from monitor.engine.codec import decode_response, decode_student, unpack_runs
 from monitor.engine.item_counts import ItemCounts
 from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD
-from monitor.engine.row_codec import decode_response, decode_student
 from monitor.errors import DependencyUnavailable
 from monitor.ingest.differences import write_tally, write_traffic
 from monitor.items.layout import BAD_DAYS

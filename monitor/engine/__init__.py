@@ -5,11 +5,12 @@ third of the time when compiled. Without a compiler the same modules run as plai
 core above (config, events, ranking, aggregates, items): they do no I/O and do not import the store or Kafka. The
 processor is given two functions that read stored rows.
 
+- `Decoder`: bytes of a message → `Response` or `Feedback` of monitor.events, or a `Refusal` (decoder)
 - `EventNormalizer`: decoded events → `EventBatch`, with hashes instead of ids (normalizer, id_hash)
 - `BatchProcessor`: `EventBatch` → `Batch` of changes, with a cache of rows (processor, batch)
-- `ResponseRow`: a response and its reactions, evaluated by `GradingRules` (response_row, grading, row_codec)
-- `Student`: the sums of a student by variant and day (student, row_codec)
-- `Accumulator`, `TrafficAccumulator`, `ItemCounts`: changes of stored sums (accumulator, item_counts, delta_runs)
+- `ResponseRow`: a response and its reactions, evaluated by `GradingRules` (response_row, grading, codec)
+- `Student`: the sums of a student by variant and day (student, codec)
+- `Accumulator`, `TrafficAccumulator`, `ItemCounts`: changes of stored sums (accumulator, item_counts, codec)
 - `Experiment`: an experiment's number, arms, rules and layout (experiment)
 
 Exceptions to the style of the rest, for the compiler:
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from monitor.engine.accumulator import Accumulator, TrafficAccumulator
 from monitor.engine.batch import Batch
+from monitor.engine.decoder import Decoder
 from monitor.engine.experiment import Experiment
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import IdHasher
@@ -39,6 +41,7 @@ __all__ = [
     "Accumulator",
     "Batch",
     "BatchProcessor",
+    "Decoder",
     "EventBatch",
     "EventNormalizer",
     "Experiment",

@@ -10,6 +10,7 @@ from mypy_extensions import i64
 from monitor.clock import HOUR_MS
 from monitor.engine.accumulator import Accumulator, TrafficAccumulator
 from monitor.engine.batch import Batch, Exposure, RowSnapshot
+from monitor.engine.codec import encode_response, encode_student, read_response, read_student
 from monitor.engine.experiment import Experiment
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.item_counts import ItemCounts, ItemKeys
@@ -23,7 +24,6 @@ from monitor.engine.response_row import (
     merge_reaction,
     merge_response,
 )
-from monitor.engine.row_codec import encode_response, encode_student, read_response, read_student
 from monitor.engine.student import Student
 
 ReadResponses: TypeAlias = "Callable[[list[bytes]], list[bytes | None]]"
@@ -371,7 +371,7 @@ class BatchProcessor:
         for student, exposures in self._exposed_students(batch.exposures):
             number = exposures[0].experiment
             experiment, accumulator = self._experiments[number], self._accumulator(batch, number)
-            old = accumulator.state_of(student)
+            old = student.state if student.state is not None else accumulator.state_of(student)
             kept_days = experiment.kept_days
             for exposure in exposures:
                 segment = experiment.segment_of(exposure.category)
@@ -379,7 +379,8 @@ class BatchProcessor:
                     student.add(exposure.timestamp_ms, exposure.variant, segment, exposure.difference, kept_days)
                 else:
                     student.expose(exposure.timestamp_ms, exposure.variant, segment, kept_days)
-            accumulator.replace_student(old, accumulator.state_of(student))
+            new = student.state = accumulator.state_of(student)
+            accumulator.replace_student(old, new)
             is_new = student.version == 0
             student.version = self._first_version if is_new else student.version + 1
             rows = batch.student_rows.get(number)

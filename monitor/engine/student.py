@@ -29,7 +29,7 @@ BLOCK_HEAD: Final = 2
 class Student:
     """One student of one experiment as the store keeps it."""
 
-    __slots__ = ("blocks", "first_category", "first_ms", "first_variant", "name", "version", "width")
+    __slots__ = ("blocks", "first_category", "first_ms", "first_variant", "name", "state", "version", "width")
 
     first_ms: i64
     first_variant: i64
@@ -57,6 +57,8 @@ class Student:
         of the days from the first response on that are kept."""
         self.name = b""
         """The student's hash, which is the row's key; not stored in the row."""
+        self.state: StudentState | None = None
+        """What was counted when the student was written last; not stored."""
 
     def expose(self, timestamp_ms: i64, variant: i64, category: i64, kept_days: i64) -> None:
         """Record that the student was shown a response; an earlier first response ends the kept days earlier."""

@@ -16,8 +16,9 @@ from kafka.errors import KafkaError
 
 from monitor.clock import wall_clock
 from monitor.config import Settings
+from monitor.engine.decoder import Decoder
 from monitor.errors import Refusal, UsageError
-from monitor.events import Decoder, Feedback, Response
+from monitor.events import Feedback, Response
 from monitor.ingest.connection import connect, translate_error
 
 _SAMPLE_RECORDS: Final = 20_000

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from monitor.config import LimitSettings
 from monitor.engine import EventBatch, EventNormalizer
+from monitor.engine.decoder import Decoder
 from monitor.errors import InputRefused, Refusal
-from monitor.events import Decoder, Feedback, Response
+from monitor.events import Feedback, Response
 from monitor.ingest.source import Record, Refused, Slice
 from monitor.store import Refusals
 

@@ -10,7 +10,7 @@ from monitor.config import DecaySpec
 from monitor.engine import Accumulator, TrafficAccumulator
 from monitor.engine.accumulator import CELL_BITS, ResponseSums
 from monitor.engine.batch import ArmChanges, Batch
-from monitor.engine.delta_runs import pack_runs
+from monitor.engine.codec import pack_runs
 from monitor.engine.response_row import NO_RESPONSE
 from monitor.store import Commit, Keys
 from monitor.store.keys import PENDING_CLASS
@@ -69,12 +69,13 @@ def write_batch(commit: Commit, keys: Keys, decays: Mapping[int, tuple[DecaySpec
 
 
 def _write_rows(commit: Commit, keys: Keys, batch: Batch) -> None:
-    for name, row, is_new in batch.response_rows:
-        commit.add_row(keys.row(name), row, is_new=is_new)
-    for number, rows in batch.student_rows.items():
-        prefix = keys.students(number)
-        for name, row, is_new in rows:
-            commit.add_row(prefix + name, row, is_new=is_new)
+    tables = [(keys.row(b""), batch.response_rows)]
+    tables += [(keys.students(number), rows) for number, rows in batch.student_rows.items()]
+    for prefix, rows in tables:
+        commit.new_row_keys += [prefix + name for name, _, is_new in rows if is_new]
+        commit.new_row_values += [row for _, row, is_new in rows if is_new]
+        commit.row_keys += [prefix + name for name, _, is_new in rows if not is_new]
+        commit.row_values += [row for _, row, is_new in rows if not is_new]
 
 
 def _write_hours(commit: Commit, keys: Keys, batch: Batch) -> None:

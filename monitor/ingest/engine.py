@@ -74,7 +74,9 @@ class Engine:
         return commit, batch.outcomes()
 
     def _read_responses(self, names: list[bytes]) -> list[bytes | None]:
-        return self._store.rows([self._store.keys.row(name) for name in names])
+        prefix = self._store.keys.row(b"")
+        return self._store.rows([prefix + name for name in names])
 
     def _read_students(self, students: list[tuple[int, bytes]]) -> list[bytes | None]:
-        return self._store.rows([self._store.keys.students(number) + name for number, name in students])
+        prefixes = {number: self._store.keys.students(number) for number in self._decays}
+        return self._store.rows([prefixes[number] + name for number, name in students])

@@ -10,11 +10,12 @@ from monitor.agreement import Rating, TargetKind
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.engine import GradingRules, IdHasher, ResponseRow
+from monitor.engine.decoder import Decoder
 from monitor.engine.id_hash import TAG_BYTES
 from monitor.engine.response_row import MISSING, latency_of, merge_reaction, merge_response, reaction_of
 from monitor.errors import InputRefused, Refusal
 from monitor.evaluation import JudgedResponse
-from monitor.events import Decoder, Feedback, Response
+from monitor.events import Feedback, Response
 from monitor.ingest.files import FileSource
 from monitor.ingest.source import Refused
 from monitor.items import Answer

@@ -19,8 +19,8 @@ from typing import TypeVar
 from monitor.clock import Clock
 from monitor.config import Settings
 from monitor.engine import EventNormalizer
+from monitor.engine.decoder import Decoder
 from monitor.errors import AbMonitorError, DependencyUnavailable, HistoryLost, StoreUnavailable
-from monitor.events import Decoder
 from monitor.ingest.catching_up import CatchingUp
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.engine import Outcomes

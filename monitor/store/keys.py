@@ -18,7 +18,7 @@ names. A generation's names are `abm:{tag}:`, its number, a colon, and then
     a:<e>:<v>               all-time sums over responses       (64-bit big-endian integers)
     u:<e>:<v>               sums over students
     c:<e>:<v>:<day>         sums over the students first shown a response that day
-    b:<e>:<v>:<decay>:<n>   64 time buckets, see `monitor.engine.delta_runs`
+    b:<e>:<v>:<decay>:<n>   64 time buckets, see `monitor.engine.codec`
     i:<e>:<v>:<decay>       index of chunks n
     y:<e>:<v>               index of cohort days
     g:<e>:<v>               traffic over all time, see `monitor.traffic`

@@ -100,7 +100,7 @@ class Commit:
     row_values: list[bytes] = field(default_factory=list)
     """Rows begin with their new version: the stored row must have the version before it."""
     sums: dict[bytes, bytes] = field(default_factory=dict)
-    """Key of a record → what is added to its integers, in the format of `monitor.engine.delta_runs`."""
+    """Key of a record → what is added to its integers, in the format of `monitor.engine.codec`."""
     chunks: dict[bytes, bytes] = field(default_factory=dict)
     """Key of a chunk of time buckets → runs that are appended to it."""
     chunk_limits: list[int] = field(default_factory=list)

@@ -94,7 +94,7 @@ def decode_chunk(key: bytes, stored: bytes | None) -> Ints:
 
 
 def add_chunk(total: Ints, key: bytes, stored: bytes | None) -> int:
-    """Add the integers of a chunk of time buckets, which is stored as runs (`monitor.engine.delta_runs`), to a total.
+    """Add the integers of a chunk of time buckets, which is stored as runs (`monitor.engine.codec`), to a total.
 
     Return where in the total the last run ends. Raises `StoreOwned` for other bytes, and for more integers.
     """

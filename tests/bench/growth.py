@@ -10,7 +10,7 @@ from typing import Any, Final
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.engine import EventNormalizer
-from monitor.events import Decoder
+from monitor.engine.decoder import Decoder
 from monitor.ingest.decoding import Decoded, decode
 from monitor.ingest.source import Slice
 from tests.bench.loader import END_MS, response_name, videos

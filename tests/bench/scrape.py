@@ -24,7 +24,7 @@ from monitor.aggregates import BUCKETS_PER_CHUNK, bucket_span_ms
 from monitor.clock import wall_clock
 from monitor.config import Settings, StoreSettings
 from monitor.engine import EventNormalizer, Experiment
-from monitor.engine.delta_runs import pack_runs
+from monitor.engine.codec import pack_runs
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.student import Student
 from monitor.ingest.differences import write_tally

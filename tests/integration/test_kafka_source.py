@@ -21,9 +21,9 @@ from monitor.clock import wall_clock
 from monitor.config import KafkaSettings
 from monitor.dead_letters import dead_letters
 from monitor.engine import EventNormalizer, Experiment
+from monitor.engine.decoder import Decoder
 from monitor.engine.id_hash import IdHasher
 from monitor.errors import UsageError
-from monitor.events import Decoder
 from monitor.ingest import confluent, kafka, kafka_python
 from monitor.ingest.dead_letters import DeadLetters
 from monitor.ingest.decoding import decode

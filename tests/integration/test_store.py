@@ -23,10 +23,9 @@ import redis
 from monitor.clock import HOUR_MS
 from monitor.config import StoreSettings
 from monitor.engine import EventNormalizer, Experiment
-from monitor.engine.delta_runs import pack_runs
+from monitor.engine.codec import decode_student, encode_response, pack_runs, read_response
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.response_row import NO_RESPONSE, PRE_PERIOD, ResponseRow
-from monitor.engine.row_codec import decode_student, encode_response, read_response
 from monitor.errors import StoreOwned, StoreUnavailable, UsageError
 from monitor.events import Feedback, Response
 from monitor.ingest.decoding import Decoded

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.engine.delta_runs import pack_runs, unpack_runs
+from monitor.engine.codec import pack_runs, unpack_runs
 from monitor.errors import StoreOwned
 from monitor.store.stored_records import add_chunk, decode_chunk, decode_records, encode_chunk
 

@@ -6,8 +6,8 @@ import json
 
 from monitor.clock import wall_clock
 from monitor.engine import EventNormalizer, Experiment
+from monitor.engine.decoder import Decoder
 from monitor.engine.id_hash import IdHasher
-from monitor.events import Decoder
 from monitor.ingest.decoding import decode
 from monitor.ingest.source import PlainRecord, Slice
 from tests.support.streams import EXPERIMENT, settings_with

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from monitor.aggregates import BUCKETS_PER_CHUNK, Layout
 from monitor.config import DecaySpec
 from monitor.engine.accumulator import Accumulator
-from monitor.engine.delta_runs import pack_runs, unpack_runs
+from monitor.engine.codec import pack_runs, unpack_runs
 from monitor.ingest.differences import write_tally
 from monitor.store import Commit, Keys
 

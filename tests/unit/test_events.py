@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from monitor.config import LimitSettings, Settings
+from monitor.engine.decoder import Decoder
 from monitor.errors import Refusal
-from monitor.events import REASONS, Decoder, Feedback, Response
+from monitor.events import REASONS, Feedback, Response
 from tests.support.streams import EXPERIMENT
 
 NOW = 1_800_000_000_000

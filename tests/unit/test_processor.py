@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from monitor.engine import Batch, BatchProcessor, EventBatch, EventNormalizer, Experiment, IdHasher
+from monitor.engine.codec import decode_response, decode_student
 from monitor.engine.response_row import NO_RESPONSE
-from monitor.engine.row_codec import decode_response, decode_student
 from monitor.events import Feedback, Response
 from monitor.store import Keys
 from tests.support.streams import EXPERIMENT, START, taken

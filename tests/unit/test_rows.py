@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from msgspec.msgpack import decode as unpackb
 from msgspec.msgpack import encode as packb
 
-from monitor.engine.id_hash import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES, IdHasher
-from monitor.engine.response_row import MAX_REACTIONS, MISSING, NO_RESPONSE, Reaction, ResponseRow, reaction_of
-from monitor.engine.row_codec import (
+from monitor.engine.codec import (
     decode_response,
     encode_response,
 )
+from monitor.engine.id_hash import ITEM_BYTES, STUDENT_BYTES, TAG_BYTES, IdHasher
+from monitor.engine.response_row import MAX_REACTIONS, MISSING, NO_RESPONSE, Reaction, ResponseRow, reaction_of
 from monitor.errors import StoreOwned
 from monitor.events import Feedback
 from monitor.events.schema import MAX_LATENCY_MS, MAX_POSITION

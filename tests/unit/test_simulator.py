@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from monitor.config.loading import settings_from
-from monitor.events import Decoder
+from monitor.engine.decoder import Decoder
 from monitor.ingest.simulator import Drop, Scenario, default_config, endless, generate, w1
 
 

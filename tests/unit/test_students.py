@@ -12,7 +12,7 @@ from msgspec.msgpack import encode as packb
 from monitor.aggregates import Layout
 from monitor.clock import DAY_MS
 from monitor.engine.accumulator import Accumulator
-from monitor.engine.row_codec import decode_student, encode_student
+from monitor.engine.codec import decode_student, encode_student
 from monitor.engine.student import Student
 from monitor.errors import StoreOwned
 
@@ -53,10 +53,10 @@ def test_order_does_not_matter_and_bytes_say_it_all(
     [
         (b"", "truncated"),
         (b"\0\0\0\1", "truncated"),
-        (b"\0\0\0\1" + packb([1, 2, 3]), "Expected `array` of length 4"),
-        (b"\0\0\0\1" + packb([1, 2, 3, [["a"]]]), "Expected `int`, got `str`"),
-        (b"\0\0\0\1" + packb([1, 2, 3, [[0] * 7]]), "a block of 7 integers, expected 2 to 6"),
-        (b"\0\0\0\1" + packb([1, 2, 3, []]) + b"\0", "trailing"),
+        (b"\0\0\0\1" + packb([1, 2]), "2 integers, expected 3 and blocks of 6"),
+        (b"\0\0\0\1" + packb([1, 2, 3, "a"]), "Expected `int`, got `str`"),
+        (b"\0\0\0\1" + packb([1, 2, 3, *[0] * 7]), "10 integers, expected 3 and blocks of 6"),
+        (b"\0\0\0\1" + packb([1, 2, 3]) + b"\0", "trailing"),
     ],
 )
 def test_bytes_of_no_student_are_damage(stored: bytes, reason: str) -> None:

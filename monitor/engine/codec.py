@@ -1,21 +1,30 @@
-"""The stored bytes of rows: a fixed head (big-endian), then a msgpack array.
+"""The stored bytes of rows, and of changes of stored sums.
+
+A row is a fixed head (big-endian), then a msgpack array.
 
 | row | head | array |
 | --- | --- | --- |
 | response | version (4 bytes), arm (4, signed), ms (8) | kinds, student, items, ranks, latency, category, reactions |
-| student | version (4) | time, variant and category of the first response, blocks without trailing zeros |
+| student | version (4) | time, variant and category of the first response, blocks |
 
 The kinds of the reactions stand apart only while there is no response: sweep.lua counts them when such a row expires,
 and Redis' MessagePack cannot read the binary strings of the other elements.
 
 `monitor.engine.response_row` and `monitor.engine.student` document the elements. A version grows by 1 with each
 write; commit.lua compares it, and sweep.lua reads arm, time and kinds.
+
+A change of a stored vector of 64-bit integers is packed as runs of neighbours for the commit script. A run is two bytes
+of the index of its first integer, two bytes of its length (32768 more if one of its integers is beyond the largest that
+commit.lua adds at once), and the integers in eight bytes each, all big-endian.
 """
 
 from __future__ import annotations
 
 import math
-from struct import Struct
+import sys
+from array import array
+from collections.abc import Iterable
+from struct import Struct, pack, unpack_from
 from typing import Final
 
 import msgspec
@@ -29,6 +38,8 @@ from monitor.errors import StoreOwned
 _RESPONSE_HEAD: Final = Struct(">IiQ")
 _STUDENT_HEAD: Final = Struct(">I")
 _TIME_BITS: Final = 48
+_FIRST: Final = 3
+"""Integers of a student before its blocks."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_response: Final = msgspec.msgpack.Decoder(
@@ -42,7 +53,7 @@ _decode_response: Final = msgspec.msgpack.Decoder(
         tuple[tuple[int, str, bytes, bytes, str, float], ...],
     ]
 ).decode
-_decode_student: Final = msgspec.msgpack.Decoder(tuple[int, int, int, list[list[int]]]).decode
+_decode_student: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 def encode_response(row: ResponseRow) -> bytes:
@@ -113,16 +124,8 @@ def _check_reaction(reaction: Reaction) -> None:
 
 def encode_student(student: Student) -> bytes:
     """Return the stored bytes of a student."""
-    blocks, step = student.blocks, student.width + BLOCK_HEAD
-    stripped: list[list[int]] = []
-    at: i64 = 0
-    while at < i64(len(blocks)):
-        end = at + step
-        while blocks[end - 1] == 0 and end > at + BLOCK_HEAD:
-            end -= 1
-        stripped.append(blocks[at:end])
-        at += step
-    body: bytes = _encode((student.first_ms, student.first_variant, student.first_category, stripped))
+    first = [student.first_ms, student.first_variant, student.first_category]
+    body: bytes = _encode(first + student.blocks)
     return _STUDENT_HEAD.pack(student.version) + body
 
 
@@ -142,19 +145,13 @@ def read_student(student: Student, stored: bytes) -> None:
 
 
 def _read_student(student: Student, stored: bytes) -> None:
-    first_ms, first_variant, first_category, stripped = _decode_student(memoryview(stored)[_STUDENT_HEAD.size :])
+    integers = _decode_student(memoryview(stored)[_STUDENT_HEAD.size :])
     step = student.width + BLOCK_HEAD
-    blocks: list[int] = []
-    for block in stripped:
-        if not BLOCK_HEAD <= len(block) <= step:
-            raise ValueError(f"a block of {len(block)} integers, expected {BLOCK_HEAD} to {step}")
-        blocks += block
-        blocks += [0] * (step - len(block))
+    if len(integers) < _FIRST or (len(integers) - _FIRST) % step:
+        raise ValueError(f"{len(integers)} integers, expected {_FIRST} and blocks of {step}")
     (student.version,) = _STUDENT_HEAD.unpack_from(stored)
-    student.first_ms = first_ms
-    student.first_variant = first_variant
-    student.first_category = first_category
-    student.blocks = blocks
+    student.first_ms, student.first_variant, student.first_category = integers[0], integers[1], integers[2]
+    student.blocks = integers[_FIRST:]
 
 
 def damaged(value: str, reason: object) -> StoreOwned:
@@ -162,3 +159,60 @@ def damaged(value: str, reason: object) -> StoreOwned:
     return StoreOwned(
         f"{value} is damaged ({reason}): the store cannot be trusted. `ab-monitor rebuild` makes a new one"
     )
+
+
+_MAX_RUN: Final = 1000
+"""Integers of a run: Lua unpacks 8 000 values at once, and a run needs two for each integer."""
+_MAX_GAP: Final = 16
+"""Zeros between two integers of one run; a larger gap begins another run."""
+_WIDE: Final = 1 << 15
+_LARGEST: Final = 1 << 51
+
+
+def pack_runs(vectors: Iterable[tuple[int, list[int]]]) -> bytes:
+    """Return the runs of some vectors' integers, b"" if all are 0.
+
+    A vector is the index of its first integer and the integers; indices ascend from one vector to the next.
+    """
+    packed = []
+    run: list[int] = []
+    start: i64 = 0
+    for first, integers in vectors:
+        index: i64 = first
+        for number in integers:
+            if number:
+                gap = index - start - i64(len(run))
+                if not run or gap > _MAX_GAP or i64(len(run)) + gap >= _MAX_RUN:
+                    if run:
+                        packed.append(_pack_run(start, run))
+                    run = []
+                    start = index
+                    gap = 0
+                while gap > 0:
+                    run.append(0)
+                    gap -= 1
+                run.append(number)
+            index += 1
+    if run:
+        packed.append(_pack_run(start, run))
+    return b"".join(packed)
+
+
+def _pack_run(start: int, run: list[int]) -> bytes:
+    wide = max(run) > _LARGEST or min(run) < -_LARGEST
+    integers = array("q", run)
+    if sys.byteorder == "little":
+        integers.byteswap()
+    return pack(">HH", start, len(run) | (_WIDE if wide else 0)) + integers.tobytes()
+
+
+def unpack_runs(packed: bytes) -> list[tuple[int, int]]:
+    """Return the (index, change) pairs of packed runs."""
+    changes: list[tuple[int, int]] = []
+    at = 0
+    while at < len(packed):
+        first, length = unpack_from(">HH", packed, at)
+        count = length & ~_WIDE
+        changes += enumerate(unpack_from(f">{count}q", packed, at + 4), first)
+        at += 4 + 8 * count
+    return changes
