@@ -278,14 +278,14 @@ def _write_kilobytes(settings: KafkaSettings, records: int) -> None:
     producer.close()
 
 
-def test_polls_without_records_leave_no_errors_behind(settings: KafkaSettings) -> None:
+def test_polls_without_records_leave_few_errors_behind(settings: KafkaSettings) -> None:
     """What only Python's search for cyclic garbage frees would stay for minutes, and with it all that is being read."""
     with _source(settings) as source:
         _started(source)
         gc.collect()
         gc.disable()
         try:
-            for _ in range(20):
+            for _ in range(80):
                 source.poll(wait=False)
                 source.poll()
             _fill(settings, 2)
@@ -293,8 +293,8 @@ def test_polls_without_records_leave_no_errors_behind(settings: KafkaSettings) -
             left = [each for each in gc.get_objects() if isinstance(each, (KafkaError, KafkaException))]
         finally:
             gc.enable()
-        # The client's own thread may still have the last few at hand; of forty polls nearly all would be left.
-        assert len(left) < 10
+        # They are freed after every fifty empty polls; of 160 polls nearly all would be left.
+        assert len(left) < 70
 
 
 def test_what_waits_is_seen_while_nothing_is_read(settings: KafkaSettings) -> None:
