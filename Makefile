@@ -27,7 +27,7 @@ check: $(VENV)/native.stamp ## lint, types and the fast tests: before each commi
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/unit tests/property
+	$(BIN)/python -m pytest -n 2 tests/unit tests/property
 
 format: $(VENV)/dev.stamp ## mend what can be mended by itself
 	$(BIN)/ruff check --fix .

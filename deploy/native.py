@@ -62,6 +62,7 @@ def compile_all(root: Path) -> None:
     command.build_temp = command.build_lib = ".cache/native"
     command.ensure_finalized()
     command.run()
+    shutil.rmtree(".cache/native")  # the generated C
     for each in compiled(root):
         # Those whose own part is as it was keep their time otherwise.
         each.touch()

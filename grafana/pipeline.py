@@ -251,7 +251,7 @@ def unmatched_feedback() -> JSON:
     """Return the unmatched feedback of each hour by kind."""
     return graph(
         "Unmatched feedback by kind, per hour",
-        "Feedback that expired because its response never arrived: it is in no number. It expires after"
+        "Feedback for which no response was stored when it expired: it is in no number. It expires after"
         " feedback_window + allowed_lateness, so a mistake of today is visible here only then. A few are normal. A"
         " steady share means wrong keys, ids or topics, or missing responses: see “unmatched-feedback” in the runbook.",
         [target("max by (kind) (increase(abmonitor_unmatched_feedback_total[1h]))", "{{kind}}")],

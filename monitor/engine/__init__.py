@@ -2,8 +2,8 @@
 
 This package, and no other, is compiled with mypyc (deploy/native.py): every event goes through it, and it takes about a
 third of the time when compiled. Without a compiler the same modules run as plain Python. Modules here import only the
-core above (config, events, ranking, aggregates, items): they do no I/O and do not import the store or Kafka. The
-processor is given two functions that read stored rows.
+core above (errors, clock, config, events, ranking, aggregates, traffic, items). They do no I/O and do not import the
+store or Kafka. The processor is given two functions that read stored rows.
 
 - `Decoder`: bytes of a message → `Response` or `Feedback` of monitor.events, or a `Refusal` (decoder)
 - `EventNormalizer`: decoded events → `EventBatch`, with hashes instead of ids (normalizer, id_hash)

@@ -21,8 +21,6 @@ commit.lua adds at once), and the integers in eight bytes each, all big-endian.
 from __future__ import annotations
 
 import math
-import sys
-from array import array
 from collections.abc import Iterable
 from struct import Struct, pack, unpack_from
 from typing import Final
@@ -200,10 +198,7 @@ def pack_runs(vectors: Iterable[tuple[int, list[int]]]) -> bytes:
 
 def _pack_run(start: int, run: list[int]) -> bytes:
     wide = max(run) > _LARGEST or min(run) < -_LARGEST
-    integers = array("q", run)
-    if sys.byteorder == "little":
-        integers.byteswap()
-    return pack(">HH", start, len(run) | (_WIDE if wide else 0)) + integers.tobytes()
+    return pack(f">HH{len(run)}q", start, len(run) | (_WIDE if wide else 0), *run)
 
 
 def unpack_runs(packed: bytes) -> list[tuple[int, int]]:

@@ -45,7 +45,7 @@ class RowCache(Generic[Row]):
     __slots__ = ("_added", "_limit", "_old", "_young")
 
     def __init__(self, limit: int) -> None:
-        """Create a cache of `limit` rows, or of the rows of one batch if that has more."""
+        """Create a cache whose generations have `limit` rows each, or the rows of one batch if that has more."""
         self._limit: i64 = limit
         self._young: dict[bytes, Row] = {}
         self._old: dict[bytes, Row] = {}

@@ -54,7 +54,7 @@ def unmatched_feedback(summary: Summary) -> str | None:
     """Return a line with the unmatched feedback of each kind, the most frequent first; None where there is none."""
     counts = sorted(summary.unmatched_feedback.items(), key=lambda kind: -kind[1])
     kinds = ", ".join(f"{kind} {count(number)}" for kind, number in counts if number)
-    return f"Unmatched feedback: {kinds} (their response never arrived)" if kinds else None
+    return f"Unmatched feedback: {kinds} (no response was stored when they expired)" if kinds else None
 
 
 def share(part: float | None) -> str:

@@ -173,7 +173,7 @@ class KafkaSource:
             raise
         slices = []
         for name, records in polled.items():
-            if name in self._unplaced:
+            if name in self._unplaced or name not in self._handed:
                 continue
             following = records[-1].offset + 1
             begin, self._handed[name] = self._handed[name], following
@@ -210,7 +210,9 @@ class KafkaSource:
             self._idle = True
             self._consumer.pause(self._consumer.assignment())
         try:
-            self._consumer.poll(_IDLE_S, 1)
+            if self._consumer.poll(_IDLE_S, 1):
+                # All partitions are paused; should a client return a record nevertheless, it is read again.
+                self.rewind()
         except (OffsetOutOfRange, DependencyUnavailable) as error:
             log.debug("poll while idle failed error=%s", error)
             self.rewind()

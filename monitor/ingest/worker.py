@@ -120,7 +120,8 @@ class Worker:
                     self._submit(shards, decoded)
                 elif self._source.finished():
                     self._housekeep(force=True)
-                    return
+                    if not self._source.unplaced():  # otherwise the store has lost events, which are read again
+                        return
                 elif self._insist(self._holding.rest):
                     # What they wait for may be others' partitions.
                     self._see_others()

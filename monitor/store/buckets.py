@@ -64,13 +64,13 @@ class Cache:
     """The numbers of all stored chunks, and the sums of the chunks that the latest reading needed.
 
     The sums of a chunk are valid until a commit after `commits` changes it. All are valid only while the servers' runs
-    are the same, because a restart may lose commits whose numbers come again, and while the shards' marks are, because
-    a store that was reset counts its commits anew. Of each series it keeps the numbers of all chunks, 8 bytes each, and
-    the sums of about 81, 0.6 kB each with six metrics. A reading makes a new cache, so threads may share one.
+    are the same, because a restart may lose commits whose numbers come again, and while the shards' identities are,
+    because a store that was reset counts its commits anew. Of each series it keeps the numbers of all chunks, 8 bytes
+    each, and the sums of about 81, 0.6 kB each with six metrics. A reading makes a new cache, so threads may share one.
     """
 
     runs: tuple[str, ...]
-    marks: Sequence[bytes] = ()
+    identities: Sequence[bytes] = ()
     commits: Sequence[int] = ()
     """How many commits each shard had applied."""
     chunks: Mapping[Name, Chunks] = field(default_factory=dict)
@@ -176,16 +176,16 @@ class BucketReading:
 
 def _refreshed(cache: Cache, store: Shards, all_series: Sequence[Series]) -> Cache:
     """Return a cache with the numbers of all stored chunks, and without the sums of changed chunks."""
-    commits, marks, replies = [], [], []
+    commits, identities, replies = [], [], []
     for shard, commit in zip(store, cache.commits or [-1] * len(store), strict=True):
         indexes = [
             ("ZRANGE", shard.keys.chunks(*series.name), f"({commit}", "+inf", "BYSCORE") for series in all_series
         ]
-        (applied, mark), *members = transaction(shard, [("HMGET", shard.keys.meta, "seq", "made"), *indexes])
+        (applied, identity), *members = transaction(shard, [("HMGET", shard.keys.meta, "seq", "made"), *indexes])
         commits.append(int(applied or 0))
-        marks.append(mark or b"")
+        identities.append(identity or b"")
         replies.append(members)
-    if cache.marks and cache.marks != marks:
+    if cache.identities and cache.identities != identities:
         return _refreshed(Cache(cache.runs), store, all_series)
     chunks, sums = {}, {}
     for series, *shards in zip(all_series, *replies, strict=True):
@@ -196,7 +196,7 @@ def _refreshed(cache: Cache, store: Shards, all_series: Sequence[Series]) -> Cac
         chunks[series.name] = stored[bisect_left(stored, series.oldest) :]
         cached = cache.sums.get(series.name, {}).items()
         sums[series.name] = {chunk: moments for chunk, moments in cached if chunk not in changed}
-    return Cache(cache.runs, marks, commits, chunks, sums)
+    return Cache(cache.runs, identities, commits, chunks, sums)
 
 
 def _means(all_series: Sequence[Series], moments: Sequence[Floats]) -> dict[Name, list[DecayedMean]]:

@@ -1,7 +1,8 @@
 -- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have four thousand.
 --
--- KEYS  1 meta  2 hours  3 unmatched feedback by kind  then of some hours, all of one experiment, the list of row keys and the hash of those that
---       belonged elsewhere since: only of these, and of rows without their response, the row itself has to be read
+-- KEYS  1 meta  2 hours  3 unmatched feedback by kind, then of each of some hours, all of one experiment: the list of
+--       row names, and the hash of names whose row belonged to another hour later. Only rows of that hash, and rows
+--       without a response, have to be read.
 -- ARGV  1 number of the experiment, or "p" for rows without their response  2 the row keys' prefix
 --       3 field of meta that says up to when rows have been swept  4 that time in ms
 --       then for each list its field of hours

@@ -299,3 +299,25 @@ def test_what_others_swept_while_a_reply_was_lost_is_known(
         worker.run()
         assert worker._progress.late_before()[str(bench.number)] >= START + 7 * HOUR_MS
     source.close()
+
+
+def test_a_store_that_loses_events_at_the_end_of_a_file_gets_them_again(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last look at the store finds that it has gone back: the file is not finished then."""
+    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
+        store, positions = opening.store.first, worker._writer.positions
+        losses: list[int] = []
+
+        def lost_once() -> Mapping[str, Position]:
+            if source.finished() and not losses:
+                losses.append(store.client.delete(store.keys.positions))
+            return positions()
+
+        monkeypatch.setattr("monitor.ingest.worker._OTHERS_S", 0.0)
+        monkeypatch.setattr(worker._writer, "positions", lost_once)
+        worker.run()
+        (summary,) = opening.reader.summary().experiments.values()
+        assert losses == [1]
+        assert [position.next_offset for position in store.positions().values()] == [9]
+    assert summary.variants["control"].responses == 9

@@ -409,7 +409,7 @@ class TestUnmatchedFeedback:
 
     def test_is_one_line_for_people_where_there_is_any(self) -> None:
         """In the terminal and on the page, the most frequent kind first; kinds are escaped there."""
-        line = "Unmatched feedback: rating 1\u202f234, helpful 12 (their response never arrived)"
+        line = "Unmatched feedback: rating 1\u202f234, helpful 12 (no response was stored when they expired)"
         out = io.StringIO()
         Console(file=out, width=100).print(render(self.SUMMARY, now_ms=0))
         assert line in out.getvalue()
