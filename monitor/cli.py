@@ -230,7 +230,7 @@ def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
         if source.refused > settings.limits.max_refused_share * max(worker.events, 1):
             raise InputRefused(
                 f"{source.refused} of {worker.events} lines were refused "
-                f"(limits.max_refused_share = {settings.limits.max_refused_share}); the others are applied"
+                f"(limits.max_refused_share = {settings.limits.max_refused_share}); they are not applied"
             )
     return 0 if source.finished() or not signals else ENDED_BY + signals[0]
 

@@ -27,12 +27,15 @@ Choice = TypeVar("Choice", bound=str)
 
 
 def check_keys(where: str, table: Mapping[str, object], known: Collection[str]) -> None:
-    """Raise `ConfigError` for the first key of a table that is not known, naming the key that was probably meant."""
+    """Raise `ConfigError` for the first key of a table that is not known, naming the key that was probably meant.
+
+    Its value is not shown: the key may be a misspelt password.
+    """
     for name in table:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(known))}"
-            raise ConfigError(f"{where}.{name}".lstrip("."), table[name], f"a known key: {hint}")
+            raise ConfigError(f"{where}.{name}".lstrip("."), name, f"a known key: {hint}")
 
 
 def text(key: str, value: object) -> str:

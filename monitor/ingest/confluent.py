@@ -50,7 +50,7 @@ def _client() -> Any:
         import confluent_kafka  # noqa: PLC0415  an extra
     except ImportError as error:
         raise UsageError(
-            f"kafka.client = \"confluent\" needs confluent-kafka: pip install 'ab-monitor[fast]' ({error})"
+            f"kafka.client = \"confluent\" needs confluent-kafka: pip install '.[fast]' ({error})"
         ) from error
     return confluent_kafka
 

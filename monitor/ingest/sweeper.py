@@ -46,7 +46,7 @@ class Sweeper:
         Besides, twice as many go as events were applied here since the last time.
 
         So it keeps up with what comes, however fast that is read. Look for new work whenever the watermark enters
-        another hour; for what is past retention once a minute at most, or if this is the `last` time.
+        another hour; for what is past retention once a minute at most. The `last` time, all that is due goes.
         """
         sum_up(self._store)
         hour = progress.watermark_ms() // HOUR_MS
@@ -66,9 +66,9 @@ class Sweeper:
             # One that an outage has interrupted begins again in another hour.
             if next(deletion, None) is None:
                 del self._closing[number]
-        for _ in range(_SCRIPTS + 2 * events // _ROWS):
-            if not self._due:
-                return
+        scripts = _SCRIPTS + 2 * events // _ROWS
+        while self._due and (last or scripts > 0):
+            scripts -= 1
             experiment, newest = self._due[-1]
             before_ms = (newest + 1) * HOUR_MS
             progress.swept(experiment, before_ms)

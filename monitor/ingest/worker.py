@@ -312,6 +312,8 @@ class Worker:
         self._source.acknowledge({})
         ends = self._source.ends()
         self._progress.see_ends(ends)
+        if force and self._progress.is_unsure():
+            self._progress.confirm(self._insist(self._source.ask_ends))
         if (now >= self._others_at or self._holding.held) and not self._see_others():
             return
         self._measure_lag(ends)

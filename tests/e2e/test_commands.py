@@ -212,6 +212,16 @@ class TestReplay:
         assert done.returncode == 0, done.stderr
         assert "applied 3, rejected 3" in done.stderr
 
+    def test_feedback_whose_response_never_came_is_counted_at_the_end(self, tmp_path: Path) -> None:
+        """Once the last lines are later than its window; a short file is no exception."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        lines = tmp_path / "events.jsonl"
+        earlier = {**FEEDBACK, "timestamp": "2026-10-01T10:00:00Z"}
+        lost = [{**earlier, "feedback_id": f"lost-{number}", "response_id": f"lost-{number}"} for number in range(3)]
+        lines.write_text("\n".join(map(json.dumps, [*lost, RESPONSE])))
+        assert ab_monitor("replay", "--config", config, lines).returncode == 0
+        assert status(config)["unmatched_feedback"][FEEDBACK["kind"]] == 3
+
     def test_two_at_once_on_a_new_embedded_store_share_one_server(self, tmp_path: Path) -> None:
         """Whoever comes second uses the first one's server; the last one stops it; nothing is counted twice."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")

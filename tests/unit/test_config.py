@@ -208,6 +208,12 @@ class TestEnvironment:
             with pytest.raises(ConfigError, match=f"^ABMONITOR_{name}: got |^experiments.ranker.max_grade: got "):
                 _load(tmp_path, GOOD, **{f"ABMONITOR_{name}": given})
 
+    def test_the_value_of_an_unknown_key_is_not_shown(self, tmp_path: Path) -> None:
+        """It may be a password."""
+        with pytest.raises(ConfigError, match="did you mean password") as caught:
+            _load(tmp_path, _section("[store]\npasword = 'hunter2'"))
+        assert "hunter2" not in str(caught.value)
+
     def test_an_unknown_variable_is_refused_with_a_suggestion(self, tmp_path: Path) -> None:
         """A typing error in the environment is not silent."""
         with pytest.raises(ConfigError, match="did you mean ABMONITOR_HTTP_PORT"):
@@ -463,7 +469,6 @@ class TestFaults:
             (None, "No such file"),
             (b"a = " + b"9" * 5000, "not TOML"),
             (b"a = " + b"[" * 100_000, "nested too deeply"),
-            (b"x" + b".a" * 5000 + b" = 1", "nested too deeply"),
         ],
     )
     def test_an_unreadable_file_is_named(self, tmp_path: Path, content: bytes | None, expected: str) -> None:
