@@ -17,6 +17,7 @@ from kafka.errors import (
     FencedInstanceIdError,
     KafkaError,
     KafkaTimeoutError,
+    RequestTimedOutError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
@@ -34,6 +35,8 @@ END: Final = OffsetSpec.LATEST
 _REQUEST_MS: Final = 5_000
 _PROBE_S: Final = 2.0
 _LARGEST: Final = "max.message.bytes"
+_TIMEOUTS: Final = (KafkaTimeoutError, RequestTimedOutError)
+"""They say that time is up, not why."""
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def connect(client: Callable[..., Client], settings: KafkaSettings, **options: A
             **options,
         )
     except KafkaError as error:
-        reasons = [reason for reason in logged.errors if not isinstance(reason, KafkaTimeoutError)] or [error]
+        reasons = [each for each in logged.errors if not isinstance(each, _TIMEOUTS)] or [error]
         causes = [translate_error(settings, reason) for reason in reasons]
         raise next((cause for cause in causes if isinstance(cause, UsageError)), causes[-1]) from error
     finally:

@@ -224,12 +224,12 @@ def test_members_share_the_partitions_and_take_over_from_one_that_leaves(setting
         second = Member(replace(settings, group_instance_id=None))
 
         def shared() -> bool:
-            first.consumer.poll(0.1, _MAX_RECORDS)
-            second.consumer.poll(0.1, _MAX_RECORDS)
+            first.consumer.poll(1.0, _MAX_RECORDS)
+            second.consumer.poll(1.0, _MAX_RECORDS)
             shares = [member.assignments[-1] if member.assignments else set() for member in (first, second)]
             return all(shares) and sum(map(len, shares)) == 3 and set.union(*shares) == set(_partitions(settings))
 
-        eventually("each has a share", shared)
+        eventually("each has a share", shared, within_s=150.0)
         second.consumer.close({})
 
         def alone() -> bool:
