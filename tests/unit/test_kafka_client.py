@@ -18,7 +18,7 @@ SETTINGS = KafkaSettings("127.0.0.1:1", client="confluent")
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that brings it."""
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(UsageError, match=r"^kafka\.client = \"confluent\" needs .*: pip install 'ab-monitor\[fast\]'"):
+    with pytest.raises(UsageError, match=r"^kafka\.client = \"confluent\" needs .*: pip install '\.\[fast\]'"):
         client_version(SETTINGS)
 
 
