@@ -18,7 +18,7 @@ import yaml
 from kafka import KafkaProducer
 
 from grafana.preview.rendering import preview
-from monitor.ingest.simulator import Scenario, default_config
+from monitor.simulation.simulator import Scenario, default_config
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer, redis_binary

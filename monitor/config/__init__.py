@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from monitor.config.experiments import definition_differences, definitions, experiment_warnings, metric_specs
+from monitor.config.experiments import (
+    LARGEST_GAIN,
+    definition_differences,
+    definitions,
+    experiment_warnings,
+    metric_specs,
+)
 from monitor.config.loading import load_settings
-from monitor.config.records import (
+from monitor.config.settings import (
     FEEDBACK,
     LATENCY,
+    NONE,
+    OTHER,
     RATED_SHARE,
     AllocationSettings,
     Client,
@@ -30,10 +38,14 @@ from monitor.config.records import (
     StoreSettings,
     is_share,
 )
+from monitor.config.values import integer, lines_of, one_of, parse_instant_ms
 
 __all__ = [
     "FEEDBACK",
+    "LARGEST_GAIN",
     "LATENCY",
+    "NONE",
+    "OTHER",
     "RATED_SHARE",
     "AllocationSettings",
     "Client",
@@ -58,7 +70,11 @@ __all__ = [
     "definition_differences",
     "definitions",
     "experiment_warnings",
+    "integer",
     "is_share",
+    "lines_of",
     "load_settings",
     "metric_specs",
+    "one_of",
+    "parse_instant_ms",
 ]

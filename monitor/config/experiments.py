@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
-from monitor.config.decisions import DECISION_KEYS, decision_from, decision_warnings
-from monitor.config.records import (
+from monitor.config.criteria import DECISION_KEYS, decision_from, decision_warnings
+from monitor.config.settings import (
     NONE,
     OTHER,
     DecaySpec,
@@ -30,11 +30,11 @@ from monitor.config.records import (
 from monitor.config.values import (
     check_keys,
     duration_ms,
-    instant_ms,
     integer,
     lines_of,
     number,
     one_of,
+    parse_instant_ms,
     shares,
     switch,
     text,
@@ -360,7 +360,7 @@ def _catalogue(key: str, value: object) -> frozenset[str]:
 
 
 def _instant(key: str, value: object) -> int | None:
-    return None if value is None else instant_ms(key, value)
+    return None if value is None else parse_instant_ms(key, value)
 
 
 def _check_bounds(where: str, experiment: ExperimentSettings) -> None:

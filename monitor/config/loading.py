@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from monitor.config.checking import check_http, check_kafka, check_store
 from monitor.config.experiments import experiment_from
-from monitor.config.records import (
+from monitor.config.settings import (
     Client,
     DisplaySettings,
     ExperimentSettings,
@@ -25,16 +24,17 @@ from monitor.config.records import (
     Settings,
     StoreSettings,
 )
+from monitor.config.validation import check_http, check_kafka, check_store
 from monitor.config.values import (
     LARGEST_PORT,
     PREFIX,
     check_keys,
     duration_ms,
-    instant_ms,
     integer,
     is_host,
     number,
     one_of,
+    parse_instant_ms,
     switch,
     text,
 )
@@ -210,7 +210,7 @@ def _start(key: str, value: object) -> str:
     start = value.isoformat() if isinstance(value, datetime) else value
     if start not in ("earliest", "latest"):
         try:
-            instant_ms(key, start)
+            parse_instant_ms(key, start)
         except ConfigError as error:
             raise ConfigError(key, start, f"earliest, latest, or {error.expected}") from None
     return str(start)

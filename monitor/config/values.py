@@ -93,7 +93,7 @@ def duration_ms(key: str, value: object) -> int:
     return length_ms
 
 
-def instant_ms(key: str, value: object) -> int:
+def parse_instant_ms(key: str, value: object) -> int:
     """Return a TOML offset date-time, or an ISO string with an offset, in milliseconds since the epoch."""
     moment = value
     if isinstance(value, str):

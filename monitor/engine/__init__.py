@@ -25,20 +25,37 @@ Sums are plain classes with named `i64` attributes and lists of integers.
 
 from __future__ import annotations
 
-from monitor.engine.accumulator import Accumulator, TrafficAccumulator
-from monitor.engine.batch import Batch
+from monitor.engine.accumulator import CELL_BITS, Accumulator, ResponseSums, TrafficAccumulator
+from monitor.engine.batch import ArmChanges, Batch, SkippedEvents
 from monitor.engine.decoder import Decoder
 from monitor.engine.experiment import Experiment
 from monitor.engine.grading import GradingRules
-from monitor.engine.id_hash import IdHasher
-from monitor.engine.item_counts import ItemCounts
+from monitor.engine.id_hash import TAG_BYTES, IdHasher
+from monitor.engine.item_counts import OTHERS, ItemCounts
 from monitor.engine.normalizer import EventBatch, EventNormalizer
 from monitor.engine.processor import BatchProcessor
-from monitor.engine.response_row import ResponseRow
+from monitor.engine.response_row import (
+    MISSING,
+    NO_RESPONSE,
+    PRE_PERIOD,
+    ResponseRow,
+    latency_of,
+    merge_reaction,
+    merge_response,
+    reaction_of,
+)
+from monitor.engine.row_codec import decode_response, decode_student, pack_runs, unpack_runs
 from monitor.engine.student import Student
 
 __all__ = [
+    "CELL_BITS",
+    "MISSING",
+    "NO_RESPONSE",
+    "OTHERS",
+    "PRE_PERIOD",
+    "TAG_BYTES",
     "Accumulator",
+    "ArmChanges",
     "Batch",
     "BatchProcessor",
     "Decoder",
@@ -49,6 +66,16 @@ __all__ = [
     "IdHasher",
     "ItemCounts",
     "ResponseRow",
+    "ResponseSums",
+    "SkippedEvents",
     "Student",
     "TrafficAccumulator",
+    "decode_response",
+    "decode_student",
+    "latency_of",
+    "merge_reaction",
+    "merge_response",
+    "pack_runs",
+    "reaction_of",
+    "unpack_runs",
 ]

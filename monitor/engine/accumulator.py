@@ -1,9 +1,9 @@
 """The changes that one batch makes to the stored sums of one experiment.
 
 Every stored integer is a sum over responses or students of an integer function of the response or student. A changed
-contribution is stored as its difference: the new integers minus the old ones. `monitor.aggregates.Layout` and
-`monitor.traffic` document the records; each class here has the integers of one record, or of a part of it, in the order
-in which they are stored.
+contribution is stored as its difference: the new integers minus the old ones. `monitor.metrics.record_layout` and
+`monitor.metrics.traffic` document the records; each class here has the integers of one record, or of a part of a
+record, in the order in which they are stored.
 """
 
 from __future__ import annotations
@@ -15,19 +15,23 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from monitor.aggregates import AGES, BUCKETS_PER_CHUNK, LIMB_BITS, OFFSET_BITS, Layout
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.engine.id_hash import ITEM_BYTES
 from monitor.engine.response_row import MISSING, PRE_PERIOD
 from monitor.engine.student import NEVER, Student, StudentState, Sums
-from monitor.ranking import SCALE_BITS
-from monitor.traffic import (
+from monitor.metrics import (
+    AGES,
+    BUCKETS_PER_CHUNK,
     FIRST_BUCKET,
     FIRST_CATEGORY,
     FIRST_CELL,
     ITEM_CELLS,
     LATENCY_BOUNDS_MS,
+    LIMB_BITS,
+    OFFSET_BITS,
+    SCALE_BITS,
     TRAFFIC_WIDTH,
+    Layout,
     day_width,
 )
 

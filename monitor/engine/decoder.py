@@ -14,15 +14,16 @@ import msgspec
 
 from monitor.config import Settings
 from monitor.errors import Refusal
-from monitor.events.models import Feedback, Response
-from monitor.events.schema import (
+from monitor.events import (
     MAX_KIND_LENGTH,
     MAX_LATENCY_MS,
     MAX_POSITION,
+    Feedback,
+    Response,
     WireFeedback,
     WireResponse,
+    instant_ms,
 )
-from monitor.events.timestamps import instant_ms
 
 Schema = TypeVar("Schema", WireResponse, WireFeedback)
 

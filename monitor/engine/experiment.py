@@ -6,13 +6,13 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from monitor.aggregates import Layout, bucket_span_ms
 from monitor.config import ExperimentSettings
 from monitor.engine.accumulator import Accumulator, TrafficAccumulator
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.item_counts import ItemCounts, ItemKeys
 from monitor.engine.response_row import MISSING, NO_RESPONSE, PRE_PERIOD
+from monitor.metrics import Layout, bucket_span_ms
 
 _ALWAYS_MS: Final = 1 << 62
 

@@ -19,7 +19,7 @@ from monitor.engine.response_row import (
     ResponseRow,
     item_index,
 )
-from monitor.ranking import Scorer
+from monitor.metrics import Scorer
 
 _MAX_CACHED_SCORES: Final = 100_000
 

@@ -15,8 +15,7 @@ from monitor.config import ExperimentSettings
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import ITEM_BYTES, IdHasher
 from monitor.engine.response_row import NO_RESPONSE, ResponseRow, item_index
-from monitor.items.attention import answers
-from monitor.items.layout import BAD, GOOD, RATINGS, SHOWN, SQUARES, TOTAL, ItemLayout
+from monitor.metrics import BAD, GOOD, RATINGS, SHOWN, SQUARES, TOTAL, ItemLayout, bad_answer_count
 
 OTHERS: Final = bytes(ITEM_BYTES)
 """The hash under which all items are counted that are not in the catalogue."""
@@ -32,7 +31,7 @@ ItemName: TypeAlias = "tuple[tuple[bytes, bytes], str, IndexMember]"
 
 
 class ItemKeys(Protocol):
-    """The keys of items' counts and names; `monitor.store.Keys` documents them."""
+    """The keys of items' counts and names; `monitor.state.Keys` documents them."""
 
     def items(self, experiment: int, variant: int, piece: int, bucket: int) -> bytes: ...
     def item_slices(self, experiment: int, variant: int) -> bytes: ...
@@ -92,7 +91,7 @@ class ItemCounts:
         return {place: count for place, count in counts.items() if count}
 
     def _add_bad(self, counts: Counts, row: ResponseRow, shown: list[bytes]) -> None:
-        weight = answers(row.review_score())
+        weight = bad_answer_count(row.review_score())
         day = row.timestamp_ms // DAY_MS
         for item in set(shown):
             _add(counts, self._keys.bad(self._number, day, self.layout.bucket(item)), item + BAD, weight)

@@ -10,7 +10,6 @@ from mypy_extensions import i64
 from monitor.clock import HOUR_MS
 from monitor.engine.accumulator import Accumulator, TrafficAccumulator
 from monitor.engine.batch import Batch, Exposure, RowSnapshot
-from monitor.engine.codec import encode_response, encode_student, read_response, read_student
 from monitor.engine.experiment import Experiment
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.item_counts import ItemCounts, ItemKeys
@@ -24,6 +23,7 @@ from monitor.engine.response_row import (
     merge_reaction,
     merge_response,
 )
+from monitor.engine.row_codec import encode_response, encode_student, read_response, read_student
 from monitor.engine.student import Student
 
 ReadResponses: TypeAlias = "Callable[[list[bytes]], list[bytes | None]]"

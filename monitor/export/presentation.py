@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from monitor.drift import DayDrift, Distance
-from monitor.inference import Comparison, GuardrailResult, State, Verdict
-from monitor.items.stored import Coverage
-from monitor.summary import ExperimentSummary, Summary, VariantSummary
-from monitor.traffic import LATENCY_BOUNDS_MS
+from monitor.analysis import Coverage, DayDrift, Distance, ExperimentSummary, Summary, VariantSummary
+from monitor.metrics import LATENCY_BOUNDS_MS
+from monitor.stats import Comparison, GuardrailResult, State, Verdict
 
 ABSENT: Final = "–"
 MEANINGS: Final[Mapping[State, str]] = {

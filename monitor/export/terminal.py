@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from monitor.analysis import ExperimentSummary, Parts, Summary, iso
 from monitor.config import LATENCY, is_share
 from monitor.export.presentation import (
     ABSENT,
@@ -24,9 +25,7 @@ from monitor.export.presentation import (
     share,
     unmatched_feedback,
 )
-from monitor.inference import Comparison, Estimand, GuardrailResult, State, Verdict
-from monitor.summary import ExperimentSummary, Summary, iso
-from monitor.verdicts import Parts
+from monitor.stats import Comparison, Estimand, GuardrailResult, State, Verdict
 
 _PLAIN: Final = ("traffic", "feedback")
 _MARK: Final = " *"

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from monitor.ingest.simulator import w1
+from monitor.simulation.simulator import w1
 from tests.bench import latency, scrape, workers
 from tests.bench.figures import Figure, line, write_page
 

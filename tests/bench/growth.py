@@ -11,8 +11,8 @@ from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.engine import EventNormalizer
 from monitor.engine.decoder import Decoder
-from monitor.ingest.decoding import Decoded, decode
-from monitor.ingest.source import Slice
+from monitor.pipeline.batch_decoding import Decoded, decode
+from monitor.sources.source import Slice
 from tests.bench.loader import END_MS, response_name, videos
 from tests.support.streams import records_of
 

@@ -28,11 +28,11 @@ import numpy as np
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from monitor.cli.simulate import paced, send_to_kafka
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, StoreSettings
-from monitor.ingest.simulator import Scenario, default_config, generate, w1
-from monitor.simulate import paced, send_to_kafka
-from monitor.store import Shards
+from monitor.simulation.simulator import Scenario, default_config, generate, w1
+from monitor.state import Shards
 from tests.bench.figures import Figure
 from tests.bench.settings import peak_mb, settings_from
 from tests.servers.kafka import KafkaBroker

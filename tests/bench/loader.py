@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from monitor.clock import HOUR_MS
 from monitor.engine import Experiment
-from monitor.engine.codec import encode_response, encode_student
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.response_row import ResponseRow
+from monitor.engine.row_codec import encode_response, encode_student
 from monitor.engine.student import Student
-from monitor.store import Keys
+from monitor.state import Keys
 
 END_MS: Final = 1_793_577_600_000
 _EVERY_MS: Final = 864

@@ -20,20 +20,20 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from monitor.aggregates import BUCKETS_PER_CHUNK, bucket_span_ms
+from monitor.app import Opening, http_for, opened
 from monitor.clock import wall_clock
 from monitor.config import Settings, StoreSettings
 from monitor.engine import EventNormalizer, Experiment
-from monitor.engine.codec import pack_runs
 from monitor.engine.id_hash import IdHasher
+from monitor.engine.row_codec import pack_runs
 from monitor.engine.student import Student
-from monitor.ingest.differences import write_tally
-from monitor.ingest.telemetry import Telemetry
-from monitor.ingest.writer import Batch, ShardedWriter
-from monitor.service import Opening, http_for, opened
-from monitor.store import Advance, Commit, Position, RedisStore, sum_up
-from monitor.store.keys import PENDING_CLASS
-from monitor.store.stored_records import encode_chunk
+from monitor.metrics.record_layout import BUCKETS_PER_CHUNK, bucket_span_ms
+from monitor.pipeline.commit_pipeline import Batch, ShardedWriter
+from monitor.pipeline.telemetry import Telemetry
+from monitor.state import Advance, Commit, Position, RedisStore, sum_up
+from monitor.state.keys import PENDING_CLASS
+from monitor.state.record_deltas import write_tally
+from monitor.state.record_reader import encode_chunk
 from tests.bench import growth
 from tests.bench.figures import Figure
 from tests.bench.loader import END_MS, Loader

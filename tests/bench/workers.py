@@ -25,8 +25,8 @@ from kafka import KafkaConsumer, TopicPartition
 
 from monitor.config import Client, StoreSettings
 from monitor.events.schema import WireFeedback, WireResponse
-from monitor.ingest.simulator import SimulatedEvent, default_config, generate, w1
-from monitor.store import Shards
+from monitor.simulation.simulator import SimulatedEvent, default_config, generate, w1
+from monitor.state import Shards
 from tests.bench.figures import Figure
 from tests.bench.settings import cpu_s, peak_mb
 from tests.servers.kafka import KafkaBroker

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.aggregates import Layout
 from monitor.config import AllocationSettings, DecisionSettings
 from monitor.engine.accumulator import CELL_BITS, Accumulator
 from monitor.engine.response_row import MISSING, PRE_PERIOD
 from monitor.engine.student import Student
-from monitor.inference import Comparison, StoredStudents, UnitSums, compare
-from monitor.inference.comparison import mixture_for
-from monitor.inference.estimates import RatioSums
-from monitor.inference.sample_ratio import log_e_value
-from monitor.ranking import SCALE
+from monitor.metrics import SCALE
+from monitor.metrics.record_layout import Layout
+from monitor.stats import Comparison, StoredStudents, UnitSums, compare
+from monitor.stats.comparison import mixture_for
+from monitor.stats.estimates import RatioSums
+from monitor.stats.srm import log_e_value
 from tests.support.streams import EXPERIMENT
 from tests.support.units import cohort_terms, judge
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.drift import Drift, drift
-from monitor.traffic import ITEM_CELLS
+from monitor.analysis.drift import Drift, measure_drift
+from monitor.metrics.traffic import ITEM_CELLS
 
 RUNS, DAYS = 400, 10
 ITEMS = 5
@@ -65,7 +65,7 @@ def compared(
 ) -> Drift:
     """Return how far a day's answers are from those before."""
     sides = day.shown(chance, sizes[0]), before.shown(chance, sizes[1])
-    return drift(*sides, alpha=alpha, alike=per_student * ITEMS, together=ITEMS)
+    return measure_drift(*sides, alpha=alpha, alike=per_student * ITEMS, together=ITEMS)
 
 
 def main() -> None:

@@ -12,13 +12,13 @@ import pytest
 from redis.crc import key_slot
 
 from monitor.config import StoreSettings
-from monitor.ingest.simulator import Scenario, generate
-from monitor.store import Advance, Commit, Position, warnings
-from monitor.store.generations import live_store
-from monitor.store.keys import LIVE
+from monitor.simulation.simulator import Scenario, generate
+from monitor.state import Advance, Commit, Position, warnings
+from monitor.state.generations import live_store
+from monitor.state.keys import LIVE
 from tests.faults.arena import Expectations
 from tests.faults.catalogue import Ground
-from tests.integration.test_exactness import Bench
+from tests.integration.pipeline.test_exactness import Bench
 from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary

@@ -15,12 +15,12 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 from monitor.config import StoreSettings
-from monitor.store import Keys, served
-from monitor.store.connection import connect
+from monitor.state import Keys, served
+from monitor.state.redis_connection import connect
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.command import ab_monitor, eventually, get, service, status, write_config
-from tests.unit.test_events import FEEDBACK, RESPONSE
+from tests.unit.events.test_decoding import FEEDBACK, RESPONSE
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """

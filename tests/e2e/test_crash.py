@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from monitor.cli.simulate import send_to_kafka
 from monitor.config import StoreSettings, load_settings
-from monitor.ingest.simulator import Scenario, default_config, generate
-from monitor.simulate import send_to_kafka
-from monitor.store import RedisStore
+from monitor.simulation.simulator import Scenario, default_config, generate
+from monitor.state import RedisStore
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import HASHED, ab_monitor, eventually, service

@@ -23,7 +23,7 @@ import yaml
 from deploy.alerting.compression import compressed
 from grafana.generate import DASHBOARDS
 from grafana.queries import filled_in, queries
-from monitor.ingest.simulator import Scenario, default_config
+from monitor.simulation.simulator import Scenario, default_config
 from tests.servers.alertmanager import Alertmanager
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port

@@ -10,8 +10,8 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from monitor.config import StoreSettings
-from monitor.store import RedisStore, Shards
-from monitor.store.generations import generations, live_store
+from monitor.state import RedisStore, Shards
+from monitor.state.generations import generation_numbers, live_store
 from tests.faults.arena import Arena, Expectations
 from tests.faults.catalogue import Ground
 from tests.servers.kafka import KafkaBroker
@@ -67,7 +67,7 @@ class TestRebuild:
         arena.store = store
         with arena.worker(new):
             arena.finish()
-        assert generations(store) == {1}
+        assert generation_numbers(store) == {1}
         anew = RedisServer(redis_binary())
         with anew:
             fresh = arena.write_config(arena.directory / "fresh.toml", store_url=anew.url)
@@ -133,9 +133,9 @@ class TestRebuild:
         with KafkaAdminClient(bootstrap_servers=arena.broker.bootstrap) as admin:
             admin.delete_records({TopicPartition(arena.topics["responses"], 0): 300})
         assert ab_monitor("rebuild", "--config", arena.config).returncode == 6
-        assert generations(arena.store) == {0, 1}
+        assert generation_numbers(arena.store) == {0, 1}
         assert ab_monitor("rebuild", "--config", arena.config, "--discard").returncode == 0
-        assert generations(arena.store) == {0}
+        assert generation_numbers(arena.store) == {0}
 
     def test_what_is_left_of_one_with_other_experiments_is_no_beginning(self, arena: Arena) -> None:
         """What it has read already would be missing of an experiment that the file has by now."""

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from monitor.cli.simulate import send_to_kafka
 from monitor.config import load_settings
-from monitor.ingest.simulator import Scenario, generate, truth
-from monitor.simulate import send_to_kafka
-from monitor.store import RedisStore
+from monitor.simulation.simulator import Scenario, generate, truth
+from monitor.state import RedisStore
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, eventually, service, write_config

@@ -16,8 +16,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from monitor.config import StoreSettings
-from monitor.store import Shards
-from monitor.store.generations import generations, live_store, lost_events
+from monitor.state import Shards
+from monitor.state.generations import generation_numbers, live_store, lost_events
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, eventually, service, status, write_config
@@ -183,7 +183,7 @@ class TestNames:
         assert "--leave-out" in refused.stderr
         assert refused.stderr.count("\n") == 1
         with ground.live() as store:
-            assert generations(store) == {0}
+            assert generation_numbers(store) == {0}
         assert ground.rebuild("--leave-out", config=other).returncode == 0
         assert (ground.number(), ground.lost()) == (1, {})
 

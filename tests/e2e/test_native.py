@@ -14,7 +14,7 @@ import pytest
 
 from deploy.native import MODULES
 from monitor.engine import accumulator
-from monitor.ingest.simulator import default_config, generate, w1
+from monitor.simulation.simulator import default_config, generate, w1
 from tests.servers.redis import RedisServer
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 
-from monitor.export import PATHS
+from monitor.web import PATHS
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, eventually, get, service, status, write_config
-from tests.unit.test_events import FEEDBACK, RESPONSE
+from tests.unit.events.test_decoding import FEEDBACK, RESPONSE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/events.md").read_text()
 REASONS = re.findall(r"^\| `(\w+)` \|", DOCUMENT.partition("## Refusals")[2], re.MULTILINE)

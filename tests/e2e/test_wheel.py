@@ -20,7 +20,7 @@ import pytest
 
 from deploy.native import MODULES
 from monitor import __version__
-from monitor.ingest.simulator import default_config, generate, w1
+from monitor.simulation.simulator import default_config, generate, w1
 
 ROOT = Path(__file__).parents[2]
 USER = "10001"

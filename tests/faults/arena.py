@@ -19,8 +19,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import ExperimentSettings, StoreSettings
-from monitor.ingest.simulator import Scenario, SimulatedEvent, generate
-from monitor.store import Shards, live_store
+from monitor.simulation.simulator import Scenario, SimulatedEvent, generate
+from monitor.state import Shards, live_store
 from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer

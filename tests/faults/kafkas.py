@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from monitor.app import opened, worker_for
 from monitor.clock import wall_clock
 from monitor.config import load_settings
-from monitor.ingest import kafka
-from monitor.ingest.telemetry import Telemetry
-from monitor.service import opened, worker_for
+from monitor.pipeline.telemetry import Telemetry
+from monitor.sources import kafka_source as kafka
 from tests.faults.arena import Arena, Result, Worker
 from tests.faults.catalogue import Ground, fault
 from tests.servers.kafka import KafkaBroker

@@ -25,7 +25,7 @@ from tests.servers.process import free_port
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.certificates import Certificate, write_authority, write_certificate
 from tests.support.command import ab_monitor, eventually, service, status, write_config
-from tests.unit.test_events import FEEDBACK, RESPONSE
+from tests.unit.events.test_decoding import FEEDBACK, RESPONSE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/security.md").read_text()
 PASSWORD = "a-password-of-ours"

@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from monitor.store import RedisStore, Shards
-from monitor.store.stored_records import decode_chunk, decode_record
+from monitor.state import RedisStore, Shards
+from monitor.state.record_reader import decode_chunk, decode_record
 
 Dump = dict[bytes, dict[int | bytes, int]]
 

@@ -21,7 +21,7 @@ from monitor.config import (
 )
 from monitor.engine import EventBatch, EventNormalizer
 from monitor.events import Feedback, Response
-from monitor.ingest.source import PlainRecord
+from monitor.sources.source import PlainRecord
 
 HOUR = 3_600_000
 START = 1_767_225_600_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.aggregates import Ints, Layout
+from monitor.analysis.verdicts import Judge, Judgement
 from monitor.config import ExperimentSettings
 from monitor.engine.accumulator import Accumulator
-from monitor.inference import StoredStudents
-from monitor.verdicts import Judge, Judgement
+from monitor.metrics.record_layout import Ints, Layout
+from monitor.stats import StoredStudents
 
 
 def unit_terms(layout: Layout, sums: Ints) -> Ints:

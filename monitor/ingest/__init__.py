@@ -1,1 +1,0 @@
-"""Where events come from, and the loop that brings them into the store."""

@@ -1,0 +1,236 @@
+"""The metrics of one ranked list, as plain functions of its grades.
+
+Common to all of them:
+
+- `relevance` holds the grades in shown order. None is an unjudged item: it gains 0, is not relevant, keeps its rank.
+- `ranks` holds the items' positions, counted from 1, in the same order; default 1, 2, 3, … Positions may have holes.
+- `k` cuts at rank k; default: no cut. It never means the list's length, so a short list is not forgiven.
+- Results are dimensionless. ValueError: k below 1, a grade that is not finite, ranks that are below 1, repeated or of
+  another number than the grades, an unknown gain or discount, a grade that a gain table does not hold.
+
+References: Järvelin & Kekäläinen, "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002. Burges et
+al., "Learning to rank using gradient descent", ICML 2005. Wang et al., "A theoretical analysis of NDCG type ranking
+measures", COLT 2013. Voorhees, "The TREC-8 question answering track report", 1999. Manning, Raghavan & Schütze,
+"Introduction to Information Retrieval", 2008, section 8.4. Jeunen, Potapov & Ustimenko, "On (normalised) discounted
+cumulative gain as an off-policy evaluation metric for top-n recommendation", KDD 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from monitor.config import Discount, Gain
+from monitor.metrics.gains import GainTable, discount_function, gain_function
+
+Grades: TypeAlias = Sequence[float | None]
+
+
+def cg(
+    relevance: Grades,
+    k: int | None = None,
+    *,
+    gain: Gain | GainTable = "linear",
+    discount: Discount = "log2",
+    ideal: Grades | None = None,
+    ranks: Sequence[int] | None = None,
+) -> float:
+    """Return the cumulated gain Σ_{r ≤ k} gain(g_r): what the first k items are worth, in whatever order.
+
+    Järvelin & Kekäläinen 2002, equation 1. `discount` and `ideal` are checked and not used, so that one set of keywords
+    serves `cg`, `dcg`, `ideal_dcg` and `ndcg`. Never undefined; 0 for an empty list.
+
+    By hand: 3 + 2 = 5 at k = 2; 2³ − 1 + 2² − 1 = 10 with gain exp2.
+
+    >>> cg([3, 2, None, 1], k=2), cg([3, 2, None, 1], k=2, gain="exp2")
+    (5.0, 10.0)
+    """
+    discount_function(discount)
+    _judged_grades(() if ideal is None else ideal)
+    worth = gain_function(gain)
+    return math.fsum(worth(grade) for _, grade in _judged(relevance, k, ranks))
+
+
+def dcg(
+    relevance: Grades,
+    k: int | None = None,
+    *,
+    gain: Gain | GainTable = "linear",
+    discount: Discount = "log2",
+    ideal: Grades | None = None,
+    ranks: Sequence[int] | None = None,
+) -> float:
+    """Return the discounted cumulated gain Σ_{r ≤ k} gain(g_r)·discount(r).
+
+    Järvelin & Kekäläinen 2002, equation 2 (discount log2-from-2); Burges et al. 2005 (discount log2, gain exp2).
+    `ideal` is checked and not used. Never undefined; 0 for an empty list.
+
+    By hand: 3/log2 2 + 2/log2 4 = 3 + 1 = 4, the second item being unjudged; at positions 1, 3 and 7 it is
+    3/1 + 0/2 + 2/3.
+
+    >>> dcg([3, None, 2])
+    4.0
+    >>> dcg([3, None, 2], ranks=[1, 3, 7])
+    3.6666666666666665
+    >>> dcg([3, None, 2], k=5, ranks=[1, 3, 7])
+    3.0
+    """
+    _judged_grades(() if ideal is None else ideal)
+    worth, weight = gain_function(gain), discount_function(discount)
+    return math.fsum(worth(grade) * weight(rank) for rank, grade in _judged(relevance, k, ranks))
+
+
+def ideal_dcg(
+    relevance: Grades,
+    k: int | None = None,
+    *,
+    gain: Gain | GainTable = "linear",
+    discount: Discount = "log2",
+    ideal: Grades | None = None,
+) -> float:
+    """Return the largest DCG@k that the grades of `ideal` allow: sorted, largest first, at ranks 1, 2, 3, …, then cut.
+
+    `ideal` says which grades: None those shown; every judged grade of the query for the ideal of the literature
+    (Järvelin & Kekäläinen 2002, the ideal vector); `[max_grade] * k` for the constant ideal, under which nDCG is DCG
+    divided by a constant and so orders lists as DCG does (why that matters: Jeunen et al. 2024). Never undefined.
+
+    By hand: [1, None, 3] sorted is 3, 1: 3/log2 2 + 1/log2 3 = 3.6309…; cut at 1 after sorting: 3.
+
+    >>> ideal_dcg([1, None, 3], k=1), round(ideal_dcg([1, None, 3]), 4)
+    (3.0, 3.6309)
+    >>> ideal_dcg([1, None, 3], ideal=[4] * 3, discount="reciprocal") == 4 * (1 + 1/2 + 1/3)
+    True
+    """
+    _check_cut(k)
+    shown = _judged_grades(relevance)
+    grades = shown if ideal is None else _judged_grades(ideal)
+    worth, weight = gain_function(gain), discount_function(discount)
+    gains = sorted((worth(grade) for grade in grades), reverse=True)[:k]
+    return math.fsum(gained * weight(rank) for rank, gained in enumerate(gains, start=1))
+
+
+def ndcg(
+    relevance: Grades,
+    k: int | None = None,
+    *,
+    gain: Gain | GainTable = "linear",
+    discount: Discount = "log2",
+    ideal: Grades | None = None,
+    ranks: Sequence[int] | None = None,
+) -> float | None:
+    """Return DCG@k / ideal DCG@k, or None where the ideal DCG is 0: nothing was worth anything, so no order is wrong.
+
+    Järvelin & Kekäläinen 2002 (normalised vectors); Burges et al. 2005. Between 0 and 1 as long as `ideal` holds at
+    least the grades shown.
+
+    By hand: [0, 3, 1] has DCG 3/log2 3 + 1/log2 4 = 2.39279 and ideal 3 + 1/log2 3 = 3.63093; the quotient is 0.65900.
+
+    >>> round(ndcg([0, 3, 1]), 5)
+    0.659
+    >>> ndcg([3, None], k=2, ideal=[3, 3], discount="reciprocal")  # 3 / (3 + 3/2)
+    0.6666666666666666
+    >>> ndcg([0, None]) is None
+    True
+    """
+    best = ideal_dcg(relevance, k, gain=gain, discount=discount, ideal=ideal)
+    reached = dcg(relevance, k, gain=gain, discount=discount, ranks=ranks)
+    return reached / best if best > 0 else None
+
+
+def average_ndcg(
+    lists: Iterable[Grades],
+    k: int | None = None,
+    *,
+    gain: Gain | GainTable = "linear",
+    discount: Discount = "log2",
+    ideal: Grades | None = None,
+) -> float | None:
+    """Return the mean of `ndcg` over the lists where it is defined, or None where it is defined for none.
+
+    `ideal` is shared by all lists (the constant ideal, or several lists for one query). Järvelin & Kekäläinen 2002
+    (averages over queries); leaving undefined lists out is ours, others count them as 0 or 1.
+
+    By hand: 1 for [2, 1], nothing for [0, 0], 0.5 for [0, 0, 1] (1/log2 4 of 1): mean 0.75 over two.
+
+    >>> average_ndcg([[2, 1], [0, 0], [0, 0, 1]])
+    0.75
+    >>> average_ndcg([[0, 0]]) is None
+    True
+    """
+    values = [ndcg(relevance, k, gain=gain, discount=discount, ideal=ideal) for relevance in lists]
+    defined = [value for value in values if value is not None]
+    return math.fsum(defined) / len(defined) if defined else None
+
+
+def success(
+    relevance: Grades, k: int | None = None, *, relevant_grade: float, ranks: Sequence[int] | None = None
+) -> float:
+    """Return 1 if one of the first k items is relevant (grade ≥ `relevant_grade`), else 0.
+
+    ir_measures' Success@k; its mean over answers is what articles call accuracy@k or hit rate. Never undefined.
+
+    >>> success([1, None, 3], k=3, relevant_grade=3), success([1, None, 3], k=2, relevant_grade=3)
+    (1.0, 0.0)
+    """
+    return 1.0 if _relevant_ranks(relevance, k, relevant_grade, ranks) else 0.0
+
+
+def rr(relevance: Grades, k: int | None = None, *, relevant_grade: float, ranks: Sequence[int] | None = None) -> float:
+    """Return 1/r for the first relevant item's rank r, or 0 if none of the first k is relevant.
+
+    Voorhees 1999 (reciprocal rank). Never undefined.
+
+    >>> rr([1, None, 3, 4], relevant_grade=3), rr([1, None, 3, 4], k=2, relevant_grade=3)
+    (0.3333333333333333, 0.0)
+    """
+    found = _relevant_ranks(relevance, k, relevant_grade, ranks)
+    return 1.0 / min(found) if found else 0.0
+
+
+def p(relevance: Grades, k: int, *, relevant_grade: float, ranks: Sequence[int] | None = None) -> float:
+    """Return the precision at k: the number of relevant items at ranks 1 to k, divided by k.
+
+    Manning et al. 2008, section 8.4. The divisor is the cut, also where fewer items were shown. Never undefined.
+
+    By hand: two of [3, 1, 4] are relevant; 2/5 at k = 5, 1/2 at k = 2.
+
+    >>> p([3, 1, 4], k=5, relevant_grade=3), p([3, 1, 4], k=2, relevant_grade=3)
+    (0.4, 0.5)
+    """
+    return len(_relevant_ranks(relevance, k, relevant_grade, ranks)) / k
+
+
+def _relevant_ranks(relevance: Grades, k: int | None, relevant_grade: float, ranks: Sequence[int] | None) -> list[int]:
+    if not math.isfinite(relevant_grade):
+        raise ValueError(f"relevant_grade is {relevant_grade!r}, expected a finite number")
+    return [rank for rank, grade in _judged(relevance, k, ranks) if grade >= relevant_grade]
+
+
+def _judged(relevance: Grades, k: int | None, ranks: Sequence[int] | None) -> list[tuple[int, float]]:
+    """Return (rank, grade) of the judged items at ranks up to k, after checking all of the list."""
+    _check_cut(k)
+    _judged_grades(relevance)
+    places = range(1, len(relevance) + 1) if ranks is None else ranks
+    if len(places) != len(relevance):
+        raise ValueError(f"{len(places)} ranks for {len(relevance)} grades")
+    if ranks is not None and (min(ranks, default=1) < 1 or len(set(ranks)) < len(ranks)):
+        raise ValueError(f"ranks are {list(ranks)}, expected distinct positions from 1")
+    return [
+        (rank, grade)
+        for rank, grade in zip(places, relevance, strict=True)
+        if grade is not None and (k is None or rank <= k)
+    ]
+
+
+def _judged_grades(relevance: Grades) -> list[float]:
+    grades = [grade for grade in relevance if grade is not None]
+    for grade in grades:
+        if not math.isfinite(grade):
+            raise ValueError(f"relevance holds {grade!r}, expected finite grades (None for an unjudged item)")
+    return grades
+
+
+def _check_cut(k: int | None) -> None:
+    if k is not None and k < 1:
+        raise ValueError(f"k is {k!r}, expected at least 1")

@@ -1,0 +1,115 @@
+"""Whether the two topics are co-partitioned: a user's responses and feedback are in partitions of the same number.
+
+A store of several shards needs that, because a Kafka partition belongs to one shard. It is verified on a sample of
+recent records, which are read without joining the consumer group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from monitor.clock import wall_clock
+from monitor.config import Settings
+from monitor.engine import Decoder
+from monitor.errors import Refusal, UsageError
+from monitor.events import Feedback, Response
+from monitor.sources.kafka_connection import connect, translate_error
+
+_SAMPLE_RECORDS: Final = 20_000
+_MIN_PARTITION_RECORDS: Final = 50
+"""Sampled of each partition even if there are so many that the sample becomes larger."""
+_SAMPLE_S: Final = 10.0
+_POLL_MS: Final = 200
+
+
+def check_copartitioning(settings: Settings, shards: int) -> str | None:
+    """Return a line on the sample, None if a topic is missing.
+
+    Raises `UsageError` if the topics are not co-partitioned, `DependencyUnavailable` without a cluster.
+    """
+    kafka = settings.kafka
+    topics = (kafka.responses_topic, kafka.feedback_topic)
+    consumer = connect(
+        KafkaConsumer,
+        kafka,
+        group_id=None,
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        max_poll_records=_SAMPLE_RECORDS,
+        metrics_enabled=False,
+    )
+    try:
+        responses, feedback = (sorted(consumer.partitions_for_topic(topic)) for topic in topics)
+        if not (responses and feedback):
+            return None
+        if len(responses) != len(feedback):
+            counts = f"topic {topics[0]} has {len(responses)} partitions, topic {topics[1]} has {len(feedback)}"
+            raise UsageError(f"{counts}; {_remedy(shards)}")
+        partitions = [TopicPartition(topic, number) for topic in topics for number in responses]
+        return _verify(settings, _recent_records(consumer, partitions), shards)
+    except KafkaError as error:
+        raise translate_error(kafka, error) from error
+    finally:
+        consumer.close(autocommit=False)
+
+
+def _remedy(shards: int) -> str:
+    return (
+        f"store.shards = {shards} needs co-partitioned topics: the same number of partitions, both keyed by user_id "
+        "with the same partitioner. Change the topics or their producers, or use a new store with store.shards = 1"
+    )
+
+
+def _recent_records(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> Iterator[Any]:
+    """Yield the newest records of each partition, bounded in number and time."""
+    count = max(_MIN_PARTITION_RECORDS, _SAMPLE_RECORDS // len(partitions))
+    consumer.assign(partitions)
+    begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    for partition in partitions:
+        consumer.seek(partition, max(begins[partition], ends[partition] - count))
+    until = time.monotonic() + _SAMPLE_S
+    while time.monotonic() < until and any(consumer.position(each) < ends[each] for each in partitions):
+        for records in consumer.poll(timeout_ms=_POLL_MS).values():
+            yield from records
+
+
+def _verify(settings: Settings, records: Iterator[Any], shards: int) -> str:
+    """Return a line on the records; raises `UsageError` if a user has records in partitions of different numbers."""
+    decoder = Decoder(settings)
+    decoders: dict[str, Callable[[bytes | None, int], Response | Feedback]] = {
+        settings.kafka.responses_topic: decoder.response,
+        settings.kafka.feedback_topic: decoder.feedback,
+    }
+    now_ms = wall_clock()
+    partitions_by_user: defaultdict[str, set[int]] = defaultdict(set)
+    topics_by_user: defaultdict[str, set[str]] = defaultdict(set)
+    count = without_user = rejected = 0
+    for record in records:
+        count += 1
+        try:
+            user_id = decoders[record.topic](record.value, now_ms).user_id
+        except Refusal:
+            rejected += 1
+            continue
+        if user_id is None:
+            without_user += 1
+            continue
+        partitions_by_user[user_id].add(record.partition)
+        topics_by_user[user_id].add(record.topic)
+    sample = f"{count} recent records ({without_user} without user_id, {rejected} rejected)"
+    scattered = [sorted(numbers) for numbers in partitions_by_user.values() if len(numbers) > 1]
+    if scattered:
+        raise UsageError(
+            f"{len(scattered)} of {len(partitions_by_user)} users have records in partitions of different numbers, "
+            f"such as {' and '.join(map(str, scattered[0]))}, in {sample}; {_remedy(shards)}"
+        )
+    shared = sum(len(topics) > 1 for topics in topics_by_user.values())
+    if not shared:
+        return f"co-partitioning not verified: no user has records in both topics in {sample}"
+    return f"co-partitioned: {shared} users have records in both topics in {sample}"

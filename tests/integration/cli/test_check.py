@@ -1,0 +1,117 @@
+"""What `ab-monitor check` reports about a cluster and its topics."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from kafka import KafkaProducer
+
+from monitor.cli import check
+from monitor.config import KafkaSettings, Settings
+from monitor.errors import UsageError
+from monitor.sources.copartitioning import check_copartitioning
+from monitor.sources.kafka_connection import inspect_cluster
+from tests.servers.kafka import KafkaBroker
+from tests.servers.redis import RedisServer
+from tests.support.streams import SETTINGS
+from tests.unit.events.test_decoding import FEEDBACK, RESPONSE
+
+_USERS = [f"student-{number}" for number in range(20)]
+
+
+@pytest.fixture
+def settings(kafka: KafkaBroker) -> Settings:
+    """Return settings with topics that do not exist yet."""
+    name = f"check-{random.randrange(1 << 40):x}"
+    return replace(SETTINGS, kafka=KafkaSettings(kafka.bootstrap, f"{name}.r", f"{name}.f", f"{name}.d"))
+
+
+def _create_topics(kafka: KafkaBroker, settings: Settings, responses: int, feedback: int) -> None:
+    kafka.create_topic(settings.kafka.responses_topic, responses)
+    kafka.create_topic(settings.kafka.feedback_topic, feedback)
+    kafka.create_topic(settings.kafka.dead_letter_topic, 1)
+
+
+def _write(settings: Settings, feedback_key: Callable[[str], str]) -> None:
+    """Write a response and feedback of each user, one of each without user_id, and one record that is no event."""
+    producer = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers)
+    for user in _USERS:
+        response, feedback = {**RESPONSE, "user_id": user}, {**FEEDBACK, "user_id": user}
+        producer.send(settings.kafka.responses_topic, json.dumps(response).encode(), user.encode())
+        producer.send(settings.kafka.feedback_topic, json.dumps(feedback).encode(), feedback_key(user).encode())
+    for topic, event in ((settings.kafka.responses_topic, RESPONSE), (settings.kafka.feedback_topic, FEEDBACK)):
+        anonymous = {name: value for name, value in event.items() if name != "user_id"}
+        producer.send(topic, json.dumps(anonymous).encode())
+    producer.send(settings.kafka.feedback_topic, b"{")
+    producer.close()
+
+
+def test_unsafe_topics_are_reported(kafka: KafkaBroker, settings: Settings) -> None:
+    """Missing ones, unequal ones, and dead letters that could not be kept."""
+    problems = " ".join(problem or "" for _, problem in inspect_cluster(settings.kafka))
+    assert problems.count("does not exist") == 3
+    kafka.create_topic(settings.kafka.responses_topic, 2, {"max.message.bytes": "20000000"})
+    kafka.create_topic(settings.kafka.feedback_topic, 3)
+    kafka.create_topic(settings.kafka.dead_letter_topic, 1)
+    problems = " ".join(problem or "" for _, problem in inspect_cluster(settings.kafka))
+    assert "the same number of partitions" in problems
+    assert f"max.message.bytes of {settings.kafka.dead_letter_topic} is less than 20000000" in problems
+
+
+class TestCopartitioning:
+    """A store of several shards needs a user's records of both topics in the same partition number."""
+
+    def test_topics_with_the_same_key_are_accepted(self, kafka: KafkaBroker, settings: Settings) -> None:
+        """Records without user_id and records that are no events are counted."""
+        _create_topics(kafka, settings, 4, 4)
+        _write(settings, lambda user: user)
+        assert check_copartitioning(settings, 2) == (
+            "co-partitioned: 20 users have records in both topics "
+            "in 43 recent records (2 without user_id, 1 rejected)"
+        )  # fmt: skip
+
+    def test_topics_with_different_keys_are_refused(self, kafka: KafkaBroker, settings: Settings) -> None:
+        """The numbers are named, and the remedy."""
+        _create_topics(kafka, settings, 4, 4)
+        _write(settings, lambda user: user[::-1])
+        with pytest.raises(
+            UsageError,
+            match=r"\d+ of 20 users have records in partitions of different numbers, such as \d and \d, in 43 recent "
+            r"records .*store\.shards = 2 needs co-partitioned topics.*both keyed by user_id with the same partitioner",
+        ):
+            check_copartitioning(settings, 2)
+
+    def test_different_numbers_of_partitions_are_refused(self, kafka: KafkaBroker, settings: Settings) -> None:
+        """Without reading records."""
+        _create_topics(kafka, settings, 4, 3)
+        with pytest.raises(UsageError, match=r"\.r has 4 partitions, topic \S+\.f has 3; store\.shards = 5 needs"):
+            check_copartitioning(settings, 5)
+
+    def test_topics_without_common_users_are_not_verified(self, kafka: KafkaBroker, settings: Settings) -> None:
+        """Nothing is wrong with new topics."""
+        _create_topics(kafka, settings, 2, 2)
+        line = check_copartitioning(settings, 2)
+        assert line is not None
+        assert line.startswith("co-partitioning not verified: no user has records in both topics in 0 recent records")
+
+    def test_missing_topics_are_left_to_the_other_checks(self, settings: Settings) -> None:
+        """They are reported there."""
+        assert check_copartitioning(settings, 2) is None
+
+    def test_only_a_store_of_several_shards_is_checked(
+        self, kafka: KafkaBroker, settings: Settings, redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """One shard accepts any keys."""
+        redis_server.client().flushall()
+        _create_topics(kafka, settings, 4, 4)
+        _write(settings, lambda user: user[::-1])
+        store = replace(settings.store, url=redis_server.url, user_hash_key=None)
+        assert check.run(None, replace(settings, store=replace(store, shards=1))) == 0
+        assert "co-partition" not in capsys.readouterr().out
+        with pytest.raises(UsageError, match="co-partitioned topics"):
+            check.run(None, replace(settings, store=replace(store, shards=2)))
+        assert "store          ok: reachable" in capsys.readouterr().out

@@ -1,0 +1,134 @@
+"""Valid events decode to their fields; anything else raises `Refusal` and nothing but that."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.errors import Refusal
+from monitor.events import REASONS, Response
+from tests.unit.events.test_decoding import DECODER, FEEDBACK, NOW, RESPONSE
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+ODD: st.SearchStrategy[object] = st.sampled_from(
+    [
+        10**400,
+        1e308,
+        -0.0,
+        "\ud800",
+        "\x00",
+        "",
+        [],
+        {},
+        [[]],
+        None,
+        True,
+        "2026-11-20T10:15:30+99:99",
+        "9999-12-31T23:59:59-23:59",
+    ]
+)
+
+
+def _attempt(payload: bytes | None) -> None:
+    for decode in (DECODER.response, DECODER.feedback, DECODER.event):
+        try:
+            event = decode(payload, NOW)
+        except Refusal as refusal:
+            assert refusal.reason in REASONS
+        else:
+            for value in (event.response_id, event.user_id):
+                assert value is None or value.encode()
+
+
+@given(st.none() | st.binary())
+def test_arbitrary_bytes(payload: bytes | None) -> None:
+    """Bytes that mean nothing."""
+    _attempt(payload)
+
+
+@given(JSON)
+def test_arbitrary_json(value: object) -> None:
+    """JSON of any shape, NaN and lone surrogates included."""
+    _attempt(json.dumps(value).encode("utf-8", "surrogatepass"))
+
+
+@st.composite
+def _mutated(draw: st.DrawFn) -> bytes:
+    event: dict[str, Any] = dict(draw(st.sampled_from([RESPONSE, FEEDBACK])))
+    for _ in range(draw(st.integers(1, 3))):
+        name = draw(st.sampled_from([*event, "data", "specversion", "score"]))
+        if draw(st.booleans()):
+            event.pop(name, None)
+        else:
+            event[name] = draw(JSON | ODD)
+    if draw(st.booleans()):
+        event = {"specversion": draw(st.sampled_from(["1.0", "2", 1])), "data": draw(st.just(event) | JSON)}
+    payload = json.dumps(event, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
+    return payload[: draw(st.integers(0, len(payload)))] if draw(st.integers(0, 3)) == 0 else payload
+
+
+@given(_mutated())
+def test_mutated_events(payload: bytes) -> None:
+    """Events with fields dropped, replaced, wrapped and cut short."""
+    _attempt(payload)
+
+
+@given(st.integers(1, 900), st.sampled_from([b"[", b'{"a":']))
+def test_deep_nesting(depth: int, opening: bytes) -> None:
+    """Nesting bombs, also inside fields that are ignored."""
+    _attempt(opening * depth)
+    _attempt(b'{"response_id":"r","user_query":' + opening * depth)
+
+
+_TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+_OPTIONAL_TEXT = st.none() | _TEXT
+
+
+@given(
+    ids=st.tuples(_TEXT, _TEXT, _TEXT),
+    texts=st.tuples(_OPTIONAL_TEXT, _OPTIONAL_TEXT, st.none() | st.text(st.characters(codec="utf-8"), max_size=20)),
+    items=st.lists(st.tuples(_TEXT, st.integers(1, 1_000_000)), max_size=3, unique_by=(lambda i: i[0], lambda i: i[1])),
+    at_ms=st.integers(0, NOW + 300_000),
+    latency_ms=st.none() | st.floats(0, 86_400_000),
+    ignored=JSON.map(lambda value: json.loads(json.dumps(value, default=str), parse_constant=str)),
+    data=st.data(),
+)
+def test_a_valid_response_decodes_to_its_fields(
+    ids: tuple[str, str, str],
+    texts: tuple[str | None, str | None, str | None],
+    items: list[tuple[str, int]],
+    at_ms: int,
+    latency_ms: float | None,
+    ignored: object,
+    data: st.DataObject,
+) -> None:
+    """In any order of keys, with any separators, escaped or not, and with any other field."""
+    fields: dict[str, Any] = {
+        **dict(zip(("response_id", "experiment", "variant"), ids, strict=True)),
+        **dict(zip(("user_id", "query_id", "category"), texts, strict=True)),
+        "items": [{"item_id": item, "position": position} for item, position in items],
+        "timestamp": at_ms,
+        "latency_ms": latency_ms,
+        "ignored": ignored,
+    }
+    ordered = dict(data.draw(st.permutations(list(fields.items()))))
+    separators = data.draw(st.sampled_from([(",", ":"), (", ", ": "), ("\n,\t", " :\r")]))
+    text = json.dumps(ordered, ensure_ascii=data.draw(st.booleans()), separators=separators)
+    positions = tuple(position for _, position in items)
+    assert DECODER.response(text.encode("utf-8", "surrogatepass"), NOW) == Response(
+        ids[0],
+        at_ms,
+        ids[1],
+        ids[2],
+        tuple(item for item, _ in items),
+        None if positions == tuple(range(1, len(items) + 1)) else positions,
+        *texts,
+        latency_ms,
+    )

@@ -1,0 +1,489 @@
+"""`ab-monitor evaluate`: events or runs and qrels in, tables, CSV, JSON and a page out."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytrec_eval
+
+from monitor.cli.command_line import main
+from monitor.metrics import DISCOUNTS, GAINS, dcg, ndcg
+
+QRELS = """\
+q1 0 d1 2
+q1 0 d2 0.5
+q1 0 d3 1
+q1 0 d9 3
+q2 0 d1 1
+q2 0 d2 0
+q3 0 d1 1
+"""
+OLD = """\
+q1 Q0 d1 1 9.5 old
+q1 Q0 d2 2 9.1 old
+q1 Q0 dx 3 2 old
+q2 Q0 d2 1 3 old
+q2 Q0 d1 2 2 old
+"""
+NEW = """\
+q1 Q0 d9 1 9 new
+q1 Q0 d3 2 8 new
+q2 Q0 d1 1 3 new
+q2 Q0 d2 2 2 new
+"""
+
+
+class Folder:
+    """The working directory, and the command in it."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self._capsys = capsys
+
+    def write(self, **files: str) -> None:
+        """Write files by name."""
+        for name, text in files.items():
+            (self.path / name).write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str, exit_code: int = 0) -> tuple[str, str]:
+        """Return what `evaluate` says."""
+        assert main(["evaluate", *arguments]) == exit_code
+        said = self._capsys.readouterr()
+        return said.out, said.err
+
+    def runs(self, *arguments: str) -> dict[str, Any]:
+        """Return the JSON of the runs `old` and `new`."""
+        out, _ = self.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new", "--json", *arguments)
+        found: dict[str, Any] = json.loads(out)["qrels"]
+        return found
+
+    def refusal(self, *arguments: str, exit_code: int) -> str:
+        """Return the one line with which `evaluate` ends."""
+        out, err = self.run(*arguments, exit_code=exit_code)
+        assert out == ""
+        (line,) = err.splitlines()
+        return line.removeprefix("ab-monitor: ")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """Return a folder with a small experiment in TREC's form."""
+    monkeypatch.chdir(tmp_path)
+    found = Folder(tmp_path, capsys)
+    found.write(qrels=QRELS, old=OLD, new=NEW)
+    return found
+
+
+def value(found: dict[str, Any], query: str, variant: str, definition: str) -> float | None:
+    """Return a query's mean."""
+    (row,) = [each for each in found["queries"] if (each["query_id"], each["variant"]) == (query, variant)]
+    mean: float | None = row["metrics"][definition]["mean"]
+    return mean
+
+
+class TestRuns:
+    """TREC's files."""
+
+    def test_grades_are_kept_as_they_are(self, folder: Folder) -> None:
+        """Fractions count, unjudged documents keep their rank, and the pool is all that was judged."""
+        found = folder.runs("--metrics", "dcg@3,ndcg@3")
+        for gain in GAINS:
+            for discount in DISCOUNTS:
+                name = f"{gain}:{discount}"
+                assert value(found, "q1", "old", f"dcg@3:{name}") == dcg(
+                    [2, 0.5, None], 3, gain=gain, discount=discount
+                )
+                for ideal, grades in {"shown": None, "constant": [3, 3, 3], "judged": [2, 0.5, 1, 3]}.items():
+                    told = ndcg([2, 0.5, None], 3, gain=gain, discount=discount, ideal=grades)
+                    assert value(found, "q1", "old", f"ndcg@3:{name}:{ideal}") == told
+        (test,) = [test for name, test in found["comparisons"]["new"].items() if name == "dcg@3:linear:log2"]
+        assert test["queries"] == 2
+
+    def test_trec_eval(self, folder: Folder) -> None:
+        """With whole grades, what trec_eval says: scores order, the larger id first among equals."""
+        whole = {"q1": {"d1": 2, "d2": 0, "d3": 1, "d9": 3}, "q2": {"d1": 1, "d2": 0}}
+        run = {"q1": {"d2": 1.5, "d1": 1.5, "d3": 7.0, "dx": 1.5}, "q2": {"d2": 2.0, "d1": -1.0}}
+        folder.write(
+            qrels="".join(f"{q} 0 {d} {grade}\n" for q, judged in whole.items() for d, grade in judged.items()),
+            new="".join(f"{q} Q0 {d} 1 {score} x\n" for q, scored in run.items() for d, score in scored.items()),
+        )
+        theirs = pytrec_eval.RelevanceEvaluator(whole, {"ndcg_cut.2,3"}).evaluate(run)
+        found = folder.runs("--metrics", "ndcg@2,ndcg@3")
+        for query, told in theirs.items():
+            for k in (2, 3):
+                ours = value(found, query, "new", f"ndcg@{k}:linear:log2:judged")
+                assert ours == pytest.approx(told[f"ndcg_cut_{k}"], abs=1e-12)
+
+    def test_what_is_left_out_is_said(self, folder: Folder) -> None:
+        """A line each: judged queries without a list, lists without judgements, ranks that contradict scores."""
+        folder.write(new=NEW + "q8 Q0 d1 1 2 new\n" + "q3 Q0 d1 2 2 new\nq3 Q0 d2 1 1 new\n")
+        _, err = folder.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
+        assert err.splitlines() == [
+            "ab-monitor: old: 1 judged queries are not in it and enter no mean (as in trec_eval without -c)",
+            "ab-monitor: new: 1 of its queries are not judged and are left out",
+            "ab-monitor: new: 1 of its queries are ranked otherwise than scored; scores count (as in trec_eval)",
+        ]
+
+    @pytest.mark.parametrize(
+        ("qrels", "old"),
+        [
+            ("query_id\titeration\tdoc_id\trelevance\n" + QRELS.replace(" ", "\t"), OLD),
+            ("doc_id,relevance,query_id\n" + re.sub(r"(\S+) 0 (\S+) (\S+)", r"\2,\3,\1", QRELS), OLD),
+            (
+                re.sub(r"(\S+) 0 (\S+) (\S+)", r'{"query_id": "\1", "doc_id": "\2", "relevance": \3}', QRELS),
+                re.sub(r"(\S+) Q0 (\S+) \S+ (\S+) old", r'{"query_id": "\1", "doc_id": "\2", "score": \3}', OLD),
+            ),
+            (
+                "\ufeff" + QRELS.replace("\n", "\r\n\r\n"),
+                "query_id doc_id score\n" + re.sub(r" Q0 (\S+) \S+ (\S+) old", r" \1 \2", OLD),
+            ),
+        ],
+        ids=["tsv", "csv", "jsonl", "blanks"],
+    )
+    def test_forms(self, folder: Folder, qrels: str, old: str) -> None:
+        """A header or JSON with ir_datasets' names says the same as TREC's columns."""
+        plain = folder.runs()
+        folder.write(qrels=qrels, old=old)
+        assert folder.runs() == plain
+
+    def test_compressed(self, folder: Folder) -> None:
+        """A file may be gzip's, whatever its name."""
+        plain = folder.runs()
+        (folder.path / "qrels").write_bytes(gzip.compress(QRELS.encode()))
+        assert folder.runs() == plain
+
+    def test_raters(self, folder: Folder) -> None:
+        """With --raters each judges by an own pool, and the query's mean is over them."""
+        folder.write(qrels="q1 ann d1 2\nq1 bob d1 1\nq1 bob d9 4\nq2 ann d1 1\n")
+        found = folder.runs("--raters", "--metrics", "ndcg@2", "--gain", "linear", "--discount", "log2")
+        name = "ndcg@2:linear:log2:judged"
+        raters = [(each["query_id"], each["rater"], each["variant"], each["metrics"][name]["mean"])
+                  for each in found["raters"] if each["variant"] == "old"]  # fmt: skip
+        alone = ndcg([1, None], 2, ideal=[1, 4])
+        assert raters == [("q1", 1, "old", 1.0), ("q1", 2, "old", alone), ("q2", 1, "old", ndcg([None, 1], 2))]
+        assert value(found, "q1", "old", name) == pytest.approx((1 + (alone or 0)) / 2)
+
+    def test_zero_grade(self, folder: Folder) -> None:
+        """Grades, the largest one, the relevant one and the pool are all lowered; what falls below 0 gains nothing."""
+        found = folder.runs("--zero-grade", "1", "--metrics", "ndcg@2,p@2", "--relevant-grade", "2")
+        for ideal, grades in {"shown": None, "constant": [2, 2], "judged": [1, -0.5, 0, 2]}.items():
+            told = ndcg([1, -0.5], 2, ideal=grades)
+            assert value(found, "q1", "old", f"ndcg@2:linear:log2:{ideal}") == told
+        assert value(found, "q1", "old", "p@2") == 0.5
+
+    def test_scores_that_trec_eval_cannot_tell_apart_are_ties(self, folder: Folder) -> None:
+        """It keeps them in 32 bits; the larger doc_id is first then."""
+        folder.write(qrels="q1 0 a 1\nq1 0 b 0\n", old="q1 Q0 a 1 1.00000001 x\nq1 Q0 b 2 1.0 x\n")
+        folder.write(new="q1 Q0 a 1 1.000001 x\nq1 Q0 b 2 1.0 x\n")
+        found = folder.runs("--metrics", "rr@2")
+        assert [value(found, "q1", variant, "rr@2") for variant in ("old", "new")] == [0.5, 1.0]
+
+    def test_several_treatments(self, folder: Folder) -> None:
+        """Each against the first."""
+        out, _ = folder.run("--qrels", "qrels", "--run", "new=new", "--run", "old=old", "--run", "again=new", "--json")
+        found = json.loads(out)["qrels"]
+        assert found["control"] == "new"
+        assert list(found["comparisons"]) == ["old", "again"]
+        assert found["comparisons"]["again"]["cg@10:linear"]["differing"] == 0
+
+
+class TestRefusals:
+    """One line: the place, what is there, and what was expected."""
+
+    @pytest.mark.parametrize(
+        ("name", "text", "line"),
+        [
+            ("old", QRELS, "old:1: 4 columns, expected 6: query_id Q0 doc_id rank score run_id"),
+            ("qrels", OLD, "qrels:1: 6 columns, expected 4: query_id iteration doc_id relevance"),
+            ("qrels", QRELS + "q4 0 d1 high\n", "qrels:8: relevance is 'high', expected a finite number"),
+            ("qrels", QRELS + "q4 0 d1 nan\n", "qrels:8: relevance is 'nan', expected a finite number"),
+            ("qrels", QRELS + "q4 0 d1 1_0\n", "qrels:8: relevance is '1_0', expected a finite number"),
+            ("qrels", QRELS + "q4 0 d1 ٣\n", "qrels:8: relevance is '٣', expected a finite number"),
+            ("qrels", QRELS + "q4 0 d1 1e300\n", "qrels: a relevance of 1e+300, expected at most 65536"),
+            ("old", OLD + "q2 Q0 d7 3 inf x\n", "old:6: score is 'inf', expected a finite number"),
+            ("old", OLD + "q2 Q0 d1 3 1 x\n", "old:6: 'd1' stands twice in query 'q2', expected once"),
+            ("qrels", "\n", "qrels: no line, expected query_id iteration doc_id relevance"),
+            ("qrels", "query_id doc_id relevance\n", "qrels: no line, expected query_id iteration doc_id relevance"),
+            ("old", "query_id,doc_id,score\n", "old: no line, expected query_id Q0 doc_id rank score run_id"),
+            ("old", '{"query_id": "q1", "doc_id": "d1", "score": null}',
+             "old:1: expected an object with query_id, doc_id, score"),
+            ("qrels", '{"query_id": "q1", "doc_id": "d1", "relevance": null}',
+             "qrels:1: expected an object with query_id, doc_id, relevance"),
+            ("qrels", "query_id,doc_id,grade\nq,d,1\n",
+             "qrels:1: no column relevance, expected query_id, doc_id, relevance"),
+            ("old", '{"query_id": "q1", "score": 1}', "old:1: expected an object with query_id, doc_id, score"),
+            ("old", '{"query_id": 1, "doc_id": "d", "score": 1}',
+             "old:1: query_id is 1, expected printable text"),
+            ("old", OLD + "q\x1b[1m Q0 d1 1 1 x\n", "old:6: query_id is 'q\\x1b[1m', expected printable text"),
+            ("old", OLD.replace("q", "x"),
+             "old: none of its 2 queries is judged (it has 'x1', the qrels 'q1'), expected the same query_ids"),
+            ("qrels", "q1 d1 2 0\nq2 d1 1 0\n",
+             "old: none of its documents is judged (it has 'd1', the qrels '2'), expected the same doc_ids"),
+            ("qrels", QRELS + "q1 1 d1 3\n",
+             "qrels:8: 'd1' has the relevance 3 for query 'q1' and had 2, expected one (or --raters)"),
+        ],
+    )  # fmt: skip
+    def test_wrong_files(self, folder: Folder, name: str, text: str, line: str) -> None:
+        """Exit code 4."""
+        folder.write(**{name: text})
+        arguments = ("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
+        assert folder.refusal(*arguments, exit_code=4) == line
+
+    def test_what_is_not_text(self, folder: Folder) -> None:
+        """Neither other encodings nor a file that was cut."""
+        (folder.path / "old").write_bytes(OLD.encode() + b"q2 Q0 \xff 3 1 x\n")
+        arguments = ("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
+        assert folder.refusal(*arguments, exit_code=4) == "old:6: not UTF-8"
+        (folder.path / "old").write_bytes(gzip.compress(OLD.encode())[:-9])
+        assert folder.refusal(*arguments, exit_code=4).startswith("old: after line 5: cannot be read on: ")
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            ((), "evaluate: expected events and --config, or --qrels with --run"),
+            (("old",), "evaluate: expected events and --config, or --qrels with --run"),
+            (("--run", "a=old"),
+             "evaluate: expected events and --config, or --qrels with --run and nothing of the former"),
+            (("--qrels", "qrels", "--run", "a=old", "--run", "b=new", "--experiment", "e"),
+             "evaluate: expected events and --config, or --qrels with --run and nothing of the former"),
+            (("--config", "config", "old", "--raters"),
+             "--raters, --max-grade, --relevant-grade: expected only with --qrels; events have --config"),
+            (("--qrels", "qrels", "--run", "a=old", "--run", "b=new", "--json", "--csv", "-"),
+             "--json, --csv -, --html -: got several, expected one thing on stdout"),
+            (("--qrels", "qrels"), "--run: got 0, expected at least two, the control first"),
+            (("--qrels", "qrels", "--run", "old"), "--run: got 'old', expected NAME=FILE"),
+            (("--qrels", "qrels", "--run", "a=old", "--run", "a=new"),
+             "--run: got 'a' twice, expected a name of its own for every variant"),
+            (("--qrels", "none", "--run", "a=old", "--run", "b=new"), "none: No such file or directory"),
+            (("--qrels", ".", "--run", "a=old", "--run", "b=new"), ".: Is a directory"),
+        ],
+    )  # fmt: skip
+    def test_wrong_calls(self, folder: Folder, arguments: Sequence[str], line: str) -> None:
+        """Exit code 2."""
+        folder.write(config=CONFIG)
+        assert folder.refusal(*arguments, exit_code=2) == line
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            (("--by-query", "ndcg@10", "--metrics", "p@2"), "--by-query: got 'ndcg@10', expected one of p@2"),
+            (("--gain", "table"), "--gain: got 'table', expected one of linear, exp2 for qrels"),
+            (("--zero-grade", "3"), "--zero-grade: got 3, expected a grade above 0 and below 3"),
+            (("--metrics", "map"),
+             "--metrics: got 'map', expected cg@k, dcg@k, ndcg@k, success@k, rr@k, p@k, with k from 1 to 100"),
+            (("--csv", "none/x"), "--csv: none/x: No such file or directory"),
+            (("--max-grade", "1e308"), "--max-grade: got 1e+308, expected above 0 and at most 65536"),
+        ],
+    )  # fmt: skip
+    def test_wrong_choices(self, folder: Folder, arguments: Sequence[str], line: str) -> None:
+        """Exit code 2."""
+        runs = ("--qrels", "qrels", "--run", "old=new", "--run", "new=new")
+        folder.write(qrels=QRELS.replace("q3 0 d1 1\n", ""))
+        assert folder.refusal(*runs, *arguments, exit_code=2) == line
+
+    def test_files_without_a_single_event(self, folder: Folder) -> None:
+        """Exit code 4: perhaps they are of another kind; an empty file has nothing wrong in it."""
+        folder.write(config=CONFIG, empty="")
+        out, err = folder.run("old", "--config", "config", exit_code=4)
+        assert (out, err.splitlines()[-1]) == ("", "ab-monitor: not one of 5 lines is an event")
+        folder.run("empty", "--config", "config")
+
+    def test_a_grade_beyond_the_scale(self, folder: Folder) -> None:
+        """Exit code 4: against a smaller constant ideal, nDCG would exceed 1."""
+        folder.write(qrels=QRELS.replace("q3 0 d1 1\n", ""))
+        runs = ("--qrels", "qrels", "--run", "old=new", "--run", "new=new", "--max-grade", "2")
+        assert folder.refusal(*runs, exit_code=4) == "qrels: grade 3.0 is above max_grade 2.0"
+
+
+class _Links(HTMLParser):
+    """Collects what a page would load or run, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [tag for _ in "x" if tag in {"script", "link", "img", "iframe", "object"}]
+        self.loads += [f"{tag} {name}" for name, _ in attrs if name in {"src", "href"} or name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+class TestOutput:
+    """Tables, CSV and the page."""
+
+    def test_csv_holds_every_value(self, folder: Folder) -> None:
+        """A row per rater, query and variant under every definition, with all digits; absent is empty."""
+        found = folder.runs("--metrics", "ndcg@2,p@2", "--csv", "out.csv")
+        rows = list(csv.DictReader(io.StringIO((folder.path / "out.csv").read_text())))
+        names = len(found["definitions"])
+        assert [row["level"] for row in rows].count("rater") == 4 * names
+        assert [row["level"] for row in rows].count("query") == 4 * names
+        assert [row["level"] for row in rows].count("over_queries") == 2 * names
+        for row in rows:
+            if row["level"] == "query":
+                parts = [f"{row['measure']}@{row['k']}", row["gain"], row["discount"], row["ideal"]]
+                name = ":".join(part for part in parts if part)
+                told = value(found, row["query_id"], row["variant"], name)
+                assert row["value"] == ("" if told is None else repr(told))
+
+    def test_page_is_self_contained_and_escapes(self, folder: Folder) -> None:
+        """It loads and runs nothing, and what comes from the files is text."""
+        for name in ("qrels", "old", "new"):
+            folder.write(**{name: (folder.path / name).read_text().replace("q1", "<b>q1&\"'</b>")})
+        folder.runs("--html", "out.html")
+        page = (folder.path / "out.html").read_text(encoding="utf-8")
+        parsed = _Links()
+        parsed.feed(page)
+        assert parsed.loads == []
+        assert "http:" not in page
+        assert "https:" not in page
+        assert "url(" not in page
+        assert "<b>q1" not in page
+        assert "<b>q1&\"'</b>" in parsed.text
+
+    def test_page_leaves_out_what_differs_least(self, folder: Folder) -> None:
+        """Of many queries it shows 500, and says how many more there are."""
+        names = [f"q{number:03}" for number in range(502)]
+        folder.write(
+            qrels="".join(f"{name} 0 d1 1\n{name} 0 d2 0\n" for name in names),
+            old="".join(f"{name} Q0 d1 1 1 x\n" for name in names),
+            new="".join(f"{name} Q0 d{2 - (name in {'q007', 'q300'})} 1 1 x\n" for name in names),
+        )
+        folder.runs("--metrics", "cg@1", "--html", "out.html")
+        page = (folder.path / "out.html").read_text(encoding="utf-8")
+        assert "2 queries that differ less are left out" in page
+        assert re.findall(r"q007|q300", page) == []
+        assert page.count("q301</th>") == 3
+
+    def test_page_draws_what_it_says(self, folder: Folder) -> None:
+        """A bar is as long as its share of the axis, and has a circle for every rater."""
+        folder.write(qrels="q1 ann d1 2\nq1 bob d1 1\nq1 bob d9 4\nq2 ann d1 1\n")
+        found = folder.runs("--raters", "--by-query", "ndcg@10:linear:log2:judged", "--html", "out.html")
+        page = (folder.path / "out.html").read_text(encoding="utf-8")
+        mean = value(found, "q1", "old", "ndcg@10:linear:log2:judged")
+        (bar,) = re.findall(rf'<i style="width:{round(100 * (mean or 0), 2)}%"></i>((?:<b [^>]*></b>)*)</div>', page)
+        assert bar.count("<b ") == 2
+
+    def test_table(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Means, difference, interval and p of every definition; then the queries that differ most."""
+        monkeypatch.setenv("COLUMNS", "140")
+        runs = ("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
+        out, _ = folder.run(*runs, "--metrics", "dcg@2", "--gain", "linear", "--discount", "log2", "--queries", "1")
+        assert "old (control): 2 of 2 responses rated, 2 queries" in out
+        (row,) = [line.split() for line in out.splitlines() if line.strip().startswith("dcg@2:linear:log2 ")]
+        old, new = (2 + 0.5 * 0.6309297535714575 + 0.6309297535714575) / 2, (3 + 0.6309297535714575 + 1) / 2
+        assert row[1:4] == [f"{old:.4f}", f"{new:.4f}", f"{new - old:.4f}"]
+        assert row[-2:] == ["2", "2"]
+        assert "q1" in out
+        assert "1 queries that differ less are left out" in out
+
+    def test_a_narrow_terminal_cuts_no_number(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In 80 characters every row is one line with whole numbers; the intervals are elsewhere."""
+        monkeypatch.setenv("COLUMNS", "80")
+        out, _ = folder.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new", "--metrics", "ndcg@5")
+        rows = [line.split() for line in out.splitlines() if line.strip().startswith("ndcg@5:") and "query" not in line]
+        assert [len(row) for row in rows] == [6] * 18
+        assert all(re.fullmatch(r"-?\d\.\d{4}", cell) for row in rows for cell in row[1:4])
+        assert "95 % intervals: in a wider terminal" in out
+
+    def test_intervals_are_drawn_from_zero(self, folder: Folder) -> None:
+        """The line is where 0 is on the axis that definitions of one unit share."""
+        found = folder.runs("--metrics", "dcg@2", "--gain", "linear", "--html", "out.html")
+        page = (folder.path / "out.html").read_text(encoding="utf-8")
+        tests = found["comparisons"]["new"].values()
+        ends: list[float] = [0.0, *(end for test in tests for end in test["interval"])]
+
+        def place(value: float) -> float:
+            return 2 + 96 * (value - min(ends)) / (max(ends) - min(ends))
+
+        drawn = re.findall(r'<s style="left:([\d.]+)%"></s><i style="left:([\d.]+)%;width:([\d.]+)%">', page)
+        assert len(drawn) == 3
+        for test, (zero, left, width) in zip(tests, drawn, strict=True):
+            low, high = test["interval"]
+            told = (place(0), place(low), place(high) - place(low))
+            assert (float(zero), float(left), float(width)) == pytest.approx(told, abs=0.02)
+
+    def test_to_stdout(self, folder: Folder) -> None:
+        """- is stdout, and then there is no table."""
+        out, _ = folder.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new", "--csv", "-")
+        assert out.startswith("experiment,level,query_id,")
+        assert {len(row) for row in csv.reader(io.StringIO(out))} == {13}
+
+
+CONFIG = """
+[[experiments]]
+name = "airbnb-recommender"
+control = "text_only"
+variants = { text_only = 0.5, combined = 0.5 }
+metrics = ["ndcg@5"]
+primary = "ndcg@5"
+max_grade = 5
+relevant_grade = 4
+"""
+NAMES = {
+    "log2(r+1)": "log2",
+    "log2 from rank 2": "log2-from-2",
+    "1/r": "reciprocal",
+    "pooled": "judged",
+    "shown": "shown",
+}
+
+
+class TestSurvey:
+    """A real survey, from its events."""
+
+    @pytest.fixture
+    def evaluated(self, shared: Path, folder: Folder) -> Callable[..., dict[str, Any]]:
+        """Return the command on the survey, or skip where that is absent."""
+        survey = shared / "data" / "airbnb"
+        if not survey.is_dir():
+            pytest.skip("the survey (../shared/data/airbnb) is not here")
+        folder.write(config=CONFIG)
+
+        def run(*arguments: str) -> dict[str, Any]:
+            files = (str(survey / "responses.jsonl"), str(survey / "feedback.jsonl"))
+            found: dict[str, Any] = json.loads(folder.run("--config", "config", *files, "--json", *arguments)[0])
+            return found["airbnb-recommender"]  # type: ignore[no-any-return]
+
+        return run
+
+    def test_every_combination(self, shared: Path, evaluated: Callable[..., dict[str, Any]]) -> None:
+        """All 24 come out of one call for grades as they are and one for grades from 1."""
+        told = json.loads((shared / "data" / "airbnb" / "sensitivity.json").read_text("utf-8"))
+        found = {"": evaluated(), " of v-1": evaluated("--zero-grade", "1")}
+        assert len(told) == 24
+        for each in told:
+            gain, lowered, _ = each["gain"].partition(" of v-1")
+            name = f"ndcg@{each['k']}:{gain}:{NAMES[each['discount']]}:{NAMES.get(each['ideal'], each['ideal'])}"
+            test = found[lowered]["comparisons"]["combined"][name]
+            assert (test["control"], test["treatment"], test["difference"], test["p"]) == pytest.approx(
+                (each["text_only"], each["combined"], each["diff"], each["paired_t_p"]), abs=1e-9
+            )
+            assert (test["queries"], test["df"]) == (15, 14)
+
+    def test_every_rater(self, shared: Path, evaluated: Callable[..., dict[str, Any]]) -> None:
+        """All values of all raters come out."""
+        told = json.loads((shared / "data" / "airbnb" / "expected.json").read_text("utf-8"))["per_query"]
+        queries = {f"q{each['query_id']:02}": each for each in told}
+        raters = evaluated()["raters"]
+        assert len(raters) == 15 * 3 * 2
+        for each in raters:
+            for ours, theirs in {
+                "ndcg@5:exp2:log2:shown": "ndcg5_exp_shown", "ndcg@5:exp2:log2:judged": "ndcg5_exp_pooled",
+                "ndcg@5:linear:log2:shown": "ndcg5_lin_shown", "ndcg@5:linear:log2:judged": "ndcg5_lin_pooled",
+                "dcg@5:exp2:log2": "dcg5_exp", "dcg@5:linear:log2": "dcg5_lin",
+            }.items():  # fmt: skip
+                expected = queries[each["query_id"]][f"{each['variant']}|rater_{each['rater']}|{theirs}"]
+                assert each["metrics"][ours]["mean"] == pytest.approx(expected, abs=1e-9)

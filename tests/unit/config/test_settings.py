@@ -1,0 +1,593 @@
+"""The configuration: defaults, overrides, and one clear line for every fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from monitor.config import (
+    AllocationSettings,
+    DecisionSettings,
+    GuardrailSettings,
+    Settings,
+    definition_differences,
+    definitions,
+    experiment_warnings,
+    load_settings,
+)
+from monitor.config.experiments import _KEYS
+from monitor.errors import ConfigError, UsageError
+
+GOOD = """
+[[experiments]]
+name = "ranker"
+control = "a"
+variants = { a = 0.5, b = 0.5 }
+"""
+
+
+def _load(tmp_path: Path, text: str, **environ: str) -> Settings:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return load_settings(path, environ)
+
+
+class TestDefaults:
+    """Everything but name, control and variants has a default."""
+
+    def test_a_minimal_file_is_enough(self, tmp_path: Path) -> None:
+        """The defaults are those of the documentation."""
+        (experiment,) = _load(tmp_path, GOOD).experiments
+        assert [metric.name for metric in experiment.metrics] == ["dcg@5", "ndcg@5", "success@5"]
+        assert experiment.primary == "dcg@5"
+        assert experiment.grades == {"rating": "score"}
+        assert [decay.name for decay in experiment.decay] == ["1h", "24h"]
+        assert (experiment.feedback_window_ms, experiment.retention_ms) == (86_400_000, 30 * 86_400_000)
+        assert _load(tmp_path, GOOD).kafka.max_poll_records == 4000
+
+    def test_every_key_is_documented(self) -> None:
+        """docs/configuration.md names every key of every section."""
+        text = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
+        settings = Settings(())
+        for section in ("kafka", "store", "http", "limits", "display"):
+            for name in getattr(settings, section).__dataclass_fields__:
+                assert f"`{name.removesuffix('_ms')}`" in text, f"{section}.{name}"
+        for name in _KEYS:
+            assert f"`{name}`" in text, f"experiments.{name}"
+
+
+class TestEnvironment:
+    """Variables override the file; secrets come from there or from a file."""
+
+    def test_scalars_and_experiments_are_overridden(self, tmp_path: Path) -> None:
+        """A number is read as a number, a list as TOML."""
+        settings = _load(
+            tmp_path,
+            GOOD,
+            ABMONITOR_HTTP_PORT="8000",
+            ABMONITOR_STORE_SHARDS="4",
+            ABMONITOR_KAFKA_BOOTSTRAP_SERVERS="a:1,b:2",
+            ABMONITOR_EXPERIMENTS_0_GAIN="exp2",
+            ABMONITOR_EXPERIMENTS_0_DECAY='["2h"]',
+            ABMONITOR_LIMITS_MAX_CLOCK_SKEW="1m",
+            PATH="/bin",
+        )
+        assert settings.http.port == 8000
+        assert settings.store.shards == 4
+        assert settings.kafka.bootstrap_servers == "a:1,b:2"
+        assert settings.experiments[0].gain == "exp2"
+        assert [decay.name for decay in settings.experiments[0].decay] == ["2h"]
+        assert settings.limits.max_clock_skew_ms == 60_000
+
+    def test_secrets_come_from_a_file_and_are_not_shown(self, tmp_path: Path) -> None:
+        """The content of …_FILE is the secret; a repr does not have it."""
+        secret = tmp_path / "password"
+        secret.write_text("hunter2\n")
+        settings = _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD_FILE=str(secret))
+        assert settings.store.password == "hunter2"
+        assert "hunter2" not in repr(settings)
+
+    @pytest.mark.parametrize("token", ["fifteen-letters", "", "with a blank in it", "umlauts-äöü-umlauts"])
+    def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused_and_not_shown(
+        self, tmp_path: Path, token: str
+    ) -> None:
+        """Sixteen visible ASCII characters at least."""
+        with pytest.raises(ConfigError) as caught:
+            _load(tmp_path, GOOD, ABMONITOR_HTTP_TOKEN=token)
+        assert str(caught.value).startswith("ABMONITOR_HTTP_TOKEN: got ")
+        assert not token or token not in str(caught.value)
+
+    def test_a_token_comes_from_a_file_too(self, tmp_path: Path) -> None:
+        """The line's end is not part of it, and a repr does not have it."""
+        secret = tmp_path / "token"
+        secret.write_text("0123456789abcdef\n")
+        settings = _load(tmp_path, GOOD, ABMONITOR_HTTP_TOKEN_FILE=str(secret))
+        assert settings.http.token == "0123456789abcdef"
+        assert "0123456789abcdef" not in repr(settings)
+
+    def test_a_reference_names_what_is_declared(self, tmp_path: Path) -> None:
+        """What is in no category is counted as "other", so a reference that knows more would always be far away."""
+        reference = tmp_path / "reference.json"
+        reference.write_text('{"fractions": 3, "algebra": 2, "other": 1}')
+        text = _with(f"categories = ['fractions']\ndrift = {{ reference = '{reference}' }}")
+        with pytest.raises(ConfigError, match=r"drift\.reference: .*got 'algebra', expected one of .*fractions, other"):
+            _load(tmp_path, text)
+
+    def test_items_are_compared_with_a_file_or_days_of_their_own(self, tmp_path: Path) -> None:
+        """Any item, whole numbers only; without a word of them the days of the categories, or seven."""
+        reference = tmp_path / "shown.json"
+        reference.write_text('{"video-1": 3, "video-2": 0}')
+        counted = tmp_path / "categories.json"
+        counted.write_text('{"other": 1}')
+        for given, expected, days in (
+            (f"{{ items_reference = '{reference}' }}", {"video-1": 3, "video-2": 0}, 7),
+            ("{ reference = 3 }", 3, 3),
+            ("{ reference = 3, items_reference = 9 }", 9, 9),
+            (f"{{ reference = '{counted}' }}", 7, 7),
+            (f"{{ reference = '{counted}', items_reference = '{reference}' }}", {"video-1": 3, "video-2": 0}, 0),
+        ):
+            drift = _load(tmp_path, _with(f"drift = {given}")).experiments[0].drift
+            assert (drift.items_reference, drift.days) == (expected, days)
+        reference.write_text('{"video-1": 2.5}')
+        with pytest.raises(ConfigError, match=r"items_reference: .*video-1: got 2.5"):
+            _load(tmp_path, _with(f"drift = {{ items_reference = '{reference}' }}"))
+        reference.write_text('{"half \\ud800": 3}')
+        with pytest.raises(ConfigError, match=r"items_reference: .*half .*expected a name of whole characters"):
+            _load(tmp_path, _with(f"drift = {{ items_reference = '{reference}' }}"))
+
+    def test_a_numeric_looking_password_stays_text(self, tmp_path: Path) -> None:
+        """Secrets are never parsed."""
+        assert _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD="0123").store.password == "0123"
+
+    @pytest.mark.parametrize("name", ["STORE_PASSWORD", "STORE_USER_HASH_KEY", "STORE_USERNAME", "KAFKA_GROUP_ID"])
+    def test_what_is_not_utf_8_is_refused_and_not_shown(self, tmp_path: Path, name: str) -> None:
+        """Such bytes come as halves of characters that nothing can send on."""
+        with pytest.raises(ConfigError, match=f"ABMONITOR_{name}: got '…', expected UTF-8"):
+            _load(tmp_path, GOOD, **{f"ABMONITOR_{name}": b"hunter2\xff".decode("utf-8", "surrogateescape")})
+
+    def test_a_secret_given_twice_is_refused(self, tmp_path: Path) -> None:
+        """Neither wins in silence: both variables are named."""
+        secret = tmp_path / "password"
+        secret.write_text("hunter2\n")
+        names = {"ABMONITOR_STORE_PASSWORD": "hunter3", "ABMONITOR_STORE_PASSWORD_FILE": str(secret)}
+        with pytest.raises(ConfigError) as caught:
+            _load(tmp_path, GOOD, **names)
+        assert all(name in str(caught.value) for name in names)
+        assert "hunter3" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("redis:/:secretpw@h/0", "redis:/…@h/0"),
+            ("redis:secretpw@h/0", "…@h/0"),
+            ("secretpw@h/0", "…@h/0"),
+            ("redis:///secretpw@h/0", "redis:///…@h/0"),
+            ("redis://:secretpw@x@h:port/0", "redis://…@h:port/0"),
+            ("redis://:secret/pw@h/0", "redis://…@h/0"),
+            ("redis://h/0?password=secretpw", "redis://h/0?…"),
+            ("redis://:secret,pw@h/0", "redis://…@h/0"),
+            ("redis://:secret[pw@h/0", "redis://…@h/0"),
+            ("redis://:secret?pw@h/0", "redis://…@h/0"),
+            ("redis://:secret#pw@h/0", "redis://…@h/0"),
+            ("redis+cluster://:secret,pw@h:1,b:2", "redis+cluster://…@h:1,b:2"),
+        ],
+    )
+    def test_no_error_shows_a_password_of_an_address(self, tmp_path: Path, url: str, shown: str) -> None:
+        """Whatever stands before the last @ is left out, however many slashes there are."""
+        with pytest.raises(ConfigError) as caught:
+            _load(tmp_path, GOOD, ABMONITOR_STORE_URL=url)
+        assert str(caught.value).startswith(f"store.url: got {shown!r}, expected ")
+        assert "secret" not in str(caught.value)
+        assert "pw" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "redis://h",
+            "redis://h:6379",
+            "redis://:6379/0",
+            "redis://[::1]:6379/2",
+            "rediss://user:%2Cpw@h/",
+            "redis+cluster://h",
+            "redis+cluster://a:1,b:2",
+            "rediss+cluster://user:pw@a:1,b:2/0",
+            "unix:///run/valkey.sock",
+            "unix://user:pw@/run/valkey.sock",
+            "embedded:./store",
+        ],
+    )
+    def test_an_address_of_every_kind_is_taken(self, tmp_path: Path, url: str) -> None:
+        """With and without what may be left out."""
+        assert _load(tmp_path, GOOD, ABMONITOR_STORE_URL=url).store.url == url
+
+    @pytest.mark.parametrize("given", ["9" * 5000, "0x" + "f" * 5000, "[" * 100_000, "{a=" * 100_000])
+    def test_a_value_that_no_parser_takes_is_refused_as_any_other(self, tmp_path: Path, given: str) -> None:
+        """More digits than an integer may have, or deeper than anybody nests."""
+        for name in ("HTTP_PORT", "EXPERIMENTS_0_MAX_GRADE"):
+            with pytest.raises(ConfigError, match=f"^ABMONITOR_{name}: got |^experiments.ranker.max_grade: got "):
+                _load(tmp_path, GOOD, **{f"ABMONITOR_{name}": given})
+
+    def test_the_value_of_an_unknown_key_is_not_shown(self, tmp_path: Path) -> None:
+        """It may be a password."""
+        with pytest.raises(ConfigError, match="did you mean password") as caught:
+            _load(tmp_path, _section("[store]\npasword = 'hunter2'"))
+        assert "hunter2" not in str(caught.value)
+
+    def test_an_unknown_variable_is_refused_with_a_suggestion(self, tmp_path: Path) -> None:
+        """A typing error in the environment is not silent."""
+        with pytest.raises(ConfigError, match="did you mean ABMONITOR_HTTP_PORT"):
+            _load(tmp_path, GOOD, ABMONITOR_HTTP_PROT="1")
+
+
+def _with(line: str) -> str:
+    return GOOD + line + "\n"
+
+
+def _section(line: str) -> str:
+    return line + "\n" + GOOD
+
+
+def _guardrail(lines: str) -> str:
+    return GOOD + f"[[experiments.guardrails]]\n{lines}\n"
+
+
+_FROM = "from = 2026-02-01T00:00:00Z"
+_HALF = "shares = { a = 0.5, b = 0.5 }"
+_RAIL = "metric = 'ndcg@5'\nbad = 'down'\nmargin = 0.1"
+
+_LONG = "a" * 64
+_BAD_URLS = [
+    ("redis://h:abc/0", "redis://HOST:PORT"),
+    ("redis://h:99999/0", "redis://HOST:PORT"),
+    ("redis://h:0/0", "redis://HOST:PORT"),
+    ("redis://[::1", "redis://HOST:PORT"),
+    ("redis://[1]", "redis://HOST:PORT"),
+    ("redis://a b", "redis://HOST:PORT"),
+    ("redis://a:1,b:1", "redis://HOST:PORT"),
+    (f"rediss://{_LONG}", "rediss://HOST:PORT"),
+    ("redis+cluster://,", "redis+cluster://HOST:PORT,HOST:PORT"),
+    ("redis+cluster://a:1,b", "redis+cluster://HOST:PORT,HOST:PORT"),
+    ("redis+cluster://a:1,b:²", "redis+cluster://HOST:PORT,HOST:PORT"),
+    ("redis://h#x/1", "no ?options"),
+    ("unix://x", "unix:///PATH"),
+    ("unix://x/y", "unix:///PATH"),
+    ("unix:///", "unix:///PATH"),
+]
+
+
+def _pair(start: str) -> str:
+    return f"{start}_cert_file = '{__file__}'\n{start}_key_file = '{__file__}'"
+
+
+FAULTS = [
+    ("", "experiments", "at least one"),
+    (_section("x = 1"), "x", "a known key"),
+    (_section("[kafak]"), "kafak", "did you mean kafka"),
+    (_section("[kafka]\nbootstrap_server = 'a:1'"), "kafka.bootstrap_server", "did you mean bootstrap_servers"),
+    (_section("[kafka]\nbootstrap_servers = 'nowhere'"), "kafka.bootstrap_servers", "host:port"),
+    (_section("[kafka]\nfeedback_topic = 'chatbot.responses'"), "kafka.responses_topic", "three different topics"),
+    (_section("[kafka]\nresponses_topic = 'a b'"), "kafka.responses_topic", "a topic's name"),
+    (_section("[kafka]\nstart = 'noon'"), "kafka.start", "earliest, latest"),
+    (_section("[kafka]\nstart = 2026-01-01T00:00:00"), "kafka.start", "with an offset"),
+    (_section("[kafka]\nstart = '1960-01-01T00:00:00Z'"), "kafka.start", "a time from 1970"),
+    (_section("[kafka]\nstart = 1969-12-31T23:59:59Z"), "kafka.start", "a time from 1970"),
+    (_section("[kafka]\nstart = '0001-01-01T00:00:00+23:59'"), "kafka.start", "a time from 1970"),
+    (_section("[kafka]\nbootstrap_servers = 'a:²'"), "kafka.bootstrap_servers", "host:port"),
+    (_section("[kafka]\nbootstrap_servers = 'a:9092²'"), "kafka.bootstrap_servers", "host:port"),
+    (_section("[kafka]\nbootstrap_servers = 'a:٩'"), "kafka.bootstrap_servers", "host:port"),
+    (_section(f"[kafka]\nbootstrap_servers = 'a:{'9' * 5000}'"), "kafka.bootstrap_servers", "host:port"),
+    (_section(f"[kafka]\nbootstrap_servers = '{_LONG}:1'"), "kafka.bootstrap_servers", "host:port"),
+    (_section("[kafka]\nmax_poll_records = 0"), "kafka.max_poll_records", "an integer from 1"),
+    (_section("[kafka]\nmax_poll_records = 1000000000"), "kafka.max_poll_records", "an integer from 1 to 200000"),
+    (_section("[kafka]\ngroup_id = ' '"), "kafka.group_id", "a string that is not blank"),
+    ("[experiments]\nname = 'a'", "experiments", "in double brackets"),
+    (_section("[kafka]\nsecurity_protocol = 'TLS'"), "kafka.security_protocol", "one of PLAINTEXT"),
+    (_section("[kafka]\nsecurity_protocol = 'SASL_SSL'"), "kafka.sasl_mechanism", "a value, because"),
+    (_section("[kafka]\nsasl_mechanism = 'PLAIN'"), "kafka.sasl_mechanism", "SASL_SSL"),
+    (_section("[kafka]\nssl_ca_file = '/nowhere/ca.pem'"), "kafka.ssl_ca_file", "a file that can be read"),
+    (_section('[kafka]\nssl_ca_file = "a\\u0000b"'), "kafka.ssl_ca_file", "a file that can be read"),
+    (_section("[kafka]\nsasl_username = 'x'"), "kafka.sasl_username", "SASL_SSL"),
+    (_section(f"[kafka]\n{_pair('ssl')}"), "kafka.ssl_cert_file", "security_protocol SSL or SASL_SSL with it"),
+    (_section("[kafka]\nsasl_password = 'x'"), "kafka.sasl_password", "ABMONITOR_KAFKA_SASL_PASSWORD"),
+    (_section("[store]\nurl = 'http://a'"), "store.url", "redis://"),
+    (_section("[store]\nurl = 'redis+cluster://a:7000/1'"), "store.url", "no database but 0"),
+    (_section("[store]\nurl = 'redis://a/main'"), "store.url", "the number of a database"),
+    (_section("[store]\nurl = 'redis://a/-1'"), "store.url", "the number of a database"),
+    (_section("[store]\nurl = 'redis://a?db=3'"), "store.url", "no ?options"),
+    *((_section(f"[store]\nurl = '{url}'"), "store.url", said) for url, said in _BAD_URLS),
+    (_section('[store]\nurl = "embedded:a\\u0000b"'), "store.url", "redis://"),
+    (_section(f"[store]\nssl_ca_file = '{__file__}'"), "store.ssl_ca_file", "rediss:// or rediss+cluster:// with it"),
+    (_section(f"[store]\n{_pair('ssl')}"), "store.ssl_cert_file", "rediss:// or rediss+cluster:// with it"),
+    (_section("[store]\nshards = 0"), "store.shards", "an integer from 1 to 256"),
+    (_section("[store]\nurl = 'redis://:secret@a'"), "store.url", "ABMONITOR_STORE_PASSWORD"),
+    (_section("[store]\nurl = 5"), "store.url", "a string that is not blank"),
+    (_section("[http]\nport = 70000"), "http.port", "from 0 to 65535"),
+    (_section(f"[http]\nhost = '{'a' * 300}'"), "http.host", "a host's name or address"),
+    (_section(f"[http]\nhost = '{_LONG}.org'"), "http.host", "a host's name or address"),
+    (_section('[http]\nhost = "a\\u0000b"'), "http.host", "a host's name or address"),
+    (_section("[http]\nport = true"), "http.port", "an integer"),
+    (_section("[http]\ntoken = 'x'"), "http.token", "ABMONITOR_HTTP_TOKEN"),
+    (_section(f"[http]\ntls_cert_file = '{__file__}'"), "http.tls_cert_file", "http.tls_key_file with it"),
+    (_section(f"[http]\ntls_key_file = '{__file__}'"), "http.tls_key_file", "http.tls_cert_file with it"),
+    (
+        _section(f"[http]\ntls_cert_file = '{__file__}'\ntls_key_file = '{__file__}'"),
+        "http.tls_cert_file",
+        "a PEM certificate",
+    ),
+    (_section("[limits]\nmax_refused_share = 2"), "limits.max_refused_share", "from 0 to 1"),
+    (_section("[limits]\nmax_clock_skew = '5 minutes'"), "limits.max_clock_skew", "a duration"),
+    (_section("[display]\nmin_display_students = -1"), "display.min_display_students", "an integer from 1"),
+    (GOOD + GOOD, "experiments.name", "every name once"),
+    (GOOD.replace('name = "ranker"', 'name = " "'), "experiments[0].name", "printable"),
+    (GOOD.replace('name = "ranker"', ""), "experiments[0].name", "a name"),
+    (GOOD.replace('control = "a"', 'control = "c"'), "experiments.ranker.control", "one of a, b"),
+    (GOOD.replace("a = 0.5, b = 0.5", "a = 1.0"), "experiments.ranker.variants", "at least two variants"),
+    (GOOD.replace("b = 0.5", "b = 0.4"), "experiments.ranker.variants", "sum to 1"),
+    (GOOD.replace("a = 0.5, b = 0.5", "a = 0, b = 1"), "experiments.ranker.variants", "above 0 for the control"),
+    (GOOD.replace("a = 0.5", "a = nan"), "experiments.ranker.variants.a", "a number from 0 to 1"),
+    (_with("metrics = ['map@5']"), "experiments.ranker.metrics", "ndcg@k"),
+    (_with("metrics = ['dcg@0']"), "experiments.ranker.metrics", "k from 1"),
+    (_with("metrics = ['dcg@5', 'dcg@5']"), "experiments.ranker.metrics", "every metric once"),
+    (_with("metrics = []"), "experiments.ranker.metrics", "a list of 1"),
+    (_with("primary = 'rr@5'"), "experiments.ranker.primary", "one of dcg@5"),
+    (_with("gain = 'log'"), "experiments.ranker.gain", "one of linear, exp2"),
+    (_with("gain = { 0 = 0, 1 = 1 }"), "experiments.ranker.gain", "a gain for the grade 4"),
+    (_with("gain = { 0 = 1, 4 = 0 }"), "experiments.ranker.gain", "do not fall"),
+    (_with('gain = { 4 = 3, "4.0" = 3 }'), "experiments.ranker.gain", "every grade once"),
+    (_with("gain = { nan = 0, 4 = 3 }"), "experiments.ranker.gain", "grades as keys"),
+    (_with("gain = { inf = 5, 4 = 3 }"), "experiments.ranker.gain", "grades as keys"),
+    (_with("gain = { -1 = 0, 4 = 3 }"), "experiments.ranker.gain", "grades as keys"),
+    (_with("discount = 'log10'"), "experiments.ranker.discount", "log2-from-2"),
+    (_with("ideal = 'judged'"), "experiments.ranker.ideal", "shown, constant"),
+    (_with("max_grade = 0"), "experiments.ranker.max_grade", "a number from"),
+    (_with("max_grade = 30000"), "experiments.ranker.max_grade", "at most 65536"),
+    (_with("gain = 'exp2'\nmax_grade = 17"), "experiments.ranker.max_grade", "to 16"),
+    (_with("relevant_grade = 9"), "experiments.ranker.relevant_grade", "to 4"),
+    (_with("grades = { helpful = 9 }"), "experiments.ranker.grades.helpful", "to 4"),
+    (_with("grades = { helpful = 'yes' }"), "experiments.ranker.grades.helpful", '"score"'),
+    (_with("grades = { watched = [[0.5, 1], [0.1, 2]] }"), "experiments.ranker.grades.watched", "thresholds that rise"),
+    (_with("grades = { watched = [1, 2] }"), "experiments.ranker.grades.watched", "pairs"),
+    (_with("categories = 'fractions'"), "experiments.ranker.categories", "a list of at most 100"),
+    (_with("categories = ['a', 'a']"), "experiments.ranker.categories", "every category once"),
+    (_with("items = '36h'"), "experiments.ranker.items.horizon", "whole days, at most 365"),
+    (_with("items = { most = 5 }"), "experiments.ranker.items.horizon", "a duration"),
+    (_with("items = { horizon = '3d', mots = 5 }"), "experiments.ranker.items.mots", "did you mean most?"),
+    (_with("items = { horizon = '3d', one_in = 0 }"), "experiments.ranker.items.one_in", "an integer from 1"),
+    (
+        _with("items = { horizon = '3d', catalogue = '/dev/null'}"),
+        "experiments.ranker.items.catalogue",
+        "ids, one per",
+    ),
+    (_with("drift = 7"), "experiments.ranker.drift", "a table with alpha, items_reference, reference"),
+    (_with("drift = { days = 7 }"), "experiments.ranker.drift", "a table with alpha, items_reference, reference"),
+    (_with("drift = { reference = 0 }"), "experiments.ranker.drift.reference", "an integer from 1 to 90"),
+    (_with("drift = { reference = '/nowhere' }"), "experiments.ranker.drift.reference", "a file that can be read"),
+    (_with("drift = { reference = '/dev/null' }"), "experiments.ranker.drift.reference", "one JSON object"),
+    (_with("drift = { items_reference = 91 }"), "experiments.ranker.drift.items_reference", "an integer from 1 to 90"),
+    (_with("drift = { items_reference = '/nowhere' }"), "experiments.ranker.drift.items_reference", "a file that can"),
+    (_with("drift = { items_reference = '/dev/null' }"), "experiments.ranker.drift.items_reference", "item → times"),
+    (_with("drift = { alpha = 1 }"), "experiments.ranker.drift.alpha", "a number from 0.001 to 0.25"),
+    (_with("categories = ['other']"), "experiments.ranker.categories", "stand for the rest"),
+    (_with("feedback_window = '1 day'"), "experiments.ranker.feedback_window", "a duration"),
+    (_with("feedback_window = '0s'"), "experiments.ranker.feedback_window", "a duration"),
+    (_with("retention = '2d'"), "experiments.ranker.retention", "feedback_window + allowed_lateness"),
+    (_with("decay = ['fast']"), "experiments.ranker.decay", "half-lives"),
+    (_with("decay = ['1h', '1h']"), "experiments.ranker.decay", "every half-life once"),
+    (_with("starts_at = 2026-01-01T00:00:00"), "experiments.ranker.starts_at", "with an offset"),
+    (
+        _with("starts_at = 2026-02-01T00:00:00Z\nends_at = 2026-01-01T00:00:00Z"),
+        "experiments.ranker.ends_at",
+        "after starts_at",
+    ),
+    (_with("gian = 'exp2'"), "experiments.ranker.gian", "did you mean gain"),
+    (_with("mde = 0"), "experiments.ranker.mde", "a number from 1e-06"),
+    (_with("primary = 'success@5'\nmde = 5"), "experiments.ranker.mde", "to 1"),
+    (_with("margin = -0.1"), "experiments.ranker.margin", "a number from 0"),
+    (_with("alpha = 0.5"), "experiments.ranker.alpha", "to 0.25"),
+    (_with("alpha = 0"), "experiments.ranker.alpha", "a number from 1e-06"),
+    (_with("min_days = '7d'"), "experiments.ranker.min_days", "a number from 0 to 365"),
+    (_with("population = 'some'"), "experiments.ranker.population", "one of rated, all"),
+    (_with("allocations = 3"), "experiments.ranker.allocations", "tables with from and shares"),
+    (_with(f"allocations = [{{ {_FROM} }}]"), "experiments.ranker.allocations[0].shares", "a table of variants"),
+    (_with(f"allocations = [{{ {_HALF} }}]"), "experiments.ranker.allocations[0].from", "a time with an offset"),
+    (
+        _with(f"allocations = [{{ {_FROM}, shares = {{ a = 0.5, b = 0.4 }} }}]"),
+        "experiments.ranker.allocations[0].shares",
+        "sum to 1",
+    ),
+    (
+        _with(f"allocations = [{{ {_FROM}, shares = {{ a = 0.5, c = 0.5 }} }}]"),
+        "experiments.ranker.allocations[0].shares",
+        "one of a, b",
+    ),
+    (
+        _with(f"allocations = [{{ {_FROM}, share = 1, {_HALF} }}]"),
+        "experiments.ranker.allocations[0].share",
+        "did you mean shares",
+    ),
+    (
+        _with(f"allocations = [{{ {_FROM}, {_HALF} }}, {{ {_FROM}, {_HALF} }}]"),
+        "experiments.ranker.allocations[1].from",
+        "after that of the allocation before it",
+    ),
+    (
+        _with(f"starts_at = 2026-02-01T00:00:00Z\nallocations = [{{ {_FROM}, {_HALF} }}]"),
+        "experiments.ranker.allocations[0].from",
+        "after that of starts_at",
+    ),
+    (
+        _with(f"ends_at = 2026-02-01T00:00:00Z\nallocations = [{{ {_FROM}, {_HALF} }}]"),
+        "experiments.ranker.allocations[0].from",
+        "before ends_at",
+    ),
+    (_guardrail("margin = 0.1\nbad = 'up'"), "experiments.ranker.guardrails[0].metric", "dcg@5, ndcg@5"),
+    (_guardrail("metric = 'map'"), "experiments.ranker.guardrails[0].metric", "success@5, rated_share"),
+    (_guardrail("metric = 'ndcg@5'\nmargin = 0.1"), "experiments.ranker.guardrails[0].bad", "one of up, down"),
+    (
+        _guardrail("metric = 'ndcg@5'\nbad = 'up'"),
+        "experiments.ranker.guardrails[0].margin",
+        "a number from 1e-06 to 1",
+    ),
+    (_guardrail("metric = 'rated_share'\nbad = 'up'\nmargin = 2"), "experiments.ranker.guardrails[0].margin", "to 1"),
+    (
+        _guardrail("metric = 'feedback:escalated'\nbad = 'up'\nmargin = 2"),
+        "experiments.ranker.guardrails[0].margin",
+        "to 1",
+    ),
+    (_with('pre_period = "14d"'), "experiments.ranker.pre_period", "starts_at beside it"),
+    (_with('starts_at = 2026-02-01T00:00:00Z\npre_period = "2 weeks"'), "experiments.ranker.pre_period", "a duration"),
+    (_with('novelty = "yes"'), "experiments.ranker.novelty", "true or false"),
+    (_guardrail("metric = 'feedback:'"), "experiments.ranker.guardrails[0].metric", "1 to 64 characters"),
+    (_guardrail("metric = 'escalated'"), "experiments.ranker.guardrails[0].metric", "latency_ms, feedback:KIND"),
+    (_guardrail("metrics = 'ndcg@5'"), "experiments.ranker.guardrails[0].metrics", "did you mean metric"),
+    (_guardrail(_RAIL) + f"[[experiments.guardrails]]\n{_RAIL}\n", "experiments.ranker.guardrails[1].metric", "once"),
+]
+
+
+class TestFaults:
+    """A wrong file is refused before anything starts."""
+
+    @pytest.mark.parametrize(("text", "key", "expected"), FAULTS, ids=[f"{key}-{said}" for _, key, said in FAULTS])
+    def test_names_key_value_and_expectation_in_one_line(
+        self, tmp_path: Path, text: str, key: str, expected: str
+    ) -> None:
+        """The line says which key, what it got, and what was expected."""
+        with pytest.raises(ConfigError) as caught:
+            _load(tmp_path, text)
+        line = str(caught.value)
+        assert line.startswith(f"{key}: got ")
+        assert expected in line
+        assert "\n" not in line
+        assert caught.value.exit_code == 2
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            (b"a = ", "not TOML"),
+            (b"\xff\xfe", "not UTF-8"),
+            (None, "No such file"),
+            (b"a = " + b"9" * 5000, "not TOML"),
+            (b"a = " + b"[" * 100_000, "nested too deeply"),
+        ],
+    )
+    def test_an_unreadable_file_is_named(self, tmp_path: Path, content: bytes | None, expected: str) -> None:
+        """Path and reason stand in the line."""
+        path = tmp_path / "config.toml"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(UsageError, match=expected) as caught:
+            load_settings(path, {})
+        assert str(path) in str(caught.value)
+
+    def test_a_byte_order_mark_is_no_fault(self, tmp_path: Path) -> None:
+        """Some editors begin every file with one."""
+        path = tmp_path / "config.toml"
+        path.write_text(GOOD, encoding="utf-8-sig")
+        assert load_settings(path, {}).experiments[0].name == "ranker"
+
+    def test_a_directory_is_not_a_file(self, tmp_path: Path) -> None:
+        """Even that is a line and not a traceback."""
+        with pytest.raises(UsageError, match="directory"):
+            load_settings(tmp_path, {})
+
+
+class TestDecisions:
+    """What a verdict goes by."""
+
+    def test_everything_has_a_default(self, tmp_path: Path) -> None:
+        """No loss is tolerable, and the rated share is watched."""
+        (experiment,) = _load(tmp_path, GOOD).experiments
+        assert experiment.decision == DecisionSettings()
+        assert [each.metric for each in experiment.decision.guardrails] == ["rated_share"]
+
+    def test_everything_can_be_said(self, tmp_path: Path) -> None:
+        """Shares are scaled, as those of the variants are; guardrails are tables of their own."""
+        lines = "mde = 0.05\nmargin = 0.02\nalpha = 0.01\nmin_days = 14\npopulation = 'all'\n"
+        text = (
+            _with(f"{lines}allocations = [{{ {_FROM}, shares = {{ a = 1 }} }}]")
+            + f"[[experiments.guardrails]]\n{_RAIL}"
+        )
+        decision = _load(tmp_path, text).experiments[0].decision
+        assert (decision.mde, decision.margin, decision.alpha, decision.min_days) == (0.05, 0.02, 0.01, 14)
+        assert decision.population == "all"
+        assert decision.allocations == (AllocationSettings(1_769_904_000_000, {"a": 1.0}),)
+        assert decision.guardrails == (GuardrailSettings("ndcg@5", "down", 0.1),)
+
+    def test_an_empty_list_watches_nothing(self, tmp_path: Path) -> None:
+        """Also from the environment."""
+        assert _load(tmp_path, _with("guardrails = []")).experiments[0].decision.guardrails == ()
+        settings = _load(tmp_path, GOOD, ABMONITOR_EXPERIMENTS_0_GUARDRAILS="[]", ABMONITOR_EXPERIMENTS_0_MDE="0.2")
+        assert settings.experiments[0].decision == DecisionSettings(mde=0.2, guardrails=())
+
+    def test_the_worst_latency_is_for_latencies(self, tmp_path: Path) -> None:
+        """Milliseconds up to a day; who leaves it out is told what that means."""
+        rail = 'guardrails = [{ metric = "latency_ms", bad = "up", margin = 50'
+        (given,) = _load(tmp_path, _with(f"{rail}, worst = 30000 }}]")).experiments
+        assert given.decision.guardrails == (GuardrailSettings("latency_ms", "up", 50.0, 30_000.0),)
+        assert experiment_warnings([given]) == []
+        (bare,) = _load(tmp_path, _with(f"{rail} }}]")).experiments
+        (warning,) = experiment_warnings([bare])
+        assert warning.startswith("experiments.ranker.guardrails[0] watches latency_ms without worst: ")
+        for value in ("0", "86400001", '"30s"'):
+            with pytest.raises(ConfigError, match=r"guardrails\[0\]\.worst: got"):
+                _load(tmp_path, _with(f"{rail}, worst = {value} }}]"))
+        with pytest.raises(ConfigError, match=r"guardrails\[0\]\.worst: got 3"):
+            _load(tmp_path, _with('guardrails = [{ metric = "rated_share", bad = "down", margin = 0.1, worst = 3 }]'))
+
+    def test_a_change_within_a_day_is_warned_of(self, tmp_path: Path) -> None:
+        """Only that one; its offset does not matter."""
+        noon, half = "from = 2026-02-03T12:00:00+01:00", "from = 2026-02-04T01:00:00+01:00"
+        allocations = ", ".join(f"{{ {each}, {_HALF} }}" for each in (_FROM, noon, half))
+        (experiment,) = _load(tmp_path, _with(f"allocations = [{allocations}]")).experiments
+        (warning,) = experiment_warnings([experiment])
+        assert warning.startswith("experiments.ranker.allocations[1].from is no UTC midnight")
+
+    def test_half_lives_that_retention_cuts_short_are_warned_of(self, tmp_path: Path) -> None:
+        """With 30 days: nothing for 80 hours, a share of the weight from then on; of reciprocal decay its days."""
+        decays = ["24h", "80h", "7d", "30d", "reciprocal-30d", "reciprocal-90d"]
+        (experiment,) = _load(tmp_path, _with(f"decay = {decays}")).experiments
+        found = [warning.removeprefix("experiments.ranker.decay: ") for warning in experiment_warnings([experiment])]
+        older = "leaves out what is older than retention, up to"
+        assert found == [
+            f"7d {older} 5.1% of its weight: let retention be 63d or more",
+            f"30d {older} 50.0% of its weight: let retention be 270d or more",
+            f"reciprocal-90d {older} 23.9% of its weight: let retention be 90d or more",
+        ]
+
+    def test_none_of_it_is_a_definition(self, tmp_path: Path) -> None:
+        """All of it may change while the store is in use."""
+        lines = "mde = 0.05\nmargin = 0.02\nalpha = 0.01\nmin_days = 14\npopulation = 'all'\nguardrails = []\n"
+        (other,) = _load(tmp_path, _with(f"{lines}allocations = [{{ {_FROM}, {_HALF} }}]")).experiments
+        (one,) = _load(tmp_path, GOOD).experiments
+        assert definitions(one) == definitions(other)
+
+
+class TestDefinitions:
+    """The part of an experiment that its aggregates depend on."""
+
+    def test_display_and_forgetting_are_left_out(self, tmp_path: Path) -> None:
+        """Another control, primary, share or retention may look at the same store."""
+        (one,) = _load(tmp_path, GOOD).experiments
+        text = GOOD.replace('control = "a"', 'control = "b"').replace("0.5, b = 0.5", "0.1, b = 0.9")
+        (other,) = _load(tmp_path, text + "primary = 'ndcg@5'\nretention = '60d'\n").experiments
+        assert definitions(one) == definitions(other)
+
+    def test_tables_that_hardly_differ_are_two(self, tmp_path: Path) -> None:
+        """Whole grades are written as they always were."""
+        one, other = (
+            _load(tmp_path, _with(f"gain = {{ 0 = 0, '{grade}' = 1, 4 = 10 }}")).experiments[0]
+            for grade in ("3.333331", "3.333333")
+        )
+        assert definitions(one)["gain"] == {"0": 0.0, "3.333331": 1.0, "4": 10.0}
+        assert definition_differences("ranker", definitions(one), definitions(other))
+
+    @pytest.mark.parametrize(
+        "line",
+        ["gain = 'exp2'", "ideal = 'constant'", "feedback_window = '1h'", "metrics = ['dcg@5']", "decay = ['2h']"],
+    )
+    def test_what_changes_the_numbers_is_named(self, tmp_path: Path, line: str) -> None:
+        """The difference names experiment, key and both values."""
+        (one,), (other,) = _load(tmp_path, GOOD).experiments, _load(tmp_path, _with(line)).experiments
+        found = definition_differences("ranker", definitions(one), definitions(other))
+        assert any(each.startswith(f"ranker.{line.split(maxsplit=1)[0]}") for each in found)

@@ -1,0 +1,283 @@
+"""Decoding: what is accepted, and one reason for everything that is not."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.config import LimitSettings, Settings
+from monitor.engine.decoder import Decoder
+from monitor.errors import Refusal
+from monitor.events import REASONS, Feedback, Response
+from tests.support.streams import EXPERIMENT
+
+NOW = 1_800_000_000_000
+RESPONSE: dict[str, Any] = {
+    "response_id": "r-1",
+    "timestamp": "2026-11-20T10:15:30.123Z",
+    "experiment": "ranker",
+    "variant": "treatment",
+    "user_id": "student-17",
+    "session_id": "s-9",
+    "query_id": "q-3",
+    "user_query": "how do I …",
+    "items": [{"item_id": "video-12", "position": 1}, {"item_id": "video-13", "position": 2}],
+    "category": "fractions",
+    "latency_ms": 412,
+}
+FEEDBACK: dict[str, Any] = {
+    "feedback_id": "f-1",
+    "response_id": "r-1",
+    "timestamp": "2026-11-20T10:16:02Z",
+    "user_id": "student-17",
+    "item_id": "video-12",
+    "kind": "rating",
+    "score": 4,
+}
+LIMITS = LimitSettings(max_payload_bytes=2000, max_items=3, max_id_length=20)
+DECODER = Decoder(Settings((EXPERIMENT,), limits=LIMITS))
+
+
+def _bytes(event: object) -> bytes:
+    return json.dumps(event).encode()
+
+
+def _items(*pairs: tuple[object, object]) -> list[dict[str, object]]:
+    return [{"item_id": item, "position": position} for item, position in pairs]
+
+
+class TestAccepted:
+    """Well-formed events."""
+
+    def test_the_documented_response(self) -> None:
+        """Every field that is used arrives."""
+        event = DECODER.response(_bytes(RESPONSE), NOW)
+        assert (event.response_id, event.timestamp_ms, event.variant) == ("r-1", 1_795_169_730_123, "treatment")
+        assert (event.items, event.ranks) == (("video-12", "video-13"), None)
+        assert (event.user_id, event.query_id, event.latency_ms) == ("student-17", "q-3", 412)
+
+    def test_the_documented_feedback(self) -> None:
+        """Every field that is used arrives."""
+        expected = Feedback("f-1", "r-1", 1_795_169_762_000, "rating", "student-17", "video-12", 4.0)
+        assert DECODER.feedback(_bytes(FEEDBACK), NOW) == expected
+
+    def test_optional_fields_may_be_absent(self) -> None:
+        """Without a score it is 1; an answer may be empty."""
+        feedback = {name: FEEDBACK[name] for name in ("feedback_id", "response_id", "timestamp", "kind")}
+        assert DECODER.feedback(_bytes(feedback), NOW).score == 1
+        assert DECODER.response(_bytes({**RESPONSE, "items": []}), NOW).items == ()
+
+    @pytest.mark.parametrize(
+        "timestamp",
+        [
+            1_795_169_730_123,
+            "2026-11-20T10:15:30.123Z",
+            "2026-11-20T10:15:30.123999+00:00",
+            "2026-11-20T12:15:30.123+02:00",
+            "2026-11-20 10:15:30.123Z",
+            "20261120T101530.123Z",
+        ],
+    )
+    def test_times(self, timestamp: object) -> None:
+        """ISO 8601 with an offset or integer milliseconds; finer digits are cut off."""
+        assert DECODER.response(_bytes({**RESPONSE, "timestamp": timestamp}), NOW).timestamp_ms == 1_795_169_730_123
+
+    def test_unknown_fields_are_ignored_whatever_they_hold(self) -> None:
+        """Also the student's own words, which are never decoded."""
+        event = DECODER.response(_bytes({**RESPONSE, "user_query": {"a": [1]}, "specversion": "1.0", "new": None}), NOW)
+        assert "how do I" not in repr(event)
+
+    def test_an_envelope_is_unwrapped(self) -> None:
+        """CloudEvents 1.0, structured: as JSON or in base64."""
+        envelope = {"specversion": "1.0", "id": "1", "source": "/bot", "type": "t"}
+        plain = DECODER.response(_bytes(RESPONSE), NOW)
+        assert DECODER.response(_bytes({**envelope, "data": RESPONSE}), NOW) == plain
+        coded = base64.b64encode(_bytes(RESPONSE)).decode()
+        assert DECODER.event(_bytes({**envelope, "data_base64": coded}), NOW) == plain
+        assert isinstance(DECODER.event(_bytes({**envelope, "data": FEEDBACK}), NOW), Feedback)
+
+    def test_either_kind_in_a_file(self) -> None:
+        """What has a feedback_id is feedback."""
+        assert isinstance(DECODER.event(_bytes(RESPONSE), NOW), Response)
+        assert isinstance(DECODER.event(_bytes(FEEDBACK), NOW), Feedback)
+
+    def test_feedback_in_an_envelope_may_have_any_unknown_field(self) -> None:
+        """A field of responses is unknown in feedback."""
+        envelope = {"specversion": "1.0", "data": {**FEEDBACK, "items": [{}]}}
+        assert DECODER.feedback(_bytes(envelope), NOW) == DECODER.feedback(_bytes(FEEDBACK), NOW)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "field", "expected"),
+        [
+            ('"r-1"', '"\\u0072-\\ud83d\\ude00\\n\\""', "response_id", 'r-😀\n"'),
+            ('"r-1"', '"ü-😀"', "response_id", "ü-😀"),
+            ('"r-1"', '"first", "response_id": "last"', "response_id", "last"),
+            ('"r-1"', '7, "response_id": "last"', "response_id", "last"),
+            ('"r-1"', '"' + "ü" * 20 + '"', "response_id", "ü" * 20),
+            ('"how do I \\u2026"', '"\xff"', "response_id", "r-1"),
+            ('"how do I \\u2026"', "1e999", "response_id", "r-1"),
+            ("412", "4.125e2", "latency_ms", 412.5),
+            ("412", "-0", "latency_ms", 0.0),
+            ("412", "86400000", "latency_ms", 86_400_000.0),
+            ("412", "null", "latency_ms", None),
+            ('"student-17"', "null", "user_id", None),
+            ('"fractions"', '""', "category", ""),
+            ('"position": 1}', '"position": 7}', "ranks", (7, 2)),
+            ('"position": 1}', '"title": "\\"", "position": 1}', "items", ("video-12", "video-13")),
+            (", ", "\n,\t", "items", ("video-12", "video-13")),
+        ],
+    )
+    def test_json_in_any_notation(self, old: str, new: str, field: str, expected: object) -> None:
+        """Escapes, exponents, white space, null, a key that occurs twice (its last value counts), ignored bytes."""
+        text = json.dumps(RESPONSE)
+        assert old in text
+        payload = text.replace(old, new).encode().replace(b"\xc3\xbf", b"\xff")
+        assert getattr(DECODER.response(payload, NOW), field) == expected
+
+    @pytest.mark.parametrize(
+        "score", ["0", "4", "4.0", "0.4e1", "0.1", "2.675", "0.00000000000000001", "3.999999999999999"]
+    )
+    def test_scores_are_the_nearest_float(self, score: str) -> None:
+        """As Python reads the same digits."""
+        payload = json.dumps(FEEDBACK).replace('"score": 4', f'"score": {score}').encode()
+        assert DECODER.feedback(payload, NOW).score == float(score)
+
+
+def _response(**changes: object) -> bytes:
+    return _bytes({**RESPONSE, **changes})
+
+
+def _feedback(**changes: object) -> bytes:
+    return _bytes({**FEEDBACK, **changes})
+
+
+def _without(event: dict[str, Any], name: str) -> bytes:
+    return _bytes({key: value for key, value in event.items() if key != name})
+
+
+REFUSED: list[tuple[str, bytes | None, str]] = [
+    ("empty_payload", None, "response"),
+    ("empty_payload", b"", "feedback"),
+    ("payload_too_large", b" " * 3000, "response"),
+    ("invalid_json", _response(query_id="\ud800"), "response"),
+    ("invalid_json", _response(items=_items(("\udfff", 1))), "response"),
+    ("invalid_json", _response(response_id="\ud800"), "event"),
+    ("invalid_json", _feedback(item_id="\ud800"), "feedback"),
+    ("invalid_json", _response(user_id="half a pair").replace(b"half a pair", b"\xed\xa0\x80"), "response"),
+    ("invalid_json", b"{", "response"),
+    ("invalid_json", b'{"response_id": "\xff"}', "response"),
+    ("invalid_json", b"[" * 1900, "feedback"),
+    ("invalid_json", b'{"score": NaN}', "feedback"),
+    ("invalid_json", _bytes(RESPONSE) + b"}", "response"),
+    ("invalid_json", _bytes(RESPONSE)[:-1] + b",}", "response"),
+    ("invalid_json", _bytes(RESPONSE) + b"\0", "event"),
+    ("invalid_json", _bytes(RESPONSE).replace(b"412", b"0412"), "response"),
+    ("invalid_json", _bytes(RESPONSE).replace(b"412", b"+412"), "response"),
+    ("invalid_json", _bytes(RESPONSE).replace(b"412", b"Infinity"), "event"),
+    ("invalid_json", _bytes(RESPONSE).replace(b"fractions", b"frac\ttions"), "response"),
+    ("invalid_json", _bytes(RESPONSE).replace(b"fractions", b"\\x"), "response"),
+    ("invalid_json", _bytes(RESPONSE).replace(b"fractions", b"\\u12"), "response"),
+    ("invalid_json", _bytes(FEEDBACK).replace(b"rating", b"\xc3"), "feedback"),
+    ("invalid_json", _bytes(FEEDBACK).replace(b"4}", b"NaN}"), "feedback"),
+    ("not_an_object", b"[]", "response"),
+    ("not_an_object", b"7", "event"),
+    ("invalid_envelope", _bytes({"specversion": "1.0", "data": 5}), "response"),
+    ("invalid_envelope", _bytes({"specversion": "1.0", "data": None}), "response"),
+    ("invalid_envelope", _bytes({"specversion": "1.0", "data": None, "data_base64": None}), "feedback"),
+    ("invalid_envelope", _bytes({"specversion": "0.3", "data": RESPONSE}), "response"),
+    ("invalid_envelope", _bytes({"specversion": "1.0", "data_base64": "%"}), "feedback"),
+    ("missing_field", _without(RESPONSE, "items"), "response"),
+    ("missing_field", _without(FEEDBACK, "kind"), "feedback"),
+    ("missing_field", _response(items=[{"item_id": "a"}]), "response"),
+    ("missing_field", _bytes(FEEDBACK), "response"),
+    ("wrong_type", _response(response_id=7), "response"),
+    ("wrong_type", _feedback(item_id=669735617462052600), "feedback"),
+    ("wrong_type", _feedback(score="4"), "feedback"),
+    ("wrong_type", _feedback(score=True), "feedback"),
+    ("wrong_type", _response(items={}), "response"),
+    ("wrong_type", _response(items=_items(("a", "1"))), "response"),
+    ("wrong_type", _response(items=_items(("a", True))), "response"),
+    ("wrong_type", _response(timestamp=1.5), "response"),
+    ("wrong_type", _response(timestamp=None), "response"),
+    ("invalid_id", _response(response_id=""), "response"),
+    ("invalid_id", _response(user_id="x" * 21), "response"),
+    ("invalid_id", _response(items=_items(("", 1))), "response"),
+    ("invalid_timestamp", _response(timestamp="yesterday"), "response"),
+    ("invalid_timestamp", _response(timestamp=-1), "response"),
+    ("invalid_timestamp", _response(timestamp=10**15), "response"),
+    ("invalid_timestamp", _response(timestamp="1969-12-31T23:59:59Z"), "response"),
+    ("timestamp_without_offset", _response(timestamp="2026-11-20T10:15:30"), "response"),
+    ("timestamp_in_future", _response(timestamp=NOW + 300_001), "response"),
+    ("list_too_long", _response(items=_items(*((f"v{n}", n) for n in range(1, 5)))), "response"),
+    ("invalid_position", _response(items=_items(("a", 0))), "response"),
+    ("invalid_position", _response(items=_items(("a", 10**7))), "response"),
+    ("invalid_position", _response(items=_items(("a", 10**30))), "response"),
+    ("repeated_position", _response(items=_items(("a", 1), ("b", 1))), "response"),
+    ("repeated_item", _response(items=_items(("a", 1), ("a", 2))), "response"),
+    ("invalid_score", _feedback(score=-0.5), "feedback"),
+    ("invalid_kind", _feedback(kind="tab\t"), "feedback"),
+    ("invalid_id", _response(response_id="ü" * 21), "response"),
+    ("invalid_id", _response(items=_items(("x" * 21, 1))), "response"),
+    ("invalid_timestamp", _response(timestamp="2026-11-20T10:60:30Z"), "response"),
+    ("invalid_timestamp", _response(timestamp="9999-12-31T23:59:59-23:59"), "response"),
+    ("invalid_timestamp", _response(timestamp=253_402_300_800_000), "response"),
+    ("score_out_of_scale", _feedback(score=4.5), "feedback"),
+    ("invalid_kind", _feedback(kind=""), "feedback"),
+    ("invalid_kind", _feedback(kind="k" * 65), "feedback"),
+    ("invalid_kind", _feedback(kind="+rating"), "feedback"),
+    ("invalid_latency", _response(latency_ms=-1), "response"),
+    ("invalid_latency", _response(latency_ms=86_400_001), "response"),
+    ("invalid_latency", _response(latency_ms="slow"), "response"),
+]
+
+
+class TestRefused:
+    """Refused, never repaired."""
+
+    @pytest.mark.parametrize(("reason", "payload", "kind"), REFUSED)
+    def test_the_reason_is_a_code_and_the_detail_shows_no_user_text(
+        self, reason: str, payload: bytes | None, kind: str
+    ) -> None:
+        """Each has its code; ids and words of students stay out of the detail."""
+        with pytest.raises(Refusal) as caught:
+            getattr(DECODER, kind)(payload, NOW)
+        assert caught.value.reason == reason
+        assert "student-17" not in str(caught.value)
+        assert "how do I" not in str(caught.value)
+
+    def test_every_reason_has_a_case_and_a_line_in_the_documentation(self) -> None:
+        """docs/events.md explains each code."""
+        text = (Path(__file__).parents[3] / "docs/events.md").read_text()
+        assert {reason for reason, _, _ in REFUSED} == set(REASONS)
+        for reason in REASONS:
+            assert f"`{reason}`" in text
+
+    def test_the_limit_of_the_future_itself_is_accepted(self) -> None:
+        """max_clock_skew is the last acceptable lead."""
+        assert DECODER.response(_response(timestamp=NOW + 300_000), NOW).timestamp_ms == NOW + 300_000
+
+    def test_a_kind_that_some_experiment_does_not_score_has_no_scale(self) -> None:
+        """Feedback does not say its experiment: only what is outside every scale is refused."""
+        other = replace(EXPERIMENT, name="other", grades={"watched": "score"}, max_grade=9.0)
+        decoder = Decoder(Settings((EXPERIMENT, other)))
+        assert decoder.feedback(_feedback(kind="watched", score=99), NOW).score == 99
+        assert decoder.feedback(_feedback(kind="rating", score=99), NOW).score == 99
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 40])
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_repeated_item_is_found_in_lists_of_any_length(count: int, again: int) -> None:
+    """At the end, wherever it was before."""
+    decoder = Decoder(Settings((EXPERIMENT,)))
+    names = [f"v{number}" for number in range(count)]
+    items = _items(*((name, place) for place, name in enumerate(names, 1)))
+    decoder.response(_response(items=items), NOW)
+    items[-1]["item_id"] = names[again * (count - 2)]
+    with pytest.raises(Refusal) as refused:
+        decoder.response(_response(items=items), NOW)
+    assert refused.value.reason == "repeated_item"
