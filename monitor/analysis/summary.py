@@ -15,7 +15,7 @@ from monitor.analysis.item_sums import Coverage
 from monitor.analysis.triage import Entry
 from monitor.analysis.verdicts import Judgement
 from monitor.clock import DAY_MS
-from monitor.metrics import Flow
+from monitor.metrics import TrafficCounts
 
 _BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
 
@@ -58,9 +58,9 @@ _QUANTILES: Final = (50, 95, 99)
 class TrafficSummary:
     """How much one variant is used and how it answers."""
 
-    everything: Flow
+    everything: TrafficCounts
     """Over all time."""
-    recent: Flow
+    recent: TrafficCounts
     """Since `since_ms`."""
     since_ms: int
     until_ms: int

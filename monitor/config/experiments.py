@@ -337,7 +337,9 @@ def _items(key: str, value: object) -> ItemSettings | None:
         horizon_ms // _DAY_MS,
         catalogue=catalogue,
         one_in=integer(f"{key}.one_in", table.get("one_in", 1), 1, _MOST_SHARES),
-        most=len(catalogue) if catalogue else integer(f"{key}.most", table.get("most", 10_000), 1, _MOST_ITEMS),
+        expected_items=len(catalogue)
+        if catalogue
+        else integer(f"{key}.most", table.get("most", 10_000), 1, _MOST_ITEMS),
     )
 
 
@@ -348,7 +350,7 @@ def _item_definitions(items: ItemSettings | None) -> dict[str, Any] | None:
     catalogue = None
     if items.catalogue is not None:
         catalogue = blake2b("\n".join(sorted(items.catalogue)).encode(), digest_size=8).hexdigest()
-    return {"days": items.days, "catalogue": catalogue, "one_in": items.one_in, "most": items.most}
+    return {"days": items.days, "catalogue": catalogue, "one_in": items.one_in, "most": items.expected_items}
 
 
 def _catalogue(key: str, value: object) -> frozenset[str]:

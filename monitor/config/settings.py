@@ -176,7 +176,7 @@ class ItemSettings:
     """All items there are; None: whatever is shown. Others are counted together."""
     one_in: int = 1
     """Of so many items one is counted, chosen by its keyed hash."""
-    most: int = 10_000
+    expected_items: int = 10_000
     """Items that are expected: with more of them each takes more bytes."""
 
 

@@ -47,7 +47,7 @@ class ItemLayout:
         return cls(
             days=days,
             slices=-(-settings.items.days // days),
-            buckets=-(-settings.items.most // _ITEMS_PER_BUCKET),
+            buckets=-(-settings.items.expected_items // _ITEMS_PER_BUCKET),
             grade_bits=_BITS - whole,
             square_bits=_BITS - 2 * whole,
         )

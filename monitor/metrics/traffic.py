@@ -39,7 +39,7 @@ def cell_of(item: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Flow:
+class TrafficCounts:
     """What the responses of some time were like."""
 
     responses: int = 0
@@ -50,7 +50,7 @@ class Flow:
     """Responses by bucket of `LATENCY_BOUNDS_MS`."""
 
     @classmethod
-    def of(cls, record: Sequence[int]) -> Flow:
+    def of(cls, record: Sequence[int]) -> TrafficCounts:
         """Return what a record of `TRAFFIC_WIDTH` integers says."""
         return cls(record[0], record[1], record[2], tuple(record[FIRST_BUCKET:]))
 

@@ -10,7 +10,7 @@ from monitor.engine import Experiment
 from monitor.metrics import BAD_DAYS, ItemLayout, bucket_span_ms
 from monitor.pipeline.watermark import Progress
 from monitor.state import (
-    Past,
+    ExpiredRange,
     RedisStore,
     closed_experiments,
     drop_past,
@@ -115,7 +115,7 @@ class Sweeper:
                 pasts += self._items(experiment, newest_ms)
             drop_past(self._store, pasts)
 
-    def _times(self, experiment: Experiment, variant: int, oldest_ms: int) -> Iterator[Past]:
+    def _times(self, experiment: Experiment, variant: int, oldest_ms: int) -> Iterator[ExpiredRange]:
         keys, number, settings = self._store.keys, experiment.number, experiment.settings
 
         def chunks(decay: str) -> Callable[[int], list[bytes]]:
@@ -123,12 +123,12 @@ class Sweeper:
 
         for decay in settings.decay:
             oldest = oldest_ms // bucket_span_ms(decay)
-            yield Past(keys.chunks(number, variant, decay.name), chunks(decay.name), oldest)
+            yield ExpiredRange(keys.chunks(number, variant, decay.name), chunks(decay.name), oldest)
         hours, days = keys.traffic_hours(number, variant), keys.days(number, variant)
-        yield Past(hours, lambda hour: [keys.traffic_hour(number, variant, hour)], oldest_ms // HOUR_MS)
-        yield Past(days, lambda day: [keys.day(number, variant, day)], oldest_ms // DAY_MS, settings.drift.days)
+        yield ExpiredRange(hours, lambda hour: [keys.traffic_hour(number, variant, hour)], oldest_ms // HOUR_MS)
+        yield ExpiredRange(days, lambda day: [keys.day(number, variant, day)], oldest_ms // DAY_MS, settings.drift.days)
 
-    def _items(self, experiment: Experiment, newest_ms: int) -> Iterator[Past]:
+    def _items(self, experiment: Experiment, newest_ms: int) -> Iterator[ExpiredRange]:
         """Yield the counts of items that are behind their horizon, once they can no longer change."""
         keys, number = self._store.keys, experiment.number
         layout, settled_ms = ItemLayout.of(experiment.settings), newest_ms - experiment.settings.horizon_ms
@@ -139,8 +139,10 @@ class Sweeper:
             return lambda piece: (keys.items(number, variant, piece, bucket) for bucket in buckets)
 
         for variant in range(len(experiment.arms)):
-            yield Past(keys.item_slices(number, variant), slices(variant), oldest)
+            yield ExpiredRange(keys.item_slices(number, variant), slices(variant), oldest)
         names, era = keys.item_eras(number), layout.era_of(oldest)
-        yield Past(names, lambda era: (keys.item_names(number, era, bucket) for bucket in buckets), era)
+        yield ExpiredRange(names, lambda era: (keys.item_names(number, era, bucket) for bucket in buckets), era)
         oldest_day = min(newest_ms // DAY_MS - BAD_DAYS, settled_ms // DAY_MS)
-        yield Past(keys.bad_days(number), lambda day: (keys.bad(number, day, bucket) for bucket in buckets), oldest_day)
+        yield ExpiredRange(
+            keys.bad_days(number), lambda day: (keys.bad(number, day, bucket) for bucket in buckets), oldest_day
+        )

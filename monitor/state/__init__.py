@@ -34,7 +34,7 @@ from monitor.state.skip_counts import (
 )
 from monitor.state.snapshot_log import History
 from monitor.state.store_metadata import Opened, open_store, stored_experiments, view_store
-from monitor.state.store_records import Advance, Commit, Past, Position, Refusals, State, Status
+from monitor.state.store_records import Advance, Commit, ExpiredRange, Position, Refusals, State, Status
 from monitor.state.time_buckets import sum_up
 
 __all__ = [
@@ -44,11 +44,11 @@ __all__ = [
     "Advance",
     "ArmTotals",
     "Commit",
+    "ExpiredRange",
     "Findings",
     "History",
     "Keys",
     "Opened",
-    "Past",
     "Position",
     "Reader",
     "RedisStore",

@@ -8,7 +8,7 @@ from typing import Final
 
 from monitor.state.redis_connection import unavailable
 from monitor.state.redis_store import RedisStore
-from monitor.state.store_records import Past
+from monitor.state.store_records import ExpiredRange
 
 _AT_ONCE: Final = 2000
 
@@ -49,7 +49,7 @@ def drop_students(store: RedisStore, experiment: int) -> Iterator[int]:
             yield deleted
 
 
-def drop_past(store: RedisStore, pasts: Sequence[Past]) -> None:
+def drop_past(store: RedisStore, pasts: Sequence[ExpiredRange]) -> None:
     """Delete what is past, and its entries in the indexes that name it."""
     client = store.client
     with unavailable(store.settings):

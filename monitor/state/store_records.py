@@ -134,7 +134,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ExpiredRange:
     """Records of times that an index names, and which of those are past."""
 
     index: bytes

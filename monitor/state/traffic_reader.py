@@ -17,8 +17,8 @@ from monitor.metrics import (
     FIRST_CELL,
     ITEM_CELLS,
     TRAFFIC_WIDTH,
-    Flow,
     Ints,
+    TrafficCounts,
     cell_of,
     day_width,
 )
@@ -55,7 +55,9 @@ def read_traffic(store: Shards, arms: Sequence[Arm], until_ms: int) -> dict[Arm,
     records = total.reshape(len(arms), 1 + len(hours), TRAFFIC_WIDTH)
     all_time, recent = records[:, 0].tolist(), records[:, 1:].sum(axis=1).tolist()
     return {
-        arm: TrafficSummary(Flow.of(all_time[index]), Flow.of(recent[index]), hours.start * HOUR_MS, until_ms)
+        arm: TrafficSummary(
+            TrafficCounts.of(all_time[index]), TrafficCounts.of(recent[index]), hours.start * HOUR_MS, until_ms
+        )
         for index, arm in enumerate(arms)
     }
 

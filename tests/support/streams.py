@@ -41,7 +41,7 @@ EXPERIMENT = ExperimentSettings(
     grades={"rating": "score", "helpful": 4.0, "watched": ((0.1, 1.0), (0.5, 2.0), (0.9, 4.0))},
     categories=("fractions", "geometry"),
     drift=DriftSettings(reference=1, items_reference=1),
-    items=ItemSettings(30, most=20),
+    items=ItemSettings(30, expected_items=20),
     decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
 )
 RICH = replace(

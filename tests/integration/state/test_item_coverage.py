@@ -38,7 +38,7 @@ def test_it_is_what_a_recomputation_says(
     """In any order, also of items that a revision took back; of a catalogue only what is in it."""
     events = data.draw(streams())
     catalogue = None if known is None else frozenset(known.split())
-    bench = Bench(redis_server, replace(EXPERIMENT, items=ItemSettings(30, catalogue, most=20)), shards)
+    bench = Bench(redis_server, replace(EXPERIMENT, items=ItemSettings(30, catalogue, expected_items=20)), shards)
     bench.feed(data.draw(arrivals(events)))
     judged = judge(EXPERIMENT, events)
     for name, found in _coverage(bench).items():
@@ -89,7 +89,7 @@ class TestCost:
         self, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Slices of three days, in two buckets for each variant; the first day's are not read twice."""
-        fed = Fed(redis_server, monkeypatch, ItemSettings(30, most=20))
+        fed = Fed(redis_server, monkeypatch, ItemSettings(30, expected_items=20))
         begin = START // (3 * DAY) * 3 * DAY + 3 * DAY
         fed.feed(_shown(1, begin, "a", "b"))
         assert fed.look() == (2, 2)
@@ -108,7 +108,7 @@ class TestCost:
         self, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By the clock of the process that is asked: event time stands still then."""
-        fed, now = Fed(redis_server, monkeypatch, ItemSettings(30, most=20)), [1e6]
+        fed, now = Fed(redis_server, monkeypatch, ItemSettings(30, expected_items=20)), [1e6]
         monkeypatch.setattr("monitor.state.item_coverage.time", SimpleNamespace(monotonic=lambda: now[0]))
         fed.feed(_shown(1, START, "a"))
         assert fed.look() == (1, 2)
@@ -121,7 +121,7 @@ class TestCost:
     def test_what_a_restarted_server_has_lost_is_not_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its commits have the same numbers again, with other items in them."""
         with RedisServer(redis_binary(), appendonly="no") as server:
-            fed = Fed(server, monkeypatch, ItemSettings(30, most=20))
+            fed = Fed(server, monkeypatch, ItemSettings(30, expected_items=20))
             fed.feed(_shown(1, START, "a", "b"))
             assert fed.look() == (2, 2)
             server.process.stop()
@@ -135,7 +135,7 @@ class TestCost:
     def test_too_many_buckets_are_not_read(self, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who asks for them is answered: see `ab-monitor items E`."""
         for most, told in ((52_000, True), (53_000, False)):
-            fed = Fed(redis_server, monkeypatch, ItemSettings(30, most=most))
+            fed = Fed(redis_server, monkeypatch, ItemSettings(30, expected_items=most))
             fed.feed(_shown(1, START, "a"))
             assert (_coverage(fed.bench)["control"] is not None) == told
 
@@ -144,7 +144,7 @@ class TestCost:
     ) -> None:
         """Only so many of its items are counted."""
         items: Sequence[str] = [f"video-{number}" for number in range(60)]
-        fed = Fed(redis_server, monkeypatch, ItemSettings(30, frozenset(items), one_in=3, most=60))
+        fed = Fed(redis_server, monkeypatch, ItemSettings(30, frozenset(items), one_in=3, expected_items=60))
         fed.feed(_shown(1, START, *items))
         found = _coverage(fed.bench)["control"]
         assert found is not None

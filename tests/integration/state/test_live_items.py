@@ -93,7 +93,7 @@ def test_counts_are_what_a_recomputation_says(
 ) -> None:
     """Items shown and rated by variant, and what to look at first by item and category."""
     catalogue = None if known is None else frozenset(known.split())
-    experiment = replace(EXPERIMENT, items=ItemSettings(30, catalogue=catalogue, most=20))
+    experiment = replace(EXPERIMENT, items=ItemSettings(30, catalogue=catalogue, expected_items=20))
     bench = Bench(redis_server, experiment, shards=shards)
     bench.feed([events])
     judged = judge(EXPERIMENT, events)

@@ -449,7 +449,7 @@ def test_one_grade_is_no_scale() -> None:
 
 
 def _counts(one_in: int) -> ItemCounts:
-    settings = replace(EXPERIMENT, items=ItemSettings(30, one_in=one_in, most=64))
+    settings = replace(EXPERIMENT, items=ItemSettings(30, one_in=one_in, expected_items=64))
     return ItemCounts(1, settings, GradingRules(settings), IdHasher(b"key"), Keys())
 
 

@@ -30,7 +30,7 @@ from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
 from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
 from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
-from monitor.metrics.traffic import LATENCY_BOUNDS_MS, Flow
+from monitor.metrics.traffic import LATENCY_BOUNDS_MS, TrafficCounts
 from monitor.stats import State
 from monitor.stats.decision import Code, Reason
 from monitor.web.pages import page_context, template
@@ -153,7 +153,7 @@ class TestCollector:
     def test_every_family_can_be_read_back(self, accept: str, parse: Callable[[str], Iterable[Metric]]) -> None:
         """In both formats, with a histogram, with information, and with odd names of experiments and variants."""
         odd = 'a "name"\\with\n{everything}, ü'
-        flow = Flow(12_345_678, 3, 9_876_543_210, tuple(range(len(LATENCY_BOUNDS_MS) + 1)))
+        flow = TrafficCounts(12_345_678, 3, 9_876_543_210, tuple(range(len(LATENCY_BOUNDS_MS) + 1)))
         known = replace(CONTROL, traffic=TrafficSummary(flow, flow, 0, 1))
         judged = _judged().experiments["ranker"]
         experiment = replace(judged, variants={"control": known, "treatment": CONTROL, odd: NOTHING})

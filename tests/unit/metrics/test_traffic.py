@@ -12,18 +12,26 @@ from monitor.analysis.summary import TrafficSummary, VariantSummary
 from monitor.engine.accumulator import TrafficAccumulator
 from monitor.engine.id_hash import ITEM_BYTES, IdHasher
 from monitor.export.presentation import rows
-from monitor.metrics.traffic import FIRST_CELL, ITEM_CELLS, LATENCY_BOUNDS_MS, TRAFFIC_WIDTH, Flow, cell_of, day_width
+from monitor.metrics.traffic import (
+    FIRST_CELL,
+    ITEM_CELLS,
+    LATENCY_BOUNDS_MS,
+    TRAFFIC_WIDTH,
+    TrafficCounts,
+    cell_of,
+    day_width,
+)
 from tests.unit.export.test_export import CONTROL, NOTHING, SUMMARY, _exposed
 
 HOUR = 3_600_000
 
 
-def _flow(*latencies: tuple[int, bool]) -> Flow:
+def _flow(*latencies: tuple[int, bool]) -> TrafficCounts:
     """Return the flow of one variant's responses: (latency in ms, whether it was empty)."""
     traffic = TrafficAccumulator(0)
     for latency_ms, empty in latencies:
         traffic.add(1, 0, 5 * HOUR, b"" if empty else bytes(8), latency_ms, -1)
-    return Flow.of([*traffic.totals()[0]])
+    return TrafficCounts.of([*traffic.totals()[0]])
 
 
 class TestSums:
@@ -84,12 +92,12 @@ class TestFlow:
 
     def test_nothing_known_is_none_and_the_open_bucket_its_lower_bound(self) -> None:
         """As `histogram_quantile` answers."""
-        assert Flow().latency_s(0.5) is None
-        assert Flow().empty_share is None
+        assert TrafficCounts().latency_s(0.5) is None
+        assert TrafficCounts().empty_share is None
         assert _flow((61_000, False)).latency_s(0.5) == 60
 
 
-def _with(flow: Flow) -> VariantSummary:
+def _with(flow: TrafficCounts) -> VariantSummary:
     return replace(CONTROL, traffic=TrafficSummary(flow, flow, 4 * HOUR, 5 * HOUR + HOUR // 2))
 
 
@@ -99,7 +107,7 @@ class TestOutputs:
     def test_json_says_whether_a_variant_is_still_used(self) -> None:
         """Unknown while nobody is."""
         experiment = SUMMARY.experiments["ranker-v2"]
-        idle = replace(NOTHING, traffic=TrafficSummary(Flow(), Flow(), 4 * HOUR, 5 * HOUR))
+        idle = replace(NOTHING, traffic=TrafficSummary(TrafficCounts(), TrafficCounts(), 4 * HOUR, 5 * HOUR))
         for control, used in ((_with(_flow((150, False), (-1, True))), (True, False)), (idle, (None, None))):
             told = replace(experiment, variants={"treatment": idle, "control": control}).to_json()["variants"]
             assert (told["control"]["traffic"]["used"], told["treatment"]["traffic"]["used"]) == used
