@@ -1,8 +1,9 @@
-"""Compiles the package monitor/engine, which every event goes through, to C extensions with mypyc.
+"""Compiles the package monitor/engine to C extensions with mypyc.
 
-    python deploy/native.py        wants a C compiler and Python's headers; without them everything works, but slower
+    python deploy/native.py        needs a C compiler and Python's headers; without them nothing is compiled
 
-Hatchling does the same when a wheel is built with ABMONITOR_NATIVE=1: the wheel is then one for this platform.
+Without compiled modules everything works, but the worker takes about three times as long. Hatchling runs the same
+compilation when a wheel is built with ABMONITOR_NATIVE=1; the wheel is then for one platform only.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ PACKAGE = ROOT / "monitor" / "engine"
 MODULES = sorted(f"engine/{path.name}" for path in PACKAGE.glob("[!_]*.py"))
 
 _FLAGS = ["-fno-semantic-interposition", "-fvisibility=hidden", "-ffp-contract=off"]
-"""For gcc and clang: functions call each other directly, and every product is rounded before it is added to."""
+"""For gcc and clang: calls within the library are direct, and products are rounded before an addition (no FMA)."""
 
 
 class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Makes a wheel with compiled modules, if asked for."""
+    """Adds compiled modules to the wheel if ABMONITOR_NATIVE=1."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and say that the wheel is for one platform."""
+        """Compile the package, and mark the wheel as specific to a platform."""
         del version
         if os.environ.get("ABMONITOR_NATIVE") == "1":
-            compile_all(Path(self.root))
+            compile_package(Path(self.root))
             build_data["artifacts"].append("monitor/**/*.so")
             build_data["infer_tag"] = True
             build_data["pure_python"] = False
 
 
-def compile_all(root: Path) -> None:
-    """Compile the modules; raises SystemExit in a line if there is no compiler."""
-    from mypyc.build import mypycify  # noqa: PLC0415  heavy, and not there where nobody compiles
+def compile_package(root: Path) -> None:
+    """Compile the modules in place; raises SystemExit if the compiler fails."""
+    from mypyc.build import mypycify  # noqa: PLC0415  a heavy import, and not installed where nothing is compiled
     from setuptools.dist import Distribution  # noqa: PLC0415
 
     os.chdir(root)
-    for each in compiled(root):
-        each.unlink()
+    for extension_file in extension_files(root):
+        extension_file.unlink()
     extensions = mypycify(
         ["--config-file=", "--ignore-missing-imports", *(f"monitor/{module}" for module in MODULES)],
         opt_level=os.environ.get("MYPYC_OPT_LEVEL", "3"),
@@ -63,28 +64,28 @@ def compile_all(root: Path) -> None:
     command.ensure_finalized()
     command.run()
     shutil.rmtree(".cache/native")  # the generated C
-    for each in compiled(root):
-        # Those whose own part is as it was keep their time otherwise.
-        each.touch()
+    for extension_file in extension_files(root):
+        # The build does not write unchanged files; a new time shows that they are not older than their sources.
+        extension_file.touch()
 
 
-def compiled(root: Path) -> list[Path]:
-    """Return what was compiled for this Python."""
+def extension_files(root: Path) -> list[Path]:
+    """Return the compiled files for the running version of Python."""
     return list((root / "monitor").rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"))
 
 
 def main() -> int:
-    """Compile in place, or say why not and leave the sources to be interpreted."""
+    """Compile in place; without compiler or headers, delete compiled files and print the reason."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if not (shutil.which(compiler) and headers.exists()):
-        for each in compiled(ROOT):
-            each.unlink()
+        for extension_file in extension_files(ROOT):
+            extension_file.unlink()
         print(
             f"no {compiler} or no {headers}: not compiled, the worker takes about three times as long", file=sys.stderr
         )
         return 0
-    compile_all(ROOT)
+    compile_package(ROOT)
     return 0
 
 

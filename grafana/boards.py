@@ -1,41 +1,43 @@
-"""What the boards have in common: addresses, the way from one to the other, how they are opened."""
+"""Common parts of all boards: addresses, links, annotations, and the frame of a board."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grafana.panels import DATASOURCE, JSON, laid_out, link
+from grafana.panels import DATASOURCE, JSON, data_link, lay_out
 
 TAG = "ab-monitor"
 EXPERIMENTS, EXPERIMENT, PIPELINE = "abmonitor-experiments", "abmonitor-experiment", "abmonitor-pipeline"
-"""Addresses: bookmarks and alerts link to them."""
+"""Unique ids of the boards, which are part of their addresses; bookmarks and alerts contain them."""
 
-_KEPT = "${datasource:queryparam}&${__url_time_range}"
-TO_PIPELINE = link("Pipeline", f"/d/{PIPELINE}?{_KEPT}")
-TO_EXPERIMENT = link("Compare its variants", f"/d/{EXPERIMENT}?var-experiment=${{__value.raw:percentencode}}&{_KEPT}")
-"""Of a cell that holds the experiment's name."""
+_QUERY_PARAMETERS = "${datasource:queryparam}&${__url_time_range}"
+PIPELINE_LINK = data_link("Pipeline", f"/d/{PIPELINE}?{_QUERY_PARAMETERS}")
+EXPERIMENT_LINK = data_link(
+    "Compare its variants", f"/d/{EXPERIMENT}?var-experiment=${{__value.raw:percentencode}}&{_QUERY_PARAMETERS}"
+)
+"""The link of a table cell whose value is the name of an experiment."""
 
 
-def alerts(selector: str) -> JSON:
-    """Return marks on all graphs of a board where alerts with those labels fire.
+def alert_annotation(selector: str) -> JSON:
+    """Return annotations of the times at which alerts with the labels of `selector` fire.
 
-    Newer Grafanas read `target`, older ones `expr` and `step`.
+    New versions of Grafana read `target`, old versions read `expr` and `step`.
     """
-    mark = _mark("Alerts", f'ALERTS{{alertstate="firing", {selector}}}', "red", "{{alertname}}")
-    return {**mark, "textFormat": "{{variant}} {{topic}} {{instance}}", "tagKeys": "severity"}
+    annotation = _annotation("Alerts", f'ALERTS{{alertstate="firing", {selector}}}', "red", "{{alertname}}")
+    return {**annotation, "textFormat": "{{variant}} {{topic}} {{instance}}", "tagKeys": "severity"}
 
 
-def milestones(selector: str) -> list[JSON]:
-    """Return marks where an experiment starts, its shares change, a verdict changes, and where deployments are noted.
+def milestone_annotations(selector: str) -> list[JSON]:
+    """Return annotations of experiment starts, changes of intended shares, changes of verdicts, and deployments.
 
-    The last are Grafana's own annotations with the tag `deployment`: whoever deploys writes them.
+    Deployments are Grafana's own annotations with the tag `deployment`, to be written by the deployment process.
     """
     start = f"abmonitor_experiment_start_timestamp_seconds{{{selector}}} * 1000"
     share, state = f"abmonitor_intended_share{{{selector}}}", f"abmonitor_verdict{{{selector}}} == 1"
     return [
-        {**_mark("Start", start, "blue", "start of {{experiment}}"), "useValueForTime": True},
-        _mark("Shares", f"{share} != {share} offset 1m", "purple", "share of {{variant}} changed"),
-        _mark(
+        {**_annotation("Start", start, "blue", "start of {{experiment}}"), "useValueForTime": True},
+        _annotation("Shares", f"{share} != {share} offset 1m", "purple", "share of {{variant}} changed"),
+        _annotation(
             "Verdicts",
             f"{state} unless abmonitor_verdict{{{selector}}} offset 1m == 1",
             "orange",
@@ -52,7 +54,7 @@ def milestones(selector: str) -> list[JSON]:
     ]
 
 
-def _mark(name: str, expr: str, color: str, title: str) -> JSON:
+def _annotation(name: str, expr: str, color: str, title: str) -> JSON:
     return {
         "name": name,
         "datasource": DATASOURCE,
@@ -68,17 +70,17 @@ def _mark(name: str, expr: str, color: str, title: str) -> JSON:
     }
 
 
-def board(
+def build_board(
     uid: str,
     title: str,
     description: str,
     *,
     choices: Sequence[JSON],
     sections: Sequence[tuple[str, Sequence[JSON]]],
-    marks: Sequence[JSON],
-    since: str = "now-1h",
+    annotations: Sequence[JSON],
+    time_from: str = "now-1h",
 ) -> JSON:
-    """Return a board that shows the time since `since` and leads to the others from a menu."""
+    """Return a board whose time range begins at `time_from`, with a menu of links to all boards."""
     menu = {
         "type": "dashboards",
         "title": "AB Monitor",
@@ -101,12 +103,12 @@ def board(
         "fiscalYearStartMonth": 0,
         "graphTooltip": 1,
         "links": [menu],
-        "annotations": {"list": list(marks)},
+        "annotations": {"list": list(annotations)},
         "refresh": "30s",
-        "time": {"from": since, "to": "now"},
+        "time": {"from": time_from, "to": "now"},
         "timepicker": {},
         "timezone": "browser",
         "weekStart": "",
         "templating": {"list": list(choices)},
-        "panels": laid_out(sections),
+        "panels": lay_out(sections),
     }

@@ -1,4 +1,4 @@
-"""Write the dashboards that the code describes, or check that the files are what it makes.
+"""Write the dashboards as JSON files, or check that the files are up to date.
 
 python -m grafana.generate            write grafana/dashboards/*.json
 python -m grafana.generate --check    exit with 1 if a file differs
@@ -17,26 +17,26 @@ from grafana.panels import JSON
 DASHBOARDS = Path(__file__).parent / "dashboards"
 
 
-def boards() -> dict[str, JSON]:
-    """Return every board by the name of its file."""
+def build_boards() -> dict[str, JSON]:
+    """Return all boards: file name → board."""
     return {
-        "experiments.json": experiments.board(),
-        "experiment.json": experiment.board(),
-        "pipeline.json": pipeline.board(),
+        "experiments.json": experiments.build_experiments_board(),
+        "experiment.json": experiment.build_experiment_board(),
+        "pipeline.json": pipeline.build_pipeline_board(),
     }
 
 
-def rendered(board: JSON) -> str:
-    """Return the board as the text of its file."""
+def render_board(board: JSON) -> str:
+    """Return a board as JSON text."""
     return json.dumps(board, indent=2, ensure_ascii=False) + "\n"
 
 
-def outdated() -> list[str]:
-    """Return the names of the files that are missing or differ from what the code makes."""
+def find_outdated_files() -> list[str]:
+    """Return the names of files that are missing or differ from the generated boards."""
     stale = []
-    for name, board in boards().items():
+    for name, board in build_boards().items():
         path = DASHBOARDS / name
-        if not path.exists() or path.read_text(encoding="utf-8") != rendered(board):
+        if not path.exists() or path.read_text(encoding="utf-8") != render_board(board):
             stale.append(name)
     return stale
 
@@ -46,13 +46,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m grafana.generate", description="Generate the dashboards.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file differs")
     if parser.parse_args(arguments).check:
-        stale = outdated()
+        stale = find_outdated_files()
         for name in stale:
-            sys.stderr.write(f"{name} is not what the code makes: run python -m grafana.generate\n")
+            sys.stderr.write(f"{name} is outdated: run python -m grafana.generate\n")
         return 1 if stale else 0
     DASHBOARDS.mkdir(exist_ok=True)
-    for name, board in boards().items():
-        (DASHBOARDS / name).write_text(rendered(board), encoding="utf-8")
+    for name, board in build_boards().items():
+        (DASHBOARDS / name).write_text(render_board(board), encoding="utf-8")
     return 0
 
 

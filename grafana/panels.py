@@ -18,8 +18,8 @@ CONTROL_GREY = "#8e8e8e"
 TREATMENT_BLUE = "#3274d9"
 
 
-def target(expr: str, legend: str, *, ref: str = "A", instant: bool = False, table: bool = False) -> JSON:
-    """Return one query; `instant` asks only for the value at the end of the shown time range, as rows of a `table`."""
+def query_target(expr: str, legend: str, *, ref: str = "A", instant: bool = False, table: bool = False) -> JSON:
+    """Return the target of a panel. `instant` queries only the end of the time range; `table` asks for table rows."""
     return {
         "datasource": DATASOURCE,
         "editorMode": "code",
@@ -32,29 +32,29 @@ def target(expr: str, legend: str, *, ref: str = "A", instant: bool = False, tab
     }
 
 
-def steps(base: str, *above: tuple[float, str]) -> list[JSON]:
-    """Return threshold steps: `base` from minus infinity, then (from this value on, colour) in rising order."""
-    return [{"color": base, "value": None}, *({"color": color, "value": value} for value, color in above)]
+def threshold_steps(base: str, *thresholds: tuple[float, str]) -> list[JSON]:
+    """Return threshold steps: colour `base` from minus infinity, then (lower limit, colour) in rising order."""
+    return [{"color": base, "value": None}, *({"color": color, "value": value} for value, color in thresholds)]
 
 
-def colored(pattern: str, color: str) -> JSON:
-    """Return an override that fixes the colour of every series whose name matches the pattern."""
+def color_override(pattern: str, color: str) -> JSON:
+    """Return an override with a fixed colour for all series with names that match the pattern."""
     return {
         "matcher": {"id": "byRegexp", "options": f"/{pattern}/"},
         "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}],
     }
 
 
-def grey(ref: str) -> JSON:
-    """Return an override that draws what a query returns in the control's grey, whatever its name is."""
+def control_color_override(ref: str) -> JSON:
+    """Return an override that draws the series of the target `ref` in the grey of the control."""
     color = {"mode": "fixed", "fixedColor": CONTROL_GREY}
     return {"matcher": {"id": "byFrameRefID", "options": ref}, "properties": [{"id": "color", "value": color}]}
 
 
-def dashed(ref: str, *, named: bool = True) -> JSON:
-    """Return an override that draws what a query returns with thin dashes; without a name, it is not in the legend."""
+def dash_override(ref: str, *, in_legend: bool = True) -> JSON:
+    """Return an override that draws the series of the target `ref` as thin dashes, in the legend if `in_legend`."""
     style = {"fill": "dash", "dash": [4, 4]}
-    hidden = [] if named else [{"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}}]
+    hidden = [] if in_legend else [{"id": "custom.hideFrom", "value": {"legend": True, "tooltip": False, "viz": False}}]
     return {
         "matcher": {"id": "byFrameRefID", "options": ref},
         "properties": [
@@ -65,8 +65,8 @@ def dashed(ref: str, *, named: bool = True) -> JSON:
     }
 
 
-def text_values(name: str, texts: Mapping[int, tuple[str, str]]) -> JSON:
-    """Return an override that shows the values of one series as words: value → (text, colour)."""
+def text_override(name: str, texts: Mapping[int, tuple[str, str]]) -> JSON:
+    """Return an override that shows the values of the series `name` as texts: value → (text, colour)."""
     options = {str(value): {"text": text, "color": color, "index": value} for value, (text, color) in texts.items()}
     return {
         "matcher": {"id": "byName", "options": name},
@@ -74,16 +74,16 @@ def text_values(name: str, texts: Mapping[int, tuple[str, str]]) -> JSON:
     }
 
 
-def column(name: str, *properties: tuple[str, Any]) -> JSON:
-    """Return an override of one column of a table: (property, value) pairs."""
+def column_override(name: str, *properties: tuple[str, Any]) -> JSON:
+    """Return an override of a table column, with (property, value) pairs."""
     return {
         "matcher": {"id": "byName", "options": name},
         "properties": [{"id": key, "value": value} for key, value in properties],
     }
 
 
-def link(title: str, url: str) -> JSON:
-    """Return a link that a click on a value follows, in the same tab."""
+def data_link(title: str, url: str) -> JSON:
+    """Return the link of a value, which opens in the same tab."""
     return {"title": title, "url": url, "targetBlank": False}
 
 
@@ -102,7 +102,7 @@ def _panel(
     }
 
 
-def graph(
+def time_series_panel(
     title: str,
     description: str,
     targets: Sequence[JSON],
@@ -116,11 +116,11 @@ def graph(
     stacked: bool = False,
     overrides: Iterable[JSON] = (),
 ) -> JSON:
-    """Return a time series panel; `thresholds` are drawn as dashed lines, gaps stay gaps."""
+    """Return a panel with lines over time, with gaps at missing values. `thresholds` are drawn as dashed lines."""
     defaults: JSON = {
         "unit": unit,
         "color": {"mode": "palette-classic-by-name"},
-        "thresholds": {"mode": "absolute", "steps": list(thresholds or steps(GREEN))},
+        "thresholds": {"mode": "absolute", "steps": list(thresholds or threshold_steps(GREEN))},
         "custom": {
             "drawStyle": "line",
             "lineInterpolation": "linear",
@@ -143,7 +143,7 @@ def graph(
     return panel
 
 
-def stat(
+def stat_panel(
     title: str,
     description: str,
     targets: Sequence[JSON],
@@ -156,11 +156,11 @@ def stat(
     links: Sequence[JSON] = (),
     empty: str = "no data",
 ) -> JSON:
-    """Return the newest value of each series as large text, coloured by `thresholds` or else by series."""
+    """Return a panel with the newest value of each series as large text, coloured by `thresholds` or by series name."""
     defaults: JSON = {
         "unit": unit,
         "color": {"mode": "thresholds" if thresholds else "palette-classic-by-name"},
-        "thresholds": {"mode": "absolute", "steps": list(thresholds or steps(GREEN))},
+        "thresholds": {"mode": "absolute", "steps": list(thresholds or threshold_steps(GREEN))},
         "noValue": empty,
         "links": list(links),
     }
@@ -182,7 +182,7 @@ def stat(
     return panel
 
 
-def states(
+def state_timeline_panel(
     title: str,
     description: str,
     targets: Sequence[JSON],
@@ -190,10 +190,10 @@ def states(
     size: tuple[int, int],
     overrides: Iterable[JSON],
 ) -> JSON:
-    """Return a state timeline: one bar per series, coloured by the words that `overrides` give to its values."""
+    """Return a state timeline: a bar per series, with the texts and colours that `overrides` define for values."""
     defaults: JSON = {
         "color": {"mode": "thresholds"},
-        "thresholds": {"mode": "absolute", "steps": steps(GREEN)},
+        "thresholds": {"mode": "absolute", "steps": threshold_steps(GREEN)},
         "custom": {"fillOpacity": 70, "lineWidth": 0},
     }
     panel = _panel("state-timeline", title, description, targets, size=size, defaults=defaults)
@@ -209,7 +209,7 @@ def states(
     return panel
 
 
-def table(
+def table_panel(
     title: str,
     description: str,
     targets: Sequence[JSON],
@@ -219,11 +219,14 @@ def table(
     size: tuple[int, int],
     overrides: Iterable[JSON],
 ) -> JSON:
-    """Return a table with a row for each value of the label `key`; `columns` are label or `Value #ref` → heading."""
+    """Return a table with a row for each value of the label `key`.
+
+    `columns` maps a label, or `Value #ref` for the values of a target, to a heading.
+    """
     defaults: JSON = {
         "unit": "short",
         "color": {"mode": "thresholds"},
-        "thresholds": {"mode": "absolute", "steps": steps(GREEN)},
+        "thresholds": {"mode": "absolute", "steps": threshold_steps(GREEN)},
         "noValue": "–",
         "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False},
     }
@@ -237,7 +240,7 @@ def table(
             "id": "organize",
             "options": {
                 "excludeByName": {},
-                "indexByName": {name: at for at, name in enumerate(columns)},
+                "indexByName": {name: index for index, name in enumerate(columns)},
                 "renameByName": dict(columns),
             },
         },
@@ -245,22 +248,24 @@ def table(
     return panel
 
 
-def laid_out(sections: Sequence[tuple[str, Sequence[JSON]]]) -> list[JSON]:
-    """Return the panels of titled rows placed left to right, top to bottom, with stable ids.
+def lay_out(sections: Sequence[tuple[str, Sequence[JSON]]]) -> list[JSON]:
+    """Return the panels of titled sections with grid positions, left to right and top to bottom, and consecutive ids.
 
-    A panel that does not fit beside the ones before it starts a new line under the tallest of them.
+    A panel that does not fit into the current line starts a new line below the tallest panel of the line.
     """
-    placed: list[JSON] = []
+    positioned: list[JSON] = []
     y = 0
     for title, panels in sections:
         row = {"type": "row", "title": title, "collapsed": False, "panels": []}
-        placed.append({**row, "id": len(placed) + 1, "gridPos": {"h": 1, "w": GRID_COLUMNS, "x": 0, "y": y}})
+        positioned.append({**row, "id": len(positioned) + 1, "gridPos": {"h": 1, "w": GRID_COLUMNS, "x": 0, "y": y}})
         x, y, tallest = 0, y + 1, 0
         for panel in panels:
             width, height = panel["gridPos"]["w"], panel["gridPos"]["h"]
             if x + width > GRID_COLUMNS:
                 x, y, tallest = 0, y + tallest, 0
-            placed.append({**panel, "id": len(placed) + 1, "gridPos": {"h": height, "w": width, "x": x, "y": y}})
+            positioned.append(
+                {**panel, "id": len(positioned) + 1, "gridPos": {"h": height, "w": width, "x": x, "y": y}}
+            )
             x, tallest = x + width, max(tallest, height)
         y += tallest
-    return placed
+    return positioned

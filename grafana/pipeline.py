@@ -1,4 +1,4 @@
-"""The board "AB Monitor: pipeline": what is read, how far behind, what is refused, how long the writes take."""
+"""The board "AB Monitor: pipeline": throughput, lag, rejected events, commit times, and resources of replicas."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from grafana.panels import (
     ORANGE,
     RED,
     YELLOW,
-    colored,
-    graph,
-    stat,
-    states,
-    steps,
-    target,
-    text_values,
+    color_override,
+    query_target,
+    stat_panel,
+    state_timeline_panel,
+    text_override,
+    threshold_steps,
+    time_series_panel,
 )
 
-LAG_THRESHOLDS = steps(GREEN, (120, YELLOW), (900, RED))
-"""Those of the alerts."""
+LAG_THRESHOLDS = threshold_steps(GREEN, (120, YELLOW), (900, RED))
+"""Seconds of lag, as in the alerts."""
 
 OUTCOME_COLORS = (
-    colored("^applied$", GREEN),
-    colored("^revised$", "blue"),
-    colored("^duplicate$", CONTROL_GREY),
-    colored("^skipped$", "purple"),
-    colored("^late$", ORANGE),
-    colored("^rejected$", RED),
+    color_override("^applied$", GREEN),
+    color_override("^revised$", "blue"),
+    color_override("^duplicate$", CONTROL_GREY),
+    color_override("^skipped$", "purple"),
+    color_override("^late$", ORANGE),
+    color_override("^rejected$", RED),
 )
 
-SERVICE_WORDS = (
-    text_values("store", {0: ("down", RED), 1: ("up", GREEN)}),
-    text_values("consumption", {0: ("running", GREEN), 1: ("paused", ORANGE)}),
+SERVICE_STATE_NAMES = (
+    text_override("store", {0: ("down", RED), 1: ("up", GREEN)}),
+    text_override("consumption", {0: ("running", GREEN), 1: ("paused", ORANGE)}),
 )
 
 
-def quantile(q: float, histogram: str) -> str:
-    """Return a quantile of a histogram over all replicas."""
+def quantile_query(q: float, histogram: str) -> str:
+    """Return the query of a quantile of a histogram over all replicas."""
     return f"histogram_quantile({q:g}, sum by (le) (rate({histogram}_bucket[$__rate_interval])))"
 
 
 def service_targets(*, instant: bool) -> list[JSON]:
-    """Return the queries of the two states that decide whether numbers move."""
+    """Return the targets of two states: store up or down, consumption running or paused."""
     return [
-        target("min(abmonitor_store_up)", "store", instant=instant),
-        target("max(abmonitor_paused)", "consumption", ref="B", instant=instant),
+        query_target("min(abmonitor_store_up)", "store", instant=instant),
+        query_target("max(abmonitor_paused)", "consumption", ref="B", instant=instant),
     ]
 
 
-def lag_now(*, size: tuple[int, int] = (5, 4), links: Sequence[JSON] = ()) -> JSON:
-    """Return the lag of the slowest partition as a number."""
-    return stat(
+def lag_panel(*, size: tuple[int, int] = (5, 4), links: Sequence[JSON] = ()) -> JSON:
+    """Return the panel with the current lag of the slowest partition."""
+    return stat_panel(
         "Lag",
         "Age of the newest applied event of the slowest partition while more are waiting; 0 when all are read. Up"
         " to a minute is normal. If it grows, all boards show the past: see “Lag by topic, in time” on the board of the"
         " pipeline.",
-        [target("max(abmonitor_consumer_lag_seconds)", "slowest partition", instant=True)],
+        [query_target("max(abmonitor_consumer_lag_seconds)", "slowest partition", instant=True)],
         unit="s",
         decimals=0,
         size=size,
@@ -68,9 +68,9 @@ def lag_now(*, size: tuple[int, int] = (5, 4), links: Sequence[JSON] = ()) -> JS
     )
 
 
-def service_now() -> JSON:
-    """Return the two states as words."""
-    return stat(
+def service_panel() -> JSON:
+    """Return the panel with the current states of store and consumption."""
+    return stat_panel(
         "Service",
         "Whether the monitor reaches its store and consumes. “paused”: it waits for the store or for Kafka and will"
         " resume by itself; repair that dependency. “no data”: Prometheus does not reach the monitor; see its target"
@@ -78,64 +78,71 @@ def service_now() -> JSON:
         service_targets(instant=True),
         unit="short",
         size=(5, 4),
-        thresholds=steps(GREEN),
-        overrides=SERVICE_WORDS,
+        thresholds=threshold_steps(GREEN),
+        overrides=SERVICE_STATE_NAMES,
     )
 
 
-def throughput_now() -> JSON:
-    """Return the events per second as a number."""
-    return stat(
+def throughput_panel() -> JSON:
+    """Return the panel with the current number of events per second."""
+    return stat_panel(
         "Throughput",
         "Events of all topics per second, whatever became of them. 0 with a lag means that nothing is consumed: see"
         " “Service”. 0 without a lag means that nothing is sent: ask the producers.",
-        [target("sum(rate(abmonitor_events_total[$__rate_interval]))", "events per second", instant=True)],
+        [query_target("sum(rate(abmonitor_events_total[$__rate_interval]))", "events per second", instant=True)],
         unit="eps",
         decimals=1,
         size=(4, 4),
     )
 
 
-def dead_letters_now() -> JSON:
-    """Return the dead letters of the shown time as numbers."""
-    return stat(
+def dead_letters_panel() -> JSON:
+    """Return the panel with the number of dead letters by topic in the time range of the board."""
+    return stat_panel(
         "Dead letters in the shown time range",
         "Refused events, each kept in the dead-letter topic, by topic. `ab-monitor dead-letters --config FILE list`"
         " shows one of each kind; `retry` sends them round again after a fix. They are lost when that topic's"
         " retention is over.",
-        [target("sum by (topic) (increase(abmonitor_rejected_events_total[$__range]))", "{{topic}}", instant=True)],
+        [
+            query_target(
+                "sum by (topic) (increase(abmonitor_rejected_events_total[$__range]))", "{{topic}}", instant=True
+            )
+        ],
         unit="short",
         decimals=0,
         size=(6, 4),
-        thresholds=steps(GREEN, (1, ORANGE)),
+        thresholds=threshold_steps(GREEN, (1, ORANGE)),
     )
 
 
-def lost_now() -> JSON:
-    """Return the lost events as a number."""
-    return stat(
+def lost_events_panel() -> JSON:
+    """Return the panel with the number of lost events."""
+    return stat_panel(
         "Lost events",
         "Events that Kafka no longer had when they were to be applied, since the start of the replicas. Anything but"
         " “none” makes the numbers of that time too small: see “lost-events” in the runbook, and raise the topics'"
         " retention.",
-        [target("sum(abmonitor_lost_events_total) > 0", "lost", instant=True)],
+        [query_target("sum(abmonitor_lost_events_total) > 0", "lost", instant=True)],
         unit="short",
         decimals=0,
         size=(4, 4),
-        thresholds=steps(RED),
+        thresholds=threshold_steps(RED),
         empty="none",
     )
 
 
-def events_by_outcome() -> JSON:
-    """Return the throughput, by the outcomes that there were: areas of nothing would hide the topmost one."""
-    return graph(
+def outcomes_panel() -> JSON:
+    """Return the graph of events per second by outcome.
+
+    Outcomes without events in the time range are left out, because empty areas would hide the topmost area.
+    """
+    return time_series_panel(
         "Events by outcome",
         "Events per second by what became of them. `late` came after the horizon and is not in the numbers: find"
         " the producer that holds events back. `skipped` belongs to no declared experiment: if you expected it,"
         " compare the names with the configuration. `duplicate` is harmless.",
         [
-            target(
+            query_target(
                 "sum by (outcome) (rate(abmonitor_events_total[$__rate_interval]))"
                 " and sum by (outcome) (increase(abmonitor_events_total[$__range])) > 0",
                 "{{outcome}}",
@@ -149,14 +156,14 @@ def events_by_outcome() -> JSON:
     )
 
 
-def lag_seconds() -> JSON:
-    """Return the lag in time."""
-    return graph(
+def lag_seconds_panel() -> JSON:
+    """Return the graph of the lag in seconds by topic."""
+    return time_series_panel(
         "Lag by topic, in time",
         "Age of the newest applied event of the slowest partition while more are waiting; 0 when all are read. If"
         " it grows while events flow, the monitor is too slow: see “Commit time”, then add a replica. If nothing"
         " flows, see “State”.",
-        [target("max by (topic) (abmonitor_consumer_lag_seconds)", "{{topic}}")],
+        [query_target("max by (topic) (abmonitor_consumer_lag_seconds)", "{{topic}}")],
         unit="s",
         minimum=0,
         size=(12, 9),
@@ -164,14 +171,14 @@ def lag_seconds() -> JSON:
     )
 
 
-def lag_events() -> JSON:
-    """Return the lag in events."""
-    return graph(
+def lag_events_panel() -> JSON:
+    """Return the graph of the lag in events by topic."""
+    return time_series_panel(
         "Lag by topic, in events",
         "Events in Kafka that are not yet applied, over all partitions. After a restart it falls quickly; a steady"
         " rise is the same alarm as the lag in time. What arrives while the monitor waits for its store is counted when"
         " it is back: until then see “Lag by topic, in time”.",
-        [target("sum by (topic) (abmonitor_consumer_lag_events)", "{{topic}}")],
+        [query_target("sum by (topic) (abmonitor_consumer_lag_events)", "{{topic}}")],
         unit="short",
         decimals=0,
         minimum=0,
@@ -179,18 +186,18 @@ def lag_events() -> JSON:
     )
 
 
-def refused_events() -> JSON:
-    """Return the refusals by reason, of those reasons that there were."""
+def rejected_events_panel() -> JSON:
+    """Return the graph of rejected events by reason, without reasons that did not occur in the time range."""
 
-    def added(window: str) -> str:
+    def increase(window: str) -> str:
         return f"sum by (reason) (increase(abmonitor_rejected_events_total[{window}]))"
 
-    return graph(
+    return time_series_panel(
         "Refused events by reason",
         "Events refused per step of the graph, by reason. Each of them is in the dead-letter topic. A steady"
         " trickle is one broken producer: read a dead letter and tell its team. Above the configured share the"
         " service stops by itself. Empty is good.",
-        [target(f"{added('$__rate_interval')} and {added('$__range')} > 0", "{{reason}}")],
+        [query_target(f"{increase('$__rate_interval')} and {increase('$__range')} > 0", "{{reason}}")],
         unit="short",
         minimum=0,
         size=(8, 8),
@@ -198,48 +205,48 @@ def refused_events() -> JSON:
     )
 
 
-def commit_time() -> JSON:
-    """Return the quantiles of the time of one write."""
-    return graph(
+def commit_time_panel() -> JSON:
+    """Return the graph of quantiles of the commit time."""
+    return time_series_panel(
         "Commit time",
         "Time that a batch takes to be applied and written to the store, in one write. Above a second (dashed) the"
         " store or the way to it is slow: look at its CPU, its persistence and its network before you add replicas.",
         [
-            target(quantile(0.5, "abmonitor_commit_seconds"), "median"),
-            target(quantile(0.95, "abmonitor_commit_seconds"), "95 %", ref="B"),
-            target(quantile(0.99, "abmonitor_commit_seconds"), "99 %", ref="C"),
+            query_target(quantile_query(0.5, "abmonitor_commit_seconds"), "median"),
+            query_target(quantile_query(0.95, "abmonitor_commit_seconds"), "95 %", ref="B"),
+            query_target(quantile_query(0.99, "abmonitor_commit_seconds"), "99 %", ref="C"),
         ],
         unit="s",
         minimum=0,
         size=(8, 8),
-        thresholds=steps(GREEN, (1, ORANGE)),
+        thresholds=threshold_steps(GREEN, (1, ORANGE)),
     )
 
 
-def batch_size() -> JSON:
-    """Return the mean number of events in one write."""
+def batch_size_panel() -> JSON:
+    """Return the graph of the mean number of events per batch."""
     events = "sum(rate(abmonitor_batch_events_sum[$__rate_interval]))"
     batches = "sum(rate(abmonitor_batch_events_count[$__rate_interval]))"
-    return graph(
+    return time_series_panel(
         "Events per batch",
         "Mean number of events in one write. Small batches at low traffic are normal. Batches at the poll limit"
         " mean that the monitor is catching up or is at its capacity.",
-        [target(f"{events} / ({batches} > 0)", "mean")],
+        [query_target(f"{events} / ({batches} > 0)", "mean")],
         unit="short",
         minimum=0,
         size=(8, 8),
     )
 
 
-def event_delay() -> JSON:
-    """Return the quantiles of the time from an event to its write."""
-    return graph(
+def event_delay_panel() -> JSON:
+    """Return the graph of quantiles of the delay from an event to the commit."""
+    return time_series_panel(
         "Delay from event to store",
         "Time from the event's own timestamp to its write: the age of what this board shows. A delay without lag"
         " comes from the producers: they send late or their clocks are wrong.",
         [
-            target(quantile(0.5, "abmonitor_event_delay_seconds"), "median"),
-            target(quantile(0.95, "abmonitor_event_delay_seconds"), "95 %", ref="B"),
+            query_target(quantile_query(0.5, "abmonitor_event_delay_seconds"), "median"),
+            query_target(quantile_query(0.95, "abmonitor_event_delay_seconds"), "95 %", ref="B"),
         ],
         unit="s",
         minimum=0,
@@ -247,82 +254,86 @@ def event_delay() -> JSON:
     )
 
 
-def unmatched_feedback() -> JSON:
-    """Return the unmatched feedback of each hour by kind."""
-    return graph(
+def unmatched_feedback_panel() -> JSON:
+    """Return the graph of unmatched feedback per hour by kind."""
+    return time_series_panel(
         "Unmatched feedback by kind, per hour",
         "Feedback for which no response was stored when it expired: it is in no number. It expires after"
         " feedback_window + allowed_lateness, so a mistake of today is visible here only then. A few are normal. A"
         " steady share means wrong keys, ids or topics, or missing responses: see “unmatched-feedback” in the runbook.",
-        [target("max by (kind) (increase(abmonitor_unmatched_feedback_total[1h]))", "{{kind}}")],
+        [query_target("max by (kind) (increase(abmonitor_unmatched_feedback_total[1h]))", "{{kind}}")],
         unit="short",
         minimum=0,
         size=(8, 8),
     )
 
 
-def commit_conflicts() -> JSON:
-    """Return the refused writes."""
-    return graph(
+def commit_conflicts_panel() -> JSON:
+    """Return the graph of commit conflicts."""
+    return time_series_panel(
         "Commit conflicts",
         "Writes that the store refused because another replica had moved the positions or changed a row. They are"
         " repeated and cost only time; a few during a rebalance are how it should work. A steady rate means that"
         " producers do not key by user, or that two deployments share one store: find out which.",
-        [target("sum(increase(abmonitor_commit_conflicts_total[$__rate_interval]))", "conflicts")],
+        [query_target("sum(increase(abmonitor_commit_conflicts_total[$__rate_interval]))", "conflicts")],
         unit="short",
         minimum=0,
         size=(8, 8),
     )
 
 
-def state() -> JSON:
-    """Return the two states over time."""
-    return states(
+def service_history_panel() -> JSON:
+    """Return the timeline of the states of store and consumption."""
+    return state_timeline_panel(
         "State",
         "When the store was out of reach and when consumption was paused. The monitor waits and resumes by itself;"
         " nothing is lost as long as Kafka keeps the events, so compare the length of an outage with the topics'"
         " retention.",
         service_targets(instant=False),
         size=(8, 8),
-        overrides=SERVICE_WORDS,
+        overrides=SERVICE_STATE_NAMES,
     )
 
 
-def stalls() -> JSON:
-    """Return the stalled consumers of each replica."""
-    return graph(
+def consumer_restarts_panel() -> JSON:
+    """Return the graph of replaced stalled consumers by replica."""
+    return time_series_panel(
         "Stalled consumers",
         "Consumers that got nothing for 30 seconds although there was something, and joined their group anew. One is"
         " no trouble. Again and again means that the brokers, the network or a partition's leader are in trouble: see"
         " “consumer-stalls” in the runbook.",
-        [target("sum by (instance) (increase(abmonitor_consumer_restarts_total[$__rate_interval]))", "{{instance}}")],
+        [
+            query_target(
+                "sum by (instance) (increase(abmonitor_consumer_restarts_total[$__rate_interval]))", "{{instance}}"
+            )
+        ],
         unit="short",
         minimum=0,
         size=(8, 8),
     )
 
 
-def memory() -> JSON:
-    """Return the memory of each replica."""
-    return graph(
+def memory_panel() -> JSON:
+    """Return the graph of resident memory by replica."""
+    return time_series_panel(
         "Memory",
         "Resident memory of each replica. It is level after the first hour; if it only rises, keep the log and report"
         " it. The store's memory is its own affair: `ab-monitor check` shows it.",
-        [target('max by (instance) (process_resident_memory_bytes{job=~"ab-monitor.*"})', "{{instance}}")],
+        [query_target('max by (instance) (process_resident_memory_bytes{job=~"ab-monitor.*"})', "{{instance}}")],
         unit="bytes",
         minimum=0,
         size=(8, 8),
     )
 
 
-def processor() -> JSON:
-    """Return the processor time of each replica."""
-    return graph(
+def cpu_panel() -> JSON:
+    """Return the graph of CPU usage by replica."""
+    return time_series_panel(
         "Processor",
         "Share of one processor that each replica uses. A replica uses one at most: near 100 % with a growing lag, add"
         " a replica. Near 0 with a growing lag, it waits: see “State”.",
         [
-            target(
+            query_target(
                 'max by (instance) (rate(process_cpu_seconds_total{job=~"ab-monitor.*"}[$__rate_interval]))',
                 "{{instance}}",
             )
@@ -333,43 +344,43 @@ def processor() -> JSON:
     )
 
 
-def panels() -> list[JSON]:
-    """Return the panels that are seen first: the newest numbers, the flow, the refusals, the pauses."""
+def flow_panels() -> list[JSON]:
+    """Return the panels at the top: current numbers, lag, outcomes, rejected events, commit times, states."""
     return [
-        lag_now(),
-        service_now(),
-        throughput_now(),
-        dead_letters_now(),
-        lost_now(),
-        lag_seconds(),
-        events_by_outcome(),
-        refused_events(),
-        commit_time(),
-        state(),
+        lag_panel(),
+        service_panel(),
+        throughput_panel(),
+        dead_letters_panel(),
+        lost_events_panel(),
+        lag_seconds_panel(),
+        outcomes_panel(),
+        rejected_events_panel(),
+        commit_time_panel(),
+        service_history_panel(),
     ]
 
 
-def work() -> list[JSON]:
-    """Return the panels of the work behind the flow."""
+def replica_panels() -> list[JSON]:
+    """Return the panels on batches, delays, conflicts and resources of replicas."""
     return [
-        lag_events(),
-        batch_size(),
-        event_delay(),
-        unmatched_feedback(),
-        commit_conflicts(),
-        stalls(),
-        memory(),
-        processor(),
+        lag_events_panel(),
+        batch_size_panel(),
+        event_delay_panel(),
+        unmatched_feedback_panel(),
+        commit_conflicts_panel(),
+        consumer_restarts_panel(),
+        memory_panel(),
+        cpu_panel(),
     ]
 
 
-def board() -> JSON:
-    """Return the board."""
-    return boards.board(
+def build_pipeline_board() -> JSON:
+    """Return the board "AB Monitor: pipeline"."""
+    return boards.build_board(
         boards.PIPELINE,
         "AB Monitor: pipeline",
         "Whether events are read, applied and kept: lag, throughput, refusals, the store.",
-        choices=[variables.datasource()],
-        sections=[("Flow", panels()), ("Work and replicas", work())],
-        marks=[boards.alerts('team="operations"')],
+        choices=[variables.datasource_variable()],
+        sections=[("Flow", flow_panels()), ("Work and replicas", replica_panels())],
+        annotations=[boards.alert_annotation('team="operations"')],
     )

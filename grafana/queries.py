@@ -1,4 +1,4 @@
-"""The queries of a board, as Grafana would send them."""
+"""The queries of a board, and the substitution of variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grafana.panels import JSON
 
 
 class Query(NamedTuple):
-    """One query of one panel, with the board's variables still in it."""
+    """A query of a panel, with unsubstituted variables."""
 
     panel: str
     ref: str
@@ -17,14 +17,14 @@ class Query(NamedTuple):
     legend: str
 
 
-def queries(board: JSON) -> Iterator[Query]:
-    """Yield every panel query of the board, in the order in which they are shown."""
+def board_queries(board: JSON) -> Iterator[Query]:
+    """Yield the queries of all panels of a board, in the order of the panels."""
     for panel in board["panels"]:
         for entry in panel.get("targets", []):
             yield Query(panel["title"], entry["refId"], entry["expr"], entry["legendFormat"])
 
 
-def filled_in(template: str, values: Mapping[str, str]) -> str:
+def substitute_variables(template: str, values: Mapping[str, str]) -> str:
     """Return the text with each `$name` replaced, longest names first (`$__range` would hide `$__rate_interval`)."""
     for name in sorted(values, key=len, reverse=True):
         template = template.replace(f"${{{name}}}", values[name]).replace(f"${name}", values[name])

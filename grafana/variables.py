@@ -9,8 +9,8 @@ SORT_ALPHABETICAL = 1
 SORT_NUMERICAL = 3
 
 
-def datasource() -> JSON:
-    """Return the choice of the Prometheus that is asked; everything else on the board follows it."""
+def datasource_variable() -> JSON:
+    """Return the variable that selects the Prometheus data source of the board."""
     return {
         "type": "datasource",
         "name": "datasource",
@@ -25,16 +25,16 @@ def datasource() -> JSON:
     }
 
 
-def label_values(
-    name: str, label: str, selector: str, of: str, *, default: str | None = None, sort: int = SORT_ALPHABETICAL
+def label_values_variable(
+    name: str, label: str, selector: str, values_of: str, *, default: str | None = None, sort: int = SORT_ALPHABETICAL
 ) -> JSON:
-    """Return a choice among the values that the label `of` has in the series of `selector`.
+    """Return a variable whose values are those of the label `values_of` in the series of `selector`.
 
-    `default` is what a first visit shows where it exists; without it, or where it does not, the first value is shown.
+    The initial value is `default` if that value exists, else the first value.
     """
     query = {
         "qryType": 1,
-        "query": f"label_values({selector}, {of})",
+        "query": f"label_values({selector}, {values_of})",
         "refId": "PrometheusVariableQueryEditor-VariableQuery",
     }
     current = {} if default is None else {"current": {"selected": True, "text": default, "value": default}}

@@ -1,4 +1,4 @@
-"""The parts of the service put together: store, engine, worker, reader, for whichever source the events come from."""
+"""The composition root: connects a source of events, the engine, the worker, the store and the HTTP server."""
 
 from __future__ import annotations
 
@@ -11,75 +11,111 @@ from functools import partial
 from typing import Any, Final, cast
 
 from monitor.clock import Clock
-from monitor.config import ExperimentSettings, Settings, integer, one_of
+from monitor.config import ExperimentSettings, Settings, parse_choice, parse_integer
 from monitor.engine import EventNormalizer, Experiment, IdHasher
-from monitor.export import attention_json, items_json, scale
-from monitor.pipeline import Historian, Progress, ShardedWriter, SkipsSaid, Sweeper, Telemetry, Worker
+from monitor.export import attention_json, rating_scale, worst_items_json
+from monitor.pipeline import (
+    RetentionCleaner,
+    ShardedWriter,
+    SkippedEventLogger,
+    SnapshotWriter,
+    Telemetry,
+    WatermarkTracker,
+    Worker,
+)
 from monitor.sources import Source
-from monitor.state import Opened, Reader, Shards, live_store, open_store, served, view_store
-from monitor.web import Endpoints, HttpServer
+from monitor.state import (
+    ShardedStore,
+    StoreMetadata,
+    StoreReader,
+    connect_active_generation,
+    initialize_store,
+    read_experiment_numbers,
+    running_store_server,
+)
+from monitor.web import HttpEndpoints, HttpServer
 
 GC_THRESHOLD: Final = 400_000
-"""New objects between two runs of Python's cyclic garbage collector, which visits every cached row and finds next to
-nothing: events and rows form no cycles."""
-_LEAST_LEEWAY_MS: Final = 60_000
-_MOST_ENTRIES: Final = 1000
-_DIGITS: Final = 4
+"""New objects between two runs of Python's cyclic garbage collector. A run visits every cached row and frees next to
+nothing, because events and rows form no cycles."""
+_MIN_UNCONFIRMED_ADVANCE_MS: Final = 60_000
+_MAX_LISTED_ITEMS: Final = 1000
+_MAX_COUNT_DIGITS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """A store taken possession of."""
+class WritableStore:
+    """An open store in which the experiments of the settings are registered."""
 
-    store: Shards
-    reader: Reader
-    held: Opened
+    shards: ShardedStore
+    """The connection of the worker."""
+    reader: StoreReader
+    """Reads through a connection of its own, so that other threads than the worker's may use it."""
+    metadata: StoreMetadata
 
 
 @contextmanager
-def stopped_by_signals(
-    stop: Callable[[], object], numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+def stop_on_signals(
+    stop: Callable[[], object], signal_numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
 ) -> Iterator[Sequence[int]]:
-    """Let signals end the block's work in order, and yield which have come; a second one ends it at once."""
-    come: list[int] = []
+    """Call `stop` on the first of the signals while the block runs, and yield the list of received signals.
 
-    def handle(number: int, _frame: object) -> None:
+    A second signal of the same number has its default effect: the process ends at once.
+    """
+    received_signals: list[int] = []
+
+    def handle_signal(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        come.append(number)
+        received_signals.append(number)
         stop()
 
-    before = {number: signal.signal(number, handle) for number in numbers}
+    previous_handlers = {number: signal.signal(number, handle_signal) for number in signal_numbers}
     try:
-        yield come
+        yield received_signals
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def opened(settings: Settings, clock: Clock) -> Iterator[Opening]:
-    """Yield the store of the settings, reachable and registered; see `open_store` for what is refused."""
+def open_writable_store(settings: Settings, clock: Clock) -> Iterator[WritableStore]:
+    """Yield the store of the settings after registering the experiments; raises the errors of `initialize_store`."""
     gc.set_threshold(GC_THRESHOLD)
-    with served(settings.store) as reached, closing(live_store(reached)) as store:
-        held = open_store(store, settings)
-        with closing(store.again()) as reading:
-            yield Opening(store, Reader(reading, settings, held.numbers, clock), held)
+    with (
+        running_store_server(settings.store) as store_settings,
+        closing(connect_active_generation(store_settings)) as shards,
+    ):
+        metadata = initialize_store(shards, settings)
+        with closing(shards.reconnect()) as reader_shards:
+            yield WritableStore(shards, StoreReader(reader_shards, settings, metadata.numbers, clock), metadata)
 
 
-def worker_for(
-    settings: Settings, opening: Opening, source: Source, telemetry: Telemetry, topics: Mapping[str, str], clock: Clock
+def create_worker(
+    settings: Settings,
+    store: WritableStore,
+    source: Source,
+    telemetry: Telemetry,
+    topics: Mapping[str, str],
+    clock: Clock,
 ) -> Worker:
-    """Return a worker that brings the source's events into the store."""
-    experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
-    identities = IdHasher(opening.held.hash_key)
+    """Return a worker that applies the events of the source to the store.
+
+    `topics` maps the kinds of events, `response` and `feedback`, to the names under which telemetry reports them.
+    """
+    experiments = [
+        Experiment(store.metadata.numbers[experiment.name], experiment) for experiment in settings.experiments
+    ]
+    id_hasher = IdHasher(store.metadata.hash_key)
     return Worker(
         settings=settings,
-        normalizer=EventNormalizer(experiments, identities),
-        writer=ShardedWriter(experiments, identities, opening.store),
-        progress=Progress(opening.held.horizons_ms, min(map(_leeway_ms, settings.experiments))),
-        sweepers=[Sweeper(shard, experiments) for shard in opening.store],
-        historian=Historian(opening.reader),
-        skips=SkipsSaid(opening.reader, identities),
+        normalizer=EventNormalizer(experiments, id_hasher),
+        writer=ShardedWriter(experiments, id_hasher, store.shards),
+        watermark_tracker=WatermarkTracker(
+            store.metadata.horizons_ms, min(map(_max_unconfirmed_advance_ms, settings.experiments))
+        ),
+        retention_cleaners=[RetentionCleaner(shard, experiments) for shard in store.shards],
+        snapshot_writer=SnapshotWriter(store.reader),
+        skipped_event_logger=SkippedEventLogger(store.reader, id_hasher),
         source=source,
         telemetry=telemetry,
         clock=clock,
@@ -87,28 +123,34 @@ def worker_for(
     )
 
 
-def _leeway_ms(experiment: ExperimentSettings) -> int:
-    """Return how far ahead of what is confirmed the watermark may be: a part of what may come late anyway."""
-    return max(experiment.allowed_lateness_ms // 2, _LEAST_LEEWAY_MS)
+def _max_unconfirmed_advance_ms(experiment: ExperimentSettings) -> int:
+    """Return how far the watermark may advance before end offsets confirm it: half of the allowed lateness."""
+    return max(experiment.allowed_lateness_ms // 2, _MIN_UNCONFIRMED_ADVANCE_MS)
 
 
 @contextmanager
-def viewed(settings: Settings, clock: Clock, *, existing: bool = True) -> Iterator[Reader]:
-    """Yield a reader of the settings' store, which is left as it is; see `served` for `existing`."""
-    with served(settings.store, existing=existing) as reached, closing(live_store(reached)) as store:
-        yield Reader(store, settings, view_store(store, settings), clock)
+def open_store_reader(settings: Settings, clock: Clock, *, must_exist: bool = True) -> Iterator[StoreReader]:
+    """Yield a reader of the settings' store, without writing to the store.
+
+    If `must_exist` is true, an embedded store that does not exist yet raises an error; see `running_store_server`.
+    """
+    with (
+        running_store_server(settings.store, must_exist=must_exist) as store_settings,
+        closing(connect_active_generation(store_settings)) as shards,
+    ):
+        yield StoreReader(shards, settings, read_experiment_numbers(shards, settings), clock)
 
 
 @contextmanager
-def http_for(
-    settings: Settings, reader: Reader, telemetry: Telemetry, readiness: Callable[[], Sequence[str]], clock: Clock
+def serve_http(
+    settings: Settings, reader: StoreReader, telemetry: Telemetry, readiness: Callable[[], Sequence[str]], clock: Clock
 ) -> Iterator[HttpServer]:
-    """Serve the endpoints while the block runs."""
-    endpoints = Endpoints(
-        summary=reader.summary,
-        items=partial(asked_items, reader),
+    """Serve the HTTP endpoints while the block runs, and yield the server."""
+    endpoints = HttpEndpoints(
+        read_summary=reader.read_summary,
+        read_items=partial(answer_items_request, reader),
         process_registry=telemetry.registry,
-        readiness=readiness,
+        readiness_problems=readiness,
         display=settings.display,
         clock=clock,
     )
@@ -120,17 +162,18 @@ def http_for(
         server.stop()
 
 
-def asked_items(reader: Reader, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the object behind `NAME/items` or `NAME/attention`, with what follows the question mark in the address.
+def answer_items_request(reader: StoreReader, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON object of the address `EXPERIMENT/items` or `EXPERIMENT/attention` with its query parameters.
 
-    Raises KeyError for an unknown experiment, `UsageError` for a wrong query or where items are not counted.
+    Raises KeyError for an unknown experiment, `UsageError` for a wrong query or if the store counts no items.
     """
-    name, _, what = path.rpartition("/")
-    settings = {each.name: each for each in reader.experiments}[name]
-    given = query.get("n", "20")
-    n = integer("n", int(given) if given.isdecimal() and len(given) <= _DIGITS else given, 1, _MOST_ENTRIES)
-    stored = reader.items(name)
-    if what == "items":
-        return items_json(name, stored.items(scale(settings)), n)
-    by = one_of("by", query.get("by", "item"), ("item", "category"))
-    return attention_json(name, stored.attention(cast(Any, by)), n)
+    experiment_name, _, resource = path.rpartition("/")
+    settings = {experiment.name: experiment for experiment in reader.experiments}[experiment_name]
+    count_text = query.get("n", "20")
+    is_short_number = count_text.isdecimal() and len(count_text) <= _MAX_COUNT_DIGITS
+    count = parse_integer("n", int(count_text) if is_short_number else count_text, 1, _MAX_LISTED_ITEMS)
+    stored_items = reader.item_reader(experiment_name)
+    if resource == "items":
+        return worst_items_json(experiment_name, stored_items.read_items(rating_scale(settings)), count)
+    triage_kind = parse_choice("by", query.get("by", "item"), ("item", "category"))
+    return attention_json(experiment_name, stored_items.read_review_ranking(cast(Any, triage_kind)), count)

@@ -1,4 +1,4 @@
-"""Time as an argument: whoever needs the wall clock is handed one of these."""
+"""The clock as an argument: functions that need the current time take a `Clock`, so tests can set the time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 Clock = Callable[[], int]
-"""Returns milliseconds since the Unix epoch."""
+"""A function that returns milliseconds since the Unix epoch."""
 
 
 def wall_clock() -> int:
-    """Return the machine's time in milliseconds since the Unix epoch."""
+    """Return the system time in milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000

@@ -1,15 +1,16 @@
-"""What can go wrong, as one tree.
+"""The exceptions that the package raises on purpose, with the exit codes of commands.
 
 AbMonitorError                      exit code 1
-├── UsageError                      2   the command line or the configuration is wrong, or a server refuses its user
-│   │                                   or its certificates
-│   └── ConfigError                 2   … and this is the key
-├── DependencyUnavailable           3   Kafka or the store is out of reach at start
-│   └── StoreUnavailable            3   … the store: while running, a reason to wait
-├── InputRefused                    4   more refused input than the limits allow
-├── StoreOwned                      5   the store was made under other definitions, or by something else
-├── HistoryLost                     6   Kafka no longer holds what has not been applied yet
-└── Refusal                         one event is not acceptable; only this one is survivable per record
+├── UsageError                      2   wrong arguments or settings, or a server that refuses the user or certificates
+│   └── ConfigError                 2   a wrong setting; names its key
+├── DependencyUnavailable           3   Kafka or the store cannot be reached when a command starts
+│   └── StoreUnavailable            3   the store cannot be reached; a running worker waits and tries again
+├── InputRejected                   4   too many rejected events, or a judgment file with an invalid line
+├── UnusableStore                   5   the store can be reached, but its content cannot be used
+│   ├── IncompatibleStore           5   another schema, other definitions, or another generation
+│   └── CorruptStore                5   missing or damaged data
+├── DataLoss                        6   Kafka has deleted events that were not applied yet
+└── InvalidEvent                        one event is rejected; processing continues with the next record
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from __future__ import annotations
 import re
 from typing import Final
 
-ENDED_BY: Final = 128
-"""Plus the signal's number: the exit code of what a signal has ended before it was done, as a shell says it."""
-_TLS_REFUSAL: Final = re.compile(
+SIGNAL_EXIT_CODE_BASE: Final = 128
+"""A command that a signal has interrupted exits with this base plus the number of the signal, as shells report it."""
+_TLS_FAILURE: Final = re.compile(
     r"\[(?:SSL|X509)(?:: (?P<name>CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|NO_CERTIFICATE\w*"
     r"|\w*ALERT_\w*(?:CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE|ACCESS_DENIED|PROTOCOL_VERSION)\w*))\] (?P<text>[^(]+)"
 )
-"""What OpenSSL says when one side does not accept the other; connections that break say other things."""
+"""OpenSSL's messages when one side does not accept the other; messages about broken connections do not match."""
 
 
 class AbMonitorError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base class of all errors that the package raises on purpose."""
 
     exit_code = 1
 
 
 class UsageError(AbMonitorError):
-    """The command was called in a way that cannot work."""
+    """The command was called with arguments or settings that cannot work."""
 
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """A configuration value is wrong: names the key, the value and what was expected."""
+    """A setting is wrong; the message names the key, the value and the expected values."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
         try:
-            shown = repr(value)
-        except ValueError:  # Python writes no integer as long as a hexadecimal one may be
-            shown = "too many digits"
-        super().__init__(f"{key}: got {shown}, expected {expected}")
+            printed = repr(value)
+        except ValueError:  # Python limits the digits of printed integers; TOML's hexadecimal integers may have more.
+            printed = "too many digits"
+        super().__init__(f"{key}: got {printed}, expected {expected}")
         self.key = key
         self.value = value
         self.expected = expected
@@ -59,32 +60,40 @@ class DependencyUnavailable(AbMonitorError):
 
 
 class StoreUnavailable(DependencyUnavailable):
-    """The store does not answer, or answers that it cannot write; whether the last command took effect is unknown."""
+    """The store does not answer or cannot write; whether the last command took effect is unknown."""
 
 
-class InputRefused(AbMonitorError):
-    """The share or the run length of refused input is over its limit."""
+class InputRejected(AbMonitorError):
+    """The share or the run of rejected events exceeds its limit, or a file of judgments has an invalid line."""
 
     exit_code = 4
 
 
-class StoreOwned(AbMonitorError):
-    """The store holds aggregates that this configuration must not touch."""
+class UnusableStore(AbMonitorError):
+    """The store answers, but the stored data cannot be used; waiting does not help."""
 
     exit_code = 5
 
 
-class HistoryLost(AbMonitorError):
-    """Events are gone before they could be applied, and the configuration does not accept that."""
+class IncompatibleStore(UnusableStore):
+    """The stored aggregates have another schema, other definitions, or another generation than this process uses."""
+
+
+class CorruptStore(UnusableStore):
+    """Stored data is missing or damaged."""
+
+
+class DataLoss(AbMonitorError):
+    """Events were deleted before they were applied, and the settings do not accept the loss."""
 
     exit_code = 6
 
 
-class Refusal(AbMonitorError):
-    """One event is not acceptable.
+class InvalidEvent(AbMonitorError):
+    """A single event is rejected; the next record can be processed.
 
-    `reason` is one of `monitor.events.REASONS` (a bounded metric label); `detail` says where in the event and what
-    was expected, and never quotes user text.
+    `reason` is a key of `monitor.events.REJECTION_REASONS`, because it becomes a metric label. `detail` names the field
+    and the expected values. It never quotes the event, which may contain a student's words.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -93,16 +102,16 @@ class Refusal(AbMonitorError):
         self.detail = detail
 
 
-def tls_refusal(said: str) -> str | None:
-    """Return why TLS is refused if that is what an error's text says, without the places in OpenSSL's source."""
-    found = _TLS_REFUSAL.search(said)
-    if found is None:
+def tls_failure_reason(message: str) -> str | None:
+    """Return why a TLS handshake failed, from the message of an OpenSSL error; None for any other message."""
+    failure = _TLS_FAILURE.search(message)
+    if failure is None:
         return None
-    text = found["text"].strip(" .")
-    if "ALERT" in found["name"]:
+    text = failure["text"].strip(" .")
+    if "ALERT" in failure["name"]:
         return f"the server does not accept this side's certificate, or wants one: {text}"
-    if found["name"] == "WRONG_VERSION_NUMBER":
+    if failure["name"] == "WRONG_VERSION_NUMBER":
         return f"the server does not speak TLS here: {text}"
-    if found["name"].startswith("NO_CERTIFICATE"):
+    if failure["name"].startswith("NO_CERTIFICATE"):
         return f"the authority's file cannot be used: {text}"
     return f"the server's certificate is not accepted: {text.removeprefix('certificate verify failed: ')}"

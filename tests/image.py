@@ -24,9 +24,9 @@ from typing import Any
 
 import yaml
 
-from grafana.generate import boards
-from grafana.preview.prometheus import Prometheus, Window
-from grafana.preview.rendering import answered, chosen
+from grafana.generate import build_boards
+from grafana.preview.prometheus import PrometheusClient, Window
+from grafana.preview.rendering import choose_variables, query_panels
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
 from tests.servers.prometheus import PrometheusServer
@@ -134,10 +134,10 @@ class Engine:
 
 def filled(prometheus: PrometheusServer, since_s: float) -> dict[str, list[str]]:
     """Return the panels of each board that show nothing."""
-    source, window = Prometheus(prometheus.url), Window(since_s, time.time(), 5)
+    source, window = PrometheusClient(prometheus.url), Window(since_s, time.time(), 5)
     empty = {}
-    for name, board in boards().items():
-        answers = answered(board, source, chosen(board, source, window), window)
+    for name, board in build_boards().items():
+        answers = query_panels(board, source, choose_variables(board, source, window), window)
         empty[name] = [title for title, found in answers.items() if not found]
     return empty
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import yaml
 from kafka import KafkaProducer
 
-from grafana.preview.rendering import preview
-from monitor.simulation.simulator import Scenario, default_config
+from grafana.preview.rendering import render_previews
+from monitor.simulation.simulator import Scenario, render_example_config
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer, redis_binary
@@ -37,7 +37,7 @@ def experiments(rules: list[dict[str, object]], out: Path) -> None:
     command = ["demo", "--speed", str(7 * 86_400 / WEEK_S), "--stay", "--port", str(port)]
     with tempfile.TemporaryDirectory() as directory, scraped(command, port, Path(directory), rules) as server:
         time.sleep(WEEK_S)
-        sys.stdout.write(f"without data: {preview(server.url, time.time(), WEEK_S, 1, out)}\n")
+        sys.stdout.write(f"without data: {render_previews(server.url, time.time(), WEEK_S, 1, out)}\n")
 
 
 def pipeline(rules: list[dict[str, object]], out: Path) -> None:
@@ -50,7 +50,9 @@ def pipeline(rules: list[dict[str, object]], out: Path) -> None:
         KafkaProducer(bootstrap_servers=kafka.bootstrap) as producer,
     ):
         config = Path(name) / "config.toml"
-        text = default_config(Scenario()).replace("localhost:9092", kafka.bootstrap).replace("= 9464", f"= {port}")
+        text = (
+            render_example_config(Scenario()).replace("localhost:9092", kafka.bootstrap).replace("= 9464", f"= {port}")
+        )
         config.write_text(text.replace("redis://localhost:6379/0", store.url))
         for topic in TOPICS:
             kafka.create_topic(topic, 4)
@@ -71,7 +73,7 @@ def pipeline(rules: list[dict[str, object]], out: Path) -> None:
                 producer.send(TOPICS[number % 3 > 0], b"{}" if number % 2 else b"not json")
                 time.sleep(0.25)
             time.sleep(CALM_S)
-            sys.stdout.write(f"without data: {preview(server.url, time.time(), time.time() - begun, 1, out)}\n")
+            sys.stdout.write(f"without data: {render_previews(server.url, time.time(), time.time() - begun, 1, out)}\n")
             simulator.terminate()
 
 

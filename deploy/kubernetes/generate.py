@@ -15,7 +15,7 @@ from typing import Final
 
 from deploy.alerting import generate as alerting
 from deploy.alerting.rules import JSON, Addresses
-from grafana.generate import boards
+from grafana.generate import build_boards
 
 BASE: Final = Path(__file__).parent / "base"
 CONFIG: Final = Path(__file__).parents[1] / "config.toml"
@@ -64,7 +64,7 @@ def config() -> str:
 
 def rendered(addresses: Addresses) -> dict[str, str]:
     """Return the text of every generated file by its place under `base`."""
-    maps = {f"boards/{Path(file).stem}.yaml": board_map(file, board) for file, board in boards().items()}
+    maps = {f"boards/{Path(file).stem}.yaml": board_map(file, board) for file, board in build_boards().items()}
     return {
         "prometheusrule.yaml": HEADER.format(origin="deploy/alerting/") + alerting.dumped(prometheus_rule(addresses)),
         "config.toml": HEADER.format(origin="deploy/config.toml") + config(),

@@ -1,4 +1,4 @@
-"""Draw every board with what a Prometheus has: a preview, not a screenshot of Grafana.
+"""Draw all boards with the data of a Prometheus server: a preview, not a screenshot of Grafana.
 
 python -m grafana.preview --prometheus http://localhost:9090 --minutes 60 --out docs
 """
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from grafana.preview.rendering import preview
+from grafana.preview.rendering import render_previews
 
 
 def _address(text: str) -> str:
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where board-*.png go (here)")
     parsed = parser.parse_args(arguments)
     try:
-        empty = preview(parsed.prometheus, time.time(), 60 * parsed.minutes, parsed.scrape_interval, parsed.out)
+        empty = render_previews(parsed.prometheus, time.time(), 60 * parsed.minutes, parsed.scrape_interval, parsed.out)
     except OSError as error:
         sys.stderr.write(f"{parsed.prometheus}, {parsed.out}: {error}\n")
         return 3

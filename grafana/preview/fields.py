@@ -1,4 +1,4 @@
-"""How a board wants its values to be read: overrides, colours, words, units."""
+"""The display of values as configured in a panel: overrides, colours, texts, units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zlib import crc32
 from grafana.panels import JSON
 
 TEXT = "#ccccdc"
-NAMED = {
+NAMED_COLORS = {
     "green": "#73bf69",
     "light-green": "#96d98d",
     "yellow": "#fade2a",
@@ -33,72 +33,72 @@ _SCALES = {"s": _TIMES, "bytes": _BYTES, "short": _SHORT, "eps": _SHORT}
 _SUFFIXES = {"eps": " eps", "d": " days"}
 
 
-def matches(matcher: JSON, ref: str, name: str) -> bool:
-    """Return whether an override is for the series of that query and name; raises KeyError for an unknown matcher."""
-    kind, wanted = matcher["id"], matcher["options"]
+def matches_override(matcher: JSON, ref: str, name: str) -> bool:
+    """Return whether a matcher selects the series with a name and `ref`. Raises KeyError for an unknown matcher."""
+    kind, pattern = matcher["id"], matcher["options"]
     if kind == "byRegexp":
-        return re.search(wanted.strip("/"), name) is not None
-    return bool({"byName": name, "byFrameRefID": ref}[kind] == wanted)
+        return re.search(pattern.strip("/"), name) is not None
+    return bool({"byName": name, "byFrameRefID": ref}[kind] == pattern)
 
 
-def configured(panel: JSON, ref: str, name: str) -> JSON:
-    """Return the panel's settings for one series: its defaults under what its overrides say, later ones on top."""
+def series_settings(panel: JSON, ref: str, name: str) -> JSON:
+    """Return the settings of a series: the defaults of the panel, updated by the matching overrides in order."""
     config: JSON = dict(panel["fieldConfig"]["defaults"])
     config.update({f"custom.{key}": value for key, value in config.pop("custom", {}).items()})
     for override in panel["fieldConfig"]["overrides"]:
-        if matches(override["matcher"], ref, name):
-            config.update({each["id"]: each["value"] for each in override["properties"]})
+        if matches_override(override["matcher"], ref, name):
+            config.update({setting["id"]: setting["value"] for setting in override["properties"]})
     return config
 
 
-def hexadecimal(color: str) -> str:
-    """Return the colour of a name, or the colour itself."""
-    return NAMED.get(color, color)
+def hex_color(color: str) -> str:
+    """Return the hexadecimal code of a named colour; other colours are returned unchanged."""
+    return NAMED_COLORS.get(color, color)
 
 
-def by_name(name: str) -> str:
-    """Return a colour that only depends on the name."""
+def palette_color(name: str) -> str:
+    """Return a colour of the palette that depends only on the name."""
     return PALETTE[crc32(name.encode()) % len(PALETTE)]
 
 
 def step_color(steps: Sequence[JSON], value: float) -> str:
-    """Return the colour of the highest threshold that the value reaches."""
-    reached = [step["color"] for step in steps if step["value"] is None or value >= step["value"]]
-    return hexadecimal(reached[-1])
+    """Return the colour of the highest threshold step not above the value."""
+    colors = [step["color"] for step in steps if step["value"] is None or value >= step["value"]]
+    return hex_color(colors[-1])
 
 
-def word(config: JSON, value: float) -> JSON | None:
-    """Return the text and colour that a value is mapped to."""
+def value_mapping(config: JSON, value: float) -> JSON | None:
+    """Return the text and colour to which the settings map a value; None without a mapping."""
     for mapping in config.get("mappings", ()):
-        found: JSON | None = mapping["options"].get(f"{value:g}")
-        if found is not None:
-            return found
+        display: JSON | None = mapping["options"].get(f"{value:g}")
+        if display is not None:
+            return display
     return None
 
 
-def color(config: JSON, name: str, value: float) -> str:
-    """Return the colour of a series whose newest value is `value`."""
-    mapped = word(config, value)
+def series_color(config: JSON, name: str, value: float) -> str:
+    """Return the colour of a series by the newest value, `value`."""
+    mapped = value_mapping(config, value)
     if mapped is not None:
-        return hexadecimal(mapped["color"])
+        return hex_color(mapped["color"])
     mode = config["color"]["mode"]
     if mode == "fixed":
-        return hexadecimal(config["color"]["fixedColor"])
-    return step_color(config["thresholds"]["steps"], value) if mode == "thresholds" else by_name(name)
+        return hex_color(config["color"]["fixedColor"])
+    return step_color(config["thresholds"]["steps"], value) if mode == "thresholds" else palette_color(name)
 
 
-def text(config: JSON, value: float) -> str:
-    """Return a value as it is shown: its word, or the number in its unit."""
-    mapped = word(config, value)
+def format_value(config: JSON, value: float) -> str:
+    """Return a value as text: the mapped text, or the number with the unit."""
+    mapped = value_mapping(config, value)
     return (
         str(mapped["text"])
         if mapped is not None
-        else number(config.get("unit", "short"), value, config.get("decimals"))
+        else format_number(config.get("unit", "short"), value, config.get("decimals"))
     )
 
 
-def number(unit: str, value: float, decimals: int | None = None) -> str:
-    """Return a number in a unit of Grafana's.
+def format_number(unit: str, value: float, decimals: int | None = None) -> str:
+    """Return a number with a unit of Grafana.
 
     >>> number("s", 90), number("s", 0.0123), number("percentunit", 0.256, 1), number("bytes", 3 * 2**20)
     ('1.5 min', '12.3 ms', '25.6 %', '3.0 MiB')
@@ -113,27 +113,27 @@ def number(unit: str, value: float, decimals: int | None = None) -> str:
     if unit == "s" and 0 < abs(value) < 1:
         scale = _SMALL_TIMES
     size, symbol = scale[0]
-    for (_, _), (above, its_symbol) in pairwise(scale):
-        if abs(value) >= above:
-            size, symbol = above, its_symbol
+    for (_, _), (next_size, next_symbol) in pairwise(scale):
+        if abs(value) >= next_size:
+            size, symbol = next_size, next_symbol
     if size != 1:
         decimals = 1 if decimals is None or decimals == 0 else decimals
     return f"{_digits(value / size, decimals)} {symbol}".rstrip() + _SUFFIXES.get(unit, "")
 
 
-def spacing(unit: str, extent: float) -> float:
-    """Return a round distance between the ticks of an axis, so that there are about four.
+def tick_spacing(unit: str, extent: float) -> float:
+    """Return a round distance between ticks that divides `extent` into about four parts.
 
     >>> spacing("short", 1.1), spacing("s", 3.0), spacing("s", 86_400), spacing("bytes", 90 * 2**20) / 2**20
     (0.5, 1.0, 21600, 32.0)
     """
-    least = extent / 4
+    min_spacing = extent / 4
     if unit == "bytes":
-        return float(2 ** math.ceil(math.log2(least)))
-    if unit == "s" and least > 1:
-        return next((step for step in _TIME_STEPS if step >= least), math.ceil(least / 86_400) * 86_400)
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= least * (1 - 1e-9))
+        return float(2 ** math.ceil(math.log2(min_spacing)))
+    if unit == "s" and min_spacing > 1:
+        return next((step for step in _TIME_STEPS if step >= min_spacing), math.ceil(min_spacing / 86_400) * 86_400)
+    power = 10.0 ** math.floor(math.log10(min_spacing))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= min_spacing * (1 - 1e-9))
 
 
 def _digits(value: float, decimals: int | None) -> str:

@@ -1,4 +1,4 @@
-"""What a Prometheus answers to the queries of a board."""
+"""A client of the HTTP API of Prometheus for the queries of a board."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from grafana.panels import JSON
-from grafana.queries import filled_in
+from grafana.queries import substitute_variables
 
-POINTS = 240
-"""Of a graph, at most."""
+MAX_POINTS = 240
+"""Largest number of points per series of a graph."""
 
 
 class Series(NamedTuple):
-    """One series of a panel; `values` are NaN where there is none at that time."""
+    """A series of a panel; missing values are NaN."""
 
     ref: str
     name: str
@@ -31,13 +31,13 @@ class Series(NamedTuple):
 
     @property
     def last(self) -> float:
-        """The newest value that there is, NaN if there is none."""
-        found = self.values[~np.isnan(self.values)]
-        return float(found[-1]) if len(found) else float("nan")
+        """The newest value that is not NaN; NaN without any."""
+        defined_values = self.values[~np.isnan(self.values)]
+        return float(defined_values[-1]) if len(defined_values) else float("nan")
 
 
 class Window(NamedTuple):
-    """The time that a board shows."""
+    """The time range of a board, and the scrape interval of Prometheus."""
 
     start_s: float
     end_s: float
@@ -46,53 +46,56 @@ class Window(NamedTuple):
     @property
     def step_s(self) -> float:
         """Seconds between two points of a graph."""
-        return max(self.scrape_s, (self.end_s - self.start_s) / POINTS)
+        return max(self.scrape_s, (self.end_s - self.start_s) / MAX_POINTS)
 
     @property
     def variables(self) -> dict[str, str]:
-        """Grafana's own variables: four scrapes are the least that a rate is taken over."""
+        """Grafana's built-in variables; the rate interval is at least four scrape intervals, as in Grafana."""
         rate = max(4 * self.scrape_s, self.step_s + self.scrape_s)
         return {"__range": f"{self.end_s - self.start_s:.0f}s", "__rate_interval": f"{rate:.0f}s"}
 
 
-class Prometheus:
-    """A Prometheus at an address; its failures are OSErrors."""
+class PrometheusClient:
+    """A client of the Prometheus server at `url`. Failures are raised as OSError."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
 
     def _get(self, path: str, **query: str) -> Any:
-        with urlopen(f"{self._url}/api/v1/{path}?{urlencode(query)}", timeout=30) as answer:  # noqa: S310 the caller's
-            return json.load(answer)["data"]["result"]
+        with urlopen(f"{self._url}/api/v1/{path}?{urlencode(query)}", timeout=30) as reply:  # noqa: S310 the caller's
+            return json.load(reply)["data"]["result"]
 
-    def offered(self, definition: str, at: Window) -> list[str]:
-        """Return what `label_values(selector, label)` offers, sorted; raises ValueError for another definition."""
+    def label_values(self, definition: str, window: Window) -> list[str]:
+        """Return the sorted values of the variable definition `label_values(selector, label)`.
+
+        Raises ValueError for any other definition.
+        """
         parts = re.fullmatch(r"label_values\((.*), (\w+)\)", definition)
         if parts is None:
             raise ValueError(f"{definition}: expected label_values(selector, label)")
-        found = self._get("query", query=parts[1], time=str(at.end_s))
-        return sorted({each["metric"][parts[2]] for each in found})
+        series_list = self._get("query", query=parts[1], time=str(window.end_s))
+        return sorted({series["metric"][parts[2]] for series in series_list})
 
-    def answer(self, target: JSON, values: Mapping[str, str], window: Window) -> list[Series]:
-        """Return the series of one query of a panel, in the time of the board or only at its end."""
-        expr = filled_in(target["expr"], values)
+    def query_series(self, target: JSON, values: Mapping[str, str], window: Window) -> list[Series]:
+        """Return the series of a target: over the window, or only at the end of the window if the target is instant."""
+        expr = substitute_variables(target["expr"], values)
         if target["instant"]:
-            found = self._get("query", query=expr, time=str(window.end_s))
+            results = self._get("query", query=expr, time=str(window.end_s))
         else:
             times = {"start": str(window.start_s), "end": str(window.end_s), "step": str(window.step_s)}
-            found = self._get("query_range", query=expr, **times)
-        return [self._series(each, target, values, window) for each in found]
+            results = self._get("query_range", query=expr, **times)
+        return [self._series(result, target, values, window) for result in results]
 
-    def _series(self, found: JSON, target: JSON, values: Mapping[str, str], window: Window) -> Series:
-        labels = found["metric"]
-        legend = filled_in(target["legendFormat"], values)
-        name = re.sub(r"{{(\w+)}}", lambda part: labels.get(part[1], ""), legend)
-        points = [found["value"]] if "value" in found else found["values"]
-        if "value" in found:
+    def _series(self, result: JSON, target: JSON, values: Mapping[str, str], window: Window) -> Series:
+        labels = result["metric"]
+        legend = substitute_variables(target["legendFormat"], values)
+        name = re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), legend)
+        points = [result["value"]] if "value" in result else result["values"]
+        if "value" in result:
             times = np.array([window.end_s])
         else:
             times = np.arange(window.start_s, window.end_s + window.step_s / 2, window.step_s)
-        at = np.rint((np.array([float(time) for time, _ in points]) - times[0]) / window.step_s).astype(int)
-        full = np.full(len(times), np.nan)
-        full[at] = [float(value) for _, value in points]
-        return Series(target["refId"], name, labels, times, full)
+        indices = np.rint((np.array([float(time) for time, _ in points]) - times[0]) / window.step_s).astype(int)
+        samples = np.full(len(times), np.nan)
+        samples[indices] = [float(value) for _, value in points]
+        return Series(target["refId"], name, labels, times, samples)

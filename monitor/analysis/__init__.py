@@ -1,62 +1,97 @@
-"""Stored sums → estimates, verdicts, subgroups, snapshots: pure functions without I/O."""
+"""Analysis of experiments: from stored sums to verdicts, subgroup effects, summaries and drift. Pure functions, no I/O.
+
+- `plan`: the settings of an analysis and the allocation phases. `cohort_view`: closed cohorts as of an event time.
+- `analyzer`: comparisons, sample ratio and verdicts. `subgroups`: effects by category and by days since first exposure.
+- `interim_history`: analyses as of past times. `snapshots`: hourly results to keep, because they cannot be recomputed.
+- `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
+- `item_scores`, `item_sums`, `shown_items`: bounds of ratings, stored sums, counts. `triage`: the review list.
+- `item_overview`, `diversity`: statistics from single responses, and measures of a list's diversity.
+"""
 
 from __future__ import annotations
 
-from monitor.analysis.drift import SMALLEST_ALPHA, Counts, DayDrift, Distance, Drift, day_drift, measure_drift
-from monitor.analysis.interim_history import Split, exposure_days, looks, splits, students_by
-from monitor.analysis.item_overview import Answer, EntryKind, Overview, Variety, categories
-from monitor.analysis.item_sums import Coverage, StoredItems, Sums
-from monitor.analysis.plan import shares_at
-from monitor.analysis.snapshots import DecayedThen, Past, Snapshot, snapshot, superfluous
+from monitor.analysis.analyzer import Analysis, Analyzer
+from monitor.analysis.drift import (
+    MIN_DRIFT_ALPHA,
+    CellCounts,
+    DayDrift,
+    Drift,
+    DriftDistance,
+    measure_day_drift,
+    measure_drift,
+)
+from monitor.analysis.interim_history import (
+    StudentSplit,
+    compute_interim_analyses,
+    compute_student_splits,
+    count_students_until,
+    find_first_exposure_days,
+)
+from monitor.analysis.item_overview import (
+    IntraListDiversity,
+    ItemOverview,
+    ResponseWithFeedback,
+    TriageKind,
+    count_students_by_category,
+)
+from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
+from monitor.analysis.plan import find_intended_shares
+from monitor.analysis.snapshots import (
+    DecayedMeanSnapshot,
+    ExperimentSnapshot,
+    SnapshotHistory,
+    select_prunable_hours,
+    take_snapshot,
+)
+from monitor.analysis.subgroups import SubgroupEffects
 from monitor.analysis.summary import (
     DecayedMean,
     ExperimentSummary,
     MetricSummary,
-    Summary,
+    StoreSummary,
     TrafficSummary,
     VariantSummary,
-    iso,
+    format_timestamp,
 )
-from monitor.analysis.triage import Entry, first_to_look_at
-from monitor.analysis.verdicts import Judge, Judgement, Parts
+from monitor.analysis.triage import TriageEntry, rank_for_review
 
 __all__ = [
-    "SMALLEST_ALPHA",
-    "Answer",
-    "Counts",
-    "Coverage",
+    "MIN_DRIFT_ALPHA",
+    "Analysis",
+    "Analyzer",
+    "CellCounts",
     "DayDrift",
     "DecayedMean",
-    "DecayedThen",
-    "Distance",
+    "DecayedMeanSnapshot",
     "Drift",
-    "Entry",
-    "EntryKind",
+    "DriftDistance",
+    "ExperimentSnapshot",
     "ExperimentSummary",
-    "Judge",
-    "Judgement",
+    "IntraListDiversity",
+    "ItemCoverage",
+    "ItemOverview",
+    "ItemSums",
     "MetricSummary",
-    "Overview",
-    "Parts",
-    "Past",
-    "Snapshot",
-    "Split",
+    "ResponseWithFeedback",
+    "SnapshotHistory",
+    "StoreSummary",
     "StoredItems",
-    "Summary",
-    "Sums",
+    "StudentSplit",
+    "SubgroupEffects",
     "TrafficSummary",
+    "TriageEntry",
+    "TriageKind",
     "VariantSummary",
-    "Variety",
-    "categories",
-    "day_drift",
-    "exposure_days",
-    "first_to_look_at",
-    "iso",
-    "looks",
+    "compute_interim_analyses",
+    "compute_student_splits",
+    "count_students_by_category",
+    "count_students_until",
+    "find_first_exposure_days",
+    "find_intended_shares",
+    "format_timestamp",
+    "measure_day_drift",
     "measure_drift",
-    "shares_at",
-    "snapshot",
-    "splits",
-    "students_by",
-    "superfluous",
+    "rank_for_review",
+    "select_prunable_hours",
+    "take_snapshot",
 ]

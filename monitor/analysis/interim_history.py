@@ -1,9 +1,8 @@
-"""What can be worked out again about an experiment's past, from the records of the students of each day.
+"""Interim analyses and student splits of past times, recomputed from the records of each day's students.
 
-They hold what is known now, so a look back is exact: it is what one would have said then, had one known which events
-would still come late, and who would see another variant. Only what is made of those records may be shown for the past:
-estimates of closed students, guardrails, the sample ratio. Crossovers, lost and refused events and the live sums are
-those of now, and states hang on them.
+Past results are recomputed with today's data: late events are included, and students who later saw another variant are
+excluded. Only results from the daily records are valid for past times: closed estimates, guardrails and the sample
+ratio. Crossovers, lost and rejected events and live sums are the current ones, so past verdict states are not valid.
 """
 
 from __future__ import annotations
@@ -12,56 +11,72 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.analysis.verdicts import Judge, Judgement
+from monitor.analysis.analyzer import Analysis, Analyzer
 from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
-from monitor.stats import SampleRatio, StoredStudents
+from monitor.metrics import CohortField
+from monitor.stats import SrmResult, StoredStudentSums
 
-MOST_LOOKS: Final = 400
-"""Times that are looked back at: a year day by day."""
+MAX_INTERIM_ANALYSES: Final = 400
+"""Limit of the recomputed past times: more than one per day for a year."""
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """How students were split at the end of a UTC day, or at `at_ms` where that day is not over."""
+class StudentSplit:
+    """The split of the students over the variants as of an event time."""
 
-    at_ms: int
+    as_of_ms: int
+    """End of a UTC day; for an unfinished day the time of the newest event."""
     students: Mapping[str, int]
-    """Variant → students so far, where and when they were first exposed; crossovers included."""
-    sample_ratio: SampleRatio
+    """Variant → students first exposed in the variant until then; students who saw more than one variant included."""
+    sample_ratio: SrmResult
 
 
-def looks(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> tuple[Judgement, ...]:
-    """Return what followed each time the windows of a day's students were over, and at `at_ms`: a sequence's steps."""
+def compute_interim_analyses(
+    experiment: ExperimentSettings, stored_students: StoredStudentSums, as_of_ms: int
+) -> tuple[Analysis, ...]:
+    """Return an analysis as of each time at which a day's cohorts closed, and as of `as_of_ms`, ascending.
+
+    These are the steps of the experiment's confidence sequences. At most `MAX_INTERIM_ANALYSES` earlier times are used.
+    """
     window_ms = experiment.exposure_days * DAY_MS + experiment.feedback_window_ms
-    closed = [day * DAY_MS + window_ms for day in exposure_days(stored, at_ms)]
-    times = _thinned([each for each in closed if each < at_ms])
-    judge = Judge(experiment)
-    return tuple(judge.judge(stored, each) for each in (*times, at_ms))
+    closing_times = [day * DAY_MS + window_ms for day in find_first_exposure_days(stored_students, as_of_ms)]
+    earlier_times = _thin_out([time_ms for time_ms in closing_times if time_ms < as_of_ms])
+    analyzer = Analyzer(experiment)
+    return tuple(analyzer.analyze(stored_students, time_ms) for time_ms in (*earlier_times, as_of_ms))
 
 
-def splits(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> tuple[Split, ...]:
-    """Return how students were split at the end of each day that brought some, the last one at `at_ms`."""
-    ends = [min((day + 1) * DAY_MS - 1, at_ms) for day in exposure_days(stored, at_ms)]
-    judge = Judge(experiment)
-    return tuple(Split(end, students_by(stored, end), judge.sample_ratio(stored, end)) for end in _thinned(ends))
+def compute_student_splits(
+    experiment: ExperimentSettings, stored_students: StoredStudentSums, as_of_ms: int
+) -> tuple[StudentSplit, ...]:
+    """Return the student split at the end of each UTC day with first exposures, and not later than `as_of_ms`."""
+    day_ends = [min((day + 1) * DAY_MS - 1, as_of_ms) for day in find_first_exposure_days(stored_students, as_of_ms)]
+    analyzer = Analyzer(experiment)
+    return tuple(
+        StudentSplit(
+            as_of_ms=day_end_ms,
+            students=count_students_until(stored_students, day_end_ms),
+            sample_ratio=analyzer.check_sample_ratio(stored_students, day_end_ms),
+        )
+        for day_end_ms in _thin_out(day_ends)
+    )
 
 
-def exposure_days(stored: StoredStudents, at_ms: int) -> list[int]:
-    """Return the UTC days until a time on which students were exposed first, in whichever variant, rising."""
-    held = (item for cohorts in stored.cohorts.values() for item in cohorts.items())
-    return sorted({day for day, record in held if day <= at_ms // DAY_MS and record.any()})
+def find_first_exposure_days(stored_students: StoredStudentSums, as_of_ms: int) -> list[int]:
+    """Return the UTC days since 1970, up to a time, on which students of any variant were first exposed, ascending."""
+    records = (day_record for cohorts in stored_students.cohorts.values() for day_record in cohorts.items())
+    return sorted({day for day, record in records if day <= as_of_ms // DAY_MS and record.any()})
 
 
-def students_by(stored: StoredStudents, at_ms: int) -> dict[str, int]:
-    """Return the students of each variant who were first exposed on the day of that time or before."""
+def count_students_until(stored_students: StoredStudentSums, as_of_ms: int) -> dict[str, int]:
+    """Return variant → students first exposed on the UTC day of a time or earlier."""
     return {
-        name: sum(int(record[0]) for day, record in cohorts.items() if day <= at_ms // DAY_MS)
-        for name, cohorts in stored.cohorts.items()
+        name: sum(int(record[CohortField.EXPOSURES]) for day, record in cohorts.items() if day <= as_of_ms // DAY_MS)
+        for name, cohorts in stored_students.cohorts.items()
     }
 
 
-def _thinned(times: Sequence[int]) -> Sequence[int]:
-    """Return every n-th time, the last one included, so that there are no more than `MOST_LOOKS`."""
-    step = -(-len(times) // MOST_LOOKS) or 1
+def _thin_out(times: Sequence[int]) -> Sequence[int]:
+    """Return every n-th time including the last, with the smallest n for at most `MAX_INTERIM_ANALYSES` times."""
+    step = -(-len(times) // MAX_INTERIM_ANALYSES) or 1
     return times[::-step][::-1]

@@ -1,4 +1,4 @@
-"""Everything about an experiment's items at once, and how varied its answers are: pure functions of its responses."""
+"""Statistics of items and of item lists, computed from single responses: the overview of the command `items`."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
-from monitor.analysis.diversity import Topics, alpha_ndcg, intra_list_similarity, jaccard, mmr
+from monitor.analysis.diversity import Topics, alpha_ndcg, intra_list_similarity, jaccard_similarity, rerank_by_mmr
 from monitor.analysis.item_scores import ItemScore
-from monitor.analysis.top_items import Shown
-from monitor.analysis.triage import DAY_MS, BadAnswer, Entry, daily, first_to_look_at
+from monitor.analysis.shown_items import ShownItems
+from monitor.analysis.triage import BadAnswer, TriageEntry, count_bad_answers_by_day, rank_for_review
+from monitor.clock import DAY_MS
 
-EntryKind: TypeAlias = Literal["query", "category", "item"]
+TriageKind: TypeAlias = Literal["query", "category", "item"]
+"""What the entries of a review list are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One response, and what students made of it."""
+class ResponseWithFeedback:
+    """A response with the students' ratings of the items and the analysts' review of the response."""
 
     variant: str
-    at_ms: int
-    student: str
-    """Of a response without a student, something that no other response has."""
+    timestamp_ms: int
+    student_id: str
+    """Of a response that names no student, an id that no other response has."""
     query_id: str | None
     category: str | None
     items: tuple[str, ...]
     ratings: tuple[tuple[str, float], ...]
-    """(item of these, grade): every student's grade of an item counts once per response."""
-    review: float | None
-    """The score of the latest reaction of the kind `reviewed`."""
+    """(item, grade): each student's grade of an item counts once per response."""
+    review_score: float | None
+    """Score of the latest reaction of the kind `reviewed`; None without a review."""
 
     def is_bad(self, relevant_grade: float) -> bool:
-        """Return whether there is no item in it, or graded ones of which none is relevant."""
+        """Return whether the response shows no item, or has ratings of which none reaches `relevant_grade`."""
         grades = [grade for _, grade in self.ratings]
         return not self.items or (bool(grades) and max(grades) < relevant_grade)
 
-    def entries(self, kind: EntryKind) -> Sequence[str]:
-        """Return which entries it would be a bad answer of."""
+    def triage_names(self, kind: TriageKind) -> Sequence[str]:
+        """Return the names of the entries for which the response is a bad answer, if the response is bad."""
         if kind == "item":
             return self.items
         name = self.query_id if kind == "query" else self.category
@@ -46,120 +48,149 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
-    """An experiment's items."""
+class ItemOverview:
+    """Shown items, item scores and the review list of an experiment."""
 
-    shown: Mapping[str, Shown]
-    """By variant."""
+    shown_items: Mapping[str, ShownItems]
+    """Variant → counts of shown items."""
     scores: tuple[tuple[str, ItemScore], ...]
-    """Rated items, by falling bound of the mean grade, then by name."""
-    unrated: int
-    """Items that were shown, and that nobody rated."""
-    entries: tuple[Entry, ...]
-    """What to look at first, on the day of the newest response."""
+    """(item, score) of rated items, by falling lower bound of the mean grade, then by id."""
+    unrated_count: int
+    """Number of shown items without a rating."""
+    triage_entries: tuple[TriageEntry, ...]
+    """The review list of the UTC day of the newest response, most urgent entry first."""
 
     @classmethod
     def of(
         cls,
-        given: Iterable[Answer],
+        responses: Iterable[ResponseWithFeedback],
         variants: Iterable[str],
         *,
         relevant_grade: float,
-        grades: Sequence[float],
-        kind: EntryKind,
-    ) -> Overview:
-        """Return the overview; `grades` are those of the prior, `kind` says what the entries are."""
-        answers = list(given)
-        counts: dict[str, Counter[float]] = defaultdict(Counter)
-        for answer in answers:
-            for item, grade in answer.ratings:
-                counts[item][grade] += 1
-        scored = {
-            item: ItemScore.of(each, relevant_grade=relevant_grade, grades=grades) for item, each in counts.items()
+        prior_grades: Sequence[float],
+        triage_kind: TriageKind,
+    ) -> ItemOverview:
+        """Return the overview of some responses; `prior_grades` are the grades of the scores' prior."""
+        responses = list(responses)
+        rating_counts: dict[str, Counter[float]] = defaultdict(Counter)
+        for response in responses:
+            for item, grade in response.ratings:
+                rating_counts[item][grade] += 1
+        scores = {
+            item: ItemScore.of(grade_counts, relevant_grade=relevant_grade, prior_grades=prior_grades)
+            for item, grade_counts in rating_counts.items()
         }
-        bad = daily(
-            BadAnswer(entry, answer.at_ms, answer.review)
-            for answer in answers
-            if answer.is_bad(relevant_grade)
-            for entry in answer.entries(kind)
+        bad_answers = count_bad_answers_by_day(
+            BadAnswer(name, response.timestamp_ms, response.review_score)
+            for response in responses
+            if response.is_bad(relevant_grade)
+            for name in response.triage_names(triage_kind)
         )
-        today = max((answer.at_ms for answer in answers), default=0) // DAY_MS
+        today = max((response.timestamp_ms for response in responses), default=0) // DAY_MS
         return cls(
-            {name: Shown.of(answer.items for answer in answers if answer.variant == name) for name in variants},
-            tuple(sorted(scored.items(), key=lambda each: (-(each[1].mean_lower or 0), each[0]))),
-            len({item for answer in answers for item in answer.items}.difference(scored)),
-            first_to_look_at(bad, today),
+            {
+                name: ShownItems.of(response.items for response in responses if response.variant == name)
+                for name in variants
+            },
+            tuple(sorted(scores.items(), key=lambda scored: (-(scored[1].mean_lower or 0), scored[0]))),
+            len({item for response in responses for item in response.items}.difference(scores)),
+            rank_for_review(bad_answers, today),
         )
 
     def to_json(self, catalogue: Collection[str], n: int) -> dict[str, object]:
-        """Return everything as one JSON object, with the n items that each variant shows most often."""
+        """Return the overview as a JSON object, with the n items that each variant shows most often."""
         return {
             "variants": {
                 name: {
-                    "responses": shown.responses,
-                    "empty_share": shown.empty_share,
-                    "items": len(shown.counts),
-                    "coverage": shown.coverage(catalogue),
-                    "most_shown": asdict(shown.leaders(n)),
+                    "responses": shown_items.responses,
+                    "empty_share": shown_items.empty_share,
+                    "items": len(shown_items.counts),
+                    "coverage": shown_items.coverage(catalogue),
+                    "most_shown": shown_items.top_items(n).to_json(),
                 }
-                for name, shown in self.shown.items()
+                for name, shown_items in self.shown_items.items()
             },
             "items": [{"item": item, **asdict(score)} for item, score in self.scores],
-            "unrated": self.unrated,
-            "first_to_look_at": [entry.to_json() for entry in self.entries],
+            "unrated": self.unrated_count,
+            "first_to_look_at": [entry.to_json() for entry in self.triage_entries],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Variety:
-    """One variant's answers whose items carry topics; None where no answer has a value."""
+class IntraListDiversity:
+    """Mean diversity of a variant's item lists, before and after re-ranking; None if no list has a value.
+
+    The names of the fields are JSON keys.
+    """
 
     answers: int
-    """Answers of which at least one item has topics."""
+    """Responses with at least one item that has topics; the means are over these responses."""
     alpha_ndcg: float | None
-    """Mean of α-nDCG@k with α = 0.5: the ideal is the best order of the answer's own items."""
+    """Mean α-nDCG@k with α = 0.5, relative to the ideal order of the items of the same response."""
     similarity: float | None
-    """Mean similarity of two items of an answer."""
+    """Mean similarity of two items of a response."""
     reranked_alpha_ndcg: float | None
-    """The first after maximal marginal relevance."""
+    """Mean α-nDCG@k after re-ranking by maximal marginal relevance."""
     moved: float | None
-    """Share of these answers whose first k items would be others, or in another order."""
+    """Share of these responses in which the re-ranking changes the first k items or their order."""
 
     @classmethod
-    def of(cls, given: Iterable[Answer], topics: Mapping[str, Topics], *, k: int, weight: float) -> Variety:
-        """Return the means over answers; the relevance of the item at rank r is 1/r, as the bot has ranked it.
+    def of(
+        cls, responses: Iterable[ResponseWithFeedback], topics: Mapping[str, Topics], *, k: int, relevance_weight: float
+    ) -> IntraListDiversity:
+        """Return the means over the responses; the re-ranking takes 1/r as the relevance of the item at rank r.
 
-        `weight` is that of relevance against novelty: 1 leaves every answer as it is (Carbonell & Goldstein 1998).
+        `relevance_weight` is the weight of relevance against novelty: 1 leaves every order as it is (Carbonell &
+        Goldstein 1998).
         """
-        shown = [answer.items for answer in given if any(topics.get(item) for item in answer.items)]
-        before, after, moved = list[float | None](), list[float | None](), 0
-        for items in shown:
-            own = {item: topics.get(item, ()) for item in items}
-            again = [items[at] for at in _reranked(items, own, weight, k)]
-            before.append(alpha_ndcg(items, own, k))
-            after.append(alpha_ndcg(again, own, k))
-            moved += again != [*items[:k]]
-        similar = [intra_list_similarity([topics.get(item, ()) for item in items]) for items in shown]
-        return cls(len(shown), _mean(before), _mean(similar), _mean(after), moved / len(shown) if shown else None)
+        lists = [response.items for response in responses if any(topics.get(item) for item in response.items)]
+        values, reranked_values, changed_lists = list[float | None](), list[float | None](), 0
+        for items in lists:
+            topics_of_list = {item: topics.get(item, ()) for item in items}
+            reranked_items = _rerank(items, topics_of_list, relevance_weight, k)
+            values.append(alpha_ndcg(items, topics_of_list, k))
+            reranked_values.append(alpha_ndcg(reranked_items, topics_of_list, k))
+            changed_lists += reranked_items != [*items[:k]]
+        similarities = [intra_list_similarity([topics.get(item, ()) for item in items]) for items in lists]
+        return cls(
+            answers=len(lists),
+            alpha_ndcg=_mean(values),
+            similarity=_mean(similarities),
+            reranked_alpha_ndcg=_mean(reranked_values),
+            moved=changed_lists / len(lists) if lists else None,
+        )
 
 
-def _reranked(items: Sequence[str], topics: Mapping[str, Topics], weight: float, k: int) -> list[int]:
+def _rerank(items: Sequence[str], topics: Mapping[str, Topics], relevance_weight: float, k: int) -> list[str]:
+    """Return the first k items by maximal marginal relevance, with Jaccard similarity of topics."""
     relevance = [1 / rank for rank in range(1, len(items) + 1)]
-    return mmr(relevance, lambda i, j: jaccard(topics[items[i]], topics[items[j]]) or 0.0, weight=weight, k=k)
+    order = rerank_by_mmr(
+        relevance,
+        lambda i, j: jaccard_similarity(topics[items[i]], topics[items[j]]) or 0.0,
+        relevance_weight=relevance_weight,
+        k=k,
+    )
+    return [items[index] for index in order]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    """Return the mean of the values that are not None; None without such a value."""
+    defined_values = [value for value in values if value is not None]
+    return math.fsum(defined_values) / len(defined_values) if defined_values else None
 
 
-def categories(given: Iterable[Answer], since_ms: int) -> tuple[Counter[str], Counter[str]]:
-    """Return the students by category since then, and before: each once per side, with the first question there."""
-    first: tuple[dict[str, tuple[int, str]], dict[str, tuple[int, str]]] = ({}, {})
-    for answer in given:
-        if answer.category is not None:
-            side = first[answer.at_ms < since_ms]
-            new = answer.at_ms, answer.category
-            side[answer.student] = min(new, side.get(answer.student, new))
-    now, before = (Counter(category for _, category in side.values()) for side in first)
-    return now, before
+def count_students_by_category(
+    responses: Iterable[ResponseWithFeedback], since_ms: int
+) -> tuple[Counter[str], Counter[str]]:
+    """Return category → students from `since_ms` on, and category → students before.
+
+    A student counts once per period, in the category of the student's first response in that period.
+    """
+    first_responses: tuple[dict[str, tuple[int, str]], dict[str, tuple[int, str]]] = ({}, {})
+    for response in responses:
+        if response.category is not None:
+            period = first_responses[response.timestamp_ms < since_ms]
+            candidate = response.timestamp_ms, response.category
+            period[response.student_id] = min(candidate, period.get(response.student_id, candidate))
+    recent, earlier = (Counter(category for _, category in period.values()) for period in first_responses)
+    return recent, earlier

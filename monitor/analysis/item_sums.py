@@ -1,4 +1,4 @@
-"""An experiment's items from stored sums: what they are worth, what is shown, what to look at first."""
+"""Stored sums of an experiment's items, the scores of rated items, and catalogue coverage."""
 
 from __future__ import annotations
 
@@ -6,111 +6,134 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from monitor.analysis.item_scores import ItemScore
-from monitor.analysis.top_items import leaders
-from monitor.metrics import GOOD, RATINGS, SHOWN, SQUARES, TOTAL, ItemLayout
+from monitor.analysis.shown_items import top_k
+from monitor.metrics import (
+    GOOD_RATINGS_FIELD,
+    GRADE_SQUARES_FIELD,
+    GRADE_TOTAL_FIELD,
+    RATINGS_FIELD,
+    SHOWN_FIELD,
+    ItemLayout,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
-    """What is counted of one item."""
+class ItemSums:
+    """The sums of an item over the responses of a variant, or of several variants."""
 
-    shown: int = 0
-    ratings: int = 0
-    good: int = 0
-    total: float = 0.0
+    shown_count: int = 0
+    """Responses that showed the item."""
+    rating_count: int = 0
+    good_rating_count: int = 0
+    """Ratings of at least the experiment's `relevant_grade`."""
+    grade_sum: float = 0.0
     """Σ grade"""
-    squares: float = 0.0
+    grade_square_sum: float = 0.0
     """Σ grade²"""
 
     @classmethod
-    def of(cls, counts: Mapping[bytes, int], layout: ItemLayout) -> Sums:
+    def of(cls, counts: Mapping[bytes, int], layout: ItemLayout) -> ItemSums:
+        """Return the sums from stored integers by field suffix (`monitor.metrics.item_layout`)."""
         return cls(
-            counts.get(SHOWN, 0),
-            counts.get(RATINGS, 0),
-            counts.get(GOOD, 0),
-            counts.get(TOTAL, 0) / 2.0**layout.grade_bits,
-            counts.get(SQUARES, 0) / 2.0**layout.square_bits,
+            counts.get(SHOWN_FIELD, 0),
+            counts.get(RATINGS_FIELD, 0),
+            counts.get(GOOD_RATINGS_FIELD, 0),
+            counts.get(GRADE_TOTAL_FIELD, 0) / 2.0**layout.grade_bits,
+            counts.get(GRADE_SQUARES_FIELD, 0) / 2.0**layout.square_bits,
         )
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(
-            self.shown + other.shown,
-            self.ratings + other.ratings,
-            self.good + other.good,
-            self.total + other.total,
-            self.squares + other.squares,
+    def __add__(self, other: ItemSums) -> ItemSums:
+        return ItemSums(
+            self.shown_count + other.shown_count,
+            self.rating_count + other.rating_count,
+            self.good_rating_count + other.good_rating_count,
+            self.grade_sum + other.grade_sum,
+            self.grade_square_sum + other.grade_square_sum,
         )
 
-    def score(self, grades: Sequence[float]) -> ItemScore:
-        """Return what the ratings are worth, behind one rating of each of `grades`."""
-        return ItemScore.of_sums(self.ratings, self.good, self.total, self.squares, grades)
+    def score(self, prior_grades: Sequence[float]) -> ItemScore:
+        """Return the score of the ratings, with a prior of 1 rating of each of `prior_grades`."""
+        return ItemScore.of_sums(
+            self.rating_count, self.good_rating_count, self.grade_sum, self.grade_square_sum, prior_grades
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
-    """How many different items one variant has shown."""
+class ItemCoverage:
+    """The number of distinct items that a variant has shown within the horizon."""
 
     since_ms: int
-    """The horizon begins there."""
+    """Start of the horizon."""
     items: int
-    """Different ones, of those that are counted by themselves."""
+    """Distinct items, without the items that are counted together under one name."""
     share: float | None
-    """Of the catalogue; None without one, or where not all items are counted."""
+    """Share of the catalogue; None without a catalogue, or if only a sample of the items is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredItems:
-    """One experiment's items within the horizon that ends with its newest response."""
+    """The items of an experiment within the horizon that ends with the experiment's newest response."""
 
     since_ms: int | None
-    """None before the first response."""
-    by_variant: Mapping[str, Mapping[str, Sums]]
+    """Start of the horizon; None before the first response."""
+    by_variant: Mapping[str, Mapping[str, ItemSums]]
+    """Variant → item → sums."""
     catalogue: Collection[str]
-    grades: Sequence[float]
+    """All item ids; empty without a catalogue, or if only a sample of the items is counted."""
+    prior_grades: Sequence[float]
+    """Grades of the prior of each score, one rating each."""
 
-    def everything(self) -> dict[str, Sums]:
-        found: dict[str, Sums] = {}
-        for own in self.by_variant.values():
-            for item, sums in own.items():
-                found[item] = found.get(item, Sums()) + sums
-        return found
+    def sums_over_variants(self) -> dict[str, ItemSums]:
+        """Return item → sums over all variants."""
+        totals: dict[str, ItemSums] = {}
+        for sums_by_item in self.by_variant.values():
+            for item, sums in sums_by_item.items():
+                totals[item] = totals.get(item, ItemSums()) + sums
+        return totals
 
-    def worst(self, n: int) -> list[tuple[str, Sums, ItemScore]]:
-        """Return the n rated items with the lowest bound of the mean grade; unrated items are not among them."""
-        rated = [(item, sums, sums.score(self.grades)) for item, sums in self.everything().items() if sums.ratings]
-        return sorted(rated, key=lambda each: (each[2].mean_lower or 0.0, each[0]))[:n]
+    def worst_items(self, n: int) -> list[tuple[str, ItemSums, ItemScore]]:
+        """Return the n rated items with the smallest lower bounds of the mean grade, smallest first, equals by id."""
+        rated_items = [
+            (item, sums, sums.score(self.prior_grades))
+            for item, sums in self.sums_over_variants().items()
+            if sums.rating_count
+        ]
+        return sorted(rated_items, key=lambda rated: (rated[2].mean_lower or 0.0, rated[0]))[:n]
 
-    def unrated(self) -> int:
-        """Return how many items were shown and not rated: they have no score, which is not a score of 0."""
-        return sum(sums.shown > 0 and not sums.ratings for sums in self.everything().values())
+    def count_unrated(self) -> int:
+        """Return the number of shown items without a rating; an unrated item has no score, not a score of 0."""
+        return sum(sums.shown_count > 0 and not sums.rating_count for sums in self.sums_over_variants().values())
 
     def to_json(self, n: int) -> dict[str, object]:
-        """Return the n worst items, and what each variant shows, as one JSON object."""
+        """Return the JSON object of the n worst items, and of the n items that each variant shows most often."""
         return {
-            "variants": {name: self._variant_json(own, n) for name, own in self.by_variant.items()},
+            "variants": {name: self._variant_json(sums_by_item, n) for name, sums_by_item in self.by_variant.items()},
             "worst": [
                 {
                     "item": item,
-                    "shown": sums.shown,
+                    "shown": sums.shown_count,
                     **asdict(score),
                     "by_variant": {
-                        name: {"shown": own[item].shown, **asdict(own[item].score(self.grades))}
-                        for name, own in self.by_variant.items()
-                        if item in own
+                        name: {
+                            "shown": sums_by_item[item].shown_count,
+                            **asdict(sums_by_item[item].score(self.prior_grades)),
+                        }
+                        for name, sums_by_item in self.by_variant.items()
+                        if item in sums_by_item
                     },
                 }
-                for item, sums, score in self.worst(n)
+                for item, sums, score in self.worst_items(n)
             ],
-            "unrated": self.unrated(),
+            "unrated": self.count_unrated(),
         }
 
-    def _variant_json(self, own: Mapping[str, Sums], n: int) -> dict[str, object]:
-        shown = {item: sums.shown for item, sums in own.items() if sums.shown}
-        known = len(self.catalogue)
-        # What is not in a catalogue is counted together, under one name.
-        items = sum(item in self.catalogue for item in shown) if known else len(shown)
+    def _variant_json(self, sums_by_item: Mapping[str, ItemSums], n: int) -> dict[str, object]:
+        shown_counts = {item: sums.shown_count for item, sums in sums_by_item.items() if sums.shown_count}
+        catalogue_size = len(self.catalogue)
+        # Items outside the catalogue are counted together under one name, which is no item of the catalogue.
+        item_count = sum(item in self.catalogue for item in shown_counts) if catalogue_size else len(shown_counts)
         return {
-            "items": items,
-            "coverage": items / known if known else None,
-            "most_shown": asdict(leaders(shown, n)),
+            "items": item_count,
+            "coverage": item_count / catalogue_size if catalogue_size else None,
+            "most_shown": top_k(shown_counts, n).to_json(),
         }

@@ -1,4 +1,4 @@
-"""What an experiment's settings ask of its sums, and the stretches of time with constant intended shares."""
+"""The analysis plan of an experiment according to the settings, and phases of constant allocation of students."""
 
 from __future__ import annotations
 
@@ -7,102 +7,121 @@ from dataclasses import dataclass
 from typing import Final
 
 from monitor.clock import DAY_MS
-from monitor.config import LATENCY, RATED_SHARE, ExperimentSettings, is_share
-from monitor.metrics import SCALE, Ints, Layout, Scorer
+from monitor.config import LATENCY_METRIC, RATED_SHARE_METRIC, ExperimentSettings, Population, is_proportion
+from monitor.metrics import FIXED_POINT_SCALE, IntArray, RecordLayout, Scorer
 from monitor.stats import (
-    Criteria,
+    DecisionCriteria,
     Guardrail,
-    Population,
-    UnitSums,
-    closed_rated_shares,
-    closed_units,
-    closed_watched,
+    SampleMeanStatistic,
+    closed_guardrail_statistic,
+    closed_metric_statistic,
+    closed_rated_share_statistic,
     split_alpha,
-    units_place,
 )
 
-_DEFAULT_MDE: Final = 0.01
-"""Of the largest value that the primary metric can have."""
+_DEFAULT_MDE_SHARE: Final = 0.01
+"""Minimum detectable effect without a setting, as a share of the largest value of the primary metric."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Whole UTC days of constant intended shares: from `first` until before `end`; None is without end."""
+class AllocationPhase:
+    """A range of whole UTC days, counted from 1970, on which the intended shares of the variants are constant."""
 
-    first: int | None
-    end: int | None
-    shares: Mapping[str, float]
+    first_day: int | None
+    """None: from the beginning of the experiment."""
+    end_day: int | None
+    """The first day after the phase; None: until the end of the experiment."""
+    intended_shares: Mapping[str, float]
+    """Variant → share of the students."""
 
     def __contains__(self, day: int) -> bool:
-        return (self.first is None or day >= self.first) and (self.end is None or day < self.end)
+        return (self.first_day is None or day >= self.first_day) and (self.end_day is None or day < self.end_day)
 
 
-def stretches(experiment: ExperimentSettings) -> tuple[Stretch, ...]:
-    """Return the stretches of constant shares; the day within which shares change is in none."""
-    found = []
-    first, shares = None, experiment.variants
+def list_allocation_phases(experiment: ExperimentSettings) -> tuple[AllocationPhase, ...]:
+    """Return the allocation phases in the order of time; a day within which the shares change is in no phase."""
+    phases = []
+    first_day, shares = None, experiment.variants
     for allocation in experiment.decision.allocations:
-        day, inside = divmod(allocation.from_ms, DAY_MS)
-        if first is None or day > first:
-            found.append(Stretch(first, day, shares))
-        first, shares = day + (1 if inside else 0), allocation.shares
-    return (*found, Stretch(first, None, shares))
+        change_day, ms_into_day = divmod(allocation.from_ms, DAY_MS)
+        if first_day is None or change_day > first_day:
+            phases.append(AllocationPhase(first_day, change_day, shares))
+        first_day, shares = change_day + (1 if ms_into_day else 0), allocation.shares
+    return (*phases, AllocationPhase(first_day, None, shares))
 
 
-def shares_at(experiment: ExperimentSettings, at_ms: int) -> Mapping[str, float]:
-    """Return the intended shares of students at a time."""
-    begun = [each.shares for each in experiment.decision.allocations if each.from_ms <= at_ms]
-    return begun[-1] if begun else experiment.variants
+def find_intended_shares(experiment: ExperimentSettings, as_of_ms: int) -> Mapping[str, float]:
+    """Return variant → intended share of the students at an event time."""
+    earlier_shares = [
+        allocation.shares for allocation in experiment.decision.allocations if allocation.from_ms <= as_of_ms
+    ]
+    return earlier_shares[-1] if earlier_shares else experiment.variants
 
 
-class Terms:
-    """What verdicts on an experiment need of its settings."""
+class AnalysisPlan:
+    """The settings that determine an experiment's verdicts, in the form that the statistics need."""
 
     def __init__(self, experiment: ExperimentSettings) -> None:
         self.experiment = experiment
-        self.layout = Layout.of(experiment)
-        self.names = [metric.name for metric in experiment.metrics]
-        self.stretches = stretches(experiment)
-        """Of constant intended shares."""
-        bounds = Scorer.of(experiment).bounds()
-        self.largest = {name: bound / SCALE for name, bound in zip(self.names, bounds, strict=True)}
-        """Metric → the largest mean that a student can have."""
-        shared = {name for stretch in self.stretches for name, share in stretch.shares.items() if share}
-        self.treatments = [name for name in experiment.variants if name in shared and name != experiment.control]
-        """Variants other than the control that have a share at any time."""
+        self.layout = RecordLayout.for_experiment(experiment)
+        self.metric_names = [metric.name for metric in experiment.metrics]
+        self.phases = list_allocation_phases(experiment)
+        bounds = Scorer.for_experiment(experiment).bounds()
+        self.max_means = {
+            name: bound / FIXED_POINT_SCALE for name, bound in zip(self.metric_names, bounds, strict=True)
+        }
+        """Metric → the largest possible mean of a student."""
+        allocated_variants = {name for phase in self.phases for name, share in phase.intended_shares.items() if share}
+        self.treatments = [
+            name for name in experiment.variants if name in allocated_variants and name != experiment.control
+        ]
+        """Variants other than the control that have a share in any phase."""
         decision = experiment.decision
-        rated = [each.margin for each in decision.guardrails if each.metric == RATED_SHARE]
-        self.criteria = Criteria(
-            mde=decision.mde or _DEFAULT_MDE * self.largest[experiment.primary],
+        rated_share_margins = [
+            guardrail.margin for guardrail in decision.guardrails if guardrail.metric == RATED_SHARE_METRIC
+        ]
+        self.criteria = DecisionCriteria(
+            mde=decision.mde or _DEFAULT_MDE_SHARE * self.max_means[experiment.primary],
             margin=decision.margin,
             alpha=decision.alpha,
             treatments=max(len(self.treatments), 1),
             min_days=decision.min_days,
-            **({"rated_share_margin": rated[0]} if rated else {}),
+            **({"rated_share_margin": rated_share_margins[0]} if rated_share_margins else {}),
         )
         self.treatment_alpha = split_alpha(self.criteria.alpha, self.criteria.treatments)
+        """The error level of each treatment."""
         self.guardrails = [
-            Guardrail(each.metric, each.bad, each.margin, self._largest(each.metric), each.worst_ms)
-            for each in decision.guardrails
+            Guardrail(
+                guardrail.metric,
+                guardrail.harmful_direction,
+                guardrail.margin,
+                self._max_mean(guardrail.metric),
+                guardrail.timeout_ms,
+            )
+            for guardrail in decision.guardrails
         ]
-        self.units_place = units_place(self.names.index(experiment.primary), decision.population)
-        """Where a record over cohorts has how many students the decision is about."""
+        primary_index = self.metric_names.index(experiment.primary)
+        self.unit_count_index = self.layout.cohort_units_index(primary_index, decision.population)
+        """Index in a cohort's record of the number of students with a mean of the primary metric."""
 
-    def mde(self, metric: str) -> float:
-        """Return the mde of a metric: that of the primary one, as the same part of its own largest value."""
-        return self.criteria.mde * self.largest[metric] / self.largest[self.experiment.primary]
+    def metric_mde(self, metric: str) -> float:
+        """Return the MDE of a metric: the MDE of the primary metric, scaled by the ratio of the largest means."""
+        return self.criteria.mde * self.max_means[metric] / self.max_means[self.experiment.primary]
 
-    def units(self, record: Ints, metric: str, population: Population) -> UnitSums:
-        """Return the sums over students of a metric, or of what else is watched, from the sum of cohorts' records."""
-        watched = self.experiment.watched
-        if metric == RATED_SHARE:
-            return closed_rated_shares(record)
-        if metric in watched:
-            return closed_watched(record, self.layout, watched.index(metric))
-        return closed_units(record, self.layout, self.names.index(metric), population)
+    def closed_statistic(self, record: IntArray, metric: str, population: Population) -> SampleMeanStatistic:
+        """Return the sums over students of a metric or of a guardrail metric, from the sum of closed cohorts' records.
 
-    def _largest(self, metric: str) -> float | None:
-        """Return the largest mean that a student can have; None if there is no bound."""
-        if metric == LATENCY:
+        Sums of guardrail metrics are over all responses, whatever the population.
+        """
+        guardrail_metrics = self.experiment.guardrail_only_metrics
+        if metric == RATED_SHARE_METRIC:
+            return closed_rated_share_statistic(record, self.layout)
+        if metric in guardrail_metrics:
+            return closed_guardrail_statistic(record, self.layout, guardrail_metrics.index(metric))
+        return closed_metric_statistic(record, self.layout, self.metric_names.index(metric), population)
+
+    def _max_mean(self, metric: str) -> float | None:
+        """Return the largest possible mean of a student for a guardrail's metric; None without a bound."""
+        if metric == LATENCY_METRIC:
             return None
-        return 1.0 if is_share(metric) else self.largest[metric]
+        return 1.0 if is_proportion(metric) else self.max_means[metric]

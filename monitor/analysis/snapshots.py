@@ -1,7 +1,7 @@
-"""What was known of an experiment at a full hour of event time: snapshots, and how many of them are kept.
+"""Snapshots of an experiment's results at full hours of event time, and the rule for pruning old snapshots.
 
-They are for looking back at what cannot be worked out again later: decayed means beyond `retention`, sums over all
-responses so far, and what was said of a treatment at the time. Nothing is decided by them.
+Snapshots keep past results that cannot be recomputed later: decayed means beyond `retention`, sums over all responses
+so far, and the state of each verdict at the time. Reports show snapshots; no verdict depends on them.
 """
 
 from __future__ import annotations
@@ -12,108 +12,115 @@ from typing import Final, TypeAlias
 import msgspec
 
 from monitor.analysis.summary import DecayedMean, ExperimentSummary
-from monitor.stats import Comparison, State
+from monitor.stats import VariantComparison, VerdictState
 
-HOUR_MS: Final = 3_600_000
-_HOURS_A_DAY: Final = 24
-HOURS_KEPT: Final = 1_000
-"""Newest snapshots that are kept as they are: six weeks without a gap."""
-DAYS_KEPT: Final = 1_000
-"""Days before those, of each of which the first snapshot is kept."""
+_HOURS_PER_DAY: Final = 24
+MAX_HOURLY_SNAPSHOTS: Final = 1_000
+"""Limit of the newest snapshots, of which every hour is kept: about six weeks."""
+MAX_DAILY_SNAPSHOTS: Final = 1_000
+"""Limit of the older snapshots, of which the first one of each day is kept."""
 
-Interval: TypeAlias = tuple[float | None, float | None, float | None]
-"""Effect, lower and upper bound."""
+EffectInterval: TypeAlias = tuple[float | None, float | None, float | None]
+"""(effect, lower bound, upper bound); None where undefined."""
 
 
-class DecayedThen(msgspec.Struct, array_like=True, frozen=True):
+class DecayedMeanSnapshot(msgspec.Struct, array_like=True, frozen=True):
     """The primary metric's decayed mean over rated responses."""
 
     mean: float | None
     standard_error: float | None
-    """With the design effect: responses of one student resemble each other."""
+    """Standard error with the design effect of several responses per student; None if unknown."""
     effective_count: float | None
 
     @classmethod
-    def of(cls, found: DecayedMean, design_effect: float | None) -> DecayedThen:
-        """Return what there is to be kept; no standard error where either factor is not known."""
-        known = None if found.standard_error is None or design_effect is None else found.standard_error
-        return cls(found.mean, known and known * (design_effect or 0.0) ** 0.5, found.effective_count)
+    def of(cls, decayed_mean: DecayedMean, design_effect: float | None) -> DecayedMeanSnapshot:
+        """Return the snapshot of a decayed mean; the standard error is None without a design effect."""
+        standard_error = None
+        if decayed_mean.standard_error is not None and design_effect is not None:
+            standard_error = decayed_mean.standard_error * design_effect**0.5
+        return cls(decayed_mean.mean, standard_error, decayed_mean.effective_count)
 
 
-class VariantThen(msgspec.Struct, array_like=True, frozen=True):
-    """One variant: all-time counts, and by decay what was watched."""
+class VariantSnapshot(msgspec.Struct, array_like=True, frozen=True):
+    """The all-time counts of a variant, and the primary metric's mean under each decay."""
 
     responses: int
     rated_responses: int
-    decayed: dict[str, DecayedThen]
+    decayed_means: dict[str, DecayedMeanSnapshot]
 
 
-class TreatmentThen(msgspec.Struct, array_like=True, frozen=True):
-    """One treatment: what was said of it, and the primary metric's intervals."""
+class TreatmentSnapshot(msgspec.Struct, array_like=True, frozen=True):
+    """The state of a treatment's verdict, and the primary metric's interval of each estimand."""
 
-    state: State
-    closed: Interval
-    live: Interval
+    state: VerdictState
+    closed: EffectInterval
+    live: EffectInterval
 
 
-class Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """One experiment at one time. Fields are only ever added at the end: older versions' snapshots stay readable."""
+class ExperimentSnapshot(msgspec.Struct, array_like=True, frozen=True):
+    """The results of an experiment at a full hour of event time.
+
+    New fields are only added at the end, so that snapshots of older versions stay readable.
+    """
 
     metric: str
-    """The primary one at that time; everything is about it."""
+    """The primary metric at that time; all means and intervals are of this metric."""
     crossovers: int
     """Students who had seen more than one variant."""
-    variants: dict[str, VariantThen]
-    treatments: dict[str, TreatmentThen]
+    variants: dict[str, VariantSnapshot]
+    treatments: dict[str, TreatmentSnapshot]
 
 
-Past: TypeAlias = Mapping[int, Snapshot]
-"""Hour since 1970 → what was known then."""
+SnapshotHistory: TypeAlias = Mapping[int, ExperimentSnapshot]
+"""Hour since 1970 → snapshot of one experiment."""
 
 
-def snapshot(summary: ExperimentSummary) -> Snapshot | None:
-    """Return what is kept of a summary; None where it has no events, or nobody asked for a judgement."""
-    judgement = summary.judgement
-    if judgement is None or all(variant.last_event_at_ms is None for variant in summary.variants.values()):
+def take_snapshot(summary: ExperimentSummary) -> ExperimentSnapshot | None:
+    """Return the snapshot of a summary; None if the summary has no events or no analysis."""
+    analysis = summary.analysis
+    if analysis is None or all(variant.last_event_at_ms is None for variant in summary.variants.values()):
         return None
     primary = summary.primary
-    return Snapshot(
+    return ExperimentSnapshot(
         metric=primary,
         crossovers=summary.crossovers,
         variants={
-            name: VariantThen(
+            name: VariantSnapshot(
                 variant.responses,
                 variant.rated_responses,
                 {
-                    decay: DecayedThen.of(mean, variant.metrics[primary].design_effect)
+                    decay: DecayedMeanSnapshot.of(mean, variant.metrics[primary].design_effect)
                     for decay, mean in variant.metrics[primary].decayed.items()
                 },
             )
             for name, variant in summary.variants.items()
         },
         treatments={
-            name: TreatmentThen(
+            name: TreatmentSnapshot(
                 verdict.state,
                 _interval(verdict.primary),
-                _interval(judgement.comparisons[name][primary]["live"]),
+                _interval(analysis.comparisons[name][primary]["live"]),
             )
-            for name, verdict in judgement.verdicts.items()
+            for name, verdict in analysis.verdicts.items()
         },
     )
 
 
-def _interval(comparison: Comparison) -> Interval:
+def _interval(comparison: VariantComparison) -> EffectInterval:
     return comparison.difference.effect, comparison.lower, comparison.upper
 
 
-def superfluous(hours: Collection[int]) -> list[int]:
-    """Return the hours whose snapshots go: all but the newest, and of the days before them all but the first.
+def select_prunable_hours(stored_hours: Collection[int]) -> list[int]:
+    """Return the hours of the snapshots to delete, ascending.
 
-    >>> len(superfluous(range(1_000))), superfluous([0, 1, 23, 24, *range(100, 1_100)])
+    Kept are the newest `MAX_HOURLY_SNAPSHOTS` hours, and of the newest `MAX_DAILY_SNAPSHOTS` days among the older hours
+    the first stored hour of each.
+
+    >>> len(select_prunable_hours(range(1_000))), select_prunable_hours([0, 1, 23, 24, *range(100, 1_100)])
     (0, [1, 23])
     """
-    newest_first = sorted(hours, reverse=True)
-    first_of_day = {hour // _HOURS_A_DAY: hour for hour in newest_first[HOURS_KEPT:]}
-    days_kept = sorted(first_of_day, reverse=True)[:DAYS_KEPT]
-    kept = {first_of_day[day] for day in days_kept}
-    return sorted(hour for hour in newest_first[HOURS_KEPT:] if hour not in kept)
+    older_hours = sorted(stored_hours, reverse=True)[MAX_HOURLY_SNAPSHOTS:]
+    first_hour_by_day = {hour // _HOURS_PER_DAY: hour for hour in older_hours}
+    retained_days = sorted(first_hour_by_day, reverse=True)[:MAX_DAILY_SNAPSHOTS]
+    retained_hours = {first_hour_by_day[day] for day in retained_days}
+    return sorted(hour for hour in older_hours if hour not in retained_hours)

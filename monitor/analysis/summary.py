@@ -1,4 +1,7 @@
-"""What the store holds, as records: the one form behind status, HTTP, page and Prometheus. Undefined is None."""
+"""Summaries of the store's content: the read model of the status command, the HTTP API, the page and Prometheus.
+
+Undefined numbers are None.
+"""
 
 from __future__ import annotations
 
@@ -10,91 +13,101 @@ from typing import Any, Final
 
 import msgspec
 
+from monitor.analysis.analyzer import Analysis
 from monitor.analysis.drift import DayDrift
-from monitor.analysis.item_sums import Coverage
-from monitor.analysis.triage import Entry
-from monitor.analysis.verdicts import Judgement
+from monitor.analysis.item_sums import ItemCoverage
+from monitor.analysis.triage import TriageEntry
 from monitor.clock import DAY_MS
 from monitor.metrics import TrafficCounts
 
-_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
+_KEYS_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
+"""JSON keys of an analysis whose values are objects by treatment."""
+_LATENCY_PERCENTILES: Final = (50, 95, 99)
 
 
 class DecayedMean(msgspec.Struct, frozen=True):
-    """One metric under one decay, over rated and over all responses."""
+    """A decayed mean of a metric of a variant; the names of the fields are JSON keys."""
 
     mean: float | None
+    """Over rated responses."""
     effective_count: float | None
     mean_over_all: float | None
+    """Over all responses, with unrated responses counted as 0."""
     effective_count_over_all: float | None
     standard_error: float | None
+    """Of `mean`, without the design effect."""
 
 
 class MetricSummary(msgspec.Struct, frozen=True):
-    """One metric of one variant over all time; `variance` is the sample variance over rated responses."""
+    """A metric of a variant over all time; the names of the fields are JSON keys, but for `design_effect`."""
 
     count: int
+    """Rated responses for which the metric is defined."""
     undefined: int
+    """Rated responses for which the metric is undefined."""
     sum: float
     mean: float | None
+    """Over the rated responses for which the metric is defined."""
     mean_over_all: float | None
+    """Over all responses, with unrated responses counted as 0."""
     variance: float | None
+    """Sample variance over the rated responses for which the metric is defined."""
     decayed: Mapping[str, DecayedMean]
+    """Name of the decay → decayed mean."""
     design_effect: float | None = None
-    """How many times more the mean varies because students give several responses; None where that is not known."""
+    """Variance of the mean with several responses per student, relative to independent responses; None if unknown."""
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean, responses of one student taken as alike; None where that is not known."""
+        """The standard error of the mean with the design effect; None if the variance or the design effect is."""
         if self.variance is None or self.design_effect is None:
             return None
         return math.sqrt(self.variance / self.count * self.design_effect)
 
 
-_QUANTILES: Final = (50, 95, 99)
-
-
 @dataclass(frozen=True, slots=True)
 class TrafficSummary:
-    """How much one variant is used and how it answers."""
+    """Number and latency of a variant's responses."""
 
-    everything: TrafficCounts
-    """Over all time."""
+    all_time: TrafficCounts
     recent: TrafficCounts
-    """Since `since_ms`."""
+    """From `since_ms` to before `until_ms`, by event time."""
     since_ms: int
     until_ms: int
 
     @property
     def responses_per_second(self) -> float:
-        """Recent ones; by event time."""
+        """Recent responses per second of event time."""
         return self.recent.responses * 1000 / (self.until_ms - self.since_ms)
 
-    def to_json(self, *, others: int) -> dict[str, Any]:
+    def to_json(self, *, experiment_responses: int) -> dict[str, Any]:
+        """Return the traffic as JSON; `experiment_responses` are the recent responses of all variants."""
         recent = self.recent
         return {
-            "since": iso(self.since_ms),
-            "until": iso(self.until_ms),
+            "since": format_timestamp(self.since_ms),
+            "until": format_timestamp(self.until_ms),
             "responses": recent.responses,
             "responses_per_second": self.responses_per_second,
-            "used": recent.responses > 0 if others else None,
+            "used": recent.responses > 0 if experiment_responses else None,
             "empty_share": recent.empty_share,
-            "empty_responses": self.everything.empty,
+            "empty_responses": self.all_time.empty_responses,
             "latency": {
-                "count": sum(recent.latencies),
-                **{f"p{share}": recent.latency_s(share / 100) for share in _QUANTILES},
+                "count": sum(recent.latency_buckets),
+                **{
+                    f"p{percentile}": recent.latency_quantile_s(percentile / 100) for percentile in _LATENCY_PERCENTILES
+                },
             },
         }
 
 
 @dataclass(frozen=True, slots=True)
 class VariantSummary:
-    """One variant."""
+    """Counts, metrics, traffic and drift of a variant."""
 
     responses: int
     rated_responses: int
     students: int
-    """Students, plus each response that names none."""
+    """Students with a response, plus the number of responses that name no student."""
     responses_without_user: int
     feedback: Mapping[str, int]
     """Current reactions by kind."""
@@ -104,23 +117,23 @@ class VariantSummary:
     last_event_at_ms: int | None
     metrics: Mapping[str, MetricSummary]
     traffic: TrafficSummary | None = None
-    """None where nobody asked for it."""
-    categories: DayDrift | None = None
-    """None where no categories are declared, or a day or its reference is missing."""
-    recommended: DayDrift | None = None
-    """The items shown, by cell; None where a day or its reference is missing."""
-    coverage: Coverage | None = None
-    """None where items are not counted, or are too many, or nobody asked."""
+    """None if not requested."""
+    category_drift: DayDrift | None = None
+    """Drift of the responses by category; None without declared categories, or without the day or its reference."""
+    item_drift: DayDrift | None = None
+    """Drift of the shown items by cell; None without the day or its reference."""
+    coverage: ItemCoverage | None = None
+    """None if items are not counted, if there are too many, or if not requested."""
 
     @property
     def rated_share(self) -> float | None:
-        """Rated responses of all."""
+        """Share of the responses that are rated; None without responses."""
         return self.rated_responses / self.responses if self.responses else None
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSummary:
-    """One experiment; variants in the order of the configuration."""
+    """The variants of an experiment, in the order of the configuration, and the analysis of the treatments."""
 
     name: str
     control: str
@@ -128,78 +141,94 @@ class ExperimentSummary:
     crossovers: int
     """Students who saw more than one variant."""
     variants: Mapping[str, VariantSummary]
-    judgement: Judgement | None = None
-    """None where nobody asked for it."""
+    analysis: Analysis | None = None
+    """None if not requested."""
     starts_at_ms: int | None = None
     intended_shares: Mapping[str, float] = field(default_factory=dict)
-    """Of students, in force at the newest event; variants without one are missing."""
-    attention: tuple[Entry, ...] | None = None
-    """Categories to look at first; None where items are not counted, or nobody asked."""
+    """Variant → intended share of the students at the newest event; variants without a share are absent."""
+    categories_for_review: tuple[TriageEntry, ...] | None = None
+    """Categories with bad answers, most urgent first; None if items are not counted, or if not requested."""
 
-    def ordered(self) -> list[tuple[str, VariantSummary]]:
-        return sorted(self.variants.items(), key=lambda each: each[0] != self.control)
+    def variants_control_first(self) -> list[tuple[str, VariantSummary]]:
+        """Return (name, summary) of the control, then of the other variants in their order."""
+        return sorted(self.variants.items(), key=lambda named_variant: named_variant[0] != self.control)
 
     def to_json(self) -> dict[str, Any]:
-        recent = sum(each.traffic.recent.responses for each in self.variants.values() if each.traffic is not None)
+        """Return the experiment as in the JSON of `status`."""
+        recent_responses = sum(
+            variant.traffic.recent.responses for variant in self.variants.values() if variant.traffic is not None
+        )
         return {
             "control": self.control,
             "primary": self.primary,
             "crossovers": self.crossovers,
-            "variants": {name: _variant_json(variant, recent) for name, variant in self.variants.items()},
-            **({} if self.attention is None else {"attention": [each.to_json() for each in self.attention]}),
-            **self.judged_json(),
+            "variants": {name: _variant_json(variant, recent_responses) for name, variant in self.variants.items()},
+            **(
+                {}
+                if self.categories_for_review is None
+                else {"attention": [entry.to_json() for entry in self.categories_for_review]}
+            ),
+            **self.analysis_json(),
         }
 
-    def judged_json(self) -> dict[str, Any]:
-        """Return what may be said about the variants, and of which time; nothing where nobody asked for it."""
-        if self.judgement is None:
+    def analysis_json(self) -> dict[str, Any]:
+        """Return the analysis with the event time as JSON; an empty object without an analysis."""
+        if self.analysis is None:
             return {}
-        return {"judged_at": iso(self.judgement.at_ms), **self.judgement.to_json()}
+        return {"judged_at": format_timestamp(self.analysis.as_of_ms), **self.analysis.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """Everything, decayed to `as_of_ms`."""
+class StoreSummary:
+    """Summaries of all experiments."""
 
     as_of_ms: int
+    """Event time to which decayed means are decayed."""
     experiments: Mapping[str, ExperimentSummary]
     unmatched_feedback: Mapping[str, int] = field(default_factory=dict)
-    """Reactions of all time, of whichever experiment, that expired before their response arrived; by kind, sorted.
+    """Kind, sorted → all reactions, of any experiment, that expired before their response arrived.
 
-    Kinds that the configuration names are present from the start, with 0.
+    Kinds in the configuration are always present, if need be with 0.
     """
 
     def to_json(self) -> dict[str, Any]:
-        experiments = {name: each.to_json() for name, each in self.experiments.items()}
-        unmatched = dict(self.unmatched_feedback)
-        return {"as_of": iso(self.as_of_ms), "unmatched_feedback": unmatched, "experiments": experiments}
+        """Return the object of `status --json`."""
+        return {
+            "as_of": format_timestamp(self.as_of_ms),
+            "unmatched_feedback": dict(self.unmatched_feedback),
+            "experiments": {name: experiment.to_json() for name, experiment in self.experiments.items()},
+        }
 
     def verdict_json(self, experiment: str, treatment: str | None = None) -> dict[str, Any]:
-        """Return the object of `verdict --json`, or what is in it about one treatment.
+        """Return the object of `verdict --json`, with the results of all treatments or of `treatment` only.
 
-        Raises KeyError for an experiment that is not here.
+        Raises KeyError for an experiment or a treatment that is not in the summary.
         """
-        found = self.experiments[experiment]
+        summary = self.experiments[experiment]
         return {
-            "experiment": found.name,
-            "control": found.control,
-            "primary": found.primary,
-            "crossovers": found.crossovers,
+            "experiment": summary.name,
+            "control": summary.control,
+            "primary": summary.primary,
+            "crossovers": summary.crossovers,
             **{
-                key: {treatment: held[treatment]} if treatment is not None and key in _BY_TREATMENT else held
-                for key, held in found.judged_json().items()
+                key: {treatment: value[treatment]} if treatment is not None and key in _KEYS_BY_TREATMENT else value
+                for key, value in summary.analysis_json().items()
             },
         }
 
 
-def iso(at_ms: int) -> str:
-    """Return a time as ISO 8601 in UTC, with milliseconds."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def format_timestamp(timestamp_ms: int) -> str:
+    """Return a time in milliseconds since the Unix epoch as ISO 8601 in UTC, with milliseconds.
+
+    >>> format_timestamp(0)
+    '1970-01-01T00:00:00.000Z'
+    """
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _variant_json(variant: VariantSummary, recent: int) -> dict[str, Any]:
-    """Return the object of one variant of an experiment that had so many recent responses."""
-    return {
+def _variant_json(variant: VariantSummary, experiment_responses: int) -> dict[str, Any]:
+    """Return a variant as JSON; `experiment_responses` are the recent responses of all variants."""
+    content: dict[str, Any] = {
         "responses": variant.responses,
         "rated_responses": variant.rated_responses,
         "rated_share": variant.rated_share,
@@ -207,42 +236,52 @@ def _variant_json(variant: VariantSummary, recent: int) -> dict[str, Any]:
         "responses_without_user": variant.responses_without_user,
         "feedback": dict(variant.feedback),
         "responses_with_feedback": dict(variant.responses_with_feedback),
-        "last_response_at": None if variant.last_response_at_ms is None else iso(variant.last_response_at_ms),
-        "last_event_at": None if variant.last_event_at_ms is None else iso(variant.last_event_at_ms),
-        **({} if variant.traffic is None else {"traffic": variant.traffic.to_json(others=recent)}),
-        **({} if variant.categories is None else {"categories": _categories_json(variant.categories)}),
-        **({} if variant.recommended is None else {"recommended": _recommended_json(variant.recommended)}),
-        **({} if variant.coverage is None else {"coverage": _coverage_json(variant.coverage)}),
-        "metrics": {name: _metric_json(metric) for name, metric in variant.metrics.items()},
+        "last_response_at": _format_optional_timestamp(variant.last_response_at_ms),
+        "last_event_at": _format_optional_timestamp(variant.last_event_at_ms),
     }
+    if variant.traffic is not None:
+        content["traffic"] = variant.traffic.to_json(experiment_responses=experiment_responses)
+    if variant.category_drift is not None:
+        content["categories"] = _category_drift_json(variant.category_drift)
+    if variant.item_drift is not None:
+        content["recommended"] = _item_drift_json(variant.item_drift)
+    if variant.coverage is not None:
+        content["coverage"] = _coverage_json(variant.coverage)
+    return {**content, "metrics": {name: _metric_json(metric) for name, metric in variant.metrics.items()}}
 
 
-def _categories_json(found: DayDrift) -> dict[str, Any]:
+def _format_optional_timestamp(timestamp_ms: int | None) -> str | None:
+    return None if timestamp_ms is None else format_timestamp(timestamp_ms)
+
+
+def _category_drift_json(day_drift: DayDrift) -> dict[str, Any]:
+    """Return the drift of the responses by category as JSON."""
     return {
-        "day": iso(found.day * DAY_MS)[:10],
-        "counts": dict(found.counts),
-        "reference": dict(found.reference),
-        "responses_per_student": found.alike,
-        "drift": asdict(found.drift),
+        "day": format_timestamp(day_drift.day * DAY_MS)[:10],
+        "counts": dict(day_drift.counts),
+        "reference": dict(day_drift.reference),
+        "responses_per_student": day_drift.cluster_size,
+        "drift": asdict(day_drift.drift),
     }
 
 
-def _recommended_json(found: DayDrift) -> dict[str, Any]:
-    """Return what is compared of the items; how often each cell's were shown would tell nobody anything."""
+def _item_drift_json(day_drift: DayDrift) -> dict[str, Any]:
+    """Return the drift of the shown items as JSON, with totals only: cells of items have no meaning for a reader."""
     return {
-        "day": iso(found.day * DAY_MS)[:10],
-        "shown": sum(found.counts.values()),
-        "reference": sum(found.reference.values()),
-        "items_per_student": found.alike,
-        "drift": asdict(found.drift),
+        "day": format_timestamp(day_drift.day * DAY_MS)[:10],
+        "shown": sum(day_drift.counts.values()),
+        "reference": sum(day_drift.reference.values()),
+        "items_per_student": day_drift.cluster_size,
+        "drift": asdict(day_drift.drift),
     }
 
 
-def _coverage_json(found: Coverage) -> dict[str, Any]:
-    return {"since": iso(found.since_ms), "items": found.items, "share": found.share}
+def _coverage_json(coverage: ItemCoverage) -> dict[str, Any]:
+    return {"since": format_timestamp(coverage.since_ms), "items": coverage.items, "share": coverage.share}
 
 
 def _metric_json(metric: MetricSummary) -> dict[str, Any]:
+    """Return the fields of a metric as JSON, without the design effect."""
     content: dict[str, Any] = msgspec.to_builtins(metric)
     del content["design_effect"]
     return content

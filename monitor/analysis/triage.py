@@ -1,17 +1,16 @@
-"""What to look at first: entries (a query, an item, a category) with bad answers, the most urgent first.
+"""Triage: queries, items or categories with bad answers, ranked for human review, the most urgent first.
 
-An entry's urgency is x·0.7 − 4 + Σ w(age)·s: x is the number of its bad answers today, s what an earlier day's number
-was worth by itself, w a weight that falls with the days since. Its priority is the logistic function of that, so a few
-bad answers hardly count, about six put an entry in the middle, and from ten on more of them change little. Days are
-those of UTC, numbered from 1970.
+The urgency of an entry is x·0.7 − 4 + Σ w(age)·s: x is the number of its bad answers today, s the priority of an
+earlier day by itself, w a weight that falls with the age of that day. The priority of an entry is the logistic function
+of its urgency. A few bad answers therefore hardly count, about six give a priority of one half, and more than ten
+change little. Days are UTC days since 1970.
 
-Analysts have a say. A reaction of the kind `reviewed` to a bad answer is a register like every other reaction (the
-latest stands), and its score says as how many answers this one counts from then on: see `answers`. Since that is
-a function of one response, an entry's numbers are sums over responses of whole numbers; no order of events matters.
+Analysts correct the counts. A reaction of the kind `reviewed` to a bad answer sets how many bad answers this response
+counts as: see `bad_answer_count`. The latest review of a response applies. Each count is a function of one response, so
+an entry's counts are integer sums over responses and do not depend on the order of events.
 
 Reference: Verhulst, "Recherches mathématiques sur la loi d'accroissement de la population", 1845 (the logistic
-function). Scale, shift and weights are a convention for teams that look every day, no estimate of anything: they are
-arguments.
+function). Scale, shift and weights are a convention for teams that review every day, not estimates; all are arguments.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 
+from monitor.clock import DAY_MS
 from monitor.config import DecaySpec
-from monitor.metrics import bad_answer_count, weights
+from monitor.metrics import bad_answer_count, decay_weights
 
-Daily: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Entry → UTC day → its bad answers on that day."""
+BadAnswersByDay: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Entry → UTC day since 1970 → bad answers of the entry on that day."""
 
-SCALE: Final = 0.7
-SHIFT: Final = 4.0
-DAY_MS: Final = 86_400_000
-RECIPROCAL: Final = DecaySpec("reciprocal-10d", half_life_ms=None, cutoff_ms=10 * DAY_MS)
-"""1/(1 + days), 0 from day 10."""
+PRIORITY_SCALE: Final = 0.7
+PRIORITY_SHIFT: Final = 4.0
+RECIPROCAL_DECAY: Final = DecaySpec("reciprocal-10d", half_life_ms=None, cutoff_ms=10 * DAY_MS)
+"""Weight 1/(1 + days) of an earlier day; 0 from day 10."""
 
 _ABOVE_0: Final = math.nextafter(0.0, 1.0)
 _BELOW_1: Final = math.nextafter(1.0, 0.0)
@@ -42,102 +41,117 @@ _BELOW_1: Final = math.nextafter(1.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class BadAnswer:
-    """One bad answer of an entry."""
+    """A bad answer that counts for an entry."""
 
-    entry: str
-    at_ms: int
-    review: float | None = None
-    """The score of the latest review; None: nobody has looked."""
+    entry_name: str
+    timestamp_ms: int
+    review_score: float | None = None
+    """Score of the latest review; None without a review."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of the list."""
+class TriageEntry:
+    """A query, item or category in the review list."""
 
     name: str
-    today: int
+    bad_answers_today: int
     history: float
-    """Σ w(age)·s over the days before."""
+    """Σ w(age)·s over the days before today."""
     urgency: float
-    """What decides the order: it tells entries apart where their priorities no longer do."""
+    """The sort key: entries with equal priorities can differ in urgency, because priorities round to just below 1."""
 
     @property
     def priority(self) -> float:
+        """The logistic function of the urgency, in (0, 1)."""
         return _logistic(self.urgency)
 
     def to_json(self) -> dict[str, object]:
-        return {**asdict(self), "priority": self.priority}
+        """Return the entry as an element of the JSON of `items --attention`."""
+        return {
+            "name": self.name,
+            "today": self.bad_answers_today,
+            "history": self.history,
+            "urgency": self.urgency,
+            "priority": self.priority,
+        }
 
 
-def daily(given: Iterable[BadAnswer]) -> dict[str, Counter[int]]:
-    """Return every entry's bad answers by UTC day, reviews taken into account; what sums to nothing is left out."""
-    found: dict[str, Counter[int]] = {}
-    for each in given:
-        count = bad_answer_count(each.review)
+def count_bad_answers_by_day(bad_answers: Iterable[BadAnswer]) -> dict[str, Counter[int]]:
+    """Return entry → UTC day → bad answers, corrected by reviews; entries and days with a count of 0 are absent."""
+    counts: dict[str, Counter[int]] = {}
+    for bad_answer in bad_answers:
+        count = bad_answer_count(bad_answer.review_score)
         if count:
-            found.setdefault(each.entry, Counter())[each.at_ms // DAY_MS] += count
-    return found
+            counts.setdefault(bad_answer.entry_name, Counter())[bad_answer.timestamp_ms // DAY_MS] += count
+    return counts
 
 
-def priority(count: float, before: float = 0.0, *, scale: float = SCALE, shift: float = SHIFT) -> float:
-    """Return 1/(1 + e^(−scale·count + shift − before)), in (0, 1): what `count` bad answers in a day are worth.
+def priority(
+    count: float, history: float = 0.0, *, scale: float = PRIORITY_SCALE, shift: float = PRIORITY_SHIFT
+) -> float:
+    """Return the priority 1/(1 + e^(−scale·count + shift − history)), in (0, 1), of a day with `count` bad answers.
 
-    `before` is the history. ValueError: a count or a history that is negative or not finite, a scale that is not a
-    finite number above 0, a shift that is not finite.
+    `history` is the `decayed_history` of the days before. ValueError: a count or a history that is negative or not
+    finite, a scale that is not a finite number above 0, a shift that is not finite.
 
-    By hand: no bad answer is worth 1/(1 + e⁴) = 0.018, ten are worth 1/(1 + e⁻³) = 0.9526.
+    By hand: no bad answer gives 1/(1 + e⁴) = 0.018, ten give 1/(1 + e⁻³) = 0.9526.
 
     >>> round(priority(0), 3), round(priority(10), 4)
     (0.018, 0.9526)
     """
-    return _logistic(_urgency(count, before, scale, shift))
+    return _logistic(_urgency(count, history, scale, shift))
 
 
-def history(scores: Iterable[tuple[float, float]], decay: DecaySpec = RECIPROCAL) -> float:
-    """Return Σ w(age)·score over what an entry was worth before: pairs of an age in days and a score.
+def decayed_history(priorities: Iterable[tuple[float, float]], decay: DecaySpec = RECIPROCAL_DECAY) -> float:
+    """Return Σ w(age)·priority over an entry's earlier days, given as pairs of an age in days and a priority.
 
-    By hand: 1/2·0.8 + 1/3·0.4 = 0.5333, and nothing is left after ten days.
+    By hand: 1/2·0.8 + 1/3·0.4 = 0.5333; from ten days on the weight is 0.
 
-    >>> round(history([(1, 0.8), (2, 0.4)]), 4), history([(10, 1.0)])
+    >>> round(decayed_history([(1, 0.8), (2, 0.4)]), 4), decayed_history([(10, 1.0)])
     (0.5333, 0.0)
     """
-    table = np.array([*scores], dtype=np.float64).reshape(-1, 2)
-    return math.fsum(weights(table[:, 0] * DAY_MS, decay) * table[:, 1])
+    table = np.array([*priorities], dtype=np.float64).reshape(-1, 2)
+    return math.fsum(decay_weights(table[:, 0] * DAY_MS, decay) * table[:, 1])
 
 
-def first_to_look_at(
-    bad: Daily, today: int, decay: DecaySpec = RECIPROCAL, *, scale: float = SCALE, shift: float = SHIFT
-) -> tuple[Entry, ...]:
-    """Return the entries by falling urgency, then by name; `today` is a UTC day, later days do not count.
+def rank_for_review(
+    bad_answers: BadAnswersByDay,
+    today: int,
+    decay: DecaySpec = RECIPROCAL_DECAY,
+    *,
+    scale: float = PRIORITY_SCALE,
+    shift: float = PRIORITY_SHIFT,
+) -> tuple[TriageEntry, ...]:
+    """Return the entries by falling urgency, then by name; `today` is a UTC day since 1970, later days are ignored.
 
-    A day of the history is worth `priority` of its own count, and nothing if it had none: so an entry is a function of
-    the days within the decay's reach, and does not depend on how long it has been known. An entry without anything
-    that still counts is not in the list.
+    An earlier day enters the history with the `priority` of its own count, and with 0 if its count is 0. So an entry
+    depends only on the days to which the decay gives a weight, not on the day of its first bad answer. Entries without
+    bad answers today and with a history of 0 are absent.
     """
-    found = []
-    for name, days in bad.items():
-        counts = {day: count for day, count in days.items() if count > 0}
-        now = counts.pop(today, 0)
-        past = [(today - day, priority(count, scale=scale, shift=shift)) for day, count in counts.items()]
-        before = history(past, decay)
-        if now or before:
-            found.append(Entry(name, now, before, _urgency(now, before, scale, shift)))
-    return tuple(sorted(found, key=lambda entry: (-entry.urgency, entry.name)))
+    entries = []
+    for name, counts_by_day in bad_answers.items():
+        counts = {day: count for day, count in counts_by_day.items() if count > 0}
+        count_today = counts.pop(today, 0)
+        priorities = [(today - day, priority(count, scale=scale, shift=shift)) for day, count in counts.items()]
+        history = decayed_history(priorities, decay)
+        if count_today or history:
+            entries.append(TriageEntry(name, count_today, history, _urgency(count_today, history, scale, shift)))
+    return tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.name)))
 
 
-def _urgency(count: float, before: float, scale: float, shift: float) -> float:
-    for name, value in (("count", count), ("history", before)):
+def _urgency(count: float, history: float, scale: float, shift: float) -> float:
+    for name, value in (("count", count), ("history", history)):
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} is {value!r}, expected a finite number of at least 0")
     if not 0 < scale < math.inf:
         raise ValueError(f"scale is {scale!r}, expected a finite number above 0")
     if not math.isfinite(shift):
         raise ValueError(f"shift is {shift!r}, expected a finite number")
-    return scale * count - shift + before
+    return scale * count - shift + history
 
 
 def _logistic(urgency: float) -> float:
-    """Return 1/(1 + e^−urgency) without overflow, and never an end of the interval."""
+    """Return 1/(1 + e^−urgency) without overflow, rounded into the open interval (0, 1)."""
     small = math.exp(-abs(urgency))
     value = (1 if urgency >= 0 else small) / (1 + small)
     return min(max(value, _ABOVE_0), _BELOW_1)

@@ -1,20 +1,18 @@
-"""`ab-monitor audit`: the findings as a table or as JSON."""
+"""`ab-monitor audit`: compare the stored aggregates with the stored rows; the differences as a table or as JSON."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from contextlib import closing
-from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
 
 from monitor.config import Settings
 from monitor.export import print_json, simple_table
-from monitor.state import Findings, audit, live_store, served
+from monitor.state import AuditFindings, audit_aggregates, connect_active_generation, running_store_server
 
-_SHOWN: Final = 20
+_MAX_PRINTED_DIFFERENCES: Final = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,45 +22,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Audit the store; return 0 if all agrees, 1 if something differs."""
-    with served(settings.store, existing=True) as reached, closing(live_store(reached)) as store:
-        findings = audit(store, settings)
+    """Print the findings of the audit; return 0 if all aggregates agree with the rows, otherwise 1."""
+    with (
+        running_store_server(settings.store, must_exist=True) as store_settings,
+        closing(connect_active_generation(store_settings)) as shards,
+    ):
+        findings = audit_aggregates(shards, settings)
     if arguments.json:
-        print_json(_json(findings))
+        print_json(_findings_json(findings))
     else:
-        _show(findings)
+        _print_findings(findings)
     return 1 if findings.differences else 0
 
 
-def _json(findings: Findings) -> dict[str, Any]:
+def _findings_json(findings: AuditFindings) -> dict[str, Any]:
     return {
-        "rows": findings.rows,
+        "rows": findings.responses,
         "students": findings.students,
         "checked": sum(findings.checked.values()),
         "unchecked": findings.unchecked,
-        "differences": [asdict(each) for each in findings.differences],
+        "differences": [difference.to_json() for difference in findings.differences],
     }
 
 
-def _show(findings: Findings) -> None:
+def _print_findings(findings: AuditFindings) -> None:
     console = Console()
-    wrong = Counter((each.experiment, each.variant) for each in findings.differences)
-    table = simple_table("experiment", "variant", "records", "integers compared", left=("variant", "records"))
-    for (experiment, variant, kind), count in sorted(findings.checked.items()):
-        table.add_row(experiment, variant, kind, f"{count:,}")
+    differing_variants = {(difference.experiment, difference.variant) for difference in findings.differences}
+    table = simple_table("experiment", "variant", "records", "integers compared", left_aligned=("variant", "records"))
+    for (experiment, variant, record_type), count in sorted(findings.checked.items()):
+        table.add_row(experiment, variant, record_type, f"{count:,}")
     console.print(table)
-    for each in findings.differences[:_SHOWN]:
-        line = f"{each.experiment} / {each.variant}: {each.what}: stored {each.stored}, rows say {each.recomputed}"
+    for difference in findings.differences[:_MAX_PRINTED_DIFFERENCES]:
+        line = (
+            f"{difference.experiment} / {difference.variant}: {difference.integer_name}: stored {difference.stored}, "
+            f"rows say {difference.recomputed}"
+        )
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if len(findings.differences) > _SHOWN:
-        console.print(f"… and {len(findings.differences) - _SHOWN} more")
+    if len(findings.differences) > _MAX_PRINTED_DIFFERENCES:
+        console.print(f"… and {len(findings.differences) - _MAX_PRINTED_DIFFERENCES} more")
     for line in findings.unchecked:
         console.print(f"not compared: {line}", markup=False, highlight=False, soft_wrap=True)
-    checked = sum(findings.checked.values())
-    verdict = "all agree" if not findings.differences else f"{len(findings.differences)} DIFFER ({len(wrong)} variants)"
+    checked_count, difference_count = sum(findings.checked.values()), len(findings.differences)
+    result = f"{difference_count} DIFFER ({len(differing_variants)} variants)" if difference_count else "all agree"
     console.print(
-        f"audit: {checked:,} integers recomputed from {findings.rows:,} responses and {findings.students:,} students: "
-        f"{verdict}",
+        f"audit: {checked_count:,} integers recomputed from {findings.responses:,} responses and {findings.students:,} "
+        f"students: {result}",
         highlight=False,
         soft_wrap=True,
     )

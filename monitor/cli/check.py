@@ -1,64 +1,69 @@
-"""`ab-monitor check`: whether the file is right, Kafka and the store answer, and anything about them is unsafe."""
+"""`ab-monitor check`: validate the configuration, connect to Kafka and the store, and warn about unsafe settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monitor.app import viewed
+from monitor.app import open_store_reader
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings
 from monitor.errors import AbMonitorError
-from monitor.sources import check_copartitioning, client_version, inspect_cluster, join
-from monitor.state import warnings
+from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
+from monitor.state import read_server_warnings
 
 
 def run(_arguments: object, settings: Settings) -> int:
-    """Print what was found; if both the store and Kafka cannot be used, the former is raised and the latter printed."""
+    """Print the state of the configuration, the store and Kafka; return the exit code.
+
+    Raises the error of the store or of Kafka. If both fail, Kafka's error is printed and the store's error is raised.
+    """
     print(f"configuration  ok: {', '.join(experiment.name for experiment in settings.experiments)}")
-    _warn(experiment_warnings(settings.experiments))
-    shards = settings.store.shards or 1
-    failure: AbMonitorError | None = None
+    _print_warnings(experiment_warnings(settings.experiments))
+    shard_count = settings.store.shards or 1
+    store_error: AbMonitorError | None = None
     try:
-        shards = _check_store(settings)
+        shard_count = _check_store(settings)
     except AbMonitorError as error:
-        failure = error
+        store_error = error
     try:
-        _check_kafka(settings, shards)
+        _check_kafka(settings, shard_count)
     except AbMonitorError as error:
-        if failure is None:
+        if store_error is None:
             raise
         print(f"kafka          failed: {error}")
-    if failure is not None:
-        raise failure
+    if store_error is not None:
+        raise store_error
     return 0
 
 
 def _check_store(settings: Settings) -> int:
-    """Print the state of the store and return its number of shards."""
-    with viewed(settings, wall_clock, existing=False) as reader:
-        known = any(number >= 0 for number in reader.numbers.values())
-        count = len(reader.store)
-        shards = f", {count} shards" if count > 1 else ""
-        print(f"store          ok: reachable, {'definitions agree' if known else 'no experiment in it yet'}{shards}")
-        _warn(warnings(reader.store))
-        return count
+    """Print the state of the store, and return the store's number of shards."""
+    with open_store_reader(settings, wall_clock, must_exist=False) as reader:
+        has_experiments = any(number >= 0 for number in reader.numbers.values())
+        shard_count = len(reader.store)
+        content = "definitions agree" if has_experiments else "no experiment in it yet"
+        shards = f", {shard_count} shards" if shard_count > 1 else ""
+        print(f"store          ok: reachable, {content}{shards}")
+        _print_warnings(read_server_warnings(reader.store))
+        return shard_count
 
 
-def _check_kafka(settings: Settings, shards: int) -> None:
-    """Print the state of the cluster and its topics."""
-    print(f"kafka          client {client_version(settings.kafka)}")
-    for line, problem in inspect_cluster(settings.kafka):
+def _check_kafka(settings: Settings, shard_count: int) -> None:
+    """Print the state of the Kafka cluster and of the configured topics."""
+    print(f"kafka          client {kafka_client_version(settings.kafka)}")
+    for line, problem in inspect_kafka_topics(settings.kafka):
         print(f"kafka          {line}")
-        _warn([problem] if problem else [])
+        _print_warnings([problem] if problem else [])
     if settings.kafka.client == "confluent":
-        # The lines above are kafka-python's, whose errors are clearer: librdkafka has to accept the same settings.
-        join(settings.kafka).close({})
-    if shards > 1:
-        copartitioning = check_copartitioning(settings, shards)
+        # kafka-python has made the checks above, because its errors are clearer. librdkafka has to accept the same
+        # settings.
+        create_consumer(settings.kafka).close({})
+    if shard_count > 1:
+        copartitioning = check_copartitioning(settings, shard_count)
         if copartitioning is not None:
             print(f"kafka          {copartitioning}")
 
 
-def _warn(problems: Sequence[str]) -> None:
+def _print_warnings(problems: Sequence[str]) -> None:
     for problem in problems:
         print(f"warning        {problem}")

@@ -1,57 +1,55 @@
-"""The command line: the only place that reads argv and the environment, and says how a command ended."""
+"""The entry point `ab-monitor`: parses arguments, runs a command, and maps errors and signals to exit codes."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
-import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
 from monitor import __version__
-from monitor.app import http_for, opened, stopped_by_signals, viewed, worker_for
-from monitor.cli import audit, check, dead_letters, demo, offline_commands, rebuild, simulate
-from monitor.clock import wall_clock
-from monitor.config import Settings, experiment_warnings, load_settings, parse_instant_ms
-from monitor.errors import ENDED_BY, AbMonitorError, InputRefused, UsageError
-from monitor.events import instant_ms
-from monitor.export import (
-    EXIT_CODES,
-    account,
-    attention_json,
-    items_json,
-    print_json,
-    render,
-    render_attention,
-    render_items,
-    render_verdicts,
-    scale,
-    to_stdout,
+from monitor.app import stop_on_signals
+from monitor.cli import (
+    agreement,
+    audit,
+    check,
+    dead_letters,
+    demo,
+    evaluate,
+    items,
+    rebuild,
+    replay,
+    report,
+    reset,
+    run,
+    simulate,
+    status,
+    verdict,
 )
-from monitor.pipeline import Telemetry
-from monitor.sources import FileSource, KafkaSource
-from monitor.state import warnings
-from monitor.web import render_experiment_report
+from monitor.cli.command_io import load_command_settings
+from monitor.errors import SIGNAL_EXIT_CODE_BASE, AbMonitorError, UsageError
+
+_INTERRUPTED_EXIT_CODE = SIGNAL_EXIT_CODE_BASE + signal.SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; see the table in README.md."""
+    """Run the command of the arguments and return its exit code; README.md has a table of all exit codes."""
     arguments = argparse.Namespace(verbose=False)
+    # SIGTERM exits at once, unless the command handles the signal itself. As PID 1 of a container, a process without a
+    # handler would ignore SIGTERM.
+    exit_on_sigterm = stop_on_signals(lambda: sys.exit(SIGNAL_EXIT_CODE_BASE + signal.SIGTERM), [signal.SIGTERM])
     try:
-        with stopped_by_signals(lambda: sys.exit(ENDED_BY + signal.SIGTERM), [signal.SIGTERM]), _streams():
-            _parser().parse_args(argv, arguments)
-            _log(verbose=arguments.verbose)
-            command: Callable[[argparse.Namespace], int] = arguments.command
-            return command(arguments)
+        with exit_on_sigterm, _guarded_standard_streams():
+            _build_parser().parse_args(argv, arguments)
+            _configure_logging(verbose=arguments.verbose)
+            run_command: Callable[[argparse.Namespace], int] = arguments.run_command
+            return run_command(arguments)
     except AbMonitorError as error:
         if arguments.verbose:
             traceback.print_exc()
@@ -59,129 +57,94 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("ab-monitor: interrupted", file=sys.stderr)
-        return 130
+        return _INTERRUPTED_EXIT_CODE
 
 
-class _Stdout:
-    """What commands print to: it does not matter to them that nobody reads on; what else goes wrong is one line."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        with self._guarded():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._guarded():
-            self._stream.flush()
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            # The rest goes nowhere; Python would complain of it when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            if not isinstance(error, BrokenPipeError):
-                raise UsageError(f"stdout: {error.strerror}") from error
-
-
-@contextmanager
-def _streams() -> Iterator[None]:
-    """Guard stdout while the block runs; streams that were closed (`>&-`) lead nowhere."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  until the process ends
-    stdout = _Stdout(sys.stdout)
-    with redirect_stdout(cast(TextIO, stdout)):
-        try:
-            yield
-        finally:
-            stdout.flush()
-
-
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands; parsed arguments have a function `run_command` that takes the arguments."""
     parser = argparse.ArgumentParser(
         prog="ab-monitor", description="Live, exact comparison of ranking variants, from Kafka to Prometheus."
     )
     parser.add_argument("--version", action="version", version=f"ab-monitor {__version__}")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--verbose", action="store_true", help="log more, and show the whole trace of an error")
-    configured = argparse.ArgumentParser(add_help=False, parents=[common])
-    configured.add_argument(
+    verbose_parser = argparse.ArgumentParser(add_help=False)
+    verbose_parser.add_argument("--verbose", action="store_true", help="log more, and show the whole trace of an error")
+    config_parser = argparse.ArgumentParser(add_help=False, parents=[verbose_parser])
+    config_parser.add_argument(
         "--config", type=Path, required=True, metavar="FILE", help="TOML file; docs/configuration.md"
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, command: Callable[..., int], text: str, *, config: bool = True) -> argparse.ArgumentParser:
-        """Add a command, which is called with its arguments and, if it needs them, with the settings."""
-        parent = configured if config else common
-        added = commands.add_parser(name, help=text, description=text, parents=[parent])
-        with_settings = lambda arguments: command(arguments, _settings(arguments))  # noqa: E731
-        added.set_defaults(command=with_settings if config else command, experiment_argument="--experiment")
-        return added
+    def add_command(
+        name: str,
+        run_command: Callable[[argparse.Namespace], int],
+        summary: str,
+        *,
+        requires_config: bool = False,
+    ) -> argparse.ArgumentParser:
+        """Add a command that takes the arguments only; return the parser of the command."""
+        parents = [config_parser if requires_config else verbose_parser]
+        command_parser = subparsers.add_parser(name, help=summary, description=summary, parents=parents)
+        command_parser.set_defaults(run_command=run_command, experiment_argument="--experiment")
+        return command_parser
 
-    demonstrate = add("demo", demo.run, "the main job on embedded parts, with simulated traffic", config=False)
-    demonstrate.set_defaults(program=_program())
-    demo.add_arguments(demonstrate)
-    # Signals are handled before the settings are loaded, so it loads them itself.
-    add("run", _run, "the service: Kafka → store → HTTP").set_defaults(command=_run)
-    replay = add("replay", _replay, "the same pipeline from files of JSON lines")
-    replay.add_argument(
-        "events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin"
+    def add_configured_command(name: str, run_command: Callable[..., int], summary: str) -> argparse.ArgumentParser:
+        """Add a command that takes the arguments and the settings of `--config`; return the parser of the command."""
+        return add_command(
+            name,
+            lambda arguments: run_command(arguments, load_command_settings(arguments)),
+            summary,
+            requires_config=True,
+        )
+
+    demo.add_arguments(add_command("demo", demo.run, "the main job on embedded parts, with simulated traffic"))
+    add_command("run", run.run, "the service: Kafka → store → HTTP", requires_config=True)
+    replay.add_arguments(add_configured_command("replay", replay.run, "the same pipeline from files of JSON lines"))
+    status.add_arguments(add_configured_command("status", status.run, "the current results in the store"))
+    verdict.add_arguments(
+        add_configured_command("verdict", verdict.run, "the decision on an experiment: ship, stop or continue, and why")
     )
-    status = add("status", _status, "what the store holds")
-    status.add_argument("--experiment", metavar="E", help="only this one")
-    status.add_argument("--as-of", metavar="T", help="decay to this ISO time, not the newest event of what is shown")
-    status.add_argument("--json", action="store_true", help="print one JSON object")
-    verdict = add("verdict", _verdict, "ship, stop or go on: what may be said about an experiment, and why")
-    verdict.set_defaults(experiment_argument="verdict E")
-    verdict.add_argument("experiment", metavar="E", help="the experiment's name")
-    verdict.add_argument("--variant", metavar="V", help="only this treatment")
-    verdict.add_argument("--as-of", metavar="T", help="the students whose windows were over at this ISO time")
-    verdict.add_argument("--json", action="store_true", help="print one JSON object")
-    verdict.add_argument(
-        "--exit-code",
-        action="store_true",
-        help="end with 0 for ship and non_inferior, 10 for continue and insufficient_data, 20 for the others",
+    report.add_arguments(
+        add_configured_command("report", report.run, "one page on an experiment: the verdict and how it came about")
     )
-    report = add("report", _report, "one page on an experiment: the verdict and how it came about")
-    report.set_defaults(experiment_argument="report E")
-    report.add_argument("experiment", metavar="E", help="the experiment's name")
-    report.add_argument("--html", required=True, metavar="FILE", help="where to write the page; - for stdout")
-    evaluate = "offline: metrics per query and rater, variants compared, no store needed"
-    offline_commands.add_evaluate_arguments(add("evaluate", _evaluate, evaluate, config=False))
-    offline_commands.add_arguments(
-        add("agreement", offline_commands.agreement, "offline: how far raters agree, no store needed")
+    evaluate.add_arguments(
+        add_command(
+            "evaluate",
+            evaluate.run,
+            "offline: metrics per query and rater, variants compared, no store needed",
+        )
     )
-    offline_commands.add_items_arguments(
-        add("items", _items, "what items are worth, what to look at first: from files, or from the store")
+    agreement.add_arguments(
+        add_configured_command("agreement", agreement.run, "offline: how far raters agree, no store needed")
     )
-    traffic = "write traffic with a declared effect to files or to Kafka"
-    simulate.add_arguments(add("simulate", simulate.run, traffic, config=False))
-    audit.add_arguments(add("audit", audit.run, "compare the stored aggregates with the stored rows"))
+    items.add_arguments(
+        add_configured_command(
+            "items",
+            items.run,
+            "ratings of items, and items to review first: from files, or from the store",
+        )
+    )
+    simulate.add_arguments(
+        add_command("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka")
+    )
+    audit.add_arguments(
+        add_configured_command("audit", audit.run, "compare the stored aggregates with the stored rows")
+    )
     rebuild.add_arguments(
-        add("rebuild", rebuild.rebuild, "read Kafka again into a new generation, compare, and switch to it")
+        add_configured_command(
+            "rebuild", rebuild.run, "read Kafka again into a new generation, compare, and switch to it"
+        )
     )
-    reset = add("reset", rebuild.reset, "delete everything that the store holds")
-    reset.add_argument("--yes", action="store_true", help="do not ask")
-    dead_letters.add_arguments(add("dead-letters", dead_letters.run, "what was refused, and its way back"))
-    add("check", check.run, "validate the file, reach Kafka and the store, warn about unsafe settings")
+    reset.add_arguments(add_configured_command("reset", reset.run, "delete all data of AB Monitor from the store"))
+    dead_letters.add_arguments(
+        add_configured_command("dead-letters", dead_letters.run, "list rejected records, and send them again")
+    )
+    add_configured_command(
+        "check", check.run, "validate the file, reach Kafka and the store, warn about unsafe settings"
+    )
     return parser
 
 
-def _program() -> str:
-    """Return what to call this program by: its path, where it is not among those that a shell finds."""
-    own = Path(sys.executable).with_name("ab-monitor")
-    return os.path.relpath(own) if own.exists() and not shutil.which(own.name) else own.name
-
-
-def _log(*, verbose: bool) -> None:
+def _configure_logging(*, verbose: bool) -> None:
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if verbose else logging.INFO,
@@ -193,154 +156,47 @@ def _log(*, verbose: bool) -> None:
     logging.getLogger("redis").setLevel(logging.INFO)
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings of the file, with just one experiment where the command line names it."""
-    settings = load_settings(arguments.config, os.environ)
-    experiment = getattr(arguments, "experiment", None)
-    return settings if experiment is None else settings.only(experiment, arguments.experiment_argument)
+class _GuardedStdout:
+    """Standard output whose write errors do not fail a command halfway.
+
+    If the reader has closed the pipe, further output is discarded. Any other error raises `UsageError`.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._handle_write_error():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._handle_write_error():
+            self._stream.flush()
+
+    @contextmanager
+    def _handle_write_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # Discard further output: Python would report the error again when it flushes stdout at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if not isinstance(error, BrokenPipeError):
+                raise UsageError(f"stdout: {error.strerror}") from error
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    telemetry = Telemetry()
-    with ExitStack() as stack:
-        # Until there is a worker to stop, there is nothing to bring to an end: what is open is closed.
-        ways: list[Callable[[], object]] = [sys.exit]
-        stack.enter_context(stopped_by_signals(lambda: ways[-1]()))  # noqa: PLW0108  the last by then
-        settings = _settings(arguments)
-        kafka = settings.kafka
-        opening = stack.enter_context(opened(settings, wall_clock))
-        for warning in (*experiment_warnings(settings.experiments), *warnings(opening.store)):
-            logging.getLogger(__name__).warning("%s", warning)
-        source = KafkaSource(kafka)
-        stack.callback(source.close)
-        topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}
-        worker = worker_for(settings, opening, source, telemetry, topics, wall_clock)
-        ways.append(worker.stop)
-        server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
-        logging.getLogger(__name__).info("serving url=%s", server.url)
-        worker.run()
-    return 0
-
-
-def _replay(arguments: argparse.Namespace, settings: Settings) -> int:
-    console = Console(stderr=True)
-    telemetry = Telemetry()
-    with ExitStack() as stack:
-        opening = stack.enter_context(opened(settings, wall_clock))
-        source = FileSource(arguments.events, instant_ms, report=lambda line: console.print(line, markup=False))
-        stack.callback(source.close)
-        worker = worker_for(settings, opening, source, telemetry, {"response": "file", "feedback": "file"}, wall_clock)
-        signals = stack.enter_context(stopped_by_signals(worker.stop))
-        with _ReplayProgress(source, console):
-            worker.run()
-        counts = telemetry.outcomes()
-        summary = ", ".join(f"{outcome} {count}" for outcome, count in sorted(counts.items()) if count) or "nothing new"
-        finished = "replayed" if source.finished() else "stopped; the same command goes on from here. So far"
-        console.print(f"{finished}: {worker.events} lines: {summary}", markup=False)
-        to_stdout(os.environ).print(render(opening.reader.summary(), now_ms=wall_clock()))
-        if source.refused > settings.limits.max_refused_share * max(worker.events, 1):
-            raise InputRefused(
-                f"{source.refused} of {worker.events} lines were refused "
-                f"(limits.max_refused_share = {settings.limits.max_refused_share}); they are not applied"
-            )
-    return 0 if source.finished() or not signals else ENDED_BY + signals[0]
-
-
-class _ReplayProgress(Progress):
-    """Shows on a terminal how much of the files is read, as of each refresh."""
-
-    def __init__(self, source: FileSource, console: Console) -> None:
-        self._source = source
-        columns = (TextColumn("replay"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        shown = console.is_terminal and source.total_bytes > 0
-        super().__init__(*columns, console=console, transient=True, disable=not shown)
-        self.add_task("replay", total=source.total_bytes)
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        for task in self.task_ids:
-            self.update(task, completed=self._source.bytes_read())
-        return super().get_renderables()
-
-
-def _status(arguments: argparse.Namespace, settings: Settings) -> int:
-    as_of_ms = None if arguments.as_of is None else parse_instant_ms("--as-of", arguments.as_of)
-    with viewed(settings, wall_clock) as reader:
-        summary = reader.summary(as_of_ms)
-    if arguments.json:
-        print_json(summary.to_json())
-    else:
-        to_stdout(os.environ).print(render(summary, now_ms=wall_clock()))
-    return 0
-
-
-def _verdict(arguments: argparse.Namespace, settings: Settings) -> int:
-    as_of_ms = None if arguments.as_of is None else parse_instant_ms("--as-of", arguments.as_of)
-    with viewed(settings, wall_clock) as reader:
-        summary = reader.summary(as_of_ms)
-    experiment = summary.experiments[arguments.experiment]
-    verdicts = {} if experiment.judgement is None else experiment.judgement.verdicts
-    if arguments.variant is not None and arguments.variant not in verdicts:
-        raise UsageError(f"--variant: got {arguments.variant!r}, expected one of {', '.join(verdicts) or 'none'}")
-    if arguments.json:
-        print_json(summary.verdict_json(arguments.experiment, arguments.variant))
-    else:
-        to_stdout(os.environ).print(render_verdicts(experiment, only=arguments.variant))
-    if not arguments.exit_code:
-        return 0
-    return max(
-        (EXIT_CODES[each.state] for name, each in verdicts.items() if arguments.variant in {None, name}), default=10
-    )
-
-
-def _report(arguments: argparse.Namespace, settings: Settings) -> int:
-    with viewed(settings, wall_clock) as reader:
-        told = account(reader, settings.experiments[0], settings.display.min_display_students)
-    offline_commands.write("--html", arguments.html, render_experiment_report(told))
-    return 0
-
-
-def _items(arguments: argparse.Namespace, settings: Settings) -> int:
-    if arguments.worst is not None or arguments.attention is not None:
-        return _stored_items(arguments, settings)
-    if not arguments.events:
-        raise UsageError("items: expected EVENTS, or an experiment E with --worst N or --attention N")
-    for name in arguments.events:
-        if name in {each.name for each in settings.experiments} and not Path(name).exists():
-            raise UsageError(f"items: {name} is an experiment and no file: add --worst N or --attention N")
-    return offline_commands.items(arguments, settings)
-
-
-def _stored_items(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Print items, or what to look at first, from the store."""
-    n = arguments.attention if arguments.worst is None else arguments.worst
-    files = arguments.catalogue is not None or arguments.since is not None or arguments.experiment is not None
-    if len(arguments.events) != 1 or files or (arguments.worst is not None and arguments.attention is not None):
-        raise UsageError("items: expected one experiment E with --worst N or --attention N, nothing of files")
-    if n < 1 or arguments.by == "query":
-        raise UsageError(f"items: got {n} by {arguments.by or 'item'}, expected 1 or more, by item or category")
-    (name,) = arguments.events
-    settings = settings.only(name, "items E")
-    with viewed(settings, wall_clock) as reader:
-        stored = reader.items(name)
-        if arguments.worst is not None:
-            found = stored.items(scale(settings.experiments[0], arguments.lowest_grade))
-            told, shown = items_json(name, found, n), render_items(name, found, n)
-        else:
-            entries = stored.attention(arguments.by or "item")
-            told, shown = attention_json(name, entries, n), render_attention(name, entries, n)
-    if arguments.json:
-        print_json(told)
-    else:
-        Console().print(shown)
-    return 0
-
-
-def _evaluate(arguments: argparse.Namespace) -> int:
-    if arguments.qrels is not None or arguments.run:
-        others = arguments.events or arguments.config is not None or arguments.experiment is not None
-        if others or arguments.qrels is None:
-            raise UsageError("evaluate: expected events and --config, or --qrels with --run and nothing of the former")
-        return offline_commands.evaluate(arguments, None)
-    if not arguments.events or arguments.config is None:
-        raise UsageError("evaluate: expected events and --config, or --qrels with --run")
-    return offline_commands.evaluate(arguments, _settings(arguments))
+@contextmanager
+def _guarded_standard_streams() -> Iterator[None]:
+    """Guard stdout while the block runs; closed standard streams (`>&-`) are replaced by the null device."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  until the process ends
+    stdout = _GuardedStdout(sys.stdout)
+    with redirect_stdout(cast(TextIO, stdout)):
+        try:
+            yield
+        finally:
+            stdout.flush()

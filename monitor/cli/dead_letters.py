@@ -1,4 +1,4 @@
-"""`ab-monitor dead-letters`: what was refused, by reason, and its way back after a fix."""
+"""`ab-monitor dead-letters`: list rejected records by reason, and send acceptable records back to their topics."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from monitor.analysis import iso
+from monitor.analysis import format_timestamp
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings
-from monitor.engine import Decoder
-from monitor.errors import DependencyUnavailable, Refusal, UsageError
-from monitor.events import REASONS
+from monitor.engine import EventDecoder
+from monitor.errors import DependencyUnavailable, InvalidEvent, UsageError
+from monitor.events import REJECTION_REASONS
 from monitor.export import print_json, simple_table
-from monitor.sources import NULL, connect, translate_error
+from monitor.sources import NULL_VALUE_HEADER, connect_kafka_client, translate_kafka_error
 
-FOREIGN: Final = "foreign"
-"""The reason of what stands in the topic and is none of this service's."""
-_POLL_MS: Final = 500
-_STALLED_POLLS: Final = 60
-_REQUEST_S: Final = 60.0
-_DIGITS: Final = 20
-_WIDEST: Final = 400
-_LARGEST: Final = 512 * 1024 * 1024
+FOREIGN_REASON: Final = "foreign"
+"""The reason reported for records of the dead-letter topic that this service has not written."""
+_POLL_TIMEOUT_MS: Final = 500
+_MAX_EMPTY_POLLS: Final = 60
+_REQUEST_TIMEOUT_S: Final = 60.0
+_MAX_OFFSET_DIGITS: Final = 20
+_TABLE_WIDTH: Final = 400
+_MAX_REQUEST_BYTES: Final = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """One refused message: where it came from, why it was refused, and what it was."""
+class DeadLetter:
+    """A rejected record: topic, partition, offset, the reason of the rejection, key and value."""
 
     topic: str
     partition: int
@@ -45,11 +45,11 @@ class Letter:
     version: str
     key: bytes | None
     value: bytes | None
-    refused_at_ms: int
+    rejected_at_ms: int
 
     @property
-    def origin(self) -> tuple[str, int, int]:
-        """The record that it was: a crash may have left two letters of one record."""
+    def source_record(self) -> tuple[str, int, int]:
+        """Topic, partition and offset of the rejected record; after a crash, two dead letters may have the same."""
         return self.topic, self.partition, self.offset
 
 
@@ -61,32 +61,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list: how many there are, by topic and reason; retry: send those that are acceptable by now back to "
         "their topics (what was applied before changes nothing)",
     )
-    parser.add_argument("--reason", metavar="R", help="only those refused for this reason")
+    parser.add_argument("--reason", metavar="R", help="only records rejected for this reason")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """List the dead letters or send them round again."""
-    if arguments.reason not in {None, FOREIGN, *REASONS}:
-        raise UsageError(f"--reason: got {arguments.reason!r}, expected one of {', '.join([*REASONS, FOREIGN])}")
-    letters = (each for each in dead_letters(settings.kafka) if arguments.reason in (None, each.reason))
-    found = _listed(settings, letters) if arguments.action == "list" else _retried(settings, letters)
-    if arguments.json:
-        print_json(found)
-    elif arguments.action == "list":
-        # Whole lines, however narrow the terminal: they are there to be searched.
-        Console(width=_WIDEST).print(_table(found))
+    """List the dead letters, or send the acceptable dead letters to their topics again; return the exit code."""
+    if arguments.reason not in {None, FOREIGN_REASON, *REJECTION_REASONS}:
+        raise UsageError(
+            f"--reason: got {arguments.reason!r}, expected one of {', '.join([*REJECTION_REASONS, FOREIGN_REASON])}"
+        )
+    letters = (letter for letter in read_dead_letters(settings.kafka) if arguments.reason in (None, letter.reason))
+    if arguments.action == "list":
+        result = _summarize_letters(settings, letters)
     else:
-        still = ", ".join(f"{reason} {count}" for reason, count in found["still_refused"].items())
-        refused = sum(found["still_refused"].values())
-        print(f"{found['sent']} sent back to their topics, {refused} still refused" + (f": {still}" if still else ""))
+        result = _send_acceptable_letters(settings, letters)
+    if arguments.json:
+        print_json(result)
+    elif arguments.action == "list":
+        # Long lines are not wrapped, so that they can be searched, however narrow the terminal is.
+        Console(width=_TABLE_WIDTH).print(_build_table(result))
+    else:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in result["still_refused"].items())
+        refused_count = sum(result["still_refused"].values())
+        line = f"{result['sent']} sent back to their topics, {refused_count} still refused"
+        print(f"{line}: {reasons}" if reasons else line)
     return 0
 
 
-def dead_letters(settings: KafkaSettings) -> Iterator[Letter]:
-    """Yield every letter once, from the beginning of the topic to what is its end now."""
-    place = f"Kafka at {settings.bootstrap_servers}"
-    consumer = connect(
+def read_dead_letters(settings: KafkaSettings) -> Iterator[DeadLetter]:
+    """Yield the dead letter of every rejected record once, from the beginning to the current end of the topic.
+
+    Raises `UsageError` if the topic does not exist, `DependencyUnavailable` if Kafka does not answer.
+    """
+    cluster = f"Kafka at {settings.bootstrap_servers}"
+    consumer = connect_kafka_client(
         KafkaConsumer,
         settings,
         group_id=None,
@@ -102,37 +111,41 @@ def dead_letters(settings: KafkaSettings) -> Iterator[Letter]:
         partitions = [TopicPartition(topic, number) for number in numbers]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
-        yield from _until(consumer, dict(consumer.end_offsets(partitions)), place)
+        yield from _read_until(consumer, dict(consumer.end_offsets(partitions)), cluster)
     except KafkaError as error:
-        raise translate_error(settings, error) from error
+        raise translate_kafka_error(settings, error) from error
     finally:
         consumer.close(autocommit=False)
 
 
-def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int], place: str) -> Iterator[Letter]:
-    seen: set[tuple[str, int, int]] = set()
-    idle = 0
-    while any(consumer.position(partition) < end for partition, end in ends.items()):
-        polled = consumer.poll(timeout_ms=_POLL_MS)
-        idle = 0 if polled else idle + 1
-        if idle > _STALLED_POLLS:
-            raise DependencyUnavailable(f"{place}: nothing arrives from the dead-letter topic although there is more")
-        for partition, records in polled.items():
+def _read_until(consumer: KafkaConsumer, end_offsets: dict[TopicPartition, int], cluster: str) -> Iterator[DeadLetter]:
+    """Yield the dead letters before the end offsets, without repetitions."""
+    yielded_records: set[tuple[str, int, int]] = set()
+    empty_polls = 0
+    while any(consumer.position(partition) < end_offset for partition, end_offset in end_offsets.items()):
+        polled_records = consumer.poll(timeout_ms=_POLL_TIMEOUT_MS)
+        empty_polls = 0 if polled_records else empty_polls + 1
+        if empty_polls > _MAX_EMPTY_POLLS:
+            raise DependencyUnavailable(f"{cluster}: no records arrive from the dead-letter topic before its end")
+        for partition, records in polled_records.items():
             for record in records:
-                letter = _letter(record)
-                if record.offset < ends[partition] and letter.origin not in seen:
-                    seen.add(letter.origin)
+                letter = _parse_letter(record)
+                if record.offset < end_offsets[partition] and letter.source_record not in yielded_records:
+                    yielded_records.add(letter.source_record)
                     yield letter
 
 
-def _letter(record: Any) -> Letter:
+def _parse_letter(record: Any) -> DeadLetter:
+    """Return the dead letter that a record of the dead-letter topic contains."""
     headers = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
     numbers = [headers.get(name, "") for name in ("partition", "offset")]
-    partition, offset = (int(number) if number.isdecimal() and len(number) < _DIGITS else -1 for number in numbers)
+    partition, offset = (
+        int(number) if number.isdecimal() and len(number) < _MAX_OFFSET_DIGITS else -1 for number in numbers
+    )
     if not headers.get("topic") or partition < 0 or offset < 0:
-        # Not from this service: shown under its own place, and never sent anywhere.
-        return Letter("", record.partition, record.offset, FOREIGN, "", "", None, None, record.timestamp)
-    return Letter(
+        # Not written by this service: identified by its own partition and offset, and never sent to another topic.
+        return DeadLetter("", record.partition, record.offset, FOREIGN_REASON, "", "", None, None, record.timestamp)
+    return DeadLetter(
         headers["topic"],
         partition,
         offset,
@@ -140,82 +153,99 @@ def _letter(record: Any) -> Letter:
         headers.get("detail", ""),
         headers.get("version", ""),
         record.key,
-        None if NULL in headers else record.value,
+        None if NULL_VALUE_HEADER in headers else record.value,
         record.timestamp,
     )
 
 
-def _listed(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
-    """Return how many letters there are by topic and reason, with the newest of each as an example."""
+def _summarize_letters(settings: Settings, letters: Iterator[DeadLetter]) -> dict[str, Any]:
+    """Return a JSON object with the number of letters by topic and reason, and the newest letter as an example."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in letters:
+    for letter in letters:
         group = groups.setdefault(
-            (each.topic, each.reason),
-            {"topic": each.topic, "reason": each.reason, "count": 0, "first_at": each.refused_at_ms, "last_at": 0},
+            (letter.topic, letter.reason),
+            {
+                "topic": letter.topic,
+                "reason": letter.reason,
+                "count": 0,
+                "first_at": letter.rejected_at_ms,
+                "last_at": 0,
+            },
         )
         group["count"] += 1
-        group["first_at"] = min(group["first_at"], each.refused_at_ms)
-        if each.refused_at_ms >= group["last_at"]:
-            group["last_at"] = each.refused_at_ms
+        group["first_at"] = min(group["first_at"], letter.rejected_at_ms)
+        if letter.rejected_at_ms >= group["last_at"]:
+            group["last_at"] = letter.rejected_at_ms
             group["example"] = {
-                "partition": each.partition,
-                "offset": each.offset,
-                "detail": each.detail,
-                "version": each.version,
+                "partition": letter.partition,
+                "offset": letter.offset,
+                "detail": letter.detail,
+                "version": letter.version,
             }
-    found = sorted(groups.values(), key=lambda group: (-group["count"], group["topic"], group["reason"]))
-    for group in found:
-        group["first_at"], group["last_at"] = iso(group["first_at"]), iso(group["last_at"])
-    return {"dead_letter_topic": settings.kafka.dead_letter_topic, "reasons": found}
+    sorted_groups = sorted(groups.values(), key=lambda group: (-group["count"], group["topic"], group["reason"]))
+    for group in sorted_groups:
+        group["first_at"], group["last_at"] = format_timestamp(group["first_at"]), format_timestamp(group["last_at"])
+    return {"dead_letter_topic": settings.kafka.dead_letter_topic, "reasons": sorted_groups}
 
 
-def _table(found: dict[str, Any]) -> Table | str:
-    if not found["reasons"]:
+def _build_table(summary: dict[str, Any]) -> Table | str:
+    """Return a table with a row per topic and reason; a sentence if the summary has no dead letters."""
+    if not summary["reasons"]:
         return "no dead letters"
-    texts = ("reason", "last refused", "the last one: partition, offset, what was wrong")
-    table = simple_table("topic", texts[0], "count", *texts[1:], left=texts, no_wrap=True)
-    for group in found["reasons"]:
+    text_columns = ("reason", "last refused", "the last one: partition, offset, what was wrong")
+    table = simple_table("topic", text_columns[0], "count", *text_columns[1:], left=text_columns, no_wrap=True)
+    for group in summary["reasons"]:
         example = group["example"]
-        wrong = f"{example['partition']}, {example['offset']}: {example['detail']}"
-        cells = (group["topic"], group["reason"], str(group["count"]), group["last_at"], wrong)
-        # Anybody may write headers; neither markup nor control characters of theirs are for the terminal.
-        table.add_row(*[Text("".join(each if each.isprintable() else "\ufffd" for each in cell)) for cell in cells])
+        detail = f"{example['partition']}, {example['offset']}: {example['detail']}"
+        cells = (group["topic"], group["reason"], str(group["count"]), group["last_at"], detail)
+        # Anybody may write to the topic: markup and control characters in headers must not reach the terminal.
+        table.add_row(
+            *[Text("".join(character if character.isprintable() else "\ufffd" for character in cell)) for cell in cells]
+        )
     return table
 
 
-def _retried(settings: Settings, letters: Iterator[Letter]) -> dict[str, Any]:
-    """Send back what would be accepted now, to the partition it came from; return the numbers."""
-    decoder = Decoder(settings)
-    decoders = {settings.kafka.responses_topic: decoder.response, settings.kafka.feedback_topic: decoder.feedback}
-    still: Counter[str] = Counter()
+def _send_acceptable_letters(settings: Settings, letters: Iterator[DeadLetter]) -> dict[str, Any]:
+    """Send each acceptable letter to the partition of the record; return the counts as a JSON object."""
+    decoder = EventDecoder(settings)
+    decoders = {
+        settings.kafka.responses_topic: decoder.decode_response,
+        settings.kafka.feedback_topic: decoder.decode_feedback,
+    }
+    refusal_counts: Counter[str] = Counter()
     failures: list[BaseException] = []
-    sent = 0
-    producer = connect(KafkaProducer, settings.kafka, acks="all", max_request_size=_LARGEST, metrics_enabled=False)
+    sent_count = 0
+    producer = connect_kafka_client(
+        KafkaProducer, settings.kafka, acks="all", max_request_size=_MAX_REQUEST_BYTES, metrics_enabled=False
+    )
     try:
-        for each in letters:
-            decode = decoders.get(each.topic)
+        for letter in letters:
+            decode = decoders.get(letter.topic)
             if decode is None:
-                still[FOREIGN if each.reason == FOREIGN else "topic not configured"] += 1
+                refusal_counts[FOREIGN_REASON if letter.reason == FOREIGN_REASON else "topic not configured"] += 1
                 continue
             try:
-                decode(each.value, wall_clock())
-            except Refusal as refusal:
-                still[refusal.reason] += 1
+                decode(letter.value, wall_clock())
+            except InvalidEvent as error:
+                refusal_counts[error.reason] += 1
                 continue
-            if each.partition not in producer.partitions_for(each.topic):
-                still["partition is gone"] += 1
+            if letter.partition not in producer.partitions_for(letter.topic):
+                refusal_counts["partition is gone"] += 1
                 continue
-            sending = producer.send(each.topic, each.value, key=each.key, partition=each.partition)
-            sending.add_errback(failures.append)
-            sent += 1
-        producer.flush(timeout=_REQUEST_S)
+            delivery = producer.send(letter.topic, letter.value, key=letter.key, partition=letter.partition)
+            delivery.add_errback(failures.append)
+            sent_count += 1
+        producer.flush(timeout=_REQUEST_TIMEOUT_S)
     except KafkaError as error:
-        raise translate_error(settings.kafka, error) from error
+        raise translate_kafka_error(settings.kafka, error) from error
     finally:
-        producer.close(timeout=_REQUEST_S)
+        producer.close(timeout=_REQUEST_TIMEOUT_S)
     if failures:
         raise DependencyUnavailable(
-            f"Kafka at {settings.kafka.bootstrap_servers} refused {len(failures)} of {sent} messages: {failures[0]}. "
-            "Try again: what was sent twice changes nothing"
+            f"Kafka at {settings.kafka.bootstrap_servers} refused {len(failures)} of {sent_count} messages: "
+            f"{failures[0]}. Try again: events that are sent twice count once"
         )
-    return {"sent": sent, "still_refused": dict(sorted(still.items(), key=lambda item: (-item[1], item[0])))}
+    return {
+        "sent": sent_count,
+        "still_refused": dict(sorted(refusal_counts.items(), key=lambda item: (-item[1], item[0]))),
+    }

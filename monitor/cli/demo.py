@@ -1,10 +1,12 @@
-"""`ab-monitor demo`: the main job with nothing else installed."""
+"""`ab-monitor demo`: the service with simulated traffic and an embedded store, without any other installation."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import math
+import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -19,19 +21,19 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from monitor.app import Opening, http_for, opened, stopped_by_signals, worker_for
+from monitor.app import WritableStore, create_worker, open_writable_store, serve_http, stop_on_signals
 from monitor.clock import wall_clock
-from monitor.config import ItemSettings, Settings, integer, load_settings
+from monitor.config import ItemSettings, Settings, load_settings, parse_integer
 from monitor.errors import UsageError
-from monitor.export import render
+from monitor.export import render_summary
 from monitor.pipeline import Telemetry, Worker
-from monitor.simulation import Scenario, SimulatedSource, default_config, generate, truth
+from monitor.simulation import Scenario, SimulatedSource, compute_true_means, generate_events, render_example_config
 from monitor.web import HttpServer
 
 _DAY_S: Final = 86_400
 _ITEM_DAYS: Final = 30
-_REFRESH_S: Final = 0.5
-_PLAIN_EVERY_S: Final = 10.0
+_REFRESH_INTERVAL_S: Final = 0.5
+_PRINT_INTERVAL_S: Final = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,39 +50,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demonstration until the simulated time is over or it is interrupted."""
+    """Run the service on simulated traffic until the simulated time is over or a signal comes; return the exit code."""
     logging.getLogger("monitor").setLevel(logging.DEBUG if arguments.verbose else logging.WARNING)
     speed = arguments.days * _DAY_S / 60 if arguments.speed is None else arguments.speed
     if not 0 < speed < math.inf or not 0 < arguments.days < math.inf:
         raise UsageError("--speed and --days: expected positive numbers")
-    port = integer("--port", arguments.port, 0, 65_535)
-    scenario = _scenario(arguments)
+    port = parse_integer("--port", arguments.port, 0, 65_535)
+    scenario = _create_scenario(arguments)
     console = Console()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ab-monitor-demo-")))
-        settings = _settings(scenario, directory, port)
+        settings = _create_settings(scenario, directory, port)
         telemetry = Telemetry()
-        opening = stack.enter_context(opened(settings, wall_clock))
-        source = SimulatedSource(generate(scenario), scenario.start_ms, speed)
+        store = stack.enter_context(open_writable_store(settings, wall_clock))
+        source = SimulatedSource(generate_events(scenario), scenario.start_ms, speed)
         topics = {"response": "simulated", "feedback": "simulated"}
-        worker = worker_for(settings, opening, source, telemetry, topics, source.now_ms)
-        interrupted = threading.Event()
+        worker = create_worker(settings, store, source, telemetry, topics, source.now_ms)
+        is_interrupted = threading.Event()
 
         def stop() -> None:
-            interrupted.set()
+            is_interrupted.set()
             worker.stop()
 
-        stack.enter_context(stopped_by_signals(stop))
-        server = stack.enter_context(http_for(settings, opening.reader, telemetry, worker.readiness, wall_clock))
-        _watch(console, worker, opening, source, server)
-        _explain(console, scenario, opening, arguments.program)
-        if arguments.stay and not interrupted.is_set():
+        stack.enter_context(stop_on_signals(stop))
+        server = stack.enter_context(serve_http(settings, store.reader, telemetry, worker.readiness, wall_clock))
+        _show_progress(console, worker, store, source, server)
+        _print_results(console, scenario, store)
+        if arguments.stay and not is_interrupted.is_set():
             console.print("The week is over; still serving until Ctrl-C.")
-            interrupted.wait()
+            is_interrupted.wait()
     return 0
 
 
-def _scenario(arguments: argparse.Namespace) -> Scenario:
+def _create_scenario(arguments: argparse.Namespace) -> Scenario:
     try:
         return Scenario(
             responses=arguments.responses,
@@ -93,57 +95,60 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
         raise UsageError(str(error)) from error
 
 
-def _settings(scenario: Scenario, directory: Path, port: int) -> Settings:
+def _create_settings(scenario: Scenario, directory: Path, port: int) -> Settings:
     path = directory / "config.toml"
-    path.write_text(default_config(scenario))
+    path.write_text(render_example_config(scenario))
     settings = load_settings(path, {})
-    store = replace(settings.store, url=f"embedded:{directory / 'store'}")
+    store_settings = replace(settings.store, url=f"embedded:{directory / 'store'}")
     items = ItemSettings(_ITEM_DAYS, catalogue=frozenset(f"v-{video}" for video in range(scenario.catalogue)))
-    experiments = tuple(replace(each, items=items) for each in settings.experiments)
-    return replace(settings, experiments=experiments, store=store, http=replace(settings.http, port=port))
+    experiments = tuple(replace(experiment, items=items) for experiment in settings.experiments)
+    return replace(settings, experiments=experiments, store=store_settings, http=replace(settings.http, port=port))
 
 
-def _watch(console: Console, worker: Worker, opening: Opening, source: SimulatedSource, server: HttpServer) -> None:
-    """Show the table while the worker works: live on a terminal, every ten seconds otherwise."""
-    last_events, last_at = 0, time.monotonic()
-    rate = 0.0
+def _show_progress(
+    console: Console, worker: Worker, store: WritableStore, source: SimulatedSource, server: HttpServer
+) -> None:
+    """Run the worker and show the current results: live on a terminal, otherwise every ten seconds."""
+    previous_count, previous_time_s = 0, time.monotonic()
+    events_per_second = 0.0
 
-    def picture() -> RenderableType:
-        nonlocal last_events, last_at, rate
-        now = time.monotonic()
-        if now > last_at:
-            rate = (worker.events - last_events) / (now - last_at)
-        last_events, last_at = worker.events, now
+    def render_progress() -> RenderableType:
+        nonlocal previous_count, previous_time_s, events_per_second
+        time_s = time.monotonic()
+        if time_s > previous_time_s:
+            events_per_second = (worker.processed_records - previous_count) / (time_s - previous_time_s)
+        previous_count, previous_time_s = worker.processed_records, time_s
         header = Text(f"simulated {time.strftime('%a %d %b %H:%M', time.gmtime(source.now_ms() / 1000))} UTC")
         header.append(f"   page: http://127.0.0.1:{server.port}/   Ctrl-C ends", style="dim")
-        table = render(opening.reader.summary(), now_ms=source.now_ms(), events_per_second=rate)
+        table = render_summary(store.reader.read_summary(), now_ms=source.now_ms(), events_per_second=events_per_second)
         return Group(header, table)
 
     with ThreadPoolExecutor(1, thread_name_prefix="worker") as executor:
-        work = executor.submit(worker.run)
+        worker_run = executor.submit(worker.run)
         if console.is_terminal:
-            with Live(picture(), console=console, auto_refresh=False) as live:
-                while not work.done():
-                    wait([work], _REFRESH_S)
-                    live.update(picture(), refresh=True)
+            with Live(render_progress(), console=console, auto_refresh=False) as live:
+                while not worker_run.done():
+                    wait([worker_run], _REFRESH_INTERVAL_S)
+                    live.update(render_progress(), refresh=True)
         else:
             console.print(f"page: http://127.0.0.1:{server.port}/")
             sys.stdout.flush()
-            while not work.done():
-                wait([work], _PLAIN_EVERY_S)
-                console.print(picture())
-        work.result()
+            while not worker_run.done():
+                wait([worker_run], _PRINT_INTERVAL_S)
+                console.print(render_progress())
+        worker_run.result()
 
 
-def _explain(console: Console, scenario: Scenario, opening: Opening, program: str) -> None:
-    """Say what the simulation was made with, what was measured, and what to try next by the program of that name."""
-    (experiment,) = opening.reader.summary().experiments.values()
-    declared = truth(scenario, opening.reader.experiments[0])
+def _print_results(console: Console, scenario: Scenario, store: WritableStore) -> None:
+    """Print the declared and the measured means of the primary metric, and commands to try next."""
+    program = _find_program_name()
+    (experiment,) = store.reader.read_summary().experiments.values()
+    true_means = compute_true_means(scenario, store.reader.experiments[0])
     for name, variant in experiment.variants.items():
         metric = variant.metrics[experiment.primary]
         if metric.mean is not None:
             console.print(
-                f"{name}: {experiment.primary} declared {declared[name][experiment.primary]:.3f}, "
+                f"{name}: {experiment.primary} declared {true_means[name][experiment.primary]:.3f}, "
                 f"measured {metric.mean:.3f} over {metric.count} rated responses"
             )
     console.print(
@@ -156,3 +161,11 @@ def _explain(console: Console, scenario: Scenario, opening: Opening, program: st
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _find_program_name() -> str:
+    """Return the name of this program for a shell: a relative path if the program is not on the search path."""
+    program_path = Path(sys.executable).with_name("ab-monitor")
+    if program_path.exists() and not shutil.which(program_path.name):
+        return os.path.relpath(program_path)
+    return program_path.name

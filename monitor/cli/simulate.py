@@ -1,4 +1,4 @@
-"""`ab-monitor simulate`: traffic with a declared effect, to a file or to Kafka."""
+"""`ab-monitor simulate`: write simulated traffic with a declared effect to a file or to Kafka."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ from typing import Any, BinaryIO, cast
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
+from monitor.cli.command_io import load_command_settings
 from monitor.clock import Clock, wall_clock
-from monitor.config import KafkaSettings, load_settings, parse_instant_ms
+from monitor.config import KafkaSettings, parse_instant_ms
 from monitor.errors import DependencyUnavailable, UsageError
-from monitor.simulation import Drop, Scenario, SimulatedEvent, default_config, endless, generate
-from monitor.sources import connect, translate_error
+from monitor.simulation import (
+    QualityDrop,
+    Scenario,
+    SimulatedEvent,
+    generate_endless_events,
+    generate_events,
+    render_example_config,
+)
+from monitor.sources import connect_kafka_client, translate_kafka_error
 
 _DAY_MS = 86_400_000
 
@@ -28,7 +36,7 @@ _DAY_MS = 86_400_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add = parser.add_argument
-    many: dict[str, Any] = {"action": "append", "default": [], "metavar": "VARIANT=X"}
+    repeatable_option: dict[str, Any] = {"action": "append", "default": [], "metavar": "VARIANT=X"}
     add("--out", metavar="FILE", help="write JSON lines there; .gz is packed, - is stdout")
     add("--kafka", action="store_true", help="write to the topics of --config")
     add("--config", type=Path, metavar="FILE", help="the monitor's configuration, for --kafka")
@@ -37,15 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--responses", type=int, default=60_000, help="answers of the bot in --days (60000)")
     add("--students", type=int, default=5_000, help="students (5000)")
     add("--days", type=float, default=7, help="simulated days (7)")
-    add("--effect", **many, help="shift of the grades (treatment=0.15)")
-    add("--share", **many, help="share of students (control=0.5 treatment=0.5)")
+    add("--effect", **repeatable_option, help="shift of the grades (treatment=0.15)")
+    add("--share", **repeatable_option, help="share of students (control=0.5 treatment=0.5)")
     add(
         "--drop", metavar="VARIANT=X", help="from --drop-at on, answers of the variant lose that share of their quality"
     )
     add("--effect-from", metavar="T", help="ISO time from which there are effects: what lies before is a pre-period")
     add("--fade-days", type=float, metavar="D", help="half of a student's effect is gone D days after the first answer")
-    add("--escalated", **many, help="share of unrated answers that end with a person (0.02)")
-    add("--slowness", **many, help="times the usual latency (1)")
+    add("--escalated", **repeatable_option, help="share of unrated answers that end with a person (0.02)")
+    add("--slowness", **repeatable_option, help="times the usual latency (1)")
     add("--drop-at", metavar="T", help="ISO time of the drop")
     add("--feedback-delay", type=float, default=60.0, metavar="S", help="median seconds until a rating (60)")
     add("--start", metavar="T", help="ISO time of the first answers (a fixed week)")
@@ -53,65 +61,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the traffic."""
-    scenario = _scenario(arguments)
+    """Write the simulated traffic, or print a configuration for it; return the exit code."""
+    scenario = _create_scenario(arguments)
     if arguments.print_config:
-        print(default_config(scenario), end="")
+        print(render_example_config(scenario), end="")
         return 0
     if (arguments.out is None) == (not arguments.kafka):
-        raise UsageError("simulate: say where to: --out FILE or --kafka --config FILE")
-    events = paced(endless(scenario)) if arguments.live else generate(scenario)
+        raise UsageError("simulate: expected either --out FILE or --kafka with --config FILE")
+    events = pace_events(generate_endless_events(scenario)) if arguments.live else generate_events(scenario)
     if arguments.kafka:
         if arguments.config is None:
-            raise UsageError("simulate --kafka: --config FILE says which cluster and topics")
-        written = send_to_kafka(events, load_settings(arguments.config, os.environ).kafka)
+            raise UsageError("simulate: --kafka needs --config FILE with the cluster and the topics")
+        written_count = send_to_kafka(events, load_command_settings(arguments).kafka)
     else:
         try:
-            written = _write_jsonl(events, arguments.out)
+            written_count = _write_jsonl(events, arguments.out)
         except BrokenPipeError:
-            # Whoever read has seen enough.
+            # The reader has closed the pipe.
             return 0
         except OSError as error:
-            place = "stdout" if arguments.out == "-" else f"--out {arguments.out}"
-            raise UsageError(f"{place}: {error.strerror}") from error
-    print(f"{written} events written", file=sys.stderr)
+            output = "stdout" if arguments.out == "-" else f"--out {arguments.out}"
+            raise UsageError(f"{output}: {error.strerror}") from error
+    print(f"{written_count} events written", file=sys.stderr)
     return 0
 
 
-def paced(
+def pace_events(
     events: Iterator[SimulatedEvent], *, clock: Clock = wall_clock, sleep: Callable[[float], object] = time.sleep
 ) -> Iterator[SimulatedEvent]:
-    """Yield events no earlier than they arrive; what lies in the past comes at once."""
+    """Yield each event at its arrival time by the clock; events with an arrival time in the past are not delayed."""
     for event in events:
-        ahead_ms = event.arrival_ms - clock()
-        if ahead_ms > 0:
-            sleep(ahead_ms / 1000)
+        delay_ms = event.arrival_ms - clock()
+        if delay_ms > 0:
+            sleep(delay_ms / 1000)
         yield event
 
 
 def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> int:
-    """Write events to their topics, keyed by student, and wait for every acknowledgement; return how many."""
+    """Write events to their topics, keyed by student, and wait for all acknowledgements; return the number of events.
+
+    Raises `DependencyUnavailable` if Kafka does not accept an event.
+    """
     topics = {"response": settings.responses_topic, "feedback": settings.feedback_topic}
     failures: list[BaseException] = []
-    producer = connect(KafkaProducer, settings, acks="all", linger_ms=20, batch_size=1 << 17, metrics_enabled=False)
+    producer = connect_kafka_client(
+        KafkaProducer, settings, acks="all", linger_ms=20, batch_size=1 << 17, metrics_enabled=False
+    )
     try:
-        written = 0
+        written_count = 0
         for event in events:
             producer.send(topics[event.kind], value=event.payload, key=event.key).add_errback(failures.append)
-            written += 1
+            written_count += 1
             if failures:
                 break
         producer.flush(timeout=60)
         producer.close(timeout=60)
     except KafkaError as error:
-        raise translate_error(settings, error) from error
+        raise translate_kafka_error(settings, error) from error
     if failures:
         raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} refused an event: {failures[0]}")
-    return written
+    return written_count
 
 
 def _write_jsonl(events: Iterator[SimulatedEvent], path: str) -> int:
-    """Write one event per line to a file (`.gz` is packed, `-` is stdout); return how many."""
+    """Write an event per line to a file (gzip for `.gz`, stdout for `-`); return the number of events."""
     with ExitStack() as stack:
         stream: BinaryIO
         if path.endswith(".gz"):
@@ -120,27 +133,27 @@ def _write_jsonl(events: Iterator[SimulatedEvent], path: str) -> int:
             stream = stack.enter_context(os.fdopen(sys.stdout.fileno(), "wb", closefd=False))
         else:
             stream = stack.enter_context(Path(path).open("wb"))
-        written = 0
+        written_count = 0
         for event in events:
             stream.write(event.payload)
             stream.write(b"\n")
-            written += 1
+            written_count += 1
         stream.flush()
-    return written
+    return written_count
 
 
-def _scenario(arguments: argparse.Namespace) -> Scenario:
-    chosen: dict[str, Any] = {}
+def _create_scenario(arguments: argparse.Namespace) -> Scenario:
+    optional_fields: dict[str, Any] = {}
     if arguments.share:
-        chosen |= {"shares": _pairs("--share", arguments.share), "effects": {}}
+        optional_fields |= {"shares": _parse_variant_numbers("--share", arguments.share), "effects": {}}
     if arguments.effect:
-        chosen["effects"] = _pairs("--effect", arguments.effect)
+        optional_fields["effects"] = _parse_variant_numbers("--effect", arguments.effect)
     if arguments.effect_from is not None:
-        chosen["effects_from_ms"] = parse_instant_ms("--effect-from", arguments.effect_from)
+        optional_fields["effects_from_ms"] = parse_instant_ms("--effect-from", arguments.effect_from)
     if arguments.drop is not None or arguments.drop_at is not None:
-        chosen["drop"] = _drop(arguments.drop, arguments.drop_at)
+        optional_fields["drop"] = _parse_quality_drop(arguments.drop, arguments.drop_at)
     if arguments.start is not None and not arguments.live:
-        chosen["start_ms"] = parse_instant_ms("--start", arguments.start)
+        optional_fields["start_ms"] = parse_instant_ms("--start", arguments.start)
     try:
         scenario = Scenario(
             responses=arguments.responses,
@@ -148,31 +161,31 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
             days=arguments.days,
             feedback_delay_s=arguments.feedback_delay,
             fade_days=arguments.fade_days,
-            escalated=_pairs("--escalated", arguments.escalated),
-            slowness=_pairs("--slowness", arguments.slowness),
+            escalation_shares=_parse_variant_numbers("--escalated", arguments.escalated),
+            latency_factors=_parse_variant_numbers("--slowness", arguments.slowness),
             seed=arguments.seed,
-            **chosen,
+            **optional_fields,
         )
     except ValueError as error:
         raise UsageError(f"simulate: {error}") from error
     return replace(scenario, start_ms=wall_clock() - int(arguments.days * _DAY_MS)) if arguments.live else scenario
 
 
-def _drop(given: str | None, at: str | None) -> Drop:
-    if given is None or at is None:
+def _parse_quality_drop(drop_argument: str | None, time_argument: str | None) -> QualityDrop:
+    if drop_argument is None or time_argument is None:
         raise UsageError("simulate: --drop VARIANT=X and --drop-at T belong together")
-    ((variant, share),) = _pairs("--drop", [given]).items()
-    return Drop(variant, share, parse_instant_ms("--drop-at", at))
+    ((variant, share),) = _parse_variant_numbers("--drop", [drop_argument]).items()
+    return QualityDrop(variant, share, parse_instant_ms("--drop-at", time_argument))
 
 
-def _pairs(flag: str, given: list[str]) -> dict[str, float]:
-    pairs = {}
-    for text in given:
+def _parse_variant_numbers(flag: str, arguments: list[str]) -> dict[str, float]:
+    numbers = {}
+    for text in arguments:
         name, _, number = text.rpartition("=")
         try:
-            pairs[name] = float(number)
+            numbers[name] = float(number)
         except ValueError:
             name = ""
         if not name:
             raise UsageError(f"{flag}: got {text!r}, expected VARIANT=NUMBER")
-    return pairs
+    return numbers

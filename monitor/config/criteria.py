@@ -1,4 +1,4 @@
-"""The keys of an `[[experiments]]` table that a verdict goes by → `DecisionSettings`."""
+"""Parses the keys of an `[[experiments]]` table that are criteria of verdicts → `DecisionSettings`."""
 
 from __future__ import annotations
 
@@ -6,134 +6,146 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
+from monitor.clock import DAY_MS
 from monitor.config.settings import (
-    FEEDBACK,
-    LATENCY,
-    RATED_SHARE,
+    FEEDBACK_METRIC_PREFIX,
+    LATENCY_METRIC,
+    RATED_SHARE_METRIC,
     AllocationSettings,
     DecisionSettings,
-    Direction,
     ExperimentSettings,
     GuardrailSettings,
+    HarmfulDirection,
     Population,
-    is_share,
+    is_proportion,
 )
-from monitor.config.values import check_keys, number, one_of, parse_instant_ms, shares
+from monitor.config.values import check_keys, parse_choice, parse_instant_ms, parse_number, parse_shares
 from monitor.errors import ConfigError
 
 DECISION_KEYS: Final = frozenset({"mde", "margin", "alpha", "min_days", "population", "allocations", "guardrails"})
+_GUARDRAIL_KEYS: Final = frozenset({"metric", "harmful_direction", "margin", "timeout_ms"})
 _DEFAULT: Final = DecisionSettings()
-_SMALLEST: Final = 1e-6
-_LARGEST: Final = 65_536.0
-_BOUNDED: Final = ("ndcg", "success", "rr", "p")
-_ALPHAS: Final = (1e-6, 0.25)
-_LONGEST_DAYS: Final = 365.0
-_DAY_MS: Final = 86_400_000
-_MOST_ALLOCATIONS: Final = 100
-_MOST_GUARDRAILS: Final = 20
-_LONGEST_LATENCY_MS: Final = 86_400_000.0
-_LONGEST_KIND: Final = 64
+_MIN_EFFECT: Final = 1e-6
+_MAX_EFFECT: Final = 65_536.0
+_MEASURES_UP_TO_1: Final = ("ndcg", "success", "rr", "p")
+_ALPHA_RANGE: Final = (1e-6, 0.25)
+_MAX_DAYS: Final = 365.0
+_MAX_ALLOCATIONS: Final = 100
+_MAX_GUARDRAILS: Final = 20
+_MAX_LATENCY_MS: Final = 86_400_000.0
+_MAX_KIND_LENGTH: Final = 64
 
 
-def decision_from(table: Mapping[str, Any], where: str, experiment: ExperimentSettings) -> DecisionSettings:
-    """Return what an experiment's table says about verdicts; raises `ConfigError` for the first value that is wrong."""
-    largest = _largest(experiment.primary)
+def parse_decision(table: Mapping[str, Any], experiment_key: str, experiment: ExperimentSettings) -> DecisionSettings:
+    """Return the criteria of an experiment's table; raises `ConfigError` for the first wrong value."""
+    max_effect = _max_effect(experiment.primary)
     mde = table.get("mde")
     return DecisionSettings(
-        mde=None if mde is None else number(f"{where}.mde", mde, _SMALLEST, largest),
-        margin=number(f"{where}.margin", table.get("margin", _DEFAULT.margin), 0.0, largest),
-        alpha=number(f"{where}.alpha", table.get("alpha", _DEFAULT.alpha), *_ALPHAS),
-        min_days=number(f"{where}.min_days", table.get("min_days", _DEFAULT.min_days), 0.0, _LONGEST_DAYS),
-        population=one_of(f"{where}.population", table.get("population", "rated"), get_args(Population)),
-        allocations=_allocations(f"{where}.allocations", table.get("allocations", []), experiment),
-        guardrails=_guardrails(f"{where}.guardrails", table["guardrails"], experiment)
+        mde=None if mde is None else parse_number(f"{experiment_key}.mde", mde, _MIN_EFFECT, max_effect),
+        margin=parse_number(f"{experiment_key}.margin", table.get("margin", _DEFAULT.margin), 0.0, max_effect),
+        alpha=parse_number(f"{experiment_key}.alpha", table.get("alpha", _DEFAULT.alpha), *_ALPHA_RANGE),
+        min_days=parse_number(f"{experiment_key}.min_days", table.get("min_days", _DEFAULT.min_days), 0.0, _MAX_DAYS),
+        population=parse_choice(f"{experiment_key}.population", table.get("population", "rated"), get_args(Population)),
+        allocations=_parse_allocations(f"{experiment_key}.allocations", table.get("allocations", []), experiment),
+        guardrails=_parse_guardrails(f"{experiment_key}.guardrails", table["guardrails"], experiment)
         if "guardrails" in table
         else _DEFAULT.guardrails,
     )
 
 
 def decision_warnings(experiment: ExperimentSettings) -> list[str]:
-    """Return what is allowed, but will not do what it may have been meant to do; a sentence each."""
-    where = f"experiments.{experiment.name}"
+    """Return a sentence for each criterion that is valid but probably has another effect than intended."""
+    experiment_key = f"experiments.{experiment.name}"
     return [
-        f"{where}.allocations[{index}].from is no UTC midnight: the whole day is left out of the "
+        f"{experiment_key}.allocations[{index}].from is no UTC midnight: the whole day is left out of the "
         "sample ratio and of the comparisons that decide"
         for index, allocation in enumerate(experiment.decision.allocations)
-        if allocation.from_ms % _DAY_MS
+        if allocation.from_ms % DAY_MS
     ] + [
-        f"{where}.guardrails[{index}] watches {LATENCY} without worst: say when an answer is given up, such as "
-        "worst = 30000 (ms), or time-outs that are too rare to have been seen yet are in none of its bounds"
-        for index, rail in enumerate(experiment.decision.guardrails)
-        if rail.metric == LATENCY and rail.worst_ms is None
+        f"{experiment_key}.guardrails[{index}] is on {LATENCY_METRIC} without timeout_ms: set the latency at which an "
+        "answer is given up, such as timeout_ms = 30000. Otherwise the bounds leave out time-outs that are so rare "
+        "that the sample has none"
+        for index, guardrail in enumerate(experiment.decision.guardrails)
+        if guardrail.metric == LATENCY_METRIC and guardrail.timeout_ms is None
     ]
 
 
-def _largest(metric: str) -> float:
-    """Return a bound of what an effect on the metric can be: 1 for shares, the largest gain for the others."""
-    if metric == LATENCY:
-        return _LONGEST_LATENCY_MS
-    return 1.0 if is_share(metric) or metric.partition("@")[0] in _BOUNDED else _LARGEST
+def _max_effect(metric: str) -> float:
+    """Return a bound of the effect on a metric: 1 for shares, a day for latencies, otherwise the largest gain."""
+    if metric == LATENCY_METRIC:
+        return _MAX_LATENCY_MS
+    return 1.0 if is_proportion(metric) or metric.partition("@")[0] in _MEASURES_UP_TO_1 else _MAX_EFFECT
 
 
-def _tables(key: str, value: object, keys: Collection[str], most: int) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or len(value) > most or not all(isinstance(each, dict) for each in value):
-        raise ConfigError(key, value, f"a list of at most {most} tables with {' and '.join(sorted(keys))}")
+def _parse_tables(key: str, value: object, allowed_keys: Collection[str], max_count: int) -> list[dict[str, Any]]:
+    """Return a list of at most `max_count` tables that have no other keys than `allowed_keys`."""
+    if not isinstance(value, list) or len(value) > max_count or not all(isinstance(table, dict) for table in value):
+        raise ConfigError(key, value, f"a list of at most {max_count} tables with {' and '.join(sorted(allowed_keys))}")
     for index, table in enumerate(value):
-        check_keys(f"{key}[{index}]", table, keys)
+        check_keys(f"{key}[{index}]", table, allowed_keys)
     return value
 
 
-def _allocations(key: str, value: object, experiment: ExperimentSettings) -> tuple[AllocationSettings, ...]:
-    found: list[AllocationSettings] = []
-    for index, table in enumerate(_tables(key, value, {"from", "shares"}, _MOST_ALLOCATIONS)):
-        where = f"{key}[{index}]"
-        from_ms, after_ms = parse_instant_ms(f"{where}.from", table.get("from")), experiment.starts_at_ms or 0
-        if found:
-            after_ms = found[-1].from_ms
-        if from_ms <= after_ms:
-            before = "the allocation before it" if found else "starts_at"
-            raise ConfigError(f"{where}.from", str(table["from"]), f"a time after that of {before}")
+def _parse_allocations(key: str, value: object, experiment: ExperimentSettings) -> tuple[AllocationSettings, ...]:
+    allocations: list[AllocationSettings] = []
+    for index, table in enumerate(_parse_tables(key, value, {"from", "shares"}, _MAX_ALLOCATIONS)):
+        from_key = f"{key}[{index}].from"
+        from_ms, previous_ms = parse_instant_ms(from_key, table.get("from")), experiment.starts_at_ms or 0
+        if allocations:
+            previous_ms = allocations[-1].from_ms
+        if from_ms <= previous_ms:
+            previous = "the allocation before it" if allocations else "starts_at"
+            raise ConfigError(from_key, str(table["from"]), f"a time after that of {previous}")
         if experiment.ends_at_ms is not None and from_ms >= experiment.ends_at_ms:
-            raise ConfigError(f"{where}.from", str(table["from"]), "a time before ends_at")
-        found.append(AllocationSettings(from_ms, _shares(f"{where}.shares", table.get("shares"), experiment)))
-    return tuple(found)
+            raise ConfigError(from_key, str(table["from"]), "a time before ends_at")
+        shares = _parse_variant_shares(f"{key}[{index}].shares", table.get("shares"), experiment)
+        allocations.append(AllocationSettings(from_ms, shares))
+    return tuple(allocations)
 
 
-def _shares(key: str, value: object, experiment: ExperimentSettings) -> Mapping[str, float]:
+def _parse_variant_shares(key: str, value: object, experiment: ExperimentSettings) -> Mapping[str, float]:
     if not isinstance(value, dict) or not value:
         raise ConfigError(key, value, "a table of variants with their shares")
     for name in value:
-        one_of(key, name, experiment.variants)
-    return MappingProxyType(shares(key, value))
+        parse_choice(key, name, experiment.variants)
+    return MappingProxyType(parse_shares(key, value))
 
 
-def _guardrails(key: str, value: object, experiment: ExperimentSettings) -> tuple[GuardrailSettings, ...]:
-    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE, LATENCY)
-    found: list[GuardrailSettings] = []
-    for index, table in enumerate(_tables(key, value, {"metric", "bad", "margin", "worst"}, _MOST_GUARDRAILS)):
-        where = f"{key}[{index}]"
-        metric = _watchable(f"{where}.metric", table.get("metric"), metrics)
-        bad = one_of(f"{where}.bad", table.get("bad"), get_args(Direction))
-        margin = number(f"{where}.margin", table.get("margin"), _SMALLEST, _largest(metric))
-        if any(each.metric == metric for each in found):
-            raise ConfigError(f"{where}.metric", metric, "every metric once")
-        found.append(GuardrailSettings(metric, bad, margin, _worst_ms(f"{where}.worst", table, metric)))
-    return tuple(found)
+def _parse_guardrails(key: str, value: object, experiment: ExperimentSettings) -> tuple[GuardrailSettings, ...]:
+    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE_METRIC, LATENCY_METRIC)
+    guardrails: list[GuardrailSettings] = []
+    for index, table in enumerate(_parse_tables(key, value, _GUARDRAIL_KEYS, _MAX_GUARDRAILS)):
+        guardrail_key = f"{key}[{index}]"
+        metric = _parse_guardrail_metric(f"{guardrail_key}.metric", table.get("metric"), metrics)
+        direction_key = f"{guardrail_key}.harmful_direction"
+        direction = parse_choice(direction_key, table.get("harmful_direction"), get_args(HarmfulDirection))
+        margin = parse_number(f"{guardrail_key}.margin", table.get("margin"), _MIN_EFFECT, _max_effect(metric))
+        if any(guardrail.metric == metric for guardrail in guardrails):
+            raise ConfigError(f"{guardrail_key}.metric", metric, "every metric once")
+        timeout_ms = _parse_timeout_ms(f"{guardrail_key}.timeout_ms", table, metric)
+        guardrails.append(GuardrailSettings(metric, direction, margin, timeout_ms))
+    return tuple(guardrails)
 
 
-def _worst_ms(key: str, table: Mapping[str, Any], metric: str) -> float | None:
-    if "worst" not in table:
+def _parse_timeout_ms(key: str, table: Mapping[str, Any], metric: str) -> float | None:
+    if "timeout_ms" not in table:
         return None
-    if metric != LATENCY:
-        raise ConfigError(key, table["worst"], f"this key with {LATENCY} only: other metrics have a largest value")
-    return number(key, table["worst"], 1.0, _LONGEST_LATENCY_MS)
+    if metric != LATENCY_METRIC:
+        raise ConfigError(
+            key, table["timeout_ms"], f"this key with {LATENCY_METRIC} only: other metrics have a largest value"
+        )
+    return parse_number(key, table["timeout_ms"], 1.0, _MAX_LATENCY_MS)
 
 
-def _watchable(key: str, value: object, metrics: Collection[str]) -> str:
-    """Return what a guardrail watches: one of the metrics, or a kind of feedback, declared or not."""
-    if isinstance(value, str) and value.startswith(FEEDBACK):
-        kind = value.removeprefix(FEEDBACK)
-        if not 0 < len(kind) <= _LONGEST_KIND or kind[0] == "+":
-            raise ConfigError(key, value, f"{FEEDBACK} and a kind of 1 to {_LONGEST_KIND} characters, the first not +")
+def _parse_guardrail_metric(key: str, value: object, metrics: Collection[str]) -> str:
+    """Return a guardrail's metric: an element of `metrics`, or a kind of feedback, declared or not."""
+    if isinstance(value, str) and value.startswith(FEEDBACK_METRIC_PREFIX):
+        kind = value.removeprefix(FEEDBACK_METRIC_PREFIX)
+        if not 0 < len(kind) <= _MAX_KIND_LENGTH or kind[0] == "+":
+            raise ConfigError(
+                key,
+                value,
+                f"{FEEDBACK_METRIC_PREFIX} and a kind of 1 to {_MAX_KIND_LENGTH} characters, the first not +",
+            )
         return value
-    return one_of(key, value, (*metrics, f"{FEEDBACK}KIND"))
+    return parse_choice(key, value, (*metrics, f"{FEEDBACK_METRIC_PREFIX}KIND"))

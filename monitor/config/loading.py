@@ -1,4 +1,7 @@
-"""One TOML file and the environment → `Settings`; every fault is one line that names key, value and expectation."""
+"""Loads `Settings` from a TOML file and environment variables.
+
+Every error is one line with the key, the value and the expected values.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from monitor.config.experiments import experiment_from
+from monitor.config.experiments import parse_experiment
 from monitor.config.settings import (
-    Client,
     DisplaySettings,
     ExperimentSettings,
     HttpSettings,
+    KafkaClientName,
     KafkaSettings,
     LimitSettings,
     Settings,
@@ -26,17 +29,17 @@ from monitor.config.settings import (
 )
 from monitor.config.validation import check_http, check_kafka, check_store
 from monitor.config.values import (
-    LARGEST_PORT,
-    PREFIX,
+    MAX_PORT,
+    VARIABLE_PREFIX,
     check_keys,
-    duration_ms,
-    integer,
-    is_host,
-    number,
-    one_of,
+    is_host_name,
+    parse_boolean,
+    parse_choice,
+    parse_duration_ms,
     parse_instant_ms,
-    switch,
-    text,
+    parse_integer,
+    parse_number,
+    parse_text,
 )
 from monitor.errors import ConfigError, UsageError
 
@@ -45,15 +48,16 @@ _SECRETS: Final = {
     "store": {"password", "user_hash_key"},
     "http": {"token"},
 }
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MOST_SHARDS: Final = 256
-_MOST_POLLED: Final = 200_000
+_SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MAX_SHARDS: Final = 256
+_MAX_POLL_RECORDS: Final = 200_000
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_MOST_EXPERIMENTS: Final = 1000
-_SHORTEST_TOKEN: Final = 16
+_MAX_EXPERIMENTS: Final = 1000
+_MIN_TOKEN_LENGTH: Final = 16
 
-Reader = Callable[[str, object], Any]
+Parser = Callable[[str, object], Any]
+"""A function (key, value) → setting that raises `ConfigError` for a wrong value."""
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
@@ -62,35 +66,35 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     Raises `UsageError` for a file that cannot be read and `ConfigError` for the first value that is wrong.
     """
     try:
-        return settings_from(_document(path), environ)
+        return parse_settings(_read_toml(path), environ)
     except RecursionError as error:
         raise UsageError(f"{path}: nested too deeply") from error
 
 
-def settings_from(document: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
-    """Return the settings of a parsed file; see `load_settings`."""
+def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    """Return the settings of a parsed TOML file, overridden by environment variables: see `load_settings`."""
     check_keys("", document, {*_SECTIONS, "experiments"})
     for section, names in _SECRETS.items():
-        for name in names & set(_table(section, document)):
-            variable = f"{PREFIX}{section}_{name}".upper()
+        for name in names & set(_section_table(section, document)):
+            variable = f"{VARIABLE_PREFIX}{section}_{name}".upper()
             raise ConfigError(
                 f"{section}.{name}",
                 "…",
                 f"secrets to come from the environment ({variable}) or a file ({variable}_FILE)",
             )
-    overrides = _overrides(environ)
-    experiments = _experiments(document, overrides)
-    sections = {name: _section(name, document, overrides) for name in _SECTIONS}
+    variables = _read_variables(environ)
+    experiments = _parse_experiments(document, variables)
+    sections = {name: _parse_section(name, document, variables) for name in _SECTIONS}
     settings = Settings(experiments=experiments, **sections)
-    for name in overrides:
-        raise _unknown_variable(name)
+    for name in variables:
+        raise _unknown_variable_error(name)
     check_kafka(settings.kafka)
-    check_store(settings.store, _table("store", document))
+    check_store(settings.store, _section_table("store", document))
     check_http(settings.http)
     return settings
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -101,87 +105,97 @@ def _document(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not TOML: {error}") from error
 
 
-def _table(section: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _section_table(section: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
     table = document.get(section, {})
     if not isinstance(table, dict):
         raise ConfigError(section, table, f"a table: [{section}]")
     return table
 
 
-def _overrides(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the overriding variables without their prefix; the content of `…_FILE` stands for the variable."""
-    found = {name[len(PREFIX) :]: value for name, value in environ.items() if name.startswith(PREFIX)}
-    for name, value in found.items():
+def _read_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the `ABMONITOR_…` variables without their prefix.
+
+    A variable `…_FILE` of a secret is replaced by the variable without `_FILE`, with the content of the file.
+    """
+    variables = {
+        name[len(VARIABLE_PREFIX) :]: value for name, value in environ.items() if name.startswith(VARIABLE_PREFIX)
+    }
+    for name, value in variables.items():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(PREFIX + name, "…", "UTF-8") from error
-    for name in [name for name in found if name.endswith("_FILE")]:
-        plain = name.removesuffix("_FILE").lower()
-        if any(plain == f"{section}_{secret}" for section, names in _SECRETS.items() for secret in names):
-            if plain.upper() in found:
-                raise ConfigError(PREFIX + plain.upper(), "…", f"only one of it and {PREFIX}{name}")
-            place = found.pop(name)
-            try:
-                found[plain.upper()] = Path(place).read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(PREFIX + name, place, "a file that can be read") from error
-    return found
+            raise ConfigError(VARIABLE_PREFIX + name, "…", "UTF-8") from error
+    secret_variables = {f"{section}_{key}".upper() for section, keys in _SECRETS.items() for key in keys}
+    for name in [name for name in variables if name.endswith("_FILE")]:
+        secret_variable = name.removesuffix("_FILE")
+        if secret_variable not in secret_variables:
+            continue
+        if secret_variable in variables:
+            raise ConfigError(VARIABLE_PREFIX + secret_variable, "…", f"only one of it and {VARIABLE_PREFIX}{name}")
+        path = variables.pop(name)
+        try:
+            variables[secret_variable] = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(VARIABLE_PREFIX + name, path, "a file that can be read") from error
+    return variables
 
 
-def _unknown_variable(name: str) -> ConfigError:
-    known = [
-        f"{section}_{each.removesuffix('_ms')}".upper()
-        for section, (_, readers) in _SECTIONS.items()
-        for each in readers
+def _unknown_variable_error(name: str) -> ConfigError:
+    known_variables = [
+        f"{section}_{field.removesuffix('_ms')}".upper()
+        for section, (_, parsers) in _SECTIONS.items()
+        for field in parsers
     ]
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {PREFIX}{near[0]}?" if near else "see docs/configuration.md"
-    return ConfigError(PREFIX + name, "…", f"the name of a key: {hint}")
+    similar_variables = get_close_matches(name, known_variables, 1)
+    hint = (
+        f"did you mean {VARIABLE_PREFIX}{similar_variables[0]}?" if similar_variables else "see docs/configuration.md"
+    )
+    return ConfigError(VARIABLE_PREFIX + name, "…", f"the name of a key: {hint}")
 
 
-def _section(section: str, document: Mapping[str, Any], overrides: dict[str, str]) -> Any:
-    """Return one table's record; scalars of the environment are read as TOML values, or else as text."""
-    record, readers = _SECTIONS[section]
-    table = _table(section, document)
-    check_keys(section, table, {name.removesuffix("_ms") for name in readers})
+def _parse_section(section: str, document: Mapping[str, Any], variables: dict[str, str]) -> Any:
+    """Return the record of a section, and remove the section's variables from `variables`."""
+    record_type, parsers = _SECTIONS[section]
+    table = _section_table(section, document)
+    check_keys(section, table, {field.removesuffix("_ms") for field in parsers})
     values: dict[str, object] = {}
-    for name, read in readers.items():
-        key = name.removesuffix("_ms")
+    for field, parse in parsers.items():
+        key = field.removesuffix("_ms")
         variable = f"{section}_{key}".upper()
-        if variable in overrides:
-            given: object = overrides.pop(variable)
-            if name not in _SECRETS.get(section, ()):
-                given = _from_text(str(given), read)
-            values[name] = read(PREFIX + variable, given)
+        if variable in variables:
+            value: object = variables.pop(variable)
+            if field not in _SECRETS.get(section, ()):
+                value = _parse_scalar_variable(str(value), parse)
+            values[field] = parse(VARIABLE_PREFIX + variable, value)
         elif key in table:
-            values[name] = read(f"{section}.{key}", table[key])
-    return record(**values)
+            values[field] = parse(f"{section}.{key}", table[key])
+    return record_type(**values)
 
 
-def _from_text(given: str, read: Reader) -> object:
-    """Return a variable's value: numbers and booleans as such where the key wants them."""
-    if getattr(read, "func", read) in (switch, integer, number):
+def _parse_scalar_variable(text: str, parse: Parser) -> object:
+    """Return a variable's value as a number or a boolean if the key needs such a value, otherwise as text."""
+    if getattr(parse, "func", parse) in (parse_boolean, parse_integer, parse_number):
         with suppress(ValueError, RecursionError):
-            return json.loads(given)
-    return given
+            return json.loads(text)
+    return text
 
 
-def _experiments(document: Mapping[str, Any], overrides: dict[str, str]) -> tuple[ExperimentSettings, ...]:
+def _parse_experiments(document: Mapping[str, Any], variables: dict[str, str]) -> tuple[ExperimentSettings, ...]:
+    """Return all experiments, and remove the experiments' variables from `variables`."""
     tables = document.get("experiments", [])
     if isinstance(tables, dict):
         raise ConfigError("experiments", "[experiments]", "[[experiments]], in double brackets: there may be several")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise ConfigError("experiments", tables or "nothing", "at least one [[experiments]] table")
-    if len(tables) > _MOST_EXPERIMENTS:
-        raise ConfigError("experiments", len(tables), f"at most {_MOST_EXPERIMENTS}")
+    if len(tables) > _MAX_EXPERIMENTS:
+        raise ConfigError("experiments", len(tables), f"at most {_MAX_EXPERIMENTS}")
     experiments = []
     for index, table in enumerate(tables):
-        start = f"EXPERIMENTS_{index}_"
-        given = dict(table)
-        for name in [name for name in overrides if name.startswith(start)]:
-            given[name[len(start) :].lower()] = _toml_value(PREFIX + name, overrides.pop(name))
-        experiments.append(experiment_from(given, index))
+        prefix = f"EXPERIMENTS_{index}_"
+        values = dict(table)
+        for name in [name for name in variables if name.startswith(prefix)]:
+            values[name[len(prefix) :].lower()] = _parse_toml_variable(VARIABLE_PREFIX + name, variables.pop(name))
+        experiments.append(parse_experiment(values, index))
     names = [experiment.name for experiment in experiments]
     for name in names:
         if names.count(name) > 1:
@@ -189,24 +203,24 @@ def _experiments(document: Mapping[str, Any], overrides: dict[str, str]) -> tupl
     return tuple(experiments)
 
 
-def _toml_value(variable: str, given: str) -> object:
-    """Return a variable's value as it would stand in the file: TOML or, failing that, text."""
+def _parse_toml_variable(variable: str, text: str) -> object:
+    """Return a variable's value as TOML, or as text if the variable is not TOML."""
     try:
-        return tomllib.loads(f"value = {given}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
-        if given[:1] in "[{":
-            raise ConfigError(variable, given, "a TOML value") from None
-        return given
+        if text[:1] in "[{":
+            raise ConfigError(variable, text, "a TOML value") from None
+        return text
 
 
-def _topic(key: str, value: object) -> str:
-    name = text(key, value)
+def _parse_topic(key: str, value: object) -> str:
+    name = parse_text(key, value)
     if not _TOPIC.fullmatch(name) or name in {".", ".."}:
         raise ConfigError(key, value, "a topic's name: letters, digits, . _ and -, at most 249")
     return name
 
 
-def _start(key: str, value: object) -> str:
+def _parse_start(key: str, value: object) -> str:
     start = value.isoformat() if isinstance(value, datetime) else value
     if start not in ("earliest", "latest"):
         try:
@@ -216,8 +230,8 @@ def _start(key: str, value: object) -> str:
     return str(start)
 
 
-def _file(key: str, value: object) -> str:
-    name = text(key, value)
+def _parse_file_name(key: str, value: object) -> str:
+    name = parse_text(key, value)
     try:
         with Path(name).open("rb"):
             return name
@@ -225,82 +239,82 @@ def _file(key: str, value: object) -> str:
         raise ConfigError(key, value, f"a file that can be read ({error})") from error
 
 
-def _host(key: str, value: object) -> str:
-    name = text(key, value)
-    if not is_host(name):
+def _parse_host(key: str, value: object) -> str:
+    name = parse_text(key, value)
+    if not is_host_name(name):
         raise ConfigError(key, value, "a host's name or address")
     return name
 
 
-def _token(key: str, value: object) -> str:
-    token = text(key, value)
-    if len(token) < _SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
-        raise ConfigError(key, "…", f"at least {_SHORTEST_TOKEN} visible ASCII characters")
+def _parse_token(key: str, value: object) -> str:
+    token = parse_text(key, value)
+    if len(token) < _MIN_TOKEN_LENGTH or not re.fullmatch(r"[!-~]+", token):
+        raise ConfigError(key, "…", f"at least {_MIN_TOKEN_LENGTH} visible ASCII characters")
     return token
 
 
-_COUNT: Final = partial(integer, least=1, most=1_000_000_000)
-_SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Reader]]]] = {
+_parse_count: Final = partial(parse_integer, minimum=1, maximum=1_000_000_000)
+_SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
     "kafka": (
         KafkaSettings,
         {
-            "bootstrap_servers": text,
-            "responses_topic": _topic,
-            "feedback_topic": _topic,
-            "dead_letter_topic": _topic,
-            "group_id": text,
-            "group_instance_id": text,
-            "start": _start,
-            "max_poll_records": partial(integer, least=1, most=_MOST_POLLED),
-            "max_drift_ms": duration_ms,
-            "on_lost_history": partial(one_of, choices=("stop", "continue")),
-            "client": partial(one_of, choices=get_args(Client)),
-            "security_protocol": partial(one_of, choices=_PROTOCOLS),
-            "ssl_ca_file": _file,
-            "ssl_cert_file": _file,
-            "ssl_key_file": _file,
-            "ssl_key_password": text,
-            "ssl_check_hostname": switch,
-            "sasl_mechanism": partial(one_of, choices=_MECHANISMS),
-            "sasl_username": text,
-            "sasl_password": text,
+            "bootstrap_servers": parse_text,
+            "responses_topic": _parse_topic,
+            "feedback_topic": _parse_topic,
+            "dead_letter_topic": _parse_topic,
+            "group_id": parse_text,
+            "group_instance_id": parse_text,
+            "start": _parse_start,
+            "max_poll_records": partial(parse_integer, minimum=1, maximum=_MAX_POLL_RECORDS),
+            "max_watermark_skew_ms": parse_duration_ms,
+            "on_lost_history": partial(parse_choice, choices=("stop", "continue")),
+            "client": partial(parse_choice, choices=get_args(KafkaClientName)),
+            "security_protocol": partial(parse_choice, choices=_SECURITY_PROTOCOLS),
+            "ssl_ca_file": _parse_file_name,
+            "ssl_cert_file": _parse_file_name,
+            "ssl_key_file": _parse_file_name,
+            "ssl_key_password": parse_text,
+            "ssl_check_hostname": parse_boolean,
+            "sasl_mechanism": partial(parse_choice, choices=_SASL_MECHANISMS),
+            "sasl_username": parse_text,
+            "sasl_password": parse_text,
         },
     ),
     "store": (
         StoreSettings,
         {
-            "url": text,
-            "username": text,
-            "password": text,
-            "ssl_ca_file": _file,
-            "ssl_cert_file": _file,
-            "ssl_key_file": _file,
-            "shards": partial(integer, least=1, most=_MOST_SHARDS),
-            "user_hash_key": text,
+            "url": parse_text,
+            "username": parse_text,
+            "password": parse_text,
+            "ssl_ca_file": _parse_file_name,
+            "ssl_cert_file": _parse_file_name,
+            "ssl_key_file": _parse_file_name,
+            "shards": partial(parse_integer, minimum=1, maximum=_MAX_SHARDS),
+            "user_hash_key": parse_text,
         },
     ),
     "http": (
         HttpSettings,
         {
-            "host": _host,
-            "port": partial(integer, least=0, most=LARGEST_PORT),
-            "tls_cert_file": _file,
-            "tls_key_file": _file,
-            "token": _token,
+            "host": _parse_host,
+            "port": partial(parse_integer, minimum=0, maximum=MAX_PORT),
+            "tls_cert_file": _parse_file_name,
+            "tls_key_file": _parse_file_name,
+            "token": _parse_token,
         },
     ),
     "limits": (
         LimitSettings,
         {
-            "max_payload_bytes": _COUNT,
-            "max_items": _COUNT,
-            "max_id_length": _COUNT,
-            "max_clock_skew_ms": duration_ms,
-            "max_refused_share": partial(number, least=0.0, most=1.0),
-            "max_refused_run": _COUNT,
-            "refused_window": _COUNT,
+            "max_payload_bytes": _parse_count,
+            "max_items": _parse_count,
+            "max_id_length": _parse_count,
+            "max_clock_skew_ms": parse_duration_ms,
+            "max_rejected_share": partial(parse_number, minimum=0.0, maximum=1.0),
+            "max_consecutive_rejected": _parse_count,
+            "rejection_window": _parse_count,
         },
     ),
-    "display": (DisplaySettings, {"min_display_students": _COUNT}),
+    "display": (DisplaySettings, {"min_display_students": _parse_count}),
 }
-"""Each table's record, and what reads each of its keys."""
+"""Section → type of its record, and field → parser of its key. A key lacks the suffix `_ms` of its field."""

@@ -1,7 +1,4 @@
-"""The settings as frozen records.
-
-Durations are milliseconds (`_ms`), instants are milliseconds since the Unix epoch.
-"""
+"""The settings as frozen records. Durations are in milliseconds, instants in milliseconds since the Unix epoch."""
 
 from __future__ import annotations
 
@@ -12,26 +9,26 @@ from typing import Literal
 
 from monitor.errors import UsageError
 
-Gain = Literal["linear", "exp2"]
-Discount = Literal["log2", "log2-from-2", "reciprocal"]
-Ideal = Literal["shown", "constant"]
+NamedGain = Literal["linear", "exp2"]
+NamedDiscount = Literal["log2", "log2-from-2", "reciprocal"]
+NdcgIdeal = Literal["shown", "constant"]
 Population = Literal["rated", "all"]
-Direction = Literal["up", "down"]
-Client = Literal["kafka-python", "confluent"]
+HarmfulDirection = Literal["up", "down"]
+KafkaClientName = Literal["kafka-python", "confluent"]
 
-OTHER = "other"
-NONE = "none"
-"""Labels of what is in no declared category, and of what has none."""
+OTHER_CATEGORY = "other"
+NO_CATEGORY = "none"
+"""Labels of responses of an undeclared category, and of responses without a category."""
 
-RATED_SHARE = "rated_share"
-LATENCY = "latency_ms"
-FEEDBACK = "feedback:"
-"""What guardrails may watch besides the experiment's metrics: the last stands before a kind of feedback."""
+RATED_SHARE_METRIC = "rated_share"
+LATENCY_METRIC = "latency_ms"
+FEEDBACK_METRIC_PREFIX = "feedback:"
+"""Guardrail metrics besides the experiment's metrics; the prefix is followed by a kind of feedback."""
 
 
-def is_share(metric: str) -> bool:
-    """Return whether what a guardrail watches is a share of responses."""
-    return metric == RATED_SHARE or metric.startswith(FEEDBACK)
+def is_proportion(metric: str) -> bool:
+    """Return whether a guardrail metric is a share of responses, between 0 and 1."""
+    return metric == RATED_SHARE_METRIC or metric.startswith(FEEDBACK_METRIC_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +40,14 @@ class KafkaSettings:
     group_id: str = "ab-monitor"
     group_instance_id: str | None = None
     start: str = "earliest"
-    """earliest, latest or an ISO time with an offset; used only where the store holds no position."""
+    """earliest, latest or an ISO 8601 time with an offset; for partitions without a stored offset."""
     max_poll_records: int = 4000
-    max_drift_ms: int = 4 * 3_600_000
-    """How far a partition may be ahead of the slowest in event time while there is a backlog."""
+    max_watermark_skew_ms: int = 4 * 3_600_000
+    """While there is a backlog, a partition this far ahead of the slowest partition in event time is paused."""
     on_lost_history: Literal["stop", "continue"] = "stop"
-    """What to do when Kafka no longer holds the next event to apply."""
-    client: Client = "kafka-python"
-    """What reads the events; confluent needs the extra `fast`."""
+    """Whether to stop or to continue when Kafka has deleted events that were not applied yet."""
+    client: KafkaClientName = "kafka-python"
+    """The Kafka client that reads events; confluent needs the extra `fast`."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     ssl_ca_file: str | None = None
     ssl_cert_file: str | None = None
@@ -71,9 +68,9 @@ class StoreSettings:
     ssl_cert_file: str | None = None
     ssl_key_file: str | None = None
     shards: int | None = None
-    """Parts that the store is made of; None for as many as a cluster has masters, or one."""
+    """Number of shards of the store; None for the number of masters of a cluster, or one."""
     user_hash_key: str | None = field(default=None, repr=False)
-    """Key of the hash under which user ids are stored; without one, the store makes its own at first use."""
+    """Key of the hash of user ids; None for a random key that is created with the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +78,24 @@ class HttpSettings:
     host: str = "127.0.0.1"
     port: int = 9464
     tls_cert_file: str | None = None
-    """PEM, the chain included; with it only HTTPS is spoken."""
+    """PEM file with the certificate chain; None for plain HTTP."""
     tls_key_file: str | None = None
     token: str | None = field(default=None, repr=False)
-    """What `Authorization: Bearer` has to bring, but for the health checks; None lets everybody in."""
+    """Token that `Authorization: Bearer` must contain, except for health checks; None for no authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """What one event may be, and how many refused ones are bearable."""
+    """Limits of a single event, and of the number of rejected events."""
 
     max_payload_bytes: int = 1_048_576
     max_items: int = 1000
     max_id_length: int = 256
     max_clock_skew_ms: int = 300_000
-    max_refused_share: float = 0.5
-    """of the last `refused_window` events; above it the service stops instead of draining a topic."""
-    max_refused_run: int = 1000
-    refused_window: int = 10_000
+    max_rejected_share: float = 0.5
+    """Largest share of rejected events among about the last `rejection_window` events of a partition."""
+    max_consecutive_rejected: int = 1000
+    rejection_window: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ class DisplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric of an experiment, e.g. `dcg@5`."""
+    """A metric of an experiment, such as `dcg@5`."""
 
     name: str
     measure: Literal["cg", "dcg", "ndcg", "success", "rr", "p"]
@@ -116,12 +113,12 @@ class MetricSpec:
 
 
 GradeRule = Literal["score"] | float | tuple[tuple[float, float], ...]
-"""How a reaction maps to a grade: its score, a constant, or (threshold, grade) pairs in rising order."""
+"""How a reaction becomes a grade: its score, a constant, or (threshold, grade) pairs by ascending threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecaySpec:
-    """One decay, named as in the file: an exponential half-life (`24h`) or `reciprocal-10d`."""
+    """A decay, named as in the settings: an exponential half-life (`24h`) or `reciprocal-10d`."""
 
     name: str
     half_life_ms: int | None
@@ -132,7 +129,7 @@ class DecaySpec:
 
 @dataclass(frozen=True, slots=True)
 class AllocationSettings:
-    """Intended shares of students from a moment on; variants that are not named have none."""
+    """Intended shares of students from an instant on; variants without a share get no students."""
 
     from_ms: int
     shares: Mapping[str, float]
@@ -140,61 +137,62 @@ class AllocationSettings:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailSettings:
-    """What must not get worse: a metric, `rated_share`, `latency_ms`, or `feedback:` and a kind."""
+    """A metric that must not get worse: of the experiment, `rated_share`, `latency_ms`, or `feedback:` and a kind."""
 
     metric: str
-    bad: Direction
+    harmful_direction: HarmfulDirection
     margin: float
     """Tolerable harm, in the metric's own unit; above 0."""
-    worst_ms: float | None = None
-    """Of `latency_ms`: the longest that an answer can take, such as the time-out; None if that is not known."""
+    timeout_ms: float | None = None
+    """For `latency_ms`: the latency at which an answer is given up; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionSettings:
-    """What a verdict goes by. It is read when a verdict is made; stored sums depend on what is `watched` alone."""
+    """The criteria of verdicts. Stored sums depend only on `ExperimentSettings.guardrail_only_metrics`."""
 
     mde: float | None = None
     """The smallest effect on the primary metric that matters; None for a hundredth of the metric's largest value."""
     margin: float = 0.0
-    """The loss on the primary metric that is tolerable."""
+    """The tolerable loss on the primary metric."""
     alpha: float = 0.05
     min_days: float = 7.0
     population: Population = "rated"
     allocations: tuple[AllocationSettings, ...] = ()
-    """Later shares, by rising time; until the first of them those of the experiment's `variants` hold."""
-    guardrails: tuple[GuardrailSettings, ...] = (GuardrailSettings(RATED_SHARE, "down", 0.05),)
+    """Later shares by ascending time; the shares of `ExperimentSettings.variants` apply until the first of these."""
+    guardrails: tuple[GuardrailSettings, ...] = (GuardrailSettings(RATED_SHARE_METRIC, "down", 0.05),)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemSettings:
-    """Which items are counted, and over which time."""
+    """Which items are counted, and over how many days."""
 
-    days: int
-    """Horizon."""
+    horizon_days: int
+    """Days up to the newest response whose counts are kept."""
     catalogue: frozenset[str] | None = None
-    """All items there are; None: whatever is shown. Others are counted together."""
-    one_in: int = 1
-    """Of so many items one is counted, chosen by its keyed hash."""
+    """Ids of the items that are counted separately; None for all shown items. Other items are counted together."""
+    sample_one_in: int = 1
+    """One of this many items is counted; the item's keyed hash decides."""
     expected_items: int = 10_000
-    """Items that are expected: with more of them each takes more bytes."""
+    """Expected number of items; with more items, each takes more bytes of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriftSettings:
-    """What the categories and the items of a day are compared with when they are read: nothing stored depends on it."""
+    """The references of the drift tests of categories and of items. Stored sums do not depend on the references."""
 
     reference: int | Mapping[str, int] = 7
-    """The first days of the experiment, or responses by category."""
+    """Number of first days of the experiment, or responses by category."""
     items_reference: int | Mapping[str, int] = 7
-    """The first days of the experiment, or how often each item was shown."""
+    """Number of first days of the experiment, or number of times that each item was shown."""
     alpha: float = 0.01
-    """How often a day without a change may alarm, all variants together; for categories and for items."""
+    """Share of days without a change on which a test alarms, over all variants; the same for categories and items."""
 
     @property
-    def days(self) -> int:
-        """Return the first days of the experiment that something is compared with."""
-        return max(given for given in (0, self.reference, self.items_reference) if isinstance(given, int))
+    def reference_days(self) -> int:
+        """The number of first days of the experiment that are part of a reference."""
+        references = (0, self.reference, self.items_reference)
+        return max(reference for reference in references if isinstance(reference, int))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +200,15 @@ class ExperimentSettings:
     name: str
     control: str
     variants: Mapping[str, float]
-    """Intended share of students by variant, in the file's order; sums to 1 after loading."""
+    """Intended share of students by variant, in the order of the settings; the sum is 1 after loading."""
     starts_at_ms: int | None = None
     ends_at_ms: int | None = None
     metrics: tuple[MetricSpec, ...] = ()
     primary: str = "dcg@5"
-    gain: Gain | Mapping[float, float] = "linear"
+    gain: NamedGain | Mapping[float, float] = "linear"
     """A name, or a table grade → gain."""
-    discount: Discount = "log2"
-    ideal: Ideal = "shown"
+    discount: NamedDiscount = "log2"
+    ideal: NdcgIdeal = "shown"
     max_grade: float = 4
     relevant_grade: float = 3
     grades: Mapping[str, GradeRule] = field(default_factory=lambda: MappingProxyType({"rating": "score"}))
@@ -219,41 +217,47 @@ class ExperimentSettings:
     retention_ms: int = 30 * 86_400_000
     decay: tuple[DecaySpec, ...] = ()
     categories: tuple[str, ...] = ()
-    """Values of a response's `category` that are told apart; all others are "other"."""
+    """Values of a response's `category` that are counted separately; all others are "other"."""
     drift: DriftSettings = DriftSettings()
     items: ItemSettings | None = None
     """None: items are not counted."""
     exposure_days: int = 3
-    """Length in UTC days of a student's closed window, from the day of first exposure."""
+    """Length of a student's exposure window in UTC days, including the day of first exposure."""
     novelty: bool = False
-    """Whether the effect is kept by days since a student's first exposure."""
+    """Whether effects by days since first exposure are computed."""
     pre_period_ms: int | None = None
-    """How long before `starts_at_ms` responses count to what students were like before; None for not at all."""
+    """Length of the pre-period for CUPED, which ends at `starts_at_ms`; None for no pre-period."""
     decision: DecisionSettings = DecisionSettings()
 
     @property
-    def watched(self) -> tuple[str, ...]:
-        """What guardrails watch that no metric says, sorted: kinds of feedback (with their prefix), then latency.
+    def guardrail_only_metrics(self) -> tuple[str, ...]:
+        """The guardrail metrics with separate sums, sorted: kinds of feedback with their prefix, then latency.
 
-        These need sums of their own over all responses of a student.
+        The sums are over all responses of a student.
         """
-        names = {each.metric for each in self.decision.guardrails}
-        return tuple(sorted(name for name in names if name == LATENCY or name.startswith(FEEDBACK)))
+        names = {guardrail.metric for guardrail in self.decision.guardrails}
+        return tuple(
+            sorted(name for name in names if name == LATENCY_METRIC or name.startswith(FEEDBACK_METRIC_PREFIX))
+        )
 
     @property
     def feedback_kinds(self) -> frozenset[str]:
-        """Kinds of feedback that are graded or watched by a guardrail."""
-        watched = {name.removeprefix(FEEDBACK) for name in self.watched if name.startswith(FEEDBACK)}
-        return frozenset({*self.grades, *watched})
+        """Kinds of feedback that are graded or have a guardrail."""
+        guardrail_kinds = {
+            name.removeprefix(FEEDBACK_METRIC_PREFIX)
+            for name in self.guardrail_only_metrics
+            if name.startswith(FEEDBACK_METRIC_PREFIX)
+        }
+        return frozenset({*self.grades, *guardrail_kinds})
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Names of the segments that students belong to, in the order in which they are stored; none if undeclared."""
-        return (NONE, *sorted(self.categories), OTHER) if self.categories else ()
+        """Names of the segments of students, in stored order; none without declared categories."""
+        return (NO_CATEGORY, *sorted(self.categories), OTHER_CATEGORY) if self.categories else ()
 
     @property
     def horizon_ms(self) -> int:
-        """How far behind the watermark a response may lie and still change."""
+        """How far a response may be behind the watermark and still change."""
         return self.feedback_window_ms + self.allowed_lateness_ms
 
 
@@ -266,10 +270,10 @@ class Settings:
     limits: LimitSettings = LimitSettings()
     display: DisplaySettings = DisplaySettings()
 
-    def only(self, experiment: str, place: str = "--experiment") -> Settings:
-        """Return the settings with just one of the experiments; raises `UsageError`, naming the place, if unknown."""
-        chosen = tuple(each for each in self.experiments if each.name == experiment)
-        if not chosen:
-            known = ", ".join(each.name for each in self.experiments)
-            raise UsageError(f"{place}: got {experiment!r}, expected one of {known}")
-        return replace(self, experiments=chosen)
+    def select_experiment(self, name: str, argument: str = "--experiment") -> Settings:
+        """Return the settings with a single experiment; raises `UsageError` with `argument` for an unknown name."""
+        selected = tuple(experiment for experiment in self.experiments if experiment.name == name)
+        if not selected:
+            expected = ", ".join(experiment.name for experiment in self.experiments)
+            raise UsageError(f"{argument}: got {name!r}, expected one of {expected}")
+        return replace(self, experiments=selected)

@@ -1,4 +1,4 @@
-"""What the keys of a section have to be to each other, and an address to be one that can be asked for."""
+"""Checks of settings that depend on each other, and of the addresses of servers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from monitor.config.settings import HttpSettings, KafkaSettings, StoreSettings
-from monitor.config.values import LARGEST_PORT, PREFIX, is_host
+from monitor.config.values import MAX_PORT, VARIABLE_PREFIX, is_host_name
 from monitor.errors import ConfigError
 
-CLUSTERS: Final = ("redis+cluster://", "rediss+cluster://")
-_SERVERS: Final = ("redis://", "rediss://")
-_SOCKET: Final = "unix://"
-_EMBEDDED: Final = "embedded:"
-_SCHEMES: Final = (*_SERVERS, *CLUSTERS, _SOCKET, _EMBEDDED)
+CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
+_SERVER_SCHEMES: Final = ("redis://", "rediss://")
+_SOCKET_SCHEME: Final = "unix://"
+_EMBEDDED_SCHEME: Final = "embedded:"
+_SCHEMES: Final = (*_SERVER_SCHEMES, *CLUSTER_SCHEMES, _SOCKET_SCHEME, _EMBEDDED_SCHEME)
 _PORT: Final = re.compile(r"[0-9]{1,5}")
-_CERTIFICATES: Final = ("ssl_ca_file", "ssl_cert_file", "ssl_key_file")
+_CERTIFICATE_KEYS: Final = ("ssl_ca_file", "ssl_cert_file", "ssl_key_file")
 
 
 def check_kafka(kafka: KafkaSettings) -> None:
-    """Raise `ConfigError` for topics that are one, servers that are none, and protection that would not be used."""
+    """Raise `ConfigError` for equal topics, invalid servers, and credentials without a use."""
     topics = {
         "responses_topic": kafka.responses_topic,
         "feedback_topic": kafka.feedback_topic,
@@ -33,78 +33,90 @@ def check_kafka(kafka: KafkaSettings) -> None:
             raise ConfigError(f"kafka.{name}", topic, "three different topics")
     for server in kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
-        if not host or not is_host(host) or not _PORT.fullmatch(port) or not 0 < int(port) <= LARGEST_PORT:
+        if not host or not is_host_name(host) or not _PORT.fullmatch(port) or not 0 < int(port) <= MAX_PORT:
             raise ConfigError("kafka.bootstrap_servers", kafka.bootstrap_servers, "host:port, host:port, …")
-    protected = kafka.security_protocol
-    if protected.startswith("SASL"):
+    security_protocol = kafka.security_protocol
+    if security_protocol.startswith("SASL"):
         for name in ("sasl_mechanism", "sasl_username", "sasl_password"):
             if getattr(kafka, name) is None:
-                raise ConfigError(f"kafka.{name}", None, f"a value, because security_protocol is {protected}")
+                raise ConfigError(f"kafka.{name}", None, f"a value, because security_protocol is {security_protocol}")
     else:
-        # A password alone is nothing that is relied on: the same secrets may be handed to every deployment.
-        _check_unset(
+        # A password alone is accepted, because deployments may share one set of secrets.
+        _check_keys_unset(
             "kafka", kafka, ("sasl_mechanism", "sasl_username"), "security_protocol SASL_SSL or SASL_PLAINTEXT"
         )
-    if not protected.endswith("SSL"):
-        _check_unset("kafka", kafka, _CERTIFICATES, "security_protocol SSL or SASL_SSL")
-    _check_pair("kafka.ssl", kafka.ssl_cert_file, kafka.ssl_key_file)
+    if not security_protocol.endswith("SSL"):
+        _check_keys_unset("kafka", kafka, _CERTIFICATE_KEYS, "security_protocol SSL or SASL_SSL")
+    _check_key_pair("kafka.ssl", kafka.ssl_cert_file, kafka.ssl_key_file)
 
 
 def check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for an address that leads nowhere or shows a password in the file; the line never does."""
+    """Raise `ConfigError` for an invalid url and for a password in the file; no message contains a password."""
     url = store.url
-    # Whatever stands before the last @ may be a password, even where the address is none; and what follows a ?, too.
-    shown = re.sub(r"(?s)[?#].*", "?…", re.sub(r"(?s)^([a-z+]+:/+)?.*@", r"\1…@", url))
+    # The text before the last @, and the text after a ?, may be a password, even in an invalid url.
+    redacted_url = re.sub(r"(?s)[?#].*", "?…", re.sub(r"(?s)^([a-z+]+:/+)?.*@", r"\1…@", url))
     if not url.startswith(_SCHEMES) or url in _SCHEMES or "\0" in url:
-        raise ConfigError("store.url", shown, f"one of {' '.join(_SCHEMES)}")
-    if not url.startswith(_EMBEDDED):
-        _check_address(url, shown)
+        raise ConfigError("store.url", redacted_url, f"one of {' '.join(_SCHEMES)}")
+    if not url.startswith(_EMBEDDED_SCHEME):
+        _check_address(url, redacted_url)
     if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
-        raise ConfigError("store.url", "redis://…@…", f"the password in {PREFIX}STORE_PASSWORD, not in the file")
+        raise ConfigError(
+            "store.url", "redis://…@…", f"the password in {VARIABLE_PREFIX}STORE_PASSWORD, not in the file"
+        )
     if not url.startswith("rediss"):
-        _check_unset("store", store, _CERTIFICATES, "a url of rediss:// or rediss+cluster://")
-    _check_pair("store.ssl", store.ssl_cert_file, store.ssl_key_file)
+        _check_keys_unset("store", store, _CERTIFICATE_KEYS, "a url of rediss:// or rediss+cluster://")
+    _check_key_pair("store.ssl", store.ssl_cert_file, store.ssl_key_file)
 
 
-def _check_address(url: str, shown: str) -> None:
-    """Refuse what redis-py would not take, or would take for something else."""
+def _check_address(url: str, redacted_url: str) -> None:
+    """Raise `ConfigError` for an address that redis-py would reject or misread."""
     if re.search(r"[?#]", url):
-        raise ConfigError("store.url", shown, "no ?options and no #: whatever can be set has a key of its own")
+        raise ConfigError("store.url", redacted_url, "no ?options and no #: every option has its own key")
     scheme, slashes, rest = url.partition("://")
     authority, _, path = rest.partition("/")
-    user, _, places = authority.rpartition("@")
+    user, _, addresses = authority.rpartition("@")
     if re.search(r"[\s,\[\]]", user):
-        raise ConfigError("store.url", shown, f"the password in {PREFIX}STORE_PASSWORD, or its signs as %2C and so on")
-    if url.startswith(_SOCKET):
-        if places or not path:
-            raise ConfigError("store.url", shown, "unix:///PATH")
+        raise ConfigError(
+            "store.url", redacted_url, f"the password in {VARIABLE_PREFIX}STORE_PASSWORD, or its signs as %2C and so on"
+        )
+    if url.startswith(_SOCKET_SCHEME):
+        if addresses or not path:
+            raise ConfigError("store.url", redacted_url, "unix:///PATH")
         return
-    if url.startswith(_SERVERS) and not re.fullmatch(r"[0-9]{0,9}", path):
-        raise ConfigError("store.url", shown, "the number of a database after the last /, such as redis://HOST:6379/0")
-    if url.startswith(CLUSTERS) and path not in {"", "0"}:
-        raise ConfigError("store.url", shown, "no database but 0: a cluster has no other")
-    first, *others = places.split(",")
-    one = url.startswith(_SERVERS)
-    if not _is_place(first) or not all(_is_place(other, whole=True) for other in others) or (one and others):
-        raise ConfigError("store.url", shown, f"{scheme}{slashes}HOST:PORT" + ("" if one else ",HOST:PORT,…"))
+    if url.startswith(_SERVER_SCHEMES) and not re.fullmatch(r"[0-9]{0,9}", path):
+        raise ConfigError(
+            "store.url", redacted_url, "the number of a database after the last /, such as redis://HOST:6379/0"
+        )
+    if url.startswith(CLUSTER_SCHEMES) and path not in {"", "0"}:
+        raise ConfigError("store.url", redacted_url, "no database but 0: a cluster has no other")
+    first_address, *further_addresses = addresses.split(",")
+    is_single_server = url.startswith(_SERVER_SCHEMES)
+    if (
+        not _is_host_and_port(first_address)
+        or not all(_is_host_and_port(address, is_complete=True) for address in further_addresses)
+        or (is_single_server and further_addresses)
+    ):
+        raise ConfigError(
+            "store.url", redacted_url, f"{scheme}{slashes}HOST:PORT" + ("" if is_single_server else ",HOST:PORT,…")
+        )
 
 
-def _is_place(place: str, *, whole: bool = False) -> bool:
-    """Return whether this is HOST:PORT; unless it has to be whole, either may be left out."""
+def _is_host_and_port(address: str, *, is_complete: bool = False) -> bool:
+    """Return whether an address is HOST:PORT; without `is_complete`, host or port may be missing."""
     try:
-        parts = urlsplit(f"//{place}")
-        host, port = parts.hostname or "", parts.port
+        url_parts = urlsplit(f"//{address}")
+        host, port = url_parts.hostname or "", url_parts.port
     except ValueError:
         return False
-    return is_host(host) and port != 0 and (not whole or bool(host and port))
+    return is_host_name(host) and port != 0 and (not is_complete or bool(host and port))
 
 
 def check_http(http: HttpSettings) -> None:
-    """Raise `ConfigError` for a certificate that cannot be used."""
-    _check_pair("http.tls", http.tls_cert_file, http.tls_key_file)
+    """Raise `ConfigError` for a certificate without a key, a key without a certificate, or unusable files."""
+    _check_key_pair("http.tls", http.tls_cert_file, http.tls_key_file)
     if http.tls_cert_file:
         try:
-            # An empty password: OpenSSL would ask the terminal for that of an encrypted key.
+            # Without a password argument, OpenSSL would ask for the password of an encrypted key on the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(http.tls_cert_file, http.tls_key_file, "")
         except OSError as error:
             raise ConfigError(
@@ -114,15 +126,16 @@ def check_http(http: HttpSettings) -> None:
             ) from error
 
 
-def _check_unset(section: str, record: object, names: tuple[str, ...], needed: str) -> None:
-    """Refuse what is given and would have no effect without something else."""
-    for name in names:
-        value = getattr(record, name)
+def _check_keys_unset(section: str, record: object, keys: tuple[str, ...], required_setting: str) -> None:
+    """Raise `ConfigError` for a key that is set and has no effect without the required setting."""
+    for key in keys:
+        value = getattr(record, key)
         if value is not None:
-            raise ConfigError(f"{section}.{name}", value, f"{needed} with it")
+            raise ConfigError(f"{section}.{key}", value, f"{required_setting} with it")
 
 
-def _check_pair(start: str, certificate: str | None, key: str | None) -> None:
-    if (certificate is None) != (key is None):
-        given, missing = ("cert_file", "key_file") if certificate else ("key_file", "cert_file")
-        raise ConfigError(f"{start}_{given}", certificate or key, f"{start}_{missing} with it")
+def _check_key_pair(key_prefix: str, certificate: str | None, private_key: str | None) -> None:
+    """Raise `ConfigError` for a certificate file without a private key file, or the reverse."""
+    if (certificate is None) != (private_key is None):
+        present, missing = ("cert_file", "key_file") if certificate else ("key_file", "cert_file")
+        raise ConfigError(f"{key_prefix}_{present}", certificate or private_key, f"{key_prefix}_{missing} with it")

@@ -1,4 +1,4 @@
-"""Single values of a configuration: a reader returns the value, or raises `ConfigError` with what was expected."""
+"""Parsers of single settings: each returns the value, or raises `ConfigError` with the key and the expected values."""
 
 from __future__ import annotations
 
@@ -9,118 +9,117 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
 
+from monitor.clock import DAY_MS, HOUR_MS
 from monitor.errors import ConfigError
 
-PREFIX: Final = "ABMONITOR_"
-"""Of the variables that override keys."""
-
-LARGEST_PORT: Final = 65_535
-_LONGEST_HOST: Final = 253
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+VARIABLE_PREFIX: Final = "ABMONITOR_"
+"""Prefix of the environment variables that override keys."""
+MAX_PORT: Final = 65_535
+_MAX_HOST_LENGTH: Final = 253
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
-_LATEST_MS: Final = 253_402_300_799_999
-_LONGEST_MS: Final = 3650 * 86_400_000
-_SHARES_AGREE: Final = 1e-6
-
+_MAX_INSTANT_MS: Final = 253_402_300_799_999
+_MAX_DURATION_MS: Final = 3650 * DAY_MS
+_SHARE_SUM_TOLERANCE: Final = 1e-6
 
 Choice = TypeVar("Choice", bound=str)
 
 
-def check_keys(where: str, table: Mapping[str, object], known: Collection[str]) -> None:
-    """Raise `ConfigError` for the first key of a table that is not known, naming the key that was probably meant.
+def check_keys(table_key: str, table: Mapping[str, object], allowed_keys: Collection[str]) -> None:
+    """Raise `ConfigError` for the first key of a table that is not allowed; the message suggests a similar key.
 
-    Its value is not shown: the key may be a misspelt password.
+    The message does not contain the value of the key, because the key may be a misspelt password.
     """
-    for name in table:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(known))}"
-            raise ConfigError(f"{where}.{name}".lstrip("."), name, f"a known key: {hint}")
+    for key in table:
+        if key not in allowed_keys:
+            similar_keys = get_close_matches(key, allowed_keys, 1)
+            hint = f"did you mean {similar_keys[0]}?" if similar_keys else f"one of {', '.join(sorted(allowed_keys))}"
+            raise ConfigError(f"{table_key}.{key}".lstrip("."), key, f"a known key: {hint}")
 
 
-def text(key: str, value: object) -> str:
+def parse_text(key: str, value: object) -> str:
     """Return a string that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(key, value, "a string that is not blank")
     return value
 
 
-def one_of(key: str, value: object, choices: Iterable[Choice]) -> Choice:
-    """Return one of the choices."""
-    known = tuple(choices)
-    for choice in known:
+def parse_choice(key: str, value: object, choices: Iterable[Choice]) -> Choice:
+    """Return the choice that equals the value."""
+    allowed_values = tuple(choices)
+    for choice in allowed_values:
         if choice == value:
             return choice
-    raise ConfigError(key, value, f"one of {', '.join(known)}")
+    raise ConfigError(key, value, f"one of {', '.join(allowed_values)}")
 
 
-def integer(key: str, value: object, least: int, most: int) -> int:
-    """Return an integer in a range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(key, value, f"an integer from {least} to {most}")
+def parse_integer(key: str, value: object, minimum: int, maximum: int) -> int:
+    """Return an integer from `minimum` to `maximum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise ConfigError(key, value, f"an integer from {minimum} to {maximum}")
     return value
 
 
-def switch(key: str, value: object) -> bool:
+def parse_boolean(key: str, value: object) -> bool:
     """Return true or false."""
     if not isinstance(value, bool):
         raise ConfigError(key, value, "true or false")
     return value
 
 
-def number(key: str, value: object, least: float, most: float) -> float:
-    """Return a finite number in a range."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ConfigError(key, value, f"a number from {least:g} to {most:g}")
+def parse_number(key: str, value: object, minimum: float, maximum: float) -> float:
+    """Return a finite number from `minimum` to `maximum`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value <= maximum:
+        raise ConfigError(key, value, f"a number from {minimum:g} to {maximum:g}")
     return float(value)
 
 
-def shares(key: str, value: Mapping[str, object]) -> dict[str, float]:
-    """Return shares by name, scaled to sum to exactly 1."""
-    given = {name: number(f"{key}.{name}", share, 0.0, 1.0) for name, share in value.items()}
-    total = sum(given.values())
-    if abs(total - 1) > _SHARES_AGREE:
+def parse_shares(key: str, value: Mapping[str, object]) -> dict[str, float]:
+    """Return shares by name, scaled so that their sum is exactly 1."""
+    shares = {name: parse_number(f"{key}.{name}", share, 0.0, 1.0) for name, share in value.items()}
+    total = sum(shares.values())
+    if abs(total - 1) > _SHARE_SUM_TOLERANCE:
         raise ConfigError(key, value, f"shares that sum to 1 (these sum to {total:g})")
-    return {name: share / total for name, share in given.items()}
+    return {name: share / total for name, share in shares.items()}
 
 
-def duration_ms(key: str, value: object) -> int:
+def parse_duration_ms(key: str, value: object) -> int:
     """Return a duration such as 90s, 15m, 24h or 7d, in milliseconds."""
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    length_ms = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not 0 < length_ms <= _LONGEST_MS:
+    duration_ms = int(match[1]) * _UNITS_MS[match[2]] if match else 0
+    if not 0 < duration_ms <= _MAX_DURATION_MS:
         raise ConfigError(key, value, 'a duration such as "90s", "15m", "24h" or "7d", above 0, at most ten years')
-    return length_ms
+    return duration_ms
 
 
 def parse_instant_ms(key: str, value: object) -> int:
-    """Return a TOML offset date-time, or an ISO string with an offset, in milliseconds since the epoch."""
-    moment = value
+    """Return a TOML offset date-time or an ISO 8601 string with an offset, in milliseconds since the Unix epoch."""
+    time = value
     if isinstance(value, str):
         try:
-            moment = datetime.fromisoformat(value)
+            time = datetime.fromisoformat(value)
         except ValueError:
-            moment = None
-    if not isinstance(moment, datetime) or moment.tzinfo is None:
+            time = None
+    if not isinstance(time, datetime) or time.tzinfo is None:
         raise ConfigError(key, str(value), "a time with an offset, such as 2026-11-01T00:00:00Z")
-    instant = int(moment.timestamp() * 1000)
-    if not 0 <= instant <= _LATEST_MS:
+    instant_ms = int(time.timestamp() * 1000)
+    if not 0 <= instant_ms <= _MAX_INSTANT_MS:
         raise ConfigError(key, str(value), "a time from 1970 to 9999")
-    return instant
+    return instant_ms
 
 
-def lines_of(key: str, path: str) -> frozenset[str]:
-    """Return the lines of a file, without blanks around them and without empty ones."""
+def read_lines(key: str, path: str) -> frozenset[str]:
+    """Return the stripped lines of a UTF-8 file without empty lines."""
     try:
         return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8-sig").splitlines())))
     except (OSError, ValueError) as error:
         raise ConfigError(key, path, f"a file of UTF-8 that can be read ({error})") from error
 
 
-def is_host(name: str) -> bool:
-    """Return whether a name can be asked for at all, as far as can be seen: parts of at most 63 characters."""
+def is_host_name(name: str) -> bool:
+    """Return whether a name has the form of a host name: labels of at most 63 characters, no blanks."""
     try:
         name.encode("idna")
     except UnicodeError:
         return False
-    return len(name) <= _LONGEST_HOST and name.isprintable() and " " not in name
+    return len(name) <= _MAX_HOST_LENGTH and name.isprintable() and " " not in name

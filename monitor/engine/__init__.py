@@ -1,23 +1,33 @@
-"""The computation per event: a batch of events → changed rows and changes of stored sums.
+"""The computation per event: a batch of events → changed rows, and changes of the stored sums.
 
-This package, and no other, is compiled with mypyc (deploy/native.py): every event goes through it, and it takes about a
-third of the time when compiled. Without a compiler the same modules run as plain Python. Modules here import only the
-core above (errors, clock, config, events, ranking, aggregates, traffic, items). They do no I/O and do not import the
-store or Kafka. The processor is given two functions that read stored rows.
+This package, and no other, is compiled with mypyc (deploy/native.py), because every event passes through this package.
+Compiled code takes about a third of the time. Without a compiler the same modules run as plain Python. Modules here
+import only the core (errors, clock, config, events, metrics). They do no I/O and import neither the store nor a Kafka
+client; the processor receives two functions that read stored rows.
 
-- `Decoder`: bytes of a message → `Response` or `Feedback` of monitor.events, or a `Refusal` (decoder)
-- `EventNormalizer`: decoded events → `EventBatch`, with hashes instead of ids (normalizer, id_hash)
-- `BatchProcessor`: `EventBatch` → `Batch` of changes, with a cache of rows (processor, batch)
-- `ResponseRow`: a response and its reactions, evaluated by `GradingRules` (response_row, grading, codec)
-- `Student`: the sums of a student by variant and day (student, codec)
-- `Accumulator`, `TrafficAccumulator`, `ItemCounts`: changes of stored sums (accumulator, item_counts, codec)
-- `Experiment`: an experiment's number, arms, rules and layout (experiment)
+| module | content |
+| --- | --- |
+| decoder | `EventDecoder`: bytes of a message → `Response` or `Feedback` of monitor.events |
+| normalizer | `EventNormalizer`: decoded events → `EventBatch`, with hashes instead of ids |
+| id_hash | `IdHasher`: keyed hashes of ids |
+| processor | `BatchProcessor`: `EventBatch` → `BatchChanges`, with a cache of rows |
+| batch | `BatchChanges` and its parts |
+| response_row | `ResponseRow`: a response and the reactions to the response; merging of events into a row |
+| grading | `GradingRules`: evaluation of a response row |
+| student | `Student`: the sums of a student by variant and day |
+| accumulator | `MetricAccumulator`, `TrafficAccumulator`: changes of stored sums |
+| item_counts | `ItemCounter`: the item counts of a response row |
+| row_codec | encoding of rows and of changes of stored vectors |
+| experiment | `Experiment`: number, variant keys, rules and record layout of an experiment |
+
+The variant of a row or record is a number: the index of its name among the sorted variant names of the experiment. A
+variant key is experiment number · 256 + variant.
 
 Exceptions to the style of the rest, for the compiler:
 
 - `@final` classes with `__slots__` and explicit constructors instead of dataclasses: attributes become C fields.
-- `i64` (mypy_extensions) for integers that are computed with: they stay machine integers. Assign to an annotated local
-  before computing with an element of a list or tuple. In interpreted code `i64` is `int`.
+- `i64` (mypy_extensions) for integers in computations: they stay machine integers. Assign an element of a list or tuple
+  to an annotated local before computing with the element. In interpreted code `i64` is `int`.
 - `while` loops with an `i64` index, and list comprehensions instead of generator expressions, in hot functions.
 
 Sums are plain classes with named `i64` attributes and lists of integers.
@@ -25,57 +35,57 @@ Sums are plain classes with named `i64` attributes and lists of integers.
 
 from __future__ import annotations
 
-from monitor.engine.accumulator import CELL_BITS, Accumulator, ResponseSums, TrafficAccumulator
-from monitor.engine.batch import ArmChanges, Batch, SkippedEvents
-from monitor.engine.decoder import Decoder
+from monitor.engine.accumulator import PERIOD_BITS, MetricAccumulator, ResponseSums, TrafficAccumulator
+from monitor.engine.batch import BatchChanges, SkippedEventCount, VariantChanges
+from monitor.engine.decoder import EventDecoder
 from monitor.engine.experiment import Experiment
 from monitor.engine.grading import GradingRules
-from monitor.engine.id_hash import TAG_BYTES, IdHasher
-from monitor.engine.item_counts import OTHERS, ItemCounts
+from monitor.engine.id_hash import STUDENT_TAG_BYTES, IdHasher
+from monitor.engine.item_counts import OTHER_ITEMS_HASH, ItemCounter
 from monitor.engine.normalizer import EventBatch, EventNormalizer
 from monitor.engine.processor import BatchProcessor
 from monitor.engine.response_row import (
     MISSING,
     NO_RESPONSE,
-    PRE_PERIOD,
+    PRE_PERIOD_VARIANT,
     ResponseRow,
-    latency_of,
     merge_reaction,
     merge_response,
-    reaction_of,
+    reaction_from_feedback,
+    rounded_latency_ms,
 )
-from monitor.engine.row_codec import decode_response, decode_student, pack_runs, unpack_runs
+from monitor.engine.row_codec import decode_response_row, decode_student_row, pack_vector_changes, unpack_vector_changes
 from monitor.engine.student import Student
 
 __all__ = [
-    "CELL_BITS",
     "MISSING",
     "NO_RESPONSE",
-    "OTHERS",
-    "PRE_PERIOD",
-    "TAG_BYTES",
-    "Accumulator",
-    "ArmChanges",
-    "Batch",
+    "OTHER_ITEMS_HASH",
+    "PERIOD_BITS",
+    "PRE_PERIOD_VARIANT",
+    "STUDENT_TAG_BYTES",
+    "BatchChanges",
     "BatchProcessor",
-    "Decoder",
     "EventBatch",
+    "EventDecoder",
     "EventNormalizer",
     "Experiment",
     "GradingRules",
     "IdHasher",
-    "ItemCounts",
+    "ItemCounter",
+    "MetricAccumulator",
     "ResponseRow",
     "ResponseSums",
-    "SkippedEvents",
+    "SkippedEventCount",
     "Student",
     "TrafficAccumulator",
-    "decode_response",
-    "decode_student",
-    "latency_of",
+    "VariantChanges",
+    "decode_response_row",
+    "decode_student_row",
     "merge_reaction",
     "merge_response",
-    "pack_runs",
-    "reaction_of",
-    "unpack_runs",
+    "pack_vector_changes",
+    "reaction_from_feedback",
+    "rounded_latency_ms",
+    "unpack_vector_changes",
 ]

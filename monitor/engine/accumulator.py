@@ -1,9 +1,13 @@
-"""The changes that one batch makes to the stored sums of one experiment.
+"""Accumulators of the changes that a batch makes to an experiment's stored sums.
 
-Every stored integer is a sum over responses or students of an integer function of the response or student. A changed
-contribution is stored as its difference: the new integers minus the old ones. `monitor.metrics.record_layout` and
-`monitor.metrics.traffic` document the records; each class here has the integers of one record, or of a part of a
-record, in the order in which they are stored.
+Every stored integer is a sum, over responses or students, of an integer function of the response or student. A changed
+contribution is stored as its difference: the new integers minus the old integers. `monitor.metrics.record_layout` and
+`monitor.metrics.traffic` document the records. Each class here has the integers of one record, or of a part of a
+record, in the order of the record.
+
+A unit, here, is a unit of the analysis: a student with responses of exactly one variant, or a response without a
+student. A cell is the key of a record by variant and period: the variant in the high bits, the number of the period (a
+time bucket, an hour since 1970, or a UTC day) in the low `PERIOD_BITS`.
 """
 
 from __future__ import annotations
@@ -16,57 +20,71 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.engine.id_hash import ITEM_BYTES
-from monitor.engine.response_row import MISSING, PRE_PERIOD
-from monitor.engine.student import NEVER, Student, StudentState, Sums
+from monitor.engine.id_hash import ITEM_HASH_BYTES
+from monitor.engine.response_row import MISSING, PRE_PERIOD_VARIANT
+from monitor.engine.student import NEVER_EXPOSED_MS, Student, StudentState, SumsVector
 from monitor.metrics import (
-    AGES,
     BUCKETS_PER_CHUNK,
-    FIRST_BUCKET,
-    FIRST_CATEGORY,
-    FIRST_CELL,
-    ITEM_CELLS,
+    EXPOSURE_AGES,
+    FIXED_POINT_BITS,
+    HOUR_RECORD_WIDTH,
+    ITEM_CELL_COUNT,
     LATENCY_BOUNDS_MS,
-    LIMB_BITS,
+    LOW_WORD_BITS,
     OFFSET_BITS,
-    SCALE_BITS,
-    TRAFFIC_WIDTH,
-    Layout,
-    day_width,
+    CohortField,
+    CohortMetricField,
+    DayField,
+    HourField,
+    MeanField,
+    PairField,
+    RecordLayout,
+    ResponseField,
+    ResponseMetricField,
+    StudentField,
+    SubgroupField,
+    UnitField,
+    UnitMetricField,
+    day_record_width,
 )
 
-CELL_BITS: Final = 48
-"""A cell's number has a bucket, hour or day in its low bits, and the variant above."""
+PERIOD_BITS: Final = 48
+"""Low bits of a cell, which contain the number of the period."""
 
-_SCALE: Final = 2.0**SCALE_BITS
-_UNIT: Final = 2.0**-SCALE_BITS
-"""One in the last place of a contribution in fixed point."""
-_LOW: Final = (1 << LIMB_BITS) - 1
-_OFFSET: Final = (1 << OFFSET_BITS) - 1
+_SCALE: Final = 2.0**FIXED_POINT_BITS
+_UNIT: Final = 2.0**-FIXED_POINT_BITS
+"""The value of the last bit of a fixed-point number."""
+_LOW_WORD_MASK: Final = (1 << LOW_WORD_BITS) - 1
+_OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 _MAX_TERM: Final = 2.0**70
-"""A larger term would not fit the commit script's float64. Only an id that a million users share comes near."""
+"""Bound of a term: larger terms would not fit the commit script's float64. An id of a million users would be near."""
 _MAX_INTEGER: Final = 2.0**62
-_WHOLE: Final = 2.0**52
-"""From here on every float64 is an integer; below, adding and subtracting it rounds half to even."""
-_CELL_MASK: Final = ITEM_CELLS - 1
-_BOUNDS_MS: Final = list(LATENCY_BOUNDS_MS)
-"""A list, because compiled code would build a tuple of integers anew for each call."""
-_AGE_DAYS: Final = [(first, end) for (first, _), (end, _) in pairwise(AGES)]
+"""Numbers below this bound fit an `i64`."""
+_MIN_INTEGRAL_FLOAT: Final = 2.0**52
+"""Every float64 from 2⁵² on is an integer. Adding 2⁵² to a smaller number and subtracting it rounds half to even."""
+_ITEM_CELL_MASK: Final = ITEM_CELL_COUNT - 1
+_LATENCY_BOUNDS_MS: Final = list(LATENCY_BOUNDS_MS)
+"""A list, because compiled code would build a tuple of integers in every call."""
+_AGE_BAND_DAYS: Final = [(first_day, end_day) for (first_day, _), (end_day, _) in pairwise(EXPOSURE_AGES)]
+"""Bands of days since first exposure, except for the last band, which has no end."""
 
 
-def rounded(number: float) -> float:
-    """Return a number ≥ 0 rounded half to even."""
-    return (number + _WHOLE) - _WHOLE if number < _WHOLE else number
+def round_half_even(number: float) -> float:
+    """Return a non-negative number, rounded half to even."""
+    return (number + _MIN_INTEGRAL_FLOAT) - _MIN_INTEGRAL_FLOAT if number < _MIN_INTEGRAL_FLOAT else number
 
 
-def mean(total: i64, count: i64) -> float:
-    """Return a student's mean, 0 without observations."""
+def mean_or_zero(total: i64, count: i64) -> float:
+    """Return total / count, 0 if the count is 0."""
     return float(total) / float(count) if count > 0 else 0.0
 
 
 @final
 class WideSum:
-    """A sum in two words, value = high · 2²⁴ + low. Every term is split before it is added."""
+    """A sum in two 64-bit words: value = high · 2²⁴ + low.
+
+    Every term is split before it is added, so that no word overflows.
+    """
 
     __slots__ = ("high", "low")
 
@@ -75,39 +93,40 @@ class WideSum:
         self.high: i64 = 0
 
     def add_integer(self, sign: i64, term: i64) -> None:
-        """Add or subtract an integer."""
-        self.low += sign * (term & _LOW)
-        self.high += sign * (term >> LIMB_BITS)
+        """Add (sign 1) or subtract (sign -1) an integer."""
+        self.low += sign * (term & _LOW_WORD_MASK)
+        self.high += sign * (term >> LOW_WORD_BITS)
 
     def add(self, sign: i64, term: float) -> None:
-        """Add or subtract a rounded number ≥ 0."""
+        """Add or subtract a non-negative number without fraction."""
         if term < _MAX_INTEGER:
             self.add_integer(sign, i64(term))
         else:
             term = min(_MAX_TERM, term)
-            high = i64(term * 2.0**-LIMB_BITS)
-            self.low += sign * i64(term - float(high) * 2.0**LIMB_BITS)
+            high = i64(term * 2.0**-LOW_WORD_BITS)
+            self.low += sign * i64(term - float(high) * 2.0**LOW_WORD_BITS)
             self.high += sign * high
 
     def replace_integer(self, old: i64, new: i64) -> None:
-        """Subtract one integer and add another."""
-        self.low += (new & _LOW) - (old & _LOW)
-        self.high += (new >> LIMB_BITS) - (old >> LIMB_BITS)
+        """Subtract the old integer and add the new integer."""
+        self.low += (new & _LOW_WORD_MASK) - (old & _LOW_WORD_MASK)
+        self.high += (new >> LOW_WORD_BITS) - (old >> LOW_WORD_BITS)
 
     def replace(self, old: float, new: float) -> None:
-        """Subtract one number ≥ 0, rounded, and add another."""
+        """Subtract the old number and add the new number, after rounding; both are non-negative."""
         if old != new:
-            self.add(-1, rounded(old))
-            self.add(1, rounded(new))
+            self.add(-1, round_half_even(old))
+            self.add(1, round_half_even(new))
 
-    def integers(self) -> list[int]:
-        """Return the two words."""
-        return [self.low, self.high]
+    def write(self, record: list[int], index: i64) -> None:
+        """Set the integers of a record at `index` and `index` + 1 to the low and the high word."""
+        record[index] = self.low
+        record[index + 1] = self.high
 
 
 @final
 class MeanSums:
-    """[units, Σy (2), Σy² (2)] over the units that have a mean y."""
+    """The number of units with a mean y, Σy and Σy²."""
 
     __slots__ = ("squares", "total", "units")
 
@@ -117,170 +136,198 @@ class MeanSums:
         self.squares = WideSum()
 
     def replace(self, old: float, new: float, square_scale: float) -> None:
-        """Replace a unit's mean, in fixed point; squares are stored at their own scale."""
+        """Replace a unit's mean, in fixed point; `square_scale` is the scale of the stored squares."""
         if old != new:
-            old, new = rounded(old), rounded(new)
+            old, new = round_half_even(old), round_half_even(new)
             self.total.replace(old, new)
             old, new = old * _UNIT, new * _UNIT
             self.squares.replace(old * old * square_scale, new * new * square_scale)
 
-    def integers(self) -> list[int]:
-        """Return the five integers."""
-        return [self.units, *self.total.integers(), *self.squares.integers()]
-
 
 @final
 class ResponseMetricSums:
-    """[undefined, Σ offset of undefined, Σx (2), Σx·offset (2), Σx² (2)] of one metric over responses."""
+    """Sums of a metric over responses: see `ResponseMetricField`."""
 
-    __slots__ = ("offset_total", "squares", "total", "undefined", "undefined_offset")
+    __slots__ = ("offset_products", "squares", "total", "undefined", "undefined_offset_total")
 
     def __init__(self) -> None:
         self.undefined: i64 = 0
-        self.undefined_offset: i64 = 0
+        self.undefined_offset_total: i64 = 0
         self.total = WideSum()
-        self.offset_total = WideSum()
+        self.offset_products = WideSum()
         self.squares = WideSum()
 
 
 @final
 class ResponseSums:
-    """[responses, Σ offset, rated, Σ offset of rated] and the sums of each metric, over responses."""
+    """Sums over responses: see `ResponseField`."""
 
-    __slots__ = ("metrics", "offset", "rated", "rated_offset", "responses")
+    __slots__ = ("metric_sums", "offset_total", "rated_offset_total", "rated_responses", "responses")
 
-    def __init__(self, metrics: int) -> None:
+    def __init__(self, metric_count: int) -> None:
         self.responses: i64 = 0
-        self.offset: i64 = 0
-        self.rated: i64 = 0
-        self.rated_offset: i64 = 0
-        self.metrics = [ResponseMetricSums() for _ in range(metrics)]
+        self.offset_total: i64 = 0
+        self.rated_responses: i64 = 0
+        self.rated_offset_total: i64 = 0
+        self.metric_sums = [ResponseMetricSums() for _ in range(metric_count)]
 
     def add(
         self,
         sign: i64,
         offset: i64,
-        rated: bool,  # noqa: FBT001
-        values: tuple[int, ...],
+        is_rated: bool,  # noqa: FBT001
+        metric_values: tuple[int, ...],
         square_scales: list[float],
     ) -> None:
-        """Add or subtract a response; -1 is the value of an undefined metric."""
+        """Add or subtract a response at an offset in the time bucket; an undefined metric has the value -1."""
         self.responses += sign
-        self.offset += sign * offset
-        if not rated:
+        self.offset_total += sign * offset
+        if not is_rated:
             return
-        self.rated += sign
-        self.rated_offset += sign * offset
-        for index, sums in enumerate(self.metrics):
-            value: i64 = values[index]
+        self.rated_responses += sign
+        self.rated_offset_total += sign * offset
+        for index, sums in enumerate(self.metric_sums):
+            value: i64 = metric_values[index]
             if value < 0:
                 sums.undefined += sign
-                sums.undefined_offset += sign * offset
+                sums.undefined_offset_total += sign * offset
             elif value > 0:
                 sums.total.add_integer(sign, value)
-                sums.offset_total.add_integer(sign, value * offset)
+                sums.offset_products.add_integer(sign, value * offset)
                 scaled = float(value) * _UNIT
-                sums.squares.add(sign, rounded(scaled * scaled * square_scales[index]))
+                sums.squares.add(sign, round_half_even(scaled * scaled * square_scales[index]))
 
     def integers(self) -> list[int]:
         """Return the integers of the record."""
-        integers: list[int] = [self.responses, self.offset, self.rated, self.rated_offset]
-        for sums in self.metrics:
-            integers += [sums.undefined, sums.undefined_offset]
-            for wide in (sums.total, sums.offset_total, sums.squares):
-                integers += wide.integers()
-        return integers
+        record: list[int] = [0] * (ResponseField.METRICS + ResponseMetricField.WIDTH * len(self.metric_sums))
+        record[ResponseField.RESPONSES] = self.responses
+        record[ResponseField.OFFSETS] = self.offset_total
+        record[ResponseField.RATED] = self.rated_responses
+        record[ResponseField.RATED_OFFSETS] = self.rated_offset_total
+        start: i64 = ResponseField.METRICS
+        for sums in self.metric_sums:
+            record[start + ResponseMetricField.UNDEFINED] = sums.undefined
+            record[start + ResponseMetricField.UNDEFINED_OFFSETS] = sums.undefined_offset_total
+            sums.total.write(record, start + ResponseMetricField.TOTAL)
+            sums.offset_products.write(record, start + ResponseMetricField.OFFSET_TOTAL)
+            sums.squares.write(record, start + ResponseMetricField.SQUARES)
+            start += ResponseMetricField.WIDTH
+        return record
 
 
 @final
 class UnitMetricSums:
-    """[n_q>0, n_q, S (2), S² (2), S·n_q (2), n_q² (2), S·N (2)] of one metric over units."""
+    """Sums of a metric over units: see `UnitMetricField`."""
 
-    __slots__ = ("defined", "defined_squares", "products", "squares", "total", "total_responses", "units")
+    __slots__ = (
+        "defined_products",
+        "defined_responses",
+        "defined_squares",
+        "defined_units",
+        "response_products",
+        "squares",
+        "total",
+    )
 
     def __init__(self) -> None:
-        self.units: i64 = 0
-        self.defined: i64 = 0
+        self.defined_units: i64 = 0
+        self.defined_responses: i64 = 0
         self.total = WideSum()
         self.squares = WideSum()
-        self.products = WideSum()
+        self.defined_products = WideSum()
         self.defined_squares = WideSum()
-        self.total_responses = WideSum()
+        self.response_products = WideSum()
 
 
 @final
 class UnitSums:
-    """Sums over students, and over responses without a student: see `Layout.unit_width`."""
+    """Sums over units, and counts of students: see `UnitField`."""
 
     __slots__ = (
-        "anonymous", "crossovers", "metrics", "rated", "rated_responses", "rated_squares", "rated_units",
-        "response_squares", "responses", "students", "units",
+        "anonymous", "crossovers", "metric_sums", "rated_response_products", "rated_responses", "rated_squares",
+        "rated_units", "response_squares", "responses", "students", "units",
     )  # fmt: skip
 
-    def __init__(self, metrics: int) -> None:
+    def __init__(self, metric_count: int) -> None:
         self.students: i64 = 0
         self.crossovers: i64 = 0
         self.anonymous: i64 = 0
         self.units: i64 = 0
         self.responses: i64 = 0
-        self.rated: i64 = 0
+        self.rated_responses: i64 = 0
         self.rated_units: i64 = 0
         self.response_squares = WideSum()
         self.rated_squares = WideSum()
-        self.rated_responses = WideSum()
-        self.metrics = [UnitMetricSums() for _ in range(metrics)]
+        self.rated_response_products = WideSum()
+        self.metric_sums = [UnitMetricSums() for _ in range(metric_count)]
 
-    def replace(self, old: Sums, new: Sums, square_scales: list[float]) -> None:
-        """Replace the sums vector of a unit; a vector of zeros stands for no unit."""
-        old_responses: i64 = old[0]
-        new_responses: i64 = new[0]
-        old_rated: i64 = old[1]
-        new_rated: i64 = new[1]
+    def replace(self, old: SumsVector, new: SumsVector, undefined_start: i64, square_scales: list[float]) -> None:
+        """Replace the sums vector of a unit; the vector of a missing unit is zeros."""
+        old_responses: i64 = old[StudentField.RESPONSES]
+        new_responses: i64 = new[StudentField.RESPONSES]
+        old_rated: i64 = old[StudentField.RATED]
+        new_rated: i64 = new[StudentField.RATED]
         self.units += i64(new_responses > 0) - i64(old_responses > 0)
         self.responses += new_responses - old_responses
         self.response_squares.replace_integer(old_responses * old_responses, new_responses * new_responses)
         if old_rated == 0 and new_rated == 0:
             return
-        self.rated += new_rated - old_rated
+        self.rated_responses += new_rated - old_rated
         self.rated_units += i64(new_rated > 0) - i64(old_rated > 0)
         self.rated_squares.replace_integer(old_rated * old_rated, new_rated * new_rated)
-        self.rated_responses.replace_integer(old_rated * old_responses, new_rated * new_responses)
-        undefined: i64 = 2 + len(self.metrics)
-        for index, sums in enumerate(self.metrics):
-            old_total: i64 = old[2 + index]
-            new_total: i64 = new[2 + index]
-            old_defined = old_rated - i64(old[undefined + index])
-            new_defined = new_rated - i64(new[undefined + index])
+        self.rated_response_products.replace_integer(old_rated * old_responses, new_rated * new_responses)
+        for index, sums in enumerate(self.metric_sums):
+            old_total: i64 = old[StudentField.TOTALS + index]
+            new_total: i64 = new[StudentField.TOTALS + index]
+            old_defined = old_rated - i64(old[undefined_start + index])
+            new_defined = new_rated - i64(new[undefined_start + index])
             old_value, new_value = float(old_total) * _UNIT, float(new_total) * _UNIT
             if old_defined != new_defined or old_total != new_total:
                 scale = square_scales[index]
-                sums.units += i64(new_defined > 0) - i64(old_defined > 0)
-                sums.defined += new_defined - old_defined
+                sums.defined_units += i64(new_defined > 0) - i64(old_defined > 0)
+                sums.defined_responses += new_defined - old_defined
                 sums.total.replace_integer(old_total, new_total)
                 sums.squares.replace(old_value * old_value * scale, new_value * new_value * scale)
-                sums.products.replace(old_value * float(old_defined) * _SCALE, new_value * float(new_defined) * _SCALE)
+                sums.defined_products.replace(
+                    old_value * float(old_defined) * _SCALE, new_value * float(new_defined) * _SCALE
+                )
                 sums.defined_squares.replace_integer(old_defined * old_defined, new_defined * new_defined)
-            sums.total_responses.replace(
+            sums.response_products.replace(
                 old_value * float(old_responses) * _SCALE, new_value * float(new_responses) * _SCALE
             )
 
     def integers(self) -> list[int]:
         """Return the integers of the record."""
-        integers: list[int] = [
-            self.students, self.crossovers, self.anonymous, self.units, self.responses, self.rated, self.rated_units,
-        ]  # fmt: skip
-        for wide in (self.response_squares, self.rated_squares, self.rated_responses):
-            integers += wide.integers()
-        for sums in self.metrics:
-            integers += [sums.units, sums.defined]
-            for wide in (sums.total, sums.squares, sums.products, sums.defined_squares, sums.total_responses):
-                integers += wide.integers()
-        return integers
+        record: list[int] = [0] * (UnitField.METRICS + UnitMetricField.WIDTH * len(self.metric_sums))
+        record[UnitField.STUDENTS] = self.students
+        record[UnitField.CROSSOVERS] = self.crossovers
+        record[UnitField.ANONYMOUS_RESPONSES] = self.anonymous
+        record[UnitField.UNITS] = self.units
+        record[UnitField.RESPONSES] = self.responses
+        record[UnitField.RATED] = self.rated_responses
+        record[UnitField.RATED_UNITS] = self.rated_units
+        self.response_squares.write(record, UnitField.RESPONSE_SQUARES)
+        self.rated_squares.write(record, UnitField.RATED_SQUARES)
+        self.rated_response_products.write(record, UnitField.RATED_RESPONSE_PRODUCTS)
+        start: i64 = UnitField.METRICS
+        for sums in self.metric_sums:
+            record[start + UnitMetricField.UNITS] = sums.defined_units
+            record[start + UnitMetricField.DEFINED] = sums.defined_responses
+            sums.total.write(record, start + UnitMetricField.TOTAL)
+            sums.squares.write(record, start + UnitMetricField.SQUARES)
+            sums.defined_products.write(record, start + UnitMetricField.DEFINED_PRODUCTS)
+            sums.defined_squares.write(record, start + UnitMetricField.DEFINED_SQUARES)
+            sums.response_products.write(record, start + UnitMetricField.RESPONSE_PRODUCTS)
+            start += UnitMetricField.WIDTH
+        return record
 
 
 @final
-class MetricMeans:
-    """[n_q>0, Σy (2), Σy² (2), Σy' (2), Σy'² (2)] of a metric: y over rated, y' over all responses of a student."""
+class MetricMeanSums:
+    """Sums of the units' means y and y' of a metric: see `CohortMetricField` and `SubgroupField`.
+
+    y is a unit's mean over rated responses, y' over all responses.
+    """
 
     __slots__ = ("over_rated", "over_responses")
 
@@ -288,316 +335,389 @@ class MetricMeans:
         self.over_rated = MeanSums()
         self.over_responses = MeanSums()
 
-    def replace(self, metric: i64, metrics: i64, old: Sums, new: Sums, square_scale: float) -> None:
-        """Replace the means of a unit."""
-        old_total: i64 = old[2 + metric]
-        new_total: i64 = new[2 + metric]
-        old_responses: i64 = old[0]
-        new_responses: i64 = new[0]
-        old_defined = i64(old[1]) - i64(old[2 + metrics + metric])
-        new_defined = i64(new[1]) - i64(new[2 + metrics + metric])
+    def replace(self, metric: i64, undefined_start: i64, old: SumsVector, new: SumsVector, square_scale: float) -> None:
+        """Replace the means of a unit with the given sums vectors."""
+        old_total: i64 = old[StudentField.TOTALS + metric]
+        new_total: i64 = new[StudentField.TOTALS + metric]
+        old_responses: i64 = old[StudentField.RESPONSES]
+        new_responses: i64 = new[StudentField.RESPONSES]
+        old_defined = i64(old[StudentField.RATED]) - i64(old[undefined_start + metric])
+        new_defined = i64(new[StudentField.RATED]) - i64(new[undefined_start + metric])
         self.over_rated.units += i64(new_defined > 0) - i64(old_defined > 0)
         self.over_responses.units += i64(new_responses > 0) - i64(old_responses > 0)
         if old_total != 0 or new_total != 0:
-            self.over_rated.replace(mean(old_total, old_defined), mean(new_total, new_defined), square_scale)
-            self.over_responses.replace(mean(old_total, old_responses), mean(new_total, new_responses), square_scale)
+            self.over_rated.replace(
+                mean_or_zero(old_total, old_defined), mean_or_zero(new_total, new_defined), square_scale
+            )
+            self.over_responses.replace(
+                mean_or_zero(old_total, old_responses), mean_or_zero(new_total, new_responses), square_scale
+            )
 
 
 @final
-class PairSums:
-    """[units, Σy (2), Σy² (2), Σx (2), Σx² (2), Σx·y (2)]: x is a student's mean from before the experiment."""
+class CovariatePairSums:
+    """Sums for CUPED over units with outcome and covariate: see `PairField`.
 
-    __slots__ = ("earlier", "later", "products")
+    The outcome y is a unit's mean after exposure, the covariate x the student's mean in the pre-period.
+    """
+
+    __slots__ = ("covariate", "outcome", "products")
 
     def __init__(self) -> None:
-        self.later = MeanSums()
-        self.earlier = MeanSums()
+        self.outcome = MeanSums()
+        self.covariate = MeanSums()
         self.products = WideSum()
 
-    def add(self, sign: i64, total: i64, count: i64, earlier_total: i64, earlier_count: i64, scale: float) -> None:
-        """Add or subtract a unit if it has both means."""
-        if count <= 0 or earlier_count <= 0:
+    def add(
+        self, sign: i64, total: i64, count: i64, covariate_total: i64, covariate_count: i64, square_scale: float
+    ) -> None:
+        """Add or subtract a unit; do nothing if outcome or covariate has no observations."""
+        if count <= 0 or covariate_count <= 0:
             return
-        later, earlier = mean(total, count), mean(earlier_total, earlier_count)
-        self.later.units += sign
+        outcome, covariate = mean_or_zero(total, count), mean_or_zero(covariate_total, covariate_count)
+        self.outcome.units += sign
         if sign > 0:
-            self.later.replace(0.0, later, scale)
-            self.earlier.replace(0.0, earlier, scale)
+            self.outcome.replace(0.0, outcome, square_scale)
+            self.covariate.replace(0.0, covariate, square_scale)
         else:
-            self.later.replace(later, 0.0, scale)
-            self.earlier.replace(earlier, 0.0, scale)
-        self.products.add(sign, rounded((rounded(earlier) * _UNIT) * (rounded(later) * _UNIT) * scale))
-
-    def integers(self) -> list[int]:
-        """Return the integers of the record."""
-        return [*self.later.integers(), *self.earlier.integers()[1:], *self.products.integers()]
+            self.outcome.replace(outcome, 0.0, square_scale)
+            self.covariate.replace(covariate, 0.0, square_scale)
+        outcome, covariate = round_half_even(outcome) * _UNIT, round_half_even(covariate) * _UNIT
+        self.products.add(sign, round_half_even(covariate * outcome * square_scale))
 
 
 @final
 class CohortSums:
-    """Sums over the students whose first response was on one UTC day: see `Layout.cohort_width`."""
+    """Sums over a cohort, the students first exposed on the same UTC day: see `CohortField`."""
 
-    __slots__ = ("exposures", "guardrails", "metrics", "pairs", "parts", "rated_share", "units")
+    __slots__ = (
+        "_layout",
+        "covariate_pairs",
+        "exposures",
+        "guardrail_means",
+        "metric_means",
+        "rated_share",
+        "subgroup_means",
+        "units",
+    )
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RecordLayout) -> None:
+        self._layout = layout
         self.exposures: i64 = 0
         self.units: i64 = 0
         self.rated_share = MeanSums()
-        self.metrics = [MetricMeans() for _ in range(layout.metrics)]
-        self.guardrails = [MeanSums() for _ in layout.watched]
-        self.parts = [MetricMeans() for _ in range(layout.parts)]
-        self.pairs = [PairSums(), PairSums()] if layout.before else []
+        self.metric_means = [MetricMeanSums() for _ in range(layout.metric_count)]
+        self.guardrail_means = [MeanSums() for _ in layout.guardrail_square_bits]
+        self.subgroup_means = [MetricMeanSums() for _ in range(layout.subgroup_count)]
+        self.covariate_pairs = [CovariatePairSums(), CovariatePairSums()] if layout.has_pre_period else []
 
     def integers(self) -> list[int]:
         """Return the integers of the record."""
-        integers: list[int] = [self.exposures, self.units, *self.rated_share.integers()]
-        for means in self.metrics:
-            integers += means.over_rated.integers()
-            integers += means.over_responses.integers()[1:]
-        for sums in self.guardrails:
-            integers += sums.integers()
-        for part in self.parts:
-            integers += part.over_rated.integers()
-            integers += part.over_responses.integers()
-        for pair in self.pairs:
-            integers += pair.integers()
-        return integers
+        layout = self._layout
+        record: list[int] = [0] * layout.cohort_width
+        record[CohortField.EXPOSURES] = self.exposures
+        record[CohortField.UNITS] = self.units
+        record[CohortField.RATED_UNITS] = self.rated_share.units
+        self.rated_share.total.write(record, CohortField.RATED_SHARE_TOTAL)
+        self.rated_share.squares.write(record, CohortField.RATED_SHARE_SQUARES)
+        start: i64 = CohortField.METRICS
+        for means in self.metric_means:
+            record[start + CohortMetricField.RATED_UNITS] = means.over_rated.units
+            means.over_rated.total.write(record, start + CohortMetricField.RATED_TOTAL)
+            means.over_rated.squares.write(record, start + CohortMetricField.RATED_SQUARES)
+            means.over_responses.total.write(record, start + CohortMetricField.ALL_TOTAL)
+            means.over_responses.squares.write(record, start + CohortMetricField.ALL_SQUARES)
+            start += CohortMetricField.WIDTH
+        start = layout.guardrail_index(0)
+        for sums in self.guardrail_means:
+            record[start + MeanField.UNITS] = sums.units
+            sums.total.write(record, start + MeanField.TOTAL)
+            sums.squares.write(record, start + MeanField.SQUARES)
+            start += MeanField.WIDTH
+        start = layout.subgroup_index(0)
+        for subgroup in self.subgroup_means:
+            record[start + SubgroupField.RATED_UNITS] = subgroup.over_rated.units
+            subgroup.over_rated.total.write(record, start + SubgroupField.RATED_TOTAL)
+            subgroup.over_rated.squares.write(record, start + SubgroupField.RATED_SQUARES)
+            record[start + SubgroupField.ALL_UNITS] = subgroup.over_responses.units
+            subgroup.over_responses.total.write(record, start + SubgroupField.ALL_TOTAL)
+            subgroup.over_responses.squares.write(record, start + SubgroupField.ALL_SQUARES)
+            start += SubgroupField.WIDTH
+        start = layout.pair_index(0)
+        for pair in self.covariate_pairs:
+            record[start + PairField.UNITS] = pair.outcome.units
+            pair.outcome.total.write(record, start + PairField.TOTAL)
+            pair.outcome.squares.write(record, start + PairField.SQUARES)
+            pair.covariate.total.write(record, start + PairField.COVARIATE_TOTAL)
+            pair.covariate.squares.write(record, start + PairField.COVARIATE_SQUARES)
+            pair.products.write(record, start + PairField.PRODUCTS)
+            start += PairField.WIDTH
+        return record
 
 
 @final
-class Accumulator:
-    """The changes of one experiment's sums over responses and students; nothing at first."""
+class MetricAccumulator:
+    """Changes of an experiment's sums over responses and students; empty when created."""
 
     __slots__ = (
-        "_exposure_days", "_guardrail_scales", "_layout", "_metrics", "_nothing", "_novelty", "_pre_period",
-        "_primary", "_segments", "_spans_ms", "_square_scales", "buckets", "cohorts", "responses", "units",
+        "_chunk_lengths_ms", "_empty_state", "_exposure_days", "_guardrail_missing_start", "_guardrail_scales",
+        "_guardrail_totals_start", "_has_age_bands", "_has_pre_period", "_layout", "_primary_metric", "_segment_count",
+        "_square_scales", "_undefined_start", "bucket_sums", "cohort_sums", "response_sums", "unit_sums",
     )  # fmt: skip
 
-    def __init__(self, layout: Layout, spans_ms: Sequence[int]) -> None:
-        """Create an accumulator; `spans_ms` are the lengths of each decay's chunks (`bucket_span_ms`)."""
+    def __init__(self, layout: RecordLayout, chunk_lengths_ms: Sequence[int]) -> None:
+        """Create an accumulator; `chunk_lengths_ms` has the length of a chunk for each decay (`chunk_length_ms`)."""
         self._layout = layout
-        self._metrics: i64 = layout.metrics
-        self._square_scales: list[float] = [2.0**bits for bits in layout.squares]
-        self._guardrail_scales: list[float] = [2.0**bits for bits in layout.watched]
-        self._primary: i64 = layout.primary
-        self._segments: i64 = layout.segments
-        self._novelty = layout.novelty
-        self._pre_period = layout.before
+        self._undefined_start: i64 = layout.student_undefined.start
+        self._guardrail_totals_start: i64 = layout.student_guardrail_totals.start
+        self._guardrail_missing_start: i64 = layout.student_guardrail_missing.start
+        self._square_scales: list[float] = [2.0**bits for bits in layout.square_bits]
+        self._guardrail_scales: list[float] = [2.0**bits for bits in layout.guardrail_square_bits]
+        self._primary_metric: i64 = layout.primary_index
+        self._segment_count: i64 = layout.segment_count
+        self._has_age_bands = layout.has_exposure_ages
+        self._has_pre_period = layout.has_pre_period
         self._exposure_days: i64 = layout.exposure_days
-        self._spans_ms: list[int] = list(spans_ms)
-        self._nothing = StudentState(Student(layout.sums_width), 0)
-        """Stands for no unit: sums of zeros."""
-        self._nothing.totals = self._nothing.window = self._nothing.earlier = [0] * layout.sums_width
-        self._nothing.ages = [[0] * layout.sums_width for _ in AGES]
-        self.responses: dict[int, ResponseSums] = {}
-        """Variant → sums over all responses."""
-        self.buckets: list[dict[int, ResponseSums]] = [{} for _ in spans_ms]
-        """For each decay: cell of a variant and a time bucket → sums over the bucket's responses."""
-        self.units: dict[int, UnitSums] = {}
-        """Variant → sums over students."""
-        self.cohorts: dict[int, CohortSums] = {}
-        """Cell of a variant and a UTC day → sums over the students first exposed on that day."""
+        self._chunk_lengths_ms: list[int] = list(chunk_lengths_ms)
+        self._empty_state = StudentState(Student(layout.student_width), 0)
+        """The state of a missing unit: sums of zeros."""
+        zeros = [0] * layout.student_width
+        self._empty_state.total_sums = self._empty_state.window_sums = self._empty_state.pre_period_sums = zeros
+        self._empty_state.age_band_sums = [zeros for _ in EXPOSURE_AGES]
+        self.response_sums: dict[int, ResponseSums] = {}
+        """Variant → sums over its responses of all time."""
+        self.bucket_sums: list[dict[int, ResponseSums]] = [{} for _ in chunk_lengths_ms]
+        """For each decay: cell of a variant and a time bucket → sums over the responses of the bucket."""
+        self.unit_sums: dict[int, UnitSums] = {}
+        """Variant → sums over units, and counts of students."""
+        self.cohort_sums: dict[int, CohortSums] = {}
+        """Cell of a variant and a UTC day → sums over the cohort of that day."""
 
-    def add_response(self, sign: i64, variant: i64, timestamp_ms: i64, rated: bool, values: tuple[int, ...]) -> None:  # noqa: FBT001
-        """Add or subtract a response; -1 is the value of an undefined metric."""
-        self._response_sums(self.responses, variant).add(sign, 0, rated, values, self._square_scales)
-        for decay, span_ms in enumerate(self._spans_ms):
-            fine: i64 = timestamp_ms * (BUCKETS_PER_CHUNK << OFFSET_BITS) // i64(span_ms)
-            sums = self._response_sums(self.buckets[decay], variant << CELL_BITS | fine >> OFFSET_BITS)
-            sums.add(sign, fine & _OFFSET, rated, values, self._square_scales)
+    def add_response(
+        self,
+        sign: i64,
+        variant: i64,
+        timestamp_ms: i64,
+        is_rated: bool,  # noqa: FBT001
+        metric_values: tuple[int, ...],
+    ) -> None:
+        """Add or subtract a response; an undefined metric has the value -1."""
+        self._get_response_sums(self.response_sums, variant).add(sign, 0, is_rated, metric_values, self._square_scales)
+        for decay_index, length_ms in enumerate(self._chunk_lengths_ms):
+            bucket_and_offset: i64 = timestamp_ms * (BUCKETS_PER_CHUNK << OFFSET_BITS) // i64(length_ms)
+            cell = variant << PERIOD_BITS | bucket_and_offset >> OFFSET_BITS
+            sums = self._get_response_sums(self.bucket_sums[decay_index], cell)
+            sums.add(sign, bucket_and_offset & _OFFSET_MASK, is_rated, metric_values, self._square_scales)
 
-    def add_anonymous(self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: tuple[int, ...]) -> None:
-        """Add or subtract a response without a student, which is a unit of its own."""
-        self._unit_sums(variant).anonymous += sign
-        unit = Student(self._layout.sums_width)
-        unit.add(timestamp_ms, variant, category, sums, 1)
-        self._add_unit(sign, self.state_of(unit))
+    def add_anonymous_response(
+        self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: tuple[int, ...]
+    ) -> None:
+        """Add or subtract a response without a student, which is a unit with the sums vector `sums`."""
+        self._get_unit_sums(variant).anonymous += sign
+        unit = Student(self._layout.student_width)
+        unit.add_difference(timestamp_ms, variant, category, sums, 1)
+        self._add_unit(sign, self.capture_state(unit))
 
-    def state_of(self, student: Student) -> StudentState:
-        """Return a student's present state, for `replace_student`."""
+    def capture_state(self, student: Student) -> StudentState:
+        """Return the current state of a student, an argument of `replace_student`."""
         state = StudentState(student, self._exposure_days)
-        if self._novelty and state.variant >= 0:
-            rest, state.ages = state.totals, []
-            for first, end in _AGE_DAYS:
-                age = student.window(state.variant, first, end)
-                state.ages.append(age)
-                rest = [total - number for total, number in zip(rest, age, strict=True)]
-            state.ages.append(rest)
-        if self._pre_period:
-            state.earlier = student.totals(PRE_PERIOD)
+        if self._has_age_bands and state.single_variant >= 0:
+            remaining_sums, state.age_band_sums = state.total_sums, []
+            for first_day, end_day in _AGE_BAND_DAYS:
+                band_sums = student.window_sums(state.single_variant, first_day, end_day)
+                state.age_band_sums.append(band_sums)
+                remaining_sums = [total - number for total, number in zip(remaining_sums, band_sums, strict=True)]
+            state.age_band_sums.append(remaining_sums)
+        if self._has_pre_period:
+            state.pre_period_sums = student.total_sums(PRE_PERIOD_VARIANT)
         return state
 
     def add_student(self, sign: i64, student: Student) -> None:
         """Add or subtract a student."""
-        self._add_state(sign, self.state_of(student))
+        self._add_student_state(sign, self.capture_state(student))
 
-    def _add_state(self, sign: i64, state: StudentState) -> None:
-        """Add or subtract a student: a presence in each variant, an exposure, and a unit unless it is a crossover."""
-        if state.first_ms == NEVER:
+    def _add_student_state(self, sign: i64, state: StudentState) -> None:
+        """Add or subtract a student: in the counts of all variants, in the cohort, and as a unit or a crossover."""
+        if state.first_exposure_ms == NEVER_EXPOSED_MS:
             return
-        self._cohort_sums(state.first_variant, state.first_ms).exposures += sign
+        self._get_cohort_sums(state.first_variant, state.first_exposure_ms).exposures += sign
         for variant in state.variants:
-            self._unit_sums(variant).students += sign
-        if state.variant >= 0:
+            self._get_unit_sums(variant).students += sign
+        if state.single_variant >= 0:
             self._add_unit(sign, state)
         elif state.variants:
-            # The comparison leaves crossovers out.
-            self._unit_sums(state.first_variant).crossovers += sign
+            # Crossovers are no units: comparisons exclude students with more than one variant.
+            self._get_unit_sums(state.first_variant).crossovers += sign
 
     def replace_student(self, old: StudentState, new: StudentState) -> None:
-        """Subtract a student's state before a change, and add the one after it."""
+        """Subtract the state of a student before a change, and add the state after the change."""
         if (
-            new.variant >= 0
-            and new.variant == old.variant
-            and new.first_ms == old.first_ms
+            new.single_variant >= 0
+            and new.single_variant == old.single_variant
+            and new.first_exposure_ms == old.first_exposure_ms
             and new.first_variant == old.first_variant
             and new.first_category == old.first_category
         ):
             self._replace_unit(new, old, new)
         else:
-            self._add_state(-1, old)
-            self._add_state(1, new)
+            self._add_student_state(-1, old)
+            self._add_student_state(1, new)
 
     def _add_unit(self, sign: i64, state: StudentState) -> None:
         """Add or subtract a unit."""
         if sign > 0:
-            self._replace_unit(state, self._nothing, state)
+            self._replace_unit(state, self._empty_state, state)
         else:
-            self._replace_unit(state, state, self._nothing)
+            self._replace_unit(state, state, self._empty_state)
 
     def _replace_unit(self, exposed: StudentState, old: StudentState, new: StudentState) -> None:
-        """Replace the sums of a unit; `exposed` has the variant and the first exposure of both."""
-        variant, first_ms = exposed.variant, exposed.first_ms
-        self._unit_sums(variant).replace(old.totals, new.totals, self._square_scales)
-        if old.window != new.window:
-            cohort = self._cohort_sums(variant, first_ms)
-            self._replace_window(cohort, old.window, new.window)
-            if self._segments:
-                self._replace_part(cohort, exposed.first_category - MISSING, old.window, new.window)
-        if self._novelty:
-            cohort = self._cohort_sums(variant, first_ms)
-            for age, (old_sums, new_sums) in enumerate(zip(old.ages, new.ages, strict=True)):
-                self._replace_part(cohort, self._segments + age, old_sums, new_sums)
-        if self._pre_period:
-            cohort = self._cohort_sums(variant, first_ms)
-            self._add_pairs(cohort, -1, old.window, old.earlier)
-            self._add_pairs(cohort, 1, new.window, new.earlier)
+        """Replace the sums of a unit; `exposed` is the state with the unit's variant and first exposure."""
+        variant, first_exposure_ms = exposed.single_variant, exposed.first_exposure_ms
+        unit_sums = self._get_unit_sums(variant)
+        unit_sums.replace(old.total_sums, new.total_sums, self._undefined_start, self._square_scales)
+        if old.window_sums != new.window_sums:
+            cohort = self._get_cohort_sums(variant, first_exposure_ms)
+            self._replace_window_sums(cohort, old.window_sums, new.window_sums)
+            if self._segment_count:
+                self._replace_subgroup(cohort, exposed.first_category - MISSING, old.window_sums, new.window_sums)
+        if self._has_age_bands:
+            cohort = self._get_cohort_sums(variant, first_exposure_ms)
+            for age_band, (old_vector, new_vector) in enumerate(zip(old.age_band_sums, new.age_band_sums, strict=True)):
+                self._replace_subgroup(cohort, self._segment_count + age_band, old_vector, new_vector)
+        if self._has_pre_period:
+            cohort = self._get_cohort_sums(variant, first_exposure_ms)
+            self._add_covariate_pairs(cohort, -1, old.window_sums, old.pre_period_sums)
+            self._add_covariate_pairs(cohort, 1, new.window_sums, new.pre_period_sums)
 
-    def _replace_window(self, cohort: CohortSums, old: Sums, new: Sums) -> None:
-        """Replace a unit's sums over the days after exposure that are compared."""
-        old_responses: i64 = old[0]
-        new_responses: i64 = new[0]
+    def _replace_window_sums(self, cohort: CohortSums, old: SumsVector, new: SumsVector) -> None:
+        """Replace a unit's sums over the exposure window, the compared days after first exposure."""
+        old_responses: i64 = old[StudentField.RESPONSES]
+        new_responses: i64 = new[StudentField.RESPONSES]
+        old_rated: i64 = old[StudentField.RATED]
+        new_rated: i64 = new[StudentField.RATED]
         cohort.units += i64(new_responses > 0) - i64(old_responses > 0)
-        cohort.rated_share.units += i64(new[1] > 0) - i64(old[1] > 0)
-        cohort.rated_share.replace(mean(old[1], old_responses) * _SCALE, mean(new[1], new_responses) * _SCALE, _SCALE)
-        if old[1] or new[1]:
-            for index, means in enumerate(cohort.metrics):
-                means.replace(index, self._metrics, old, new, self._square_scales[index])
-        count: i64 = len(self._guardrail_scales)
-        at = 2 + 2 * self._metrics
-        for index, sums in enumerate(cohort.guardrails):
-            old_count = old_responses - i64(old[at + count])
-            new_count = new_responses - i64(new[at + count])
+        cohort.rated_share.units += i64(new_rated > 0) - i64(old_rated > 0)
+        cohort.rated_share.replace(
+            mean_or_zero(old_rated, old_responses) * _SCALE, mean_or_zero(new_rated, new_responses) * _SCALE, _SCALE
+        )
+        if old_rated != 0 or new_rated != 0:
+            for index, means in enumerate(cohort.metric_means):
+                means.replace(index, self._undefined_start, old, new, self._square_scales[index])
+        for index, sums in enumerate(cohort.guardrail_means):
+            total_index, missing_index = self._guardrail_totals_start + index, self._guardrail_missing_start + index
+            old_count = old_responses - i64(old[missing_index])
+            new_count = new_responses - i64(new[missing_index])
             sums.units += i64(new_count > 0) - i64(old_count > 0)
             sums.replace(
-                mean(old[at], old_count) * _SCALE, mean(new[at], new_count) * _SCALE, self._guardrail_scales[index]
+                mean_or_zero(old[total_index], old_count) * _SCALE,
+                mean_or_zero(new[total_index], new_count) * _SCALE,
+                self._guardrail_scales[index],
             )
-            at += 1
 
-    def _replace_part(self, cohort: CohortSums, part: i64, old: Sums, new: Sums) -> None:
-        """Replace a unit's means of the primary metric in a part: a segment or an age."""
-        scale = self._square_scales[self._primary]
-        cohort.parts[part].replace(self._primary, self._metrics, old, new, scale)
+    def _replace_subgroup(self, cohort: CohortSums, subgroup: i64, old: SumsVector, new: SumsVector) -> None:
+        """Replace a unit's means of the primary metric in a subgroup: a segment or an age band."""
+        scale = self._square_scales[self._primary_metric]
+        cohort.subgroup_means[subgroup].replace(self._primary_metric, self._undefined_start, old, new, scale)
 
-    def _add_pairs(self, cohort: CohortSums, sign: i64, window: Sums, earlier: Sums) -> None:
-        """Add or subtract a unit's pairs of the primary metric, over rated and over all responses."""
-        total, undefined = 2 + self._primary, 2 + self._metrics + self._primary
-        scale = self._square_scales[self._primary]
-        rated, earlier_rated = i64(window[1] - window[undefined]), i64(earlier[1] - earlier[undefined])
-        cohort.pairs[0].add(sign, window[total], rated, earlier[total], earlier_rated, scale)
-        cohort.pairs[1].add(sign, window[total], window[0], earlier[total], earlier[0], scale)
+    def _add_covariate_pairs(self, cohort: CohortSums, sign: i64, window: SumsVector, pre_period: SumsVector) -> None:
+        """Add or subtract a unit's pairs of the primary metric: over rated responses, and over all responses."""
+        total, undefined = StudentField.TOTALS + self._primary_metric, self._undefined_start + self._primary_metric
+        scale = self._square_scales[self._primary_metric]
+        responses, pre_period_responses = window[StudentField.RESPONSES], pre_period[StudentField.RESPONSES]
+        defined = window[StudentField.RATED] - window[undefined]
+        pre_period_defined = pre_period[StudentField.RATED] - pre_period[undefined]
+        cohort.covariate_pairs[0].add(sign, window[total], defined, pre_period[total], pre_period_defined, scale)
+        cohort.covariate_pairs[1].add(sign, window[total], responses, pre_period[total], pre_period_responses, scale)
 
-    def _response_sums(self, records: dict[int, ResponseSums], cell: i64) -> ResponseSums:
+    def _get_response_sums(self, records: dict[int, ResponseSums], cell: i64) -> ResponseSums:
         sums = records.get(cell)
         if sums is None:
-            sums = records[cell] = ResponseSums(self._layout.metrics)
+            sums = records[cell] = ResponseSums(self._layout.metric_count)
         return sums
 
-    def _unit_sums(self, variant: i64) -> UnitSums:
-        sums = self.units.get(variant)
+    def _get_unit_sums(self, variant: i64) -> UnitSums:
+        sums = self.unit_sums.get(variant)
         if sums is None:
-            sums = self.units[variant] = UnitSums(self._layout.metrics)
+            sums = self.unit_sums[variant] = UnitSums(self._layout.metric_count)
         return sums
 
-    def _cohort_sums(self, variant: i64, first_ms: i64) -> CohortSums:
-        cell = variant << CELL_BITS | first_ms // DAY_MS
-        sums = self.cohorts.get(cell)
+    def _get_cohort_sums(self, variant: i64, first_exposure_ms: i64) -> CohortSums:
+        cell = variant << PERIOD_BITS | first_exposure_ms // DAY_MS
+        sums = self.cohort_sums.get(cell)
         if sums is None:
-            sums = self.cohorts[cell] = CohortSums(self._layout)
+            sums = self.cohort_sums[cell] = CohortSums(self._layout)
         return sums
 
 
 @final
 class TrafficAccumulator:
-    """The changes of one experiment's traffic; `categories` is the number of declared ones, 0 to count none."""
+    """Changes of an experiment's counts of traffic; empty when created."""
 
-    __slots__ = ("_categories", "_day_width", "days", "hours")
+    __slots__ = ("_category_count", "_day_width", "day_records", "hour_records")
 
-    def __init__(self, categories: int) -> None:
-        self._categories: i64 = categories
-        self._day_width = day_width(categories)
-        self.hours: dict[int, list[int]] = {}
-        """Cell of a variant and an hour since 1970 → record of `TRAFFIC_WIDTH`."""
-        self.days: dict[int, list[int]] = {}
-        """Cell of a variant and a UTC day → record; its last integers are the declared categories, others, none."""
+    def __init__(self, category_count: int) -> None:
+        """Create an accumulator; `category_count` is the number of declared categories, 0 to count none."""
+        self._category_count: i64 = category_count
+        self._day_width = day_record_width(category_count)
+        self.hour_records: dict[int, list[int]] = {}
+        """Cell of a variant and an hour since 1970 → record of `HOUR_RECORD_WIDTH` integers."""
+        self.day_records: dict[int, list[int]] = {}
+        """Cell of a variant and a UTC day → record of `day_record_width` integers.
 
-    def add(
+        The last integers count declared categories, undeclared categories, and responses without a category.
+        """
+
+    def add_response(
         self,
         sign: i64,
         variant: i64,
         timestamp_ms: i64,
-        items: bytes,
+        item_hashes: bytes,
         latency_ms: int,
         category: i64,
     ) -> None:
-        """Add or subtract a response with the hashes of its items; an unknown latency or category is below 0."""
-        hour = _record(self.hours, variant << CELL_BITS | timestamp_ms // HOUR_MS, TRAFFIC_WIDTH)
-        _add(hour, 0, sign)
-        if not items:
-            _add(hour, 1, sign)
+        """Add or subtract a response; a missing latency or category is negative."""
+        hour = _get_or_create_record(
+            self.hour_records, variant << PERIOD_BITS | timestamp_ms // HOUR_MS, HOUR_RECORD_WIDTH
+        )
+        _add_at_index(hour, HourField.RESPONSES, sign)
+        if not item_hashes:
+            _add_at_index(hour, HourField.EMPTY_RESPONSES, sign)
         if latency_ms >= 0:
-            _add(hour, 2, sign * i64(latency_ms))
-            _add(hour, FIRST_BUCKET + i64(bisect_left(_BOUNDS_MS, latency_ms)), sign)
-        day = _record(self.days, variant << CELL_BITS | timestamp_ms // DAY_MS, self._day_width)
-        _add(day, 0, sign)
-        end: i64 = len(items)
-        shown = end // ITEM_BYTES
-        _add(day, 1, sign * shown * shown)
-        at: i64 = ITEM_BYTES - 1
-        while at < end:
-            _add(day, FIRST_CELL + (i64(items[at]) & _CELL_MASK), sign)
-            at += ITEM_BYTES
-        if self._categories > 0:
-            _add(day, FIRST_CATEGORY + (category if category >= 0 else self._categories + 1), sign)
+            _add_at_index(hour, HourField.LATENCY_TOTAL, sign * i64(latency_ms))
+            bucket = i64(bisect_left(_LATENCY_BOUNDS_MS, latency_ms))
+            _add_at_index(hour, HourField.LATENCY_BUCKETS + bucket, sign)
+        day = _get_or_create_record(self.day_records, variant << PERIOD_BITS | timestamp_ms // DAY_MS, self._day_width)
+        _add_at_index(day, DayField.RESPONSES, sign)
+        end: i64 = len(item_hashes)
+        item_count = end // ITEM_HASH_BYTES
+        _add_at_index(day, DayField.ITEM_COUNT_SQUARES, sign * item_count * item_count)
+        last_byte: i64 = ITEM_HASH_BYTES - 1
+        while last_byte < end:
+            _add_at_index(day, DayField.ITEM_CELLS + (i64(item_hashes[last_byte]) & _ITEM_CELL_MASK), sign)
+            last_byte += ITEM_HASH_BYTES
+        if self._category_count > 0:
+            index = category if category >= 0 else self._category_count + 1
+            _add_at_index(day, DayField.CATEGORIES + index, sign)
 
-    def totals(self) -> dict[int, list[int]]:
-        """Return the sums over all hours, by variant."""
+    def variant_totals(self) -> dict[int, list[int]]:
+        """Return variant → sum of the records of all hours."""
         totals: dict[int, list[int]] = {}
-        for cell, record in self.hours.items():
-            total = _record(totals, cell >> CELL_BITS, TRAFFIC_WIDTH)
+        for cell, record in self.hour_records.items():
+            total = _get_or_create_record(totals, cell >> PERIOD_BITS, HOUR_RECORD_WIDTH)
             for index, number in enumerate(record):
                 total[index] += number
         return totals
 
 
-def _record(records: dict[int, list[int]], cell: i64, width: i64) -> list[int]:
-    """Return the record of a cell, which is created with zeros if it is missing."""
+def _get_or_create_record(records: dict[int, list[int]], cell: i64, width: i64) -> list[int]:
+    """Return the record of a cell; a missing record is created with zeros."""
     record = records.get(cell)
     if record is None:
         record = records[cell] = [0] * width
     return record
 
 
-def _add(record: list[int], index: i64, change: i64) -> None:
+def _add_at_index(record: list[int], index: i64, change: i64) -> None:
     number: i64 = record[index]
     record[index] = number + change

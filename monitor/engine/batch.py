@@ -1,4 +1,4 @@
-"""The changes that the events of one batch make to one shard."""
+"""Records of the changes that a batch of events makes to the rows and sums of a shard."""
 
 from __future__ import annotations
 
@@ -8,89 +8,98 @@ from typing import Final, TypeAlias, final
 from mypy_extensions import i64
 
 from monitor.clock import HOUR_MS
-from monitor.engine.accumulator import CELL_BITS, Accumulator, TrafficAccumulator
-from monitor.engine.item_counts import Counts, IndexMember
+from monitor.engine.accumulator import PERIOD_BITS, MetricAccumulator, TrafficAccumulator
+from monitor.engine.item_counts import FieldCounts, IndexMember
 from monitor.engine.response_row import NO_RESPONSE, Contribution, ResponseRow
 
-ChangedRow: TypeAlias = "tuple[bytes, bytes, bool]"
-"""(stored id, stored bytes, whether the store does not have the row yet)."""
+EncodedRow: TypeAlias = "tuple[bytes, bytes, bool]"
+"""(stored id, stored bytes, whether the row is new to the store)."""
 
 
 @final
-class RowSnapshot:
-    """A response and its contribution before the batch."""
+class RowState:
+    """The state of a response row before the batch: response, contribution and item counts."""
 
     __slots__ = ("contribution", "index_members", "item_counts", "response")
 
     def __init__(
-        self, row: ResponseRow, contribution: Contribution, item_counts: Counts, index_members: list[IndexMember]
+        self, row: ResponseRow, contribution: Contribution, item_counts: FieldCounts, index_members: list[IndexMember]
     ) -> None:
-        """Copy a row, except for its reactions."""
+        """Copy a row without reactions."""
         self.response: Final = ResponseRow(
-            row.timestamp_ms, row.arm, row.student, row.items, row.ranks, row.latency_ms, row.category
+            row.timestamp_ms,
+            row.variant_key,
+            row.student_hash,
+            row.item_hashes,
+            row.ranks,
+            row.latency_ms,
+            row.category,
         )
         self.contribution: Final = contribution
         self.item_counts: Final = item_counts
         self.index_members: Final = index_members
 
     def has_same_response(self, row: ResponseRow) -> bool:
-        """Return whether the row's response is unchanged except for the ranks, which only its contribution uses."""
+        """Return whether a row still has the same response, except for the ranks.
+
+        Ranks affect only contributions.
+        """
         response = self.response
         return (
-            response.arm == row.arm
+            response.variant_key == row.variant_key
             and response.timestamp_ms == row.timestamp_ms
-            and response.student == row.student
-            and response.items == row.items
+            and response.student_hash == row.student_hash
+            and response.item_hashes == row.item_hashes
             and response.latency_ms == row.latency_ms
             and response.category == row.category
         )
 
 
 @final
-class ArmChanges:
-    """The changes of an arm's counts by feedback kind, and its newest times (ms; 0 if there was none)."""
+class VariantChanges:
+    """Changes of a variant's reaction counts, and the newest event times (ms; 0 without events in the batch)."""
 
-    __slots__ = ("newest_event_ms", "newest_response_ms", "reactions", "responses")
+    __slots__ = ("newest_event_ms", "newest_response_ms", "reactions_by_kind", "responses_by_kind")
 
     def __init__(self) -> None:
-        self.reactions: dict[str, int] = {}
-        """Kind → reactions."""
-        self.responses: dict[str, int] = {}
-        """Kind → responses with at least one."""
+        self.reactions_by_kind: dict[str, int] = {}
+        """Feedback kind → change of the number of reactions."""
+        self.responses_by_kind: dict[str, int] = {}
+        """Feedback kind → change of the number of responses with a reaction of this kind."""
         self.newest_response_ms: i64 = 0
         self.newest_event_ms: i64 = 0
-        """The time of the newest response or reaction."""
+        """Time of the newest response or reaction."""
 
     def record_response(self, timestamp_ms: i64) -> None:
-        """Raise both newest times to a response's."""
+        """Raise both newest times to the time of a response, if later."""
         self.newest_response_ms = max(self.newest_response_ms, timestamp_ms)
         self.record_event(timestamp_ms)
 
     def record_event(self, timestamp_ms: i64) -> None:
-        """Raise the newest event time to an event's."""
+        """Raise the newest event time to the time of an event, if later."""
         self.newest_event_ms = max(self.newest_event_ms, timestamp_ms)
 
-    def add_kinds(self, sign: int, kinds: tuple[tuple[str, int], ...]) -> None:
-        """Add or subtract a response's reactions."""
-        for kind, reactions in kinds:
-            self.reactions[kind] = self.reactions.get(kind, 0) + sign * reactions
-            self.responses[kind] = self.responses.get(kind, 0) + sign
+    def add_reaction_counts(self, sign: int, reaction_counts: tuple[tuple[str, int], ...]) -> None:
+        """Add or subtract the (feedback kind, number of reactions) pairs of a response."""
+        for kind, count in reaction_counts:
+            self.reactions_by_kind[kind] = self.reactions_by_kind.get(kind, 0) + sign * count
+            self.responses_by_kind[kind] = self.responses_by_kind.get(kind, 0) + sign
 
 
 @final
-class SkippedEvents:
-    """The number of skipped events of one experiment, and the times of the first and the last."""
+class SkippedEventCount:
+    """The number of skipped events of an experiment, and the times of the oldest and newest event."""
 
     __slots__ = ("events", "first_ms", "last_ms")
 
     def __init__(self, timestamp_ms: i64) -> None:
-        """Count no event yet; the time is that of any of them."""
+        """Create a count of zero; `timestamp_ms` is the time of any skipped event."""
         self.events: i64 = 0
         self.first_ms: i64 = timestamp_ms
         self.last_ms: i64 = timestamp_ms
 
     def add(self, timestamp_ms: i64) -> None:
-        """Count an event."""
+        """Count an event, given the time of the event."""
         self.events += 1
         self.first_ms = min(self.first_ms, timestamp_ms)
         self.last_ms = max(self.last_ms, timestamp_ms)
@@ -98,9 +107,9 @@ class SkippedEvents:
 
 @final
 class Exposure:
-    """A response that was shown to a student, and the change of the student's sums."""
+    """The exposure of a student to a response, and the change of the student's sums."""
 
-    __slots__ = ("category", "difference", "experiment", "student", "timestamp_ms", "variant")
+    __slots__ = ("category", "difference", "experiment_number", "student_hash", "timestamp_ms", "variant")
 
     def __init__(
         self,
@@ -111,130 +120,160 @@ class Exposure:
         category: int,
         difference: tuple[int, ...],
     ) -> None:
-        self.student: Final = student
-        self.experiment: Final = experiment
-        """The experiment's number."""
+        self.student_hash: Final = student
+        self.experiment_number: Final = experiment
         self.timestamp_ms: Final = timestamp_ms
         self.variant: Final = variant
         self.category: Final = category
         self.difference: Final = difference
-        """Of the student's sums vector; () for a response that was shown but is not the one in its row."""
+        """Change of the student's sums vector; () for a response that lost its id to an earlier response."""
 
 
 @final
-class Batch:
-    """The changes that the events of one batch make to one shard."""
+class BatchChanges:
+    """All changes that a batch of events makes to the rows and sums of a shard."""
 
     __slots__ = (
-        "accumulators", "arms", "exposures", "feedback_outcomes", "index_members", "item_counts", "item_names",
-        "moved_rows", "new_rows", "oldest_dependencies_ms", "response_outcomes", "response_rows", "skipped_reactions",
-        "skipped_responses", "snapshots", "student_rows", "touched_rows", "traffic",
-    )  # fmt: skip
+        "changed_rows",
+        "expiry_additions",
+        "expiry_removals",
+        "exposures",
+        "feedback_outcomes",
+        "index_members",
+        "item_count_changes",
+        "item_ids",
+        "metric_accumulators",
+        "oldest_dependencies_ms",
+        "previous_states",
+        "response_outcomes",
+        "response_rows",
+        "skipped_reactions",
+        "skipped_responses",
+        "student_rows",
+        "traffic_accumulators",
+        "variant_changes",
+    )
 
     def __init__(self) -> None:
         self.response_outcomes: list[str] = []
-        """One per response event: "applied", "revised", "duplicate", "late" or "skipped"."""
+        """For each response event "applied", "revised", "duplicate", "late" or "skipped"."""
         self.feedback_outcomes: list[str] = []
-        """One per feedback event, in the same words."""
-        self.skipped_responses: dict[str, SkippedEvents] = {}
-        """Name of an experiment that is not declared → its responses."""
-        self.skipped_reactions: dict[int, SkippedEvents] = {}
-        """Number of an experiment that is not declared → reactions to its responses."""
+        """For each feedback event an outcome with the same names."""
+        self.skipped_responses: dict[str, SkippedEventCount] = {}
+        """Name of an undeclared experiment → count of its responses."""
+        self.skipped_reactions: dict[int, SkippedEventCount] = {}
+        """Number of an undeclared experiment → count of the reactions to its responses."""
         self.oldest_dependencies_ms: dict[int, int] = {}
-        """Experiment number, or `NO_RESPONSE` → time of the oldest row or event that outcomes depend on."""
-        self.touched_rows: list[ResponseRow] = []
-        self.snapshots: dict[bytes, RowSnapshot] = {}
-        """Stored id of a touched row → its state before the batch, if its response had arrived."""
-        self.response_rows: list[ChangedRow] = []
-        self.student_rows: dict[int, list[ChangedRow]] = {}
-        """Experiment number → changed rows of students."""
+        """Experiment number or `NO_RESPONSE` → time of the oldest row or event that outcomes depend on."""
+        self.changed_rows: list[ResponseRow] = []
+        """Cached rows of responses that the batch changes."""
+        self.previous_states: dict[bytes, RowState] = {}
+        """Stored id of a changed row → its state before the batch; only rows whose response had arrived."""
+        self.response_rows: list[EncodedRow] = []
+        """The changed rows of responses, encoded."""
+        self.student_rows: dict[int, list[EncodedRow]] = {}
+        """Experiment number → changed rows of students, encoded."""
         self.exposures: list[Exposure] = []
-        self.accumulators: dict[int, Accumulator] = {}
+        self.metric_accumulators: dict[int, MetricAccumulator] = {}
         """Experiment number → changes of sums over responses and students."""
-        self.traffic: dict[int, TrafficAccumulator] = {}
-        """Experiment number → changes of the traffic."""
-        self.arms: dict[int, ArmChanges] = {}
-        self.item_counts: Counts = {}
-        """Changes of items' counts."""
-        self.item_names: dict[tuple[bytes, bytes], str] = {}
-        """(key, item's hash) → item's id, to be stored there."""
+        self.traffic_accumulators: dict[int, TrafficAccumulator] = {}
+        """Experiment number → changes of the counts of traffic."""
+        self.variant_changes: dict[int, VariantChanges] = {}
+        """Variant key → changes of the reaction counts and newest event times."""
+        self.item_count_changes: FieldCounts = {}
+        """Changes of the counts of items."""
+        self.item_ids: dict[tuple[bytes, bytes], str] = {}
+        """(key, hash of an item) → id of the item, to be stored under this key and hash."""
         self.index_members: set[IndexMember] = set()
-        """Members of the indexes that list the counts and names of items."""
-        self.new_rows: dict[int, list[bytes]] = {}
-        """Cell of an experiment number (or `NO_RESPONSE`) and an hour → ids of rows to be swept with that hour."""
-        self.moved_rows: dict[int, list[bytes]] = {}
-        """The same → ids of rows that no longer belong to that hour."""
+        """Members of the indexes of item counts and item ids."""
+        self.expiry_additions: dict[int, list[bytes]] = {}
+        """Cell of an experiment number (or `NO_RESPONSE`) and an hour → stored ids of rows that now expire then."""
+        self.expiry_removals: dict[int, list[bytes]] = {}
+        """Cell of an experiment number and an hour → stored ids of rows that no longer expire with this hour."""
 
-    def outcomes(self) -> Counter[tuple[str, str]]:
-        """Return (response or feedback, outcome) → events."""
+    def count_outcomes(self) -> Counter[tuple[str, str]]:
+        """Return the number of events by ("response" or "feedback", outcome)."""
         outcomes: Counter[tuple[str, str]] = Counter()
         for kind, kind_outcomes in (("response", self.response_outcomes), ("feedback", self.feedback_outcomes)):
             for outcome, events in Counter(kind_outcomes).items():
                 outcomes[kind, outcome] = events
         return outcomes
 
-    def arm(self, arm: int) -> ArmChanges:
-        """Return the changes of an arm."""
-        changes = self.arms.get(arm)
+    def changes_of_variant(self, variant_key: int) -> VariantChanges:
+        """Return the changes of a variant; missing changes are created."""
+        changes = self.variant_changes.get(variant_key)
         if changes is None:
-            changes = self.arms[arm] = ArmChanges()
+            changes = self.variant_changes[variant_key] = VariantChanges()
         return changes
 
     def record_exposure(
-        self, student: bytes, arm: i64, timestamp_ms: i64, category: i64, new: tuple[int, ...], old: tuple[int, ...]
+        self,
+        student_hash: bytes,
+        variant_key: i64,
+        timestamp_ms: i64,
+        category: i64,
+        new: tuple[int, ...],
+        old: tuple[int, ...],
     ) -> None:
-        """Record that a response contributes the sums `new` instead of `old` to its student; () is no sums."""
+        """Record that a response contributes the sums vector `new` instead of `old` to a student.
+
+        () stands for no contribution.
+        """
         if not old:
             difference = new
         elif not new:
             difference = tuple([-number for number in old])
         else:
             difference = tuple([after - before for after, before in zip(new, old, strict=True)])
-        self.exposures.append(Exposure(student, arm >> 8, timestamp_ms, arm & 255, category, difference))
+        self.exposures.append(
+            Exposure(student_hash, variant_key >> 8, timestamp_ms, variant_key & 255, category, difference)
+        )
 
-    def skip_response(self, experiment: str, timestamp_ms: i64) -> None:
-        """Count a response of an experiment that is not declared."""
-        skipped = self.skipped_responses.get(experiment)
+    def count_skipped_response(self, experiment_name: str, timestamp_ms: i64) -> None:
+        """Count a response of an undeclared experiment."""
+        skipped = self.skipped_responses.get(experiment_name)
         if skipped is None:
-            skipped = self.skipped_responses[experiment] = SkippedEvents(timestamp_ms)
+            skipped = self.skipped_responses[experiment_name] = SkippedEventCount(timestamp_ms)
         skipped.add(timestamp_ms)
 
-    def skip_reaction(self, number: int, timestamp_ms: i64) -> None:
-        """Count a reaction to a response of an experiment that is not declared."""
-        skipped = self.skipped_reactions.get(number)
+    def count_skipped_reaction(self, experiment_number: int, timestamp_ms: i64) -> None:
+        """Count a reaction to a response of an undeclared experiment."""
+        skipped = self.skipped_reactions.get(experiment_number)
         if skipped is None:
-            skipped = self.skipped_reactions[number] = SkippedEvents(timestamp_ms)
+            skipped = self.skipped_reactions[experiment_number] = SkippedEventCount(timestamp_ms)
         skipped.add(timestamp_ms)
 
-    def track_dependency_time(self, number: i64, timestamp_ms: i64) -> None:
-        """Record that an outcome depends on a row, or on the absence of a row, of that time."""
-        oldest_ms = self.oldest_dependencies_ms.get(number)
+    def track_dependency_time(self, experiment_number: i64, timestamp_ms: i64) -> None:
+        """Record that an outcome depends on the presence or absence of a row, given the row's time."""
+        oldest_ms = self.oldest_dependencies_ms.get(experiment_number)
         if oldest_ms is None or timestamp_ms < oldest_ms:
-            self.oldest_dependencies_ms[number] = timestamp_ms
+            self.oldest_dependencies_ms[experiment_number] = timestamp_ms
 
     def track_row_dependency(self, row: ResponseRow) -> None:
-        """Record that an outcome depends on a row, if it is stored."""
+        """Record that an outcome depends on a row; a row that is not stored is ignored."""
         if row.version:
-            self.track_dependency_time(NO_RESPONSE if row.arm == NO_RESPONSE else row.arm >> 8, row.timestamp_ms)
+            self.track_dependency_time(
+                NO_RESPONSE if row.variant_key == NO_RESPONSE else row.variant_key >> 8, row.timestamp_ms
+            )
 
-    def add_to_hour(self, number: i64, timestamp_ms: i64, name: bytes) -> None:
-        """Record that a row is swept with the hour of a time, of an experiment number or `NO_RESPONSE`."""
-        _append(self.new_rows, _hour_cell(number, timestamp_ms), name)
+    def add_to_expiry_hour(self, experiment_number: i64, timestamp_ms: i64, stored_id: bytes) -> None:
+        """Record that a row expires with the hour of a time, under an experiment number or `NO_RESPONSE`."""
+        _append(self.expiry_additions, _hour_cell(experiment_number, timestamp_ms), stored_id)
 
-    def move_to_hour(self, old: ResponseRow, row: ResponseRow) -> None:
-        """Record that a row is swept with another hour than before, if it is another one."""
-        old_cell = _hour_cell(old.arm >> 8, old.timestamp_ms)
-        if old_cell != _hour_cell(row.arm >> 8, row.timestamp_ms):
-            _append(self.moved_rows, old_cell, row.name)
-            self.add_to_hour(row.arm >> 8, row.timestamp_ms, row.name)
-
-
-def _hour_cell(number: i64, timestamp_ms: i64) -> i64:
-    return number << CELL_BITS | timestamp_ms // HOUR_MS
+    def move_to_expiry_hour(self, old: ResponseRow, row: ResponseRow) -> None:
+        """Record that a row expires with the hour of the new time, unless the old time is in the same hour."""
+        old_cell = _hour_cell(old.variant_key >> 8, old.timestamp_ms)
+        if old_cell != _hour_cell(row.variant_key >> 8, row.timestamp_ms):
+            _append(self.expiry_removals, old_cell, row.stored_id)
+            self.add_to_expiry_hour(row.variant_key >> 8, row.timestamp_ms, row.stored_id)
 
 
-def _append(rows: dict[int, list[bytes]], cell: i64, name: bytes) -> None:
-    names = rows.get(cell)
-    if names is None:
-        names = rows[cell] = []
-    names.append(name)
+def _hour_cell(experiment_number: i64, timestamp_ms: i64) -> i64:
+    return experiment_number << PERIOD_BITS | timestamp_ms // HOUR_MS
+
+
+def _append(rows: dict[int, list[bytes]], cell: i64, stored_id: bytes) -> None:
+    stored_ids = rows.get(cell)
+    if stored_ids is None:
+        stored_ids = rows[cell] = []
+    stored_ids.append(stored_id)

@@ -1,4 +1,4 @@
-"""An experiment as the processor needs it."""
+"""The experiment of the settings, prepared for the batch processor."""
 
 from __future__ import annotations
 
@@ -7,68 +7,86 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from monitor.config import ExperimentSettings
-from monitor.engine.accumulator import Accumulator, TrafficAccumulator
+from monitor.engine.accumulator import MetricAccumulator, TrafficAccumulator
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import IdHasher
-from monitor.engine.item_counts import ItemCounts, ItemKeys
-from monitor.engine.response_row import MISSING, NO_RESPONSE, PRE_PERIOD
-from monitor.metrics import Layout, bucket_span_ms
+from monitor.engine.item_counts import ItemCounter, ItemKeys
+from monitor.engine.response_row import MISSING, NO_RESPONSE, PRE_PERIOD_VARIANT
+from monitor.metrics import RecordLayout, chunk_length_ms
 
-_ALWAYS_MS: Final = 1 << 62
+_NO_END_MS: Final = 1 << 62
 
 
 @final
 class Experiment:
-    """One experiment: its number in the store, its compiled rules, its arms."""
+    """An experiment with number in the store, grading rules, record layout and variant keys."""
 
     __slots__ = (
-        "_before_ms", "_categories", "_spans_ms", "arms", "counts_items", "ends_ms", "kept_days", "layout", "number",
-        "rules", "settings", "starts_ms", "sums_width",
-    )  # fmt: skip
+        "_categories",
+        "_chunk_lengths_ms",
+        "_pre_period_starts_at_ms",
+        "counts_items",
+        "ends_at_ms",
+        "layout",
+        "number",
+        "rules",
+        "settings",
+        "starts_at_ms",
+        "sums_width",
+        "tracked_days",
+        "variant_keys",
+    )
 
     def __init__(self, number: int, settings: ExperimentSettings) -> None:
         self.number = number
         self.settings = settings
         self.counts_items = settings.items is not None
         self.rules = GradingRules(settings)
-        self.layout = Layout.of(settings)
-        self.sums_width = self.layout.sums_width
-        self.kept_days = self.layout.kept_days
-        self._spans_ms = [bucket_span_ms(decay) for decay in settings.decay]
-        self.arms = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
-        """Variant → arm; see `ResponseRow.arm`."""
+        self.layout = RecordLayout.for_experiment(settings)
+        self.sums_width = self.layout.student_width
+        self.tracked_days = self.layout.kept_days
+        self._chunk_lengths_ms = [chunk_length_ms(decay) for decay in settings.decay]
+        self.variant_keys = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
+        """Name of a variant → variant key: see `ResponseRow.variant_key`."""
         self._categories = {name: index for index, name in enumerate(sorted(settings.categories))}
-        self.starts_ms: i64 = settings.starts_at_ms if settings.starts_at_ms is not None else 0
-        self._before_ms: i64 = self.starts_ms - (settings.pre_period_ms or 0)
-        self.ends_ms: i64 = settings.ends_at_ms if settings.ends_at_ms is not None else _ALWAYS_MS
+        self.starts_at_ms: i64 = settings.starts_at_ms if settings.starts_at_ms is not None else 0
+        self._pre_period_starts_at_ms: i64 = self.starts_at_ms - (settings.pre_period_ms or 0)
+        self.ends_at_ms: i64 = settings.ends_at_ms if settings.ends_at_ms is not None else _NO_END_MS
 
-    def arm_of(self, variant: str, timestamp_ms: i64) -> int:
-        """Return the arm of a response, `NO_RESPONSE` if its variant or its time does not count."""
-        arm = self.arms.get(variant, NO_RESPONSE)
-        if arm == NO_RESPONSE or self.starts_ms <= timestamp_ms < self.ends_ms:
-            return arm
-        return self.number << 8 | PRE_PERIOD if self._before_ms <= timestamp_ms < self.starts_ms else NO_RESPONSE
+    def find_variant_key(self, variant: str, timestamp_ms: i64) -> int:
+        """Return the variant key of a response; `NO_RESPONSE` if the response does not count.
 
-    def category_of(self, name: str | None) -> int:
-        """Return the category of a response as its row stores it: see `ResponseRow.category`."""
+        A response counts if its variant is declared and its time is within the experiment or the pre-period.
+        """
+        variant_key = self.variant_keys.get(variant, NO_RESPONSE)
+        if variant_key == NO_RESPONSE or self.starts_at_ms <= timestamp_ms < self.ends_at_ms:
+            return variant_key
+        return (
+            self.number << 8 | PRE_PERIOD_VARIANT
+            if self._pre_period_starts_at_ms <= timestamp_ms < self.starts_at_ms
+            else NO_RESPONSE
+        )
+
+    def category_index(self, name: str | None) -> int:
+        """Return the index of a category, which the rows of responses store: see `ResponseRow.category`."""
         return MISSING if name is None else self._categories.get(name, len(self._categories))
 
-    def segment_of(self, category: i64) -> i64:
-        """Return the category of a first response as a student's row stores it: `MISSING` unless some are declared."""
+    def segment_index(self, category: i64) -> i64:
+        """Return the segment of a student by the category of the first response; `MISSING` if none is declared."""
         if self._categories:
             return category
         return MISSING
 
-    def accumulator(self) -> Accumulator:
+    def create_metric_accumulator(self) -> MetricAccumulator:
         """Return an empty accumulator of the sums over responses and students."""
-        return Accumulator(self.layout, self._spans_ms)
+        return MetricAccumulator(self.layout, self._chunk_lengths_ms)
 
-    def traffic_accumulator(self) -> TrafficAccumulator:
+    def create_traffic_accumulator(self) -> TrafficAccumulator:
         """Return an empty accumulator of the traffic."""
         return TrafficAccumulator(len(self._categories))
 
-    def item_counts(self, ids: IdHasher, keys: ItemKeys) -> ItemCounts | None:
-        """Return the counts that rows add to items, None if the experiment does not count items."""
+    def create_item_counter(self, ids: IdHasher, keys: ItemKeys) -> ItemCounter | None:
+        """Return a counter of the experiment's items; None if the experiment does not count items."""
         if not self.counts_items:
             return None
-        return ItemCounts(self.number, self.settings, self.rules, ids, keys)
+        return ItemCounter(self.number, self.settings, self.rules, ids, keys)

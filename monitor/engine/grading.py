@@ -1,106 +1,132 @@
-"""Grading: which reactions to a response count, the grades that they give, and the response's metrics.
+"""Grading rules: selection of the reactions that count, their grades, and the metrics of a response.
 
-`GradingRules.evaluate` is a pure function of a row, and so is every sum of its results.
+`GradingRules.evaluate` is a pure function of a row. Sums of contributions are therefore functions of the set of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
-from monitor.config import FEEDBACK, LATENCY, ExperimentSettings, GradeRule
-from monitor.engine.id_hash import TAG_BYTES
+from monitor.config import FEEDBACK_METRIC_PREFIX, LATENCY_METRIC, ExperimentSettings, GradeRule
+from monitor.engine.id_hash import STUDENT_TAG_BYTES
 from monitor.engine.response_row import (
     MISSING,
     NO_RESPONSE,
-    PRE_PERIOD,
+    PRE_PERIOD_VARIANT,
     Contribution,
     Reaction,
     ResponseRow,
-    item_index,
+    find_item,
 )
 from monitor.metrics import Scorer
 
 _MAX_CACHED_SCORES: Final = 100_000
 
+Scores: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
+"""(value of each metric, sums vector without guardrail metrics) of a rated response."""
+
 
 @final
 class GradingRules:
-    """One experiment's definitions of grades and metrics, in a form that evaluates rows quickly."""
+    """Evaluates rows by the grades, metrics and guardrail metrics of an experiment."""
 
     __slots__ = (
-        "_graders", "_kinds", "_latency", "_scales", "_scored", "_scorer", "_scores", "_starts_ms", "_window_ms",
-        "metrics", "unrated",
-    )  # fmt: skip
+        "_cached_scores",
+        "_graders",
+        "_grades_with_gain",
+        "_guardrail_kinds",
+        "_has_latency_guardrail",
+        "_max_scores",
+        "_scorer",
+        "_starts_at_ms",
+        "_window_ms",
+        "metric_count",
+        "unrated_contribution",
+    )
 
     def __init__(self, experiment: ExperimentSettings) -> None:
-        self._scorer = Scorer.of(experiment)
+        self._scorer = Scorer.for_experiment(experiment)
         self._window_ms = experiment.feedback_window_ms
-        self._starts_ms = experiment.starts_at_ms or 0
-        self._graders = {kind: grader(rule) for kind, rule in experiment.grades.items()}
-        self._scales = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
-        self._scored = None if isinstance(experiment.gain, str) else frozenset(experiment.gain)
-        self._scores: dict[tuple[tuple[int, ...], tuple[float, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        """(ranks, grades) → (values, sums) of a contribution."""
-        self.metrics = len(experiment.metrics)
-        zeros = (0,) * self.metrics
-        self.unrated = Contribution(False, zeros, (1, 0, *zeros, *zeros), (), 0)  # noqa: FBT003
-        self._kinds = [name.removeprefix(FEEDBACK) for name in experiment.watched if name.startswith(FEEDBACK)]
-        self._latency = LATENCY in experiment.watched
+        self._starts_at_ms = experiment.starts_at_ms or 0
+        self._graders = {kind: grading_function(rule) for kind, rule in experiment.grades.items()}
+        self._max_scores = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
+        self._grades_with_gain = None if isinstance(experiment.gain, str) else frozenset(experiment.gain)
+        self._cached_scores: dict[tuple[tuple[int, ...], tuple[float, ...]], Scores] = {}
+        """(ranks, grades) → scores."""
+        self.metric_count = len(experiment.metrics)
+        zeros = (0,) * self.metric_count
+        self.unrated_contribution = Contribution(False, zeros, (1, 0, *zeros, *zeros), (), 0)  # noqa: FBT003
+        self._guardrail_kinds = [
+            name.removeprefix(FEEDBACK_METRIC_PREFIX)
+            for name in experiment.guardrail_only_metrics
+            if name.startswith(FEEDBACK_METRIC_PREFIX)
+        ]
+        self._has_latency_guardrail = LATENCY_METRIC in experiment.guardrail_only_metrics
 
     def evaluate(self, row: ResponseRow) -> Contribution:
-        """Return what the row contributes; a row without its response contributes nothing."""
-        contribution = self.unrated
-        if row.reactions and row.arm != NO_RESPONSE:
-            current = self._current(row)
-            if current:
-                contribution = self._contribution(row, current)
-        return self._with_guardrails(row, contribution) if self._kinds or self._latency else contribution
+        """Return the contribution of a row; without the response event, reactions are ignored."""
+        contribution = self.unrated_contribution
+        if row.reactions and row.variant_key != NO_RESPONSE:
+            current_reactions = self._current_reactions(row)
+            if current_reactions:
+                contribution = self._evaluate_reactions(row, current_reactions)
+        if self._guardrail_kinds or self._has_latency_guardrail:
+            return self._add_guardrail_sums(row, contribution)
+        return contribution
 
-    def grades(self, row: ResponseRow) -> dict[bytes, float]:
-        """Return the highest grade of each graded item (by its hash), in the response's list or not."""
-        return self._grades(self._current(row))
+    def item_grades(self, row: ResponseRow) -> dict[bytes, float]:
+        """Return the highest grade by item hash, also of items that are not in the response's list."""
+        return self._highest_grades(self._current_reactions(row))
 
     def judgements(self, row: ResponseRow) -> dict[tuple[bytes, bytes], tuple[float, int]]:
-        """Return {(student, item): (highest grade, time of the latest one)}; the response's own student is b""."""
-        own = row.student[:TAG_BYTES]
+        """Return (student tag, item hash) → (highest grade, time of the latest graded reaction).
+
+        The student of the response has the tag b"".
+        """
+        response_student = row.student_hash[:STUDENT_TAG_BYTES]
         judgements: dict[tuple[bytes, bytes], tuple[float, int]] = {}
-        for timestamp_ms, _, student, item, kind, score in self._current(row):
+        for timestamp_ms, _, student_tag, item, kind, score in self._current_reactions(row):
             grade_of = self._graders.get(kind)
             grade = grade_of(score) if item and grade_of is not None else None
             if grade is not None:
-                key = b"" if student == own else student, item
-                best, last = judgements.get(key, (grade, 0))
-                judgements[key] = max(best, grade), max(last, timestamp_ms)
+                key = b"" if student_tag == response_student else student_tag, item
+                highest_grade, latest_ms = judgements.get(key, (grade, 0))
+                judgements[key] = max(highest_grade, grade), max(latest_ms, timestamp_ms)
         return judgements
 
-    def _current(self, row: ResponseRow) -> list[Reaction]:
-        """Return the latest reaction that counts of each (student, item, kind)."""
-        opens, closes = row.timestamp_ms, row.timestamp_ms + self._window_ms
-        if row.arm & 255 == PRE_PERIOD:
+    def _current_reactions(self, row: ResponseRow) -> list[Reaction]:
+        """Return the latest reaction of each (student, item, kind).
+
+        Reactions outside the feedback window, or with a score outside the scale, do not count.
+        """
+        window_start_ms, window_end_ms = row.timestamp_ms, row.timestamp_ms + self._window_ms
+        if row.variant_key & 255 == PRE_PERIOD_VARIANT:
             # A variant may change how students rate older responses once the experiment has begun.
-            closes = min(closes, self._starts_ms - 1)
-        counting = []
+            window_end_ms = min(window_end_ms, self._starts_at_ms - 1)
+        counted_reactions = []
         for reaction in row.reactions:
             timestamp_ms, _, _, _, kind, score = reaction
-            if opens <= timestamp_ms <= closes and self._is_on_scale(kind, score):
-                counting.append(reaction)
-        if len(counting) <= 1:
-            return counting
-        own = row.student[:TAG_BYTES]
-        latest: dict[tuple[bytes, bytes, str], Reaction] = {}
-        for reaction in counting:
-            _, _, student, item, kind, _ = reaction
-            latest[b"" if student == own else student, item, kind] = reaction
-        return list(latest.values())
+            if window_start_ms <= timestamp_ms <= window_end_ms and self._is_on_scale(kind, score):
+                counted_reactions.append(reaction)
+        if len(counted_reactions) <= 1:
+            return counted_reactions
+        response_student = row.student_hash[:STUDENT_TAG_BYTES]
+        latest_reactions: dict[tuple[bytes, bytes, str], Reaction] = {}
+        for reaction in counted_reactions:
+            _, _, student_tag, item, kind, _ = reaction
+            latest_reactions[b"" if student_tag == response_student else student_tag, item, kind] = reaction
+        return list(latest_reactions.values())
 
     def _is_on_scale(self, kind: str, score: float) -> bool:
-        largest = self._scales.get(kind)
-        return largest is None or (score <= largest and (self._scored is None or score in self._scored))
+        max_score = self._max_scores.get(kind)
+        return max_score is None or (
+            score <= max_score and (self._grades_with_gain is None or score in self._grades_with_gain)
+        )
 
-    def _grades(self, current: list[Reaction]) -> dict[bytes, float]:
+    def _highest_grades(self, current_reactions: list[Reaction]) -> dict[bytes, float]:
         grades: dict[bytes, float] = {}
-        for _, _, _, item, kind, score in current:
+        for _, _, _, item, kind, score in current_reactions:
             grade_of = self._graders.get(kind)
             if item and grade_of is not None:
                 grade = grade_of(score)
@@ -108,70 +134,79 @@ class GradingRules:
                     grades[item] = grade
         return grades
 
-    def _contribution(self, row: ResponseRow, current: list[Reaction]) -> Contribution:
-        """Return what the row contributes by its current reactions, without guardrail metrics."""
-        if len(current) == 1:
-            return self._contribution_of_one(row, current[0])
-        kinds: dict[str, int] = {}
-        last_ms = 0
-        for timestamp_ms, _, _, _, kind, _ in current:
-            kinds[kind] = kinds.get(kind, 0) + 1
-            last_ms = max(last_ms, timestamp_ms)
-        counts = tuple(kinds.items()) if len(kinds) == 1 else tuple(sorted(kinds.items()))
-        judged = []
-        for item, grade in self._grades(current).items():
-            index = item_index(item, row.items)
+    def _evaluate_reactions(self, row: ResponseRow, current_reactions: list[Reaction]) -> Contribution:
+        """Return the contribution of a row with current reactions, without guardrail metrics."""
+        if len(current_reactions) == 1:
+            return self._evaluate_single_reaction(row, current_reactions[0])
+        counts_by_kind: dict[str, int] = {}
+        last_reaction_ms = 0
+        for timestamp_ms, _, _, _, kind, _ in current_reactions:
+            counts_by_kind[kind] = counts_by_kind.get(kind, 0) + 1
+            last_reaction_ms = max(last_reaction_ms, timestamp_ms)
+        counts = counts_by_kind.items()
+        reaction_counts = tuple(counts) if len(counts_by_kind) == 1 else tuple(sorted(counts))
+        graded_ranks = []
+        for item, grade in self._highest_grades(current_reactions).items():
+            index = find_item(item, row.item_hashes)
             if index >= 0:
-                judged.append((row.ranks[index] if row.ranks is not None else int(index) + 1, grade))
-        if not judged:
-            return Contribution(False, self.unrated.values, self.unrated.sums, counts, last_ms)  # noqa: FBT003
-        judged.sort()
-        values, sums = self._score(tuple([rank for rank, _ in judged]), tuple([grade for _, grade in judged]))
-        return Contribution(True, values, sums, counts, last_ms)  # noqa: FBT003
+                graded_ranks.append((row.ranks[index] if row.ranks is not None else int(index) + 1, grade))
+        if not graded_ranks:
+            return self._unrated_with_reactions(reaction_counts, last_reaction_ms)
+        graded_ranks.sort()
+        ranks, grades = tuple([rank for rank, _ in graded_ranks]), tuple([grade for _, grade in graded_ranks])
+        metric_values, sums = self._score(ranks, grades)
+        return Contribution(True, metric_values, sums, reaction_counts, last_reaction_ms)  # noqa: FBT003
 
-    def _contribution_of_one(self, row: ResponseRow, reaction: Reaction) -> Contribution:
-        """Return the same of a row with one current reaction, as most have."""
+    def _evaluate_single_reaction(self, row: ResponseRow, reaction: Reaction) -> Contribution:
+        """Return the contribution of a row with a single current reaction, the most frequent case."""
         timestamp_ms, _, _, item, kind, score = reaction
-        counts = ((kind, 1),)
-        index = item_index(item, row.items) if item else -1
+        reaction_counts = ((kind, 1),)
+        index = find_item(item, row.item_hashes) if item else -1
         grade_of = self._graders.get(kind) if index >= 0 else None
         grade = grade_of(score) if grade_of is not None else None
         if grade is None:
-            return Contribution(False, self.unrated.values, self.unrated.sums, counts, timestamp_ms)  # noqa: FBT003
+            return self._unrated_with_reactions(reaction_counts, timestamp_ms)
         rank = row.ranks[index] if row.ranks is not None else int(index) + 1
-        values, sums = self._score((rank,), (grade,))
-        return Contribution(True, values, sums, counts, timestamp_ms)  # noqa: FBT003
+        metric_values, sums = self._score((rank,), (grade,))
+        return Contribution(True, metric_values, sums, reaction_counts, timestamp_ms)  # noqa: FBT003
 
-    def _score(self, ranks: tuple[int, ...], grades: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the values and sums of graded ranks."""
-        scores = self._scores.get((ranks, grades))
+    def _unrated_with_reactions(
+        self, reaction_counts: tuple[tuple[str, int], ...], last_reaction_ms: int
+    ) -> Contribution:
+        """Return the contribution of a response with reactions but without a graded item in the list."""
+        unrated = self.unrated_contribution
+        return Contribution(False, unrated.metric_values, unrated.sums, reaction_counts, last_reaction_ms)  # noqa: FBT003
+
+    def _score(self, ranks: tuple[int, ...], grades: tuple[float, ...]) -> Scores:
+        """Return the scores of a response with grades at ascending ranks; recent scores are cached."""
+        scores = self._cached_scores.get((ranks, grades))
         if scores is None:
-            if len(self._scores) >= _MAX_CACHED_SCORES:
-                self._scores.clear()
-            values = tuple([-1 if value is None else value for value in self._scorer.score(ranks, grades)])
-            sums = (1, 1, *[max(value, 0) for value in values], *[int(value < 0) for value in values])
-            scores = self._scores[ranks, grades] = values, sums
+            if len(self._cached_scores) >= _MAX_CACHED_SCORES:
+                self._cached_scores.clear()
+            metric_values = tuple([-1 if value is None else value for value in self._scorer.score(ranks, grades)])
+            sums = (1, 1, *[max(value, 0) for value in metric_values], *[int(value < 0) for value in metric_values])
+            scores = self._cached_scores[ranks, grades] = metric_values, sums
         return scores
 
-    def _with_guardrails(self, row: ResponseRow, contribution: Contribution) -> Contribution:
-        """Return the contribution with the guardrail metrics in its sums: see `monitor.engine.student`."""
-        kinds = [kind for kind, _ in contribution.kinds]
-        totals = [int(kind in kinds) for kind in self._kinds]
+    def _add_guardrail_sums(self, row: ResponseRow, contribution: Contribution) -> Contribution:
+        """Return a contribution extended by the sums of guardrail metrics: see `monitor.metrics.StudentField`."""
+        kinds = [kind for kind, _ in contribution.reaction_counts]
+        totals = [int(kind in kinds) for kind in self._guardrail_kinds]
         missing = [0] * len(totals)
-        if self._latency:
+        if self._has_latency_guardrail:
             totals.append(0 if row.latency_ms == MISSING else row.latency_ms)
             missing.append(int(row.latency_ms == MISSING))
         return Contribution(
-            contribution.rated,
-            contribution.values,
+            contribution.is_rated,
+            contribution.metric_values,
             (*contribution.sums, *totals, *missing),
-            contribution.kinds,
+            contribution.reaction_counts,
             contribution.last_reaction_ms,
         )
 
 
-def grader(rule: GradeRule) -> Callable[[float], float | None]:
-    """Return the function score → grade (None: no grade) of a configured rule."""
+def grading_function(rule: GradeRule) -> Callable[[float], float | None]:
+    """Return the function score → grade of a configured rule; the grade None means that the reaction is ungraded."""
     if rule == "score":
         return lambda score: score
     if isinstance(rule, tuple):

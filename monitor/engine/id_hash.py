@@ -1,12 +1,14 @@
-"""Ids as the store keeps them: short keyed hashes, never the ids themselves.
+"""Keyed hashes that replace ids in the store.
 
-All hashes are BLAKE2b (RFC 7693) of one secret key, followed by the id. BLAKE2's own keyed mode pads the key to a block
-of 128 bytes, and so takes twice as long for ids of usual length. Lengths are chosen for the number of things to tell
-apart: two of a billion responses share 16 bytes with probability 10⁻²¹, two of ten million students share 10 bytes with
-probability 10⁻¹¹. Items have 6 bytes, because a row stores them for each position of its list: two of n items share
-them with probability n²/2 · 2⁻⁴⁸. That is 4·10⁻¹⁴ in a list of 5, 2·10⁻⁹ in a list of 1 000 (a reaction to the second
-item would count for the first), 2·10⁻⁷ in a catalogue of 10 000 and 0.2 % in a catalogue of a million (item statistics
-would count the two as one).
+All hashes are BLAKE2b (RFC 7693) of one secret key, followed by the id. BLAKE2's keyed mode pads the key to a block of
+128 bytes, and takes twice as long for ids of usual length.
+
+Hash lengths follow from the number of ids. The probability that any two hashes are equal is 10⁻²¹ among a billion
+responses (16 bytes) and 10⁻¹¹ among ten million students (10 bytes). Items have 6 bytes, because a row stores a hash
+for each position of its list. Two of n items have equal hashes with probability n²/2 · 2⁻⁴⁸:
+
+- 4·10⁻¹⁴ in a list of 5 and 2·10⁻⁹ in a list of 1 000; a reaction to the second item would count for the first item;
+- 2·10⁻⁷ in a catalogue of 10 000 and 0.2 % in a catalogue of a million; item statistics would count both items as one.
 """
 
 from __future__ import annotations
@@ -14,65 +16,76 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Any, Final, final
 
-RESPONSE_BYTES: Final = 16
-STUDENT_BYTES: Final = 10
-EXPERIMENT_BYTES: Final = 10
-ITEM_BYTES: Final = 6
-TAG_BYTES: Final = 6
-"""Leading bytes of a student's hash that tell the students of one response apart."""
+RESPONSE_HASH_BYTES: Final = 16
+STUDENT_HASH_BYTES: Final = 10
+EXPERIMENT_HASH_BYTES: Final = 10
+ITEM_HASH_BYTES: Final = 6
+STUDENT_TAG_BYTES: Final = 6
+"""Leading bytes of a student's hash, which distinguish the students who react to one response."""
 
 _MAX_PLAIN_BYTES: Final = 15
-_CACHED_IDS: Final = 40_000
-"""Students, and items, whose hashes are cached: 130 bytes each."""
+"""Response ids up to this length are stored without hashing."""
+_MAX_CACHED_HASHES: Final = 40_000
+"""Cached hashes of students, and of items, at 130 bytes each."""
 
 
 @final
 class IdHasher:
-    """Maps ids to their stored form under `key`, which has 32 bytes in a store; caches recent students and items."""
+    """Hashes ids with a secret key (32 bytes in a store); hashes of recent students and items are cached."""
 
-    __slots__ = ("_experiment", "_item", "_items", "_response", "_student", "_students")
+    __slots__ = (
+        "_cached_item_hashes",
+        "_cached_student_hashes",
+        "_experiment_hash",
+        "_item_hash",
+        "_response_hash",
+        "_student_hash",
+    )
 
     def __init__(self, key: bytes) -> None:
-        self._response: Any = blake2b(key, digest_size=RESPONSE_BYTES, person=b"response")
-        self._student: Any = blake2b(key, digest_size=STUDENT_BYTES, person=b"student")
-        self._item: Any = blake2b(key, digest_size=ITEM_BYTES, person=b"item")
-        self._experiment: Any = blake2b(key, digest_size=EXPERIMENT_BYTES, person=b"experiment")
-        self._students: dict[str, bytes] = {}
-        self._items: dict[str, bytes] = {}
+        self._response_hash: Any = blake2b(key, digest_size=RESPONSE_HASH_BYTES, person=b"response")
+        self._student_hash: Any = blake2b(key, digest_size=STUDENT_HASH_BYTES, person=b"student")
+        self._item_hash: Any = blake2b(key, digest_size=ITEM_HASH_BYTES, person=b"item")
+        self._experiment_hash: Any = blake2b(key, digest_size=EXPERIMENT_HASH_BYTES, person=b"experiment")
+        self._cached_student_hashes: dict[str, bytes] = {}
+        self._cached_item_hashes: dict[str, bytes] = {}
 
-    def response(self, response_id: str) -> bytes:
-        """Return the stored id: a short id unchanged (at most 15 bytes), a longer one as 16 bytes of hash."""
+    def stored_response_id(self, response_id: str) -> bytes:
+        """Return the stored id of a response: an id of at most 15 bytes unchanged, a longer id hashed to 16 bytes."""
         encoded = response_id.encode()
-        return encoded if len(encoded) <= _MAX_PLAIN_BYTES else _digest(self._response, encoded)
+        return encoded if len(encoded) <= _MAX_PLAIN_BYTES else _digest(self._response_hash, encoded)
 
-    def student(self, user_id: str) -> bytes:
-        """Return the student's hash, `STUDENT_BYTES` long."""
-        return _cached_digest(self._students, self._student, user_id)
+    def hash_student(self, user_id: str) -> bytes:
+        """Return the hash of a student, `STUDENT_HASH_BYTES` long."""
+        return _cached_digest(self._cached_student_hashes, self._student_hash, user_id)
 
-    def experiment(self, name: str) -> bytes:
-        """Return the hash of an experiment's name, `EXPERIMENT_BYTES` long; undeclared names may be anything."""
-        return _digest(self._experiment, name.encode())
+    def hash_experiment(self, name: str) -> bytes:
+        """Return the hash of an experiment's name, `EXPERIMENT_HASH_BYTES` long.
 
-    def item(self, item_id: str) -> bytes:
-        """Return the item's hash, `ITEM_BYTES` long."""
-        return _cached_digest(self._items, self._item, item_id)
+        Names of undeclared experiments are stored hashed, because a client might have sent anything as a name.
+        """
+        return _digest(self._experiment_hash, name.encode())
 
-    def items(self, item_ids: tuple[str, ...]) -> bytes:
-        """Return the items' hashes, one after another."""
-        return b"".join([self.item(item_id) for item_id in item_ids])
+    def hash_item(self, item_id: str) -> bytes:
+        """Return the hash of an item, `ITEM_HASH_BYTES` long."""
+        return _cached_digest(self._cached_item_hashes, self._item_hash, item_id)
+
+    def hash_items(self, item_ids: tuple[str, ...]) -> bytes:
+        """Return the concatenated hashes of items, in the order of their ids."""
+        return b"".join([self.hash_item(item_id) for item_id in item_ids])
 
 
-def _digest(keyed: Any, encoded: bytes) -> bytes:
-    hashing = keyed.copy()
-    hashing.update(encoded)
-    digest: bytes = hashing.digest()
+def _digest(keyed_hash: Any, encoded: bytes) -> bytes:
+    id_hash = keyed_hash.copy()
+    id_hash.update(encoded)
+    digest: bytes = id_hash.digest()
     return digest
 
 
-def _cached_digest(cache: dict[str, bytes], keyed: Any, text: str) -> bytes:
-    digest = cache.get(text)
+def _cached_digest(cache: dict[str, bytes], keyed_hash: Any, id_text: str) -> bytes:
+    digest = cache.get(id_text)
     if digest is None:
-        if len(cache) >= _CACHED_IDS:
+        if len(cache) >= _MAX_CACHED_HASHES:
             cache.clear()
-        digest = cache[text] = _digest(keyed, text.encode())
+        digest = cache[id_text] = _digest(keyed_hash, id_text.encode())
     return digest

@@ -1,7 +1,7 @@
-"""Decoded events → normalized events: hashes instead of most ids, an arm instead of names.
+"""The normalizer of decoded events: hashes replace ids, and a variant key replaces the names of experiment and variant.
 
-An event is normalized as soon as it is decoded, and its texts are released. A batch that kept them until it is applied
-would be several times as large as the processor's cache.
+An event is normalized as soon as it is decoded, so that its strings are freed. A batch of decoded events would need
+several times the memory of the processor's cache.
 """
 
 from __future__ import annotations
@@ -11,94 +11,102 @@ from typing import Final, final
 
 from monitor.engine.experiment import Experiment
 from monitor.engine.id_hash import IdHasher
-from monitor.engine.response_row import MISSING, NO_RESPONSE, Reaction, latency_of, reaction_of
+from monitor.engine.response_row import MISSING, NO_RESPONSE, Reaction, reaction_from_feedback, rounded_latency_ms
 from monitor.events import Feedback, Response
 
 
 @final
 class NormalizedResponse:
-    """A response event as its row stores it; `monitor.engine.response_row` documents the attributes."""
+    """A response event with the attributes of a `ResponseRow`."""
 
     __slots__ = (
-        "arm", "category", "item_ids", "items", "latency_ms", "name", "ranks", "student", "timestamp_ms",
+        "category",
+        "item_hashes",
+        "item_ids",
+        "latency_ms",
+        "ranks",
+        "stored_id",
+        "student_hash",
+        "timestamp_ms",
         "undeclared_experiment",
-    )  # fmt: skip
+        "variant_key",
+    )
 
     def __init__(
         self,
-        name: bytes,
+        stored_id: bytes,
         timestamp_ms: int,
-        arm: int = NO_RESPONSE,
-        student: bytes = b"",
-        items: bytes = b"",
+        variant_key: int = NO_RESPONSE,
+        student_hash: bytes = b"",
+        item_hashes: bytes = b"",
         ranks: tuple[int, ...] | None = None,
         latency_ms: int = MISSING,
         category: int = MISSING,
         item_ids: tuple[str, ...] = (),
         undeclared_experiment: str = "",
     ) -> None:
-        self.name: Final = name
-        """The stored id of the response."""
+        self.stored_id: Final = stored_id
+        """See `IdHasher.stored_response_id`."""
         self.timestamp_ms: Final = timestamp_ms
-        self.arm: Final = arm
-        """`NO_RESPONSE` if the response does not count: then the attributes that follow are unused."""
-        self.student: Final = student
-        self.items: Final = items
+        self.variant_key: Final = variant_key
+        """`NO_RESPONSE` if the response does not count. Student, items, ranks, latency and category are then unused."""
+        self.student_hash: Final = student_hash
+        self.item_hashes: Final = item_hashes
         self.ranks: Final = ranks
         self.latency_ms: Final = latency_ms
         self.category: Final = category
         self.item_ids: Final = item_ids
-        """The items' ids if the experiment counts items, otherwise ()."""
+        """Ids of the items; () if the experiment does not count items."""
         self.undeclared_experiment: Final = undeclared_experiment
-        """The name of the experiment if the configuration does not declare it, otherwise ""."""
+        """Name of the experiment if the configuration does not declare the experiment, otherwise ""."""
 
 
 @final
 class EventBatch:
-    """The normalized events of one batch, in the order of their arrival."""
+    """The normalized events of a batch, in order of arrival."""
 
-    __slots__ = ("reaction_targets", "reactions", "responses")
+    __slots__ = ("reactions", "responses", "target_response_ids")
 
     def __init__(self) -> None:
         self.responses: list[NormalizedResponse] = []
         self.reactions: list[Reaction] = []
-        self.reaction_targets: list[bytes] = []
-        """For each reaction the stored id of its response."""
+        self.target_response_ids: list[bytes] = []
+        """For each reaction, the stored id of its response."""
 
 
 @final
 class EventNormalizer:
-    """Normalizes the events of the declared experiments."""
+    """Normalizes events; responses of undeclared experiments keep only id, time and experiment name."""
 
     def __init__(self, experiments: Sequence[Experiment], ids: IdHasher) -> None:
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._ids = ids
 
-    def append(self, batch: EventBatch, event: Response | Feedback) -> None:
+    def append_event(self, batch: EventBatch, event: Response | Feedback) -> None:
         """Append an event to a batch."""
         if isinstance(event, Response):
-            batch.responses.append(self._response(event))
+            batch.responses.append(self._normalize_response(event))
         else:
-            batch.reaction_targets.append(self._ids.response(event.response_id))
-            batch.reactions.append(reaction_of(event, self._ids))
+            batch.target_response_ids.append(self._ids.stored_response_id(event.response_id))
+            batch.reactions.append(reaction_from_feedback(event, self._ids))
 
-    def _response(self, event: Response) -> NormalizedResponse:
+    def _normalize_response(self, event: Response) -> NormalizedResponse:
         ids = self._ids
-        name, timestamp_ms = ids.response(event.response_id), event.timestamp_ms
+        stored_id, timestamp_ms = ids.stored_response_id(event.response_id), event.timestamp_ms
         experiment = self._experiments.get(event.experiment)
         if experiment is None:
-            return NormalizedResponse(name, timestamp_ms, undeclared_experiment=event.experiment)
-        arm = experiment.arm_of(event.variant, timestamp_ms)
-        if arm == NO_RESPONSE:
-            return NormalizedResponse(name, timestamp_ms)
+            return NormalizedResponse(stored_id, timestamp_ms, undeclared_experiment=event.experiment)
+        variant_key = experiment.find_variant_key(event.variant, timestamp_ms)
+        if variant_key == NO_RESPONSE:
+            return NormalizedResponse(stored_id, timestamp_ms)
         return NormalizedResponse(
-            name,
+            stored_id,
             timestamp_ms,
-            arm,
-            b"" if event.user_id is None else ids.student(event.user_id),
-            ids.items(event.items),
+            variant_key,
+            b"" if event.user_id is None else ids.hash_student(event.user_id),
+            ids.hash_items(event.items),
             event.ranks,
-            latency_of(event),
-            experiment.category_of(event.category),
+            rounded_latency_ms(event),
+            experiment.category_index(event.category),
             event.items if experiment.counts_items else (),
         )

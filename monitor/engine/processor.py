@@ -1,4 +1,4 @@
-"""A batch of events → changed rows of responses and students, and the changes of the sums over them."""
+"""The batch processor: events of a batch → changed rows of responses and students, and changes of stored sums."""
 
 from __future__ import annotations
 
@@ -8,48 +8,51 @@ from typing import Final, Generic, TypeAlias, TypeVar, final
 from mypy_extensions import i64
 
 from monitor.clock import HOUR_MS
-from monitor.engine.accumulator import Accumulator, TrafficAccumulator
-from monitor.engine.batch import Batch, Exposure, RowSnapshot
+from monitor.engine.accumulator import MetricAccumulator, TrafficAccumulator
+from monitor.engine.batch import BatchChanges, Exposure, RowState
 from monitor.engine.experiment import Experiment
 from monitor.engine.id_hash import IdHasher
-from monitor.engine.item_counts import ItemCounts, ItemKeys
+from monitor.engine.item_counts import ItemCounter, ItemKeys
 from monitor.engine.normalizer import EventBatch, NormalizedResponse
 from monitor.engine.response_row import (
     NO_RESPONSE,
-    PRE_PERIOD,
+    PRE_PERIOD_VARIANT,
     Contribution,
     Reaction,
     ResponseRow,
     merge_reaction,
     merge_response,
 )
-from monitor.engine.row_codec import encode_response, encode_student, read_response, read_student
+from monitor.engine.row_codec import encode_response_row, encode_student_row, load_response_row, load_student_row
 from monitor.engine.student import Student
 
 ReadResponses: TypeAlias = "Callable[[list[bytes]], list[bytes | None]]"
-"""Stored ids of responses → stored rows, None where there is none."""
+"""Stored ids of responses → stored rows; None for a missing row."""
 ReadStudents: TypeAlias = "Callable[[list[tuple[int, bytes]]], list[bytes | None]]"
-"""(experiment number, stored id) of students → stored rows, None where there is none."""
+"""(experiment number, stored id) of students → stored rows; None for a missing row."""
 
 Row = TypeVar("Row")
 
 _NO_SUMS: Final[tuple[int, ...]] = ()
-_MAX_CACHED_NAMES: Final = 200_000
-"""Names of items that are remembered as written."""
+_MAX_CACHED_ITEM_IDS: Final = 200_000
+"""Bound of the cache of item ids that are stored already."""
 
 
 @final
 class RowCache(Generic[Row]):
-    """The rows used last, in two generations; a new one begins when the young one is full."""
+    """A cache of recently used rows, bounded by two generations.
 
-    __slots__ = ("_added", "_limit", "_old", "_young")
+    When the young generation is full, the old generation is dropped.
+    """
+
+    __slots__ = ("_batch_additions", "_limit", "_old", "_young")
 
     def __init__(self, limit: int) -> None:
-        """Create a cache whose generations have `limit` rows each, or the rows of one batch if that has more."""
+        """Create a cache with at most `limit` rows per generation; the rows of a single larger batch also fit."""
         self._limit: i64 = limit
         self._young: dict[bytes, Row] = {}
         self._old: dict[bytes, Row] = {}
-        self._added: i64 = 0
+        self._batch_additions: i64 = 0
         """Rows added by the current batch."""
 
     def __len__(self) -> int:
@@ -57,7 +60,7 @@ class RowCache(Generic[Row]):
         return len(self._young)
 
     def get(self, key: bytes) -> Row | None:
-        """Return a row and move it to the young generation; None if it is not cached."""
+        """Return a cached row, moved to the young generation, or None."""
         row = self._young.get(key)
         if row is None:
             row = self._old.get(key)
@@ -69,33 +72,39 @@ class RowCache(Generic[Row]):
     def add(self, key: bytes, row: Row) -> None:
         """Cache a row."""
         self._young[key] = row
-        self._added += 1
+        self._batch_additions += 1
 
     def remove(self, key: bytes) -> None:
         """Drop a row that the current batch added."""
         del self._young[key]
-        self._added -= 1
+        self._batch_additions -= 1
 
     def end_batch(self) -> None:
-        """Begin a new generation if another batch like this one would exceed the limit."""
-        if len(self._young) + self._added > self._limit:
+        """Begin a new generation if another batch with as many new rows would exceed the limit."""
+        if len(self._young) + self._batch_additions > self._limit:
             self._old, self._young = self._young, {}
-        self._added = 0
+        self._batch_additions = 0
 
     def clear(self) -> None:
         """Drop all rows."""
         self._young, self._old = {}, {}
-        self._added = 0
+        self._batch_additions = 0
 
 
 @final
 class BatchProcessor:
-    """Applies batches of events to the rows of one shard, which it caches."""
+    """Applies batches of events to the cached rows of a shard."""
 
     __slots__ = (
-        "_experiments", "_first_version", "_item_counts", "_missing_rows", "_read_responses", "_read_students",
-        "_responses", "_students", "_written_names",
-    )  # fmt: skip
+        "_experiments",
+        "_first_version",
+        "_item_counters",
+        "_read_responses",
+        "_read_students",
+        "_response_cache",
+        "_stored_item_ids",
+        "_student_cache",
+    )
 
     def __init__(
         self,
@@ -105,333 +114,369 @@ class BatchProcessor:
         read_responses: ReadResponses,
         read_students: ReadStudents,
         *,
-        cached: int,
+        cached_rows: int,
         first_version: int,
     ) -> None:
-        """Create a processor that caches `cached` rows of responses, and of students."""
+        """Create a processor with a cache of `cached_rows` rows of responses, and as many of students.
+
+        `first_version` is the version of new rows.
+        """
         self._experiments = {experiment.number: experiment for experiment in experiments}
-        self._item_counts: dict[int, ItemCounts] = {}
+        self._item_counters: dict[int, ItemCounter] = {}
         for experiment in experiments:
-            item_counts = experiment.item_counts(ids, keys)
-            if item_counts is not None:
-                self._item_counts[experiment.number] = item_counts
+            item_counter = experiment.create_item_counter(ids, keys)
+            if item_counter is not None:
+                self._item_counters[experiment.number] = item_counter
         self._read_responses = read_responses
         self._read_students = read_students
         self._first_version: i64 = first_version
-        self._responses: RowCache[ResponseRow] = RowCache(cached)
-        self._students: RowCache[Student] = RowCache(cached)
-        self._missing_rows: list[ResponseRow] = []
-        """Rows of the current batch that were not cached."""
-        self._written_names: set[tuple[bytes, bytes]] = set()
-        """(key, item's hash) of names that are stored."""
+        self._response_cache: RowCache[ResponseRow] = RowCache(cached_rows)
+        self._student_cache: RowCache[Student] = RowCache(cached_rows)
+        self._stored_item_ids: set[tuple[bytes, bytes]] = set()
+        """(key, hash of an item) of ids that are stored."""
 
     def clear_cache(self) -> None:
-        """Drop every cached row and name, so that the next batch reads them from the store."""
-        self._responses.clear()
-        self._students.clear()
-        self._missing_rows = []
-        self._written_names.clear()
+        """Drop the cached rows and item ids, so that the next batch reads all rows from the store."""
+        self._response_cache.clear()
+        self._student_cache.clear()
+        self._stored_item_ids.clear()
 
-    def process(self, events: EventBatch, late_before_ms: dict[int, int]) -> Batch:
-        """Return the changes that the events make. Cached rows then include them: see `clear_cache`.
+    def process(self, events: EventBatch, late_before_ms: dict[int, int]) -> BatchChanges:
+        """Return the changes that a batch of events makes, and apply the changes to the cached rows.
 
-        Responses before `late_before_ms` of their experiment's number change nothing, nor do reactions to them;
-        reactions without a response are late before the time of `NO_RESPONSE`. If reading rows fails, call
-        `clear_cache` before the same events are processed again.
+        `late_before_ms` is a time for each experiment number, and for `NO_RESPONSE`. Responses before the time of their
+        experiment are late, and so are reactions to these responses. Reactions without a response are late before the
+        time of `NO_RESPONSE`. Late events change nothing.
+
+        Call `clear_cache` if the changes are not committed. If reading rows fails, the cache is cleared, and the same
+        events can be processed again.
         """
-        batch = Batch()
+        try:
+            return self._process(events, late_before_ms)
+        except BaseException:
+            # Rows of this batch may be cached without their stored content.
+            self.clear_cache()
+            raise
+
+    def _process(self, events: EventBatch, late_before_ms: dict[int, int]) -> BatchChanges:
+        batch = BatchChanges()
+        missing_rows: list[ResponseRow] = []
         accepted = self._accept_responses(batch, events.responses, late_before_ms)
-        response_rows = [self._row(response.name, late_before_ms) for response in accepted]
-        reaction_rows = [self._row(name, late_before_ms) for name in events.reaction_targets]
-        self._load_missing_rows()
+        response_rows = [
+            self._get_or_create_row(response.stored_id, late_before_ms, missing_rows) for response in accepted
+        ]
+        reaction_rows = [
+            self._get_or_create_row(stored_id, late_before_ms, missing_rows) for stored_id in events.target_response_ids
+        ]
+        self._load_rows(missing_rows)
         for row, response in zip(response_rows, accepted, strict=True):
             self._apply_response(batch, row, response)
         for row, reaction in zip(reaction_rows, events.reactions, strict=True):
             self._apply_reaction(batch, row, reaction, late_before_ms)
-        self._finish_rows(batch)
+        self._finish_changed_rows(batch)
+        self._drop_blank_rows(missing_rows)
+        self._response_cache.end_batch()
         self._apply_exposures(batch)
         return batch
 
     def _accept_responses(
-        self, batch: Batch, responses: list[NormalizedResponse], late_before_ms: dict[int, int]
+        self, batch: BatchChanges, responses: list[NormalizedResponse], late_before_ms: dict[int, int]
     ) -> list[NormalizedResponse]:
         """Return the responses that count and are not late."""
         accepted = []
         for response in responses:
-            if response.arm == NO_RESPONSE:
+            if response.variant_key == NO_RESPONSE:
                 batch.response_outcomes.append("skipped")
                 if response.undeclared_experiment:
-                    batch.skip_response(response.undeclared_experiment, response.timestamp_ms)
-            elif response.timestamp_ms < late_before_ms[response.arm >> 8]:
+                    batch.count_skipped_response(response.undeclared_experiment, response.timestamp_ms)
+            elif response.timestamp_ms < late_before_ms[response.variant_key >> 8]:
                 batch.response_outcomes.append("late")
             else:
-                batch.track_dependency_time(response.arm >> 8, response.timestamp_ms)
+                batch.track_dependency_time(response.variant_key >> 8, response.timestamp_ms)
                 accepted.append(response)
         return accepted
 
-    def _row(self, name: bytes, late_before_ms: dict[int, int]) -> ResponseRow:
-        """Return the cached row of a response's stored id, or a blank one that `_load_missing_rows` fills.
+    def _get_or_create_row(
+        self, stored_id: bytes, late_before_ms: dict[int, int], missing_rows: list[ResponseRow]
+    ) -> ResponseRow:
+        """Return the cached row of a response, or a new blank row, which is appended to `missing_rows`.
 
-        A late row may have been swept by any worker, so it is read again.
+        A late row is read again, because any worker may have deleted the expired row from the store.
         """
-        row = self._responses.get(name)
-        if row is None or (row.arm != NO_RESPONSE and row.timestamp_ms < late_before_ms.get(row.arm >> 8, 0)):
+        row = self._response_cache.get(stored_id)
+        if row is None or (
+            row.variant_key != NO_RESPONSE and row.timestamp_ms < late_before_ms.get(row.variant_key >> 8, 0)
+        ):
             row = ResponseRow()
-            row.name = name
-            self._responses.add(name, row)
-            self._missing_rows.append(row)
+            row.stored_id = stored_id
+            self._response_cache.add(stored_id, row)
+            missing_rows.append(row)
         return row
 
-    def _load_missing_rows(self) -> None:
-        stored_rows = self._read_responses([row.name for row in self._missing_rows])
-        for row, stored in zip(self._missing_rows, stored_rows, strict=True):
+    def _load_rows(self, rows: list[ResponseRow]) -> None:
+        """Fill blank rows with their stored content; rows that are not stored stay blank."""
+        stored_rows = self._read_responses([row.stored_id for row in rows])
+        for row, stored in zip(rows, stored_rows, strict=True):
             if stored is not None:
-                read_response(row, stored)
+                load_response_row(row, stored)
 
-    def _touch(self, batch: Batch, row: ResponseRow) -> bool:
-        """Return whether the batch has not touched the row yet, and take a snapshot of it if so."""
-        if row.touched:
+    def _mark_changed(self, batch: BatchChanges, row: ResponseRow) -> bool:
+        """Mark a row as changed by the batch and record the previous state; return False if already marked."""
+        if row.is_changed:
             return False
-        row.touched = True
-        batch.touched_rows.append(row)
-        if row.arm != NO_RESPONSE:
+        row.is_changed = True
+        batch.changed_rows.append(row)
+        if row.variant_key != NO_RESPONSE:
             contribution = row.contribution
             if contribution is None:
-                contribution = self._experiments[row.arm >> 8].rules.evaluate(row)
-            items = self._counts_of(row.arm)
-            batch.snapshots[row.name] = RowSnapshot(
+                contribution = self._experiments[row.variant_key >> 8].rules.evaluate(row)
+            item_counter = self._item_counter_of(row.variant_key)
+            batch.previous_states[row.stored_id] = RowState(
                 row,
                 contribution,
-                {} if items is None else items.counts(row),
-                [] if items is None else items.index_members(row),
+                {} if item_counter is None else item_counter.count_row(row),
+                [] if item_counter is None else item_counter.index_members(row),
             )
         return True
 
     @staticmethod
-    def _untouch(batch: Batch, row: ResponseRow) -> None:
-        """Undo the last `_touch`, because the event did not change the row."""
-        batch.touched_rows.pop()
-        batch.snapshots.pop(row.name, None)
-        row.touched = False
+    def _unmark_changed(batch: BatchChanges, row: ResponseRow) -> None:
+        """Undo the last `_mark_changed`, because the event did not change the row."""
+        batch.changed_rows.pop()
+        batch.previous_states.pop(row.stored_id, None)
+        row.is_changed = False
 
-    def _apply_response(self, batch: Batch, row: ResponseRow, response: NormalizedResponse) -> None:
+    def _apply_response(self, batch: BatchChanges, row: ResponseRow, response: NormalizedResponse) -> None:
         batch.track_row_dependency(row)
-        arm, timestamp_ms = response.arm, response.timestamp_ms
-        if row.arm != NO_RESPONSE and row.arm >> 8 not in self._experiments:
+        variant_key, timestamp_ms = response.variant_key, response.timestamp_ms
+        if row.variant_key != NO_RESPONSE and row.variant_key >> 8 not in self._experiments:
             batch.response_outcomes.append("skipped")
-            batch.skip_response(self._experiments[arm >> 8].settings.name, timestamp_ms)
+            batch.count_skipped_response(self._experiments[variant_key >> 8].settings.name, timestamp_ms)
             return
-        is_first = self._touch(batch, row)
-        old_arm, old_ms, old_student, old_category = row.arm, row.timestamp_ms, row.student, row.category
+        is_newly_marked = self._mark_changed(batch, row)
+        old_variant_key, old_ms = row.variant_key, row.timestamp_ms
+        old_student_hash, old_category = row.student_hash, row.category
         outcome = merge_response(
             row,
             timestamp_ms,
-            arm,
-            response.student,
-            response.items,
+            variant_key,
+            response.student_hash,
+            response.item_hashes,
             response.ranks,
             response.latency_ms,
             response.category,
         )
         batch.response_outcomes.append(outcome)
         if outcome == "duplicate":
-            if is_first:
-                self._untouch(batch, row)
-            if (arm, timestamp_ms, response.student, response.category) != (old_arm, old_ms, old_student, old_category):
-                _expose_replaced(batch, arm, timestamp_ms, response.student, response.category)
+            if is_newly_marked:
+                self._unmark_changed(batch, row)
+            old_exposure = old_variant_key, old_ms, old_student_hash, old_category
+            if (variant_key, timestamp_ms, response.student_hash, response.category) != old_exposure:
+                _record_losing_exposure(batch, variant_key, timestamp_ms, response.student_hash, response.category)
         else:
             if outcome == "revised":
-                _expose_replaced(batch, old_arm, old_ms, old_student, old_category)
-            self._name_items(batch, row, response)
-        if arm & 255 != PRE_PERIOD:
-            batch.arm(arm).record_response(timestamp_ms)
+                _record_losing_exposure(batch, old_variant_key, old_ms, old_student_hash, old_category)
+            self._add_item_ids(batch, row, response)
+        if variant_key & 255 != PRE_PERIOD_VARIANT:
+            batch.changes_of_variant(variant_key).record_response(timestamp_ms)
 
-    def _name_items(self, batch: Batch, row: ResponseRow, response: NormalizedResponse) -> None:
-        """Add the ids of a response's items that are not stored yet."""
-        items = self._counts_of(row.arm)
-        if items is None:
+    def _add_item_ids(self, batch: BatchChanges, row: ResponseRow, response: NormalizedResponse) -> None:
+        """Add the ids of a response's items to the batch, except for ids that are stored already."""
+        item_counter = self._item_counter_of(row.variant_key)
+        if item_counter is None:
             return
-        for place, item_id, index_member in items.names(row, response.items, response.item_ids):
-            if place not in self._written_names:
-                if len(self._written_names) >= _MAX_CACHED_NAMES:
-                    self._written_names.clear()
-                self._written_names.add(place)
-                batch.item_names[place] = item_id
+        for id_key, item_id, index_member in item_counter.ids_to_store(row, response.item_hashes, response.item_ids):
+            if id_key not in self._stored_item_ids:
+                if len(self._stored_item_ids) >= _MAX_CACHED_ITEM_IDS:
+                    self._stored_item_ids.clear()
+                self._stored_item_ids.add(id_key)
+                batch.item_ids[id_key] = item_id
                 batch.index_members.add(index_member)
 
     def _apply_reaction(
-        self, batch: Batch, row: ResponseRow, reaction: Reaction, late_before_ms: dict[int, int]
+        self, batch: BatchChanges, row: ResponseRow, reaction: Reaction, late_before_ms: dict[int, int]
     ) -> None:
-        if row.arm == NO_RESPONSE:
+        if row.variant_key == NO_RESPONSE:
             is_late = reaction[0] < late_before_ms[NO_RESPONSE]
-        elif row.arm >> 8 in self._experiments:
-            is_late = row.timestamp_ms < late_before_ms[row.arm >> 8]
+        elif row.variant_key >> 8 in self._experiments:
+            is_late = row.timestamp_ms < late_before_ms[row.variant_key >> 8]
         else:
             batch.track_row_dependency(row)
             batch.feedback_outcomes.append("skipped")
-            batch.skip_reaction(row.arm >> 8, reaction[0])
+            batch.count_skipped_reaction(row.variant_key >> 8, reaction[0])
             return
         if is_late:
             batch.feedback_outcomes.append("late")
             return
         batch.track_row_dependency(row)
-        if row.arm == NO_RESPONSE:
+        if row.variant_key == NO_RESPONSE:
             batch.track_dependency_time(NO_RESPONSE, reaction[0])
-        is_first = self._touch(batch, row)
+        is_newly_marked = self._mark_changed(batch, row)
         outcome = merge_reaction(row, reaction)
         batch.feedback_outcomes.append(outcome)
-        if outcome == "duplicate" and is_first:
-            self._untouch(batch, row)
+        if outcome == "duplicate" and is_newly_marked:
+            self._unmark_changed(batch, row)
 
-    def _finish_rows(self, batch: Batch) -> None:
-        """Add the touched rows with their new versions, and the changes of their contributions."""
-        for row in batch.touched_rows:
-            row.touched = False
-            if row.arm == NO_RESPONSE:
+    def _finish_changed_rows(self, batch: BatchChanges) -> None:
+        """Add the changed rows with their new versions, and the changes of their contributions."""
+        for row in batch.changed_rows:
+            row.is_changed = False
+            if row.variant_key == NO_RESPONSE:
                 newest_ms = row.reactions[-1][0]
                 if not row.version or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
-                    batch.add_to_hour(NO_RESPONSE, newest_ms, row.name)
+                    batch.add_to_expiry_hour(NO_RESPONSE, newest_ms, row.stored_id)
                 row.timestamp_ms = newest_ms
             else:
-                self._change_sums(batch, row, batch.snapshots.get(row.name))
+                self._replace_row_sums(batch, row, batch.previous_states.get(row.stored_id))
             is_new = row.version == 0
             row.version = self._first_version if is_new else row.version + 1
-            batch.response_rows.append((row.name, encode_response(row), is_new))
-        for row in self._missing_rows:
+            batch.response_rows.append((row.stored_id, encode_response_row(row), is_new))
+
+    def _drop_blank_rows(self, rows: list[ResponseRow]) -> None:
+        """Remove blank rows from the cache, for example of late feedback to an unknown response."""
+        for row in rows:
             if row.is_blank():
-                self._responses.remove(row.name)
-        self._missing_rows = []
-        self._responses.end_batch()
+                self._response_cache.remove(row.stored_id)
 
-    def _change_sums(self, batch: Batch, row: ResponseRow, snapshot: RowSnapshot | None) -> None:
-        """Subtract what a row contributed before the batch, and add what it contributes now."""
-        new = row.contribution = self._experiments[row.arm >> 8].rules.evaluate(row)
-        if self._item_counts:
-            self._change_item_counts(batch, row, snapshot)
-        if snapshot is not None and snapshot.has_same_response(row):
-            self._replace_contribution(batch, row, snapshot.contribution, new)
+    def _replace_row_sums(self, batch: BatchChanges, row: ResponseRow, previous: RowState | None) -> None:
+        """Subtract the contribution of a row before the batch, and add the current contribution."""
+        new = row.contribution = self._experiments[row.variant_key >> 8].rules.evaluate(row)
+        if self._item_counters:
+            self._replace_item_counts(batch, row, previous)
+        if previous is not None and previous.has_same_response(row):
+            self._replace_contribution(batch, row, previous.contribution, new)
         else:
-            if snapshot is None:
-                batch.add_to_hour(row.arm >> 8, row.timestamp_ms, row.name)
+            if previous is None:
+                batch.add_to_expiry_hour(row.variant_key >> 8, row.timestamp_ms, row.stored_id)
             else:
-                self._add_response(batch, -1, snapshot.response, snapshot.contribution)
-                batch.move_to_hour(snapshot.response, row)
+                self._add_response(batch, -1, previous.response, previous.contribution)
+                batch.move_to_expiry_hour(previous.response, row)
             self._add_response(batch, 1, row, new)
-        if row.arm & 255 != PRE_PERIOD and new.last_reaction_ms:
-            batch.arm(row.arm).record_event(new.last_reaction_ms)
+        if row.variant_key & 255 != PRE_PERIOD_VARIANT and new.last_reaction_ms:
+            batch.changes_of_variant(row.variant_key).record_event(new.last_reaction_ms)
 
-    def _change_item_counts(self, batch: Batch, row: ResponseRow, snapshot: RowSnapshot | None) -> None:
-        counts = batch.item_counts
-        if snapshot is not None:
-            for place, number in snapshot.item_counts.items():
-                counts[place] = counts.get(place, 0) - number
-            batch.index_members.update(snapshot.index_members)
-        items = self._counts_of(row.arm)
-        if items is not None:
-            for place, number in items.counts(row).items():
-                counts[place] = counts.get(place, 0) + number
-            batch.index_members.update(items.index_members(row))
+    def _replace_item_counts(self, batch: BatchChanges, row: ResponseRow, previous: RowState | None) -> None:
+        """Subtract the item counts of a row before the batch, and add the current item counts."""
+        counts = batch.item_count_changes
+        if previous is not None:
+            for count_key, count in previous.item_counts.items():
+                counts[count_key] = counts.get(count_key, 0) - count
+            batch.index_members.update(previous.index_members)
+        item_counter = self._item_counter_of(row.variant_key)
+        if item_counter is not None:
+            for count_key, count in item_counter.count_row(row).items():
+                counts[count_key] = counts.get(count_key, 0) + count
+            batch.index_members.update(item_counter.index_members(row))
 
-    def _add_response(self, batch: Batch, sign: int, row: ResponseRow, contribution: Contribution) -> None:
-        """Add or subtract a response; of one from before the experiment only its student keeps the sums."""
-        number, variant, timestamp_ms = row.arm >> 8, row.arm & 255, row.timestamp_ms
-        if variant != PRE_PERIOD:
-            accumulator = self._accumulator(batch, number)
-            accumulator.add_response(sign, variant, timestamp_ms, contribution.rated, contribution.values)
-            if not row.student:
-                accumulator.add_anonymous(sign, variant, timestamp_ms, row.category, contribution.sums)
-            if contribution.kinds:
-                batch.arm(row.arm).add_kinds(sign, contribution.kinds)
-            traffic = self._traffic(batch, number)
-            traffic.add(sign, variant, timestamp_ms, row.items, row.latency_ms, row.category)
-        if row.student:
+    def _add_response(self, batch: BatchChanges, sign: int, row: ResponseRow, contribution: Contribution) -> None:
+        """Add or subtract a response; a response in the pre-period changes only the sums of the student."""
+        experiment_number, variant, timestamp_ms = row.variant_key >> 8, row.variant_key & 255, row.timestamp_ms
+        if variant != PRE_PERIOD_VARIANT:
+            accumulator = self._get_metric_accumulator(batch, experiment_number)
+            accumulator.add_response(sign, variant, timestamp_ms, contribution.is_rated, contribution.metric_values)
+            if not row.student_hash:
+                accumulator.add_anonymous_response(sign, variant, timestamp_ms, row.category, contribution.sums)
+            if contribution.reaction_counts:
+                batch.changes_of_variant(row.variant_key).add_reaction_counts(sign, contribution.reaction_counts)
+            traffic = self._get_traffic_accumulator(batch, experiment_number)
+            traffic.add_response(sign, variant, timestamp_ms, row.item_hashes, row.latency_ms, row.category)
+        if row.student_hash:
             new, old = (contribution.sums, _NO_SUMS) if sign > 0 else (_NO_SUMS, contribution.sums)
-            batch.record_exposure(row.student, row.arm, timestamp_ms, row.category, new, old)
+            batch.record_exposure(row.student_hash, row.variant_key, timestamp_ms, row.category, new, old)
 
-    def _replace_contribution(self, batch: Batch, row: ResponseRow, old: Contribution, new: Contribution) -> None:
-        """Replace the contribution of a response of which only the reactions have changed."""
-        variant, timestamp_ms = row.arm & 255, row.timestamp_ms
+    def _replace_contribution(
+        self, batch: BatchChanges, row: ResponseRow, old: Contribution, new: Contribution
+    ) -> None:
+        """Replace the contribution of a response after a change of reactions."""
+        variant, timestamp_ms = row.variant_key & 255, row.timestamp_ms
         if old.sums != new.sums:
-            if variant != PRE_PERIOD:
-                accumulator = self._accumulator(batch, row.arm >> 8)
-                accumulator.add_response(-1, variant, timestamp_ms, old.rated, old.values)
-                accumulator.add_response(1, variant, timestamp_ms, new.rated, new.values)
-                if not row.student:
-                    accumulator.add_anonymous(-1, variant, timestamp_ms, row.category, old.sums)
-                    accumulator.add_anonymous(1, variant, timestamp_ms, row.category, new.sums)
-            if row.student:
-                batch.record_exposure(row.student, row.arm, timestamp_ms, row.category, new.sums, old.sums)
-        if variant != PRE_PERIOD and old.kinds != new.kinds:
-            arm = batch.arm(row.arm)
-            arm.add_kinds(-1, old.kinds)
-            arm.add_kinds(1, new.kinds)
+            if variant != PRE_PERIOD_VARIANT:
+                accumulator = self._get_metric_accumulator(batch, row.variant_key >> 8)
+                accumulator.add_response(-1, variant, timestamp_ms, old.is_rated, old.metric_values)
+                accumulator.add_response(1, variant, timestamp_ms, new.is_rated, new.metric_values)
+                if not row.student_hash:
+                    accumulator.add_anonymous_response(-1, variant, timestamp_ms, row.category, old.sums)
+                    accumulator.add_anonymous_response(1, variant, timestamp_ms, row.category, new.sums)
+            if row.student_hash:
+                batch.record_exposure(row.student_hash, row.variant_key, timestamp_ms, row.category, new.sums, old.sums)
+        if variant != PRE_PERIOD_VARIANT and old.reaction_counts != new.reaction_counts:
+            variant_changes = batch.changes_of_variant(row.variant_key)
+            variant_changes.add_reaction_counts(-1, old.reaction_counts)
+            variant_changes.add_reaction_counts(1, new.reaction_counts)
 
-    def _apply_exposures(self, batch: Batch) -> None:
-        """Add the exposures to their students' rows, and the changes of the sums over students."""
-        for student, exposures in self._exposed_students(batch.exposures):
-            number = exposures[0].experiment
-            experiment, accumulator = self._experiments[number], self._accumulator(batch, number)
-            old = student.state if student.state is not None else accumulator.state_of(student)
-            kept_days = experiment.kept_days
+    def _apply_exposures(self, batch: BatchChanges) -> None:
+        """Apply the exposures to the rows of their students, and add the changes of the sums over students."""
+        for student, exposures in self._group_by_student(batch.exposures):
+            experiment_number = exposures[0].experiment_number
+            experiment = self._experiments[experiment_number]
+            accumulator = self._get_metric_accumulator(batch, experiment_number)
+            old = student.counted_state if student.counted_state is not None else accumulator.capture_state(student)
+            tracked_days = experiment.tracked_days
             for exposure in exposures:
-                segment = experiment.segment_of(exposure.category)
+                segment = experiment.segment_index(exposure.category)
                 if exposure.difference:
-                    student.add(exposure.timestamp_ms, exposure.variant, segment, exposure.difference, kept_days)
+                    student.add_difference(
+                        exposure.timestamp_ms, exposure.variant, segment, exposure.difference, tracked_days
+                    )
                 else:
-                    student.expose(exposure.timestamp_ms, exposure.variant, segment, kept_days)
-            new = student.state = accumulator.state_of(student)
+                    student.record_exposure(exposure.timestamp_ms, exposure.variant, segment, tracked_days)
+            new = student.counted_state = accumulator.capture_state(student)
             accumulator.replace_student(old, new)
             is_new = student.version == 0
             student.version = self._first_version if is_new else student.version + 1
-            rows = batch.student_rows.get(number)
+            rows = batch.student_rows.get(experiment_number)
             if rows is None:
-                rows = batch.student_rows[number] = []
-            rows.append((student.name, encode_student(student), is_new))
-        self._students.end_batch()
+                rows = batch.student_rows[experiment_number] = []
+            rows.append((student.stored_id, encode_student_row(student), is_new))
+        self._student_cache.end_batch()
 
-    def _exposed_students(self, exposures: list[Exposure]) -> list[tuple[Student, list[Exposure]]]:
-        """Return each student with its exposures in the batch."""
-        exposed: dict[bytes, tuple[Student, list[Exposure]]] = {}
-        missing: list[Student] = []
-        missing_ids: list[tuple[int, bytes]] = []
+    def _group_by_student(self, exposures: list[Exposure]) -> list[tuple[Student, list[Exposure]]]:
+        """Return (student, exposures of the student) for all students; rows that are not cached are read."""
+        exposures_by_student: dict[bytes, tuple[Student, list[Exposure]]] = {}
+        missing_students: list[Student] = []
+        missing_keys: list[tuple[int, bytes]] = []
         for exposure in exposures:
-            number, name = exposure.experiment, exposure.student
-            key = number.to_bytes(2) + name
-            entry = exposed.get(key)
+            experiment_number, student_hash = exposure.experiment_number, exposure.student_hash
+            key = experiment_number.to_bytes(2) + student_hash
+            entry = exposures_by_student.get(key)
             if entry is not None:
                 entry[1].append(exposure)
                 continue
-            student = self._students.get(key)
+            student = self._student_cache.get(key)
             if student is None:
-                student = Student(self._experiments[number].sums_width)
-                student.name = name
-                self._students.add(key, student)
-                missing.append(student)
-                missing_ids.append((number, name))
-            exposed[key] = student, [exposure]
-        for student, stored in zip(missing, self._read_students(missing_ids), strict=True):
+                student = Student(self._experiments[experiment_number].sums_width)
+                student.stored_id = student_hash
+                self._student_cache.add(key, student)
+                missing_students.append(student)
+                missing_keys.append((experiment_number, student_hash))
+            exposures_by_student[key] = student, [exposure]
+        for student, stored in zip(missing_students, self._read_students(missing_keys), strict=True):
             if stored is not None:
-                read_student(student, stored)
-        return list(exposed.values())
+                load_student_row(student, stored)
+        return list(exposures_by_student.values())
 
-    def _accumulator(self, batch: Batch, number: int) -> Accumulator:
-        accumulator = batch.accumulators.get(number)
+    def _get_metric_accumulator(self, batch: BatchChanges, experiment_number: int) -> MetricAccumulator:
+        accumulator = batch.metric_accumulators.get(experiment_number)
         if accumulator is None:
-            accumulator = batch.accumulators[number] = self._experiments[number].accumulator()
+            accumulator = self._experiments[experiment_number].create_metric_accumulator()
+            batch.metric_accumulators[experiment_number] = accumulator
         return accumulator
 
-    def _traffic(self, batch: Batch, number: int) -> TrafficAccumulator:
-        traffic = batch.traffic.get(number)
+    def _get_traffic_accumulator(self, batch: BatchChanges, experiment_number: int) -> TrafficAccumulator:
+        traffic = batch.traffic_accumulators.get(experiment_number)
         if traffic is None:
-            traffic = batch.traffic[number] = self._experiments[number].traffic_accumulator()
+            traffic = self._experiments[experiment_number].create_traffic_accumulator()
+            batch.traffic_accumulators[experiment_number] = traffic
         return traffic
 
-    def _counts_of(self, arm: int) -> ItemCounts | None:
-        """Return the item counts of an arm's experiment; None before the experiment or if it counts no items."""
-        return None if arm & 255 == PRE_PERIOD else self._item_counts.get(arm >> 8)
+    def _item_counter_of(self, variant_key: int) -> ItemCounter | None:
+        """Return the item counter of an experiment; None in the pre-period, or if the experiment counts no items."""
+        return None if variant_key & 255 == PRE_PERIOD_VARIANT else self._item_counters.get(variant_key >> 8)
 
 
-def _expose_replaced(batch: Batch, arm: int, timestamp_ms: int, student: bytes, category: int) -> None:
-    """Record that a student was shown a response which is not the one in its row: another has the same id."""
-    if student and arm & 255 != PRE_PERIOD:
-        batch.record_exposure(student, arm, timestamp_ms, category, _NO_SUMS, _NO_SUMS)
+def _record_losing_exposure(
+    batch: BatchChanges, variant_key: int, timestamp_ms: int, student_hash: bytes, category: int
+) -> None:
+    """Record the exposure of a student to a response with the id of an earlier response."""
+    if student_hash and variant_key & 255 != PRE_PERIOD_VARIANT:
+        batch.record_exposure(student_hash, variant_key, timestamp_ms, category, _NO_SUMS, _NO_SUMS)

@@ -1,7 +1,7 @@
-"""The stored state of one response, and how events change it.
+"""The stored row of a response, and the functions that merge events into a row.
 
-A row is a set: the response event that won (the earliest, should an id be used twice) and every distinct reaction to
-it. The set does not depend on the order in which the events came.
+A row is a set: one response event and every distinct reaction to the response. If several response events have the same
+id, the row has the earliest event. The set does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -11,42 +11,53 @@ from typing import Final, Literal, TypeAlias, final
 
 from mypy_extensions import i64
 
-from monitor.engine.id_hash import ITEM_BYTES, TAG_BYTES, IdHasher
+from monitor.engine.id_hash import ITEM_HASH_BYTES, STUDENT_TAG_BYTES, IdHasher
 from monitor.events import Feedback, Response
 
 MAX_REACTIONS: Final = 1000
-"""Reactions kept per response, the newest by event time: the choice does not depend on the order of arrival."""
+"""Maximum of stored reactions per response. The newest by event time are stored, whatever their order of arrival."""
 NO_RESPONSE: Final = -1
-"""The arm of a row whose response event has not arrived."""
-PRE_PERIOD: Final = 255
-"""The variant of a response from before the experiment, of whichever variant it was."""
+"""The variant key of a row whose response event has not arrived, and of a response that does not count."""
+PRE_PERIOD_VARIANT: Final = 255
+"""The variant of all responses in the pre-period, whatever variant generated the response."""
 MISSING: Final = -1
-"""The latency or category of a response without one."""
+"""The value of a latency or category that a response does not have."""
 
 Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
-"""(event time in ms, feedback id, student's tag or b"", item's hash or b"" for the whole answer, kind, score)."""
+"""(event time in ms, feedback id, student tag or b"", hash of the item or b"" for the whole answer, kind, score)."""
 
 MergeOutcome = Literal["applied", "duplicate", "revised"]
 
 
 @final
 class ResponseRow:
-    """One response as the store keeps it.
+    """A response and the reactions to the response, as stored.
 
-    Before the response event arrives, `arm` is `NO_RESPONSE` and `timestamp_ms` is the time of the newest reaction.
+    Before the response event arrives, `variant_key` is `NO_RESPONSE`, and `timestamp_ms` is the time of the newest
+    reaction.
     """
 
     __slots__ = (
-        "arm", "category", "contribution", "items", "latency_ms", "name", "ranks", "reactions", "student",
-        "timestamp_ms", "touched", "version",
-    )  # fmt: skip
+        "category",
+        "contribution",
+        "is_changed",
+        "item_hashes",
+        "latency_ms",
+        "ranks",
+        "reactions",
+        "stored_id",
+        "student_hash",
+        "timestamp_ms",
+        "variant_key",
+        "version",
+    )
 
     def __init__(
         self,
         timestamp_ms: int = 0,
-        arm: int = NO_RESPONSE,
-        student: bytes = b"",
-        items: bytes = b"",
+        variant_key: int = NO_RESPONSE,
+        student_hash: bytes = b"",
+        item_hashes: bytes = b"",
         ranks: tuple[int, ...] | None = None,
         latency_ms: int = MISSING,
         category: int = MISSING,
@@ -54,34 +65,40 @@ class ResponseRow:
         version: int = 0,
     ) -> None:
         self.timestamp_ms = timestamp_ms
-        self.arm = arm
-        """Experiment number · 256 + index of the variant among the experiment's sorted variants."""
-        self.student = student
-        self.items = items
-        """The items' hashes, `ITEM_BYTES` each, in the order of the list."""
+        self.variant_key = variant_key
+        """Experiment number · 256 + variant.
+
+        The variant is the index of its name among the sorted variant names, or `PRE_PERIOD_VARIANT`.
+        """
+        self.student_hash = student_hash
+        self.item_hashes = item_hashes
+        """Concatenated hashes of the items, `ITEM_HASH_BYTES` each, in the order of the list."""
         self.ranks = ranks
-        """The items' positions; None if they are 1, 2, 3 …"""
+        """Positions of the items; None for the positions 1, 2, 3 …"""
         self.latency_ms = latency_ms
-        """How long the bot took, in whole ms; `MISSING` if the response has none."""
+        """Response time of the bot in whole ms; `MISSING` if the event has no latency."""
         self.category = category
-        """Index among the experiment's sorted categories; their number for any other, `MISSING` for none."""
+        """Index among the sorted declared categories.
+
+        An undeclared category has the number of declared categories; a response without category has `MISSING`.
+        """
         self.reactions = reactions
-        """Sorted, distinct."""
+        """Distinct reactions, ascending."""
         self.version = version
-        """Number of times that the row was written; 0 until it is stored."""
+        """Version in the store, raised by 1 with each write; 0 before the first write."""
         self.contribution: Contribution | None = None
-        """The row's last evaluation; not stored."""
-        self.name = b""
-        """The stored id of the response, which is the row's key; not stored in the row."""
-        self.touched = False
+        """The last evaluation of the row; not stored."""
+        self.stored_id = b""
+        """The stored id of the response, part of the Redis key of the row; not stored in the row."""
+        self.is_changed = False
         """Whether the current batch changes the row; not stored."""
 
     def is_blank(self) -> bool:
-        """Return whether neither the response nor a reaction to it has arrived."""
-        return self.arm == NO_RESPONSE and not self.reactions
+        """Return whether the row has neither the response event nor a reaction."""
+        return self.variant_key == NO_RESPONSE and not self.reactions
 
     def review_score(self) -> float | None:
-        """Return the score of the latest review, None without one. A review counts whenever it was written."""
+        """Return the score of the latest review, inside or outside the feedback window; None without a review."""
         for _, _, _, _, kind, score in reversed(self.reactions):
             if kind == "reviewed":
                 return score
@@ -90,92 +107,110 @@ class ResponseRow:
 
 @final
 class Contribution:
-    """What one response adds to the aggregates: integers in fixed point, -1 where a metric is undefined."""
+    """The contribution of a response to the stored sums, in fixed point; an undefined metric has the value -1."""
 
-    __slots__ = ("kinds", "last_reaction_ms", "rated", "sums", "values")
+    __slots__ = ("is_rated", "last_reaction_ms", "metric_values", "reaction_counts", "sums")
 
     def __init__(
         self,
-        rated: bool,  # noqa: FBT001
-        values: tuple[int, ...],
+        is_rated: bool,  # noqa: FBT001
+        metric_values: tuple[int, ...],
         sums: tuple[int, ...],
-        kinds: tuple[tuple[str, int], ...],
+        reaction_counts: tuple[tuple[str, int], ...],
         last_reaction_ms: int,
     ) -> None:
-        self.rated = rated
-        self.values = values
-        """One value per metric."""
+        self.is_rated = is_rated
+        self.metric_values = metric_values
+        """The value of each metric."""
         self.sums = sums
         """The response's sums vector: see `monitor.engine.student`."""
-        self.kinds = kinds
-        """(kind, number of current reactions), sorted by kind."""
+        self.reaction_counts = reaction_counts
+        """(feedback kind, number of current reactions), sorted by kind."""
         self.last_reaction_ms = last_reaction_ms
+        """Time of the latest current reaction; 0 without reactions."""
 
 
 def merge_response(
     row: ResponseRow,
     timestamp_ms: int,
-    arm: int,
-    student: bytes,
-    items: bytes,
+    variant_key: int,
+    student_hash: bytes,
+    item_hashes: bytes,
     ranks: tuple[int, ...] | None,
     latency_ms: int,
     category: int,
 ) -> MergeOutcome:
-    """Merge a response event into its row; of two different events with one id the smaller (earlier) one wins."""
+    """Merge a response event into a row; of several events with the same id, the smallest (earliest) is stored."""
     outcome: MergeOutcome = "applied"
-    if row.arm != NO_RESPONSE:
-        new = (timestamp_ms, arm, student, items, ranks or (), latency_ms, category)
-        old = (row.timestamp_ms, row.arm, row.student, row.items, row.ranks or (), row.latency_ms, row.category)
+    if row.variant_key != NO_RESPONSE:
+        new = (timestamp_ms, variant_key, student_hash, item_hashes, ranks or (), latency_ms, category)
+        old = (
+            row.timestamp_ms,
+            row.variant_key,
+            row.student_hash,
+            row.item_hashes,
+            row.ranks or (),
+            row.latency_ms,
+            row.category,
+        )
         if new >= old:
             return "duplicate"
         outcome = "revised"
-    row.timestamp_ms, row.arm, row.student, row.items, row.ranks = timestamp_ms, arm, student, items, ranks
+    row.timestamp_ms, row.variant_key, row.student_hash, row.item_hashes, row.ranks = (
+        timestamp_ms,
+        variant_key,
+        student_hash,
+        item_hashes,
+        ranks,
+    )
     row.latency_ms, row.category = latency_ms, category
     return outcome
 
 
 def merge_reaction(row: ResponseRow, reaction: Reaction) -> MergeOutcome:
-    """Merge a reaction into its row's set; with another of its student, item and kind it is a revision."""
+    """Merge a reaction into the row of a response.
+
+    The outcome is "revised" if the row has another reaction of the same student, item and kind.
+    """
     reactions = row.reactions
     index = bisect_left(reactions, reaction)
     if index < len(reactions) and reactions[index] == reaction:
         return "duplicate"
     if index == 0 and len(reactions) >= MAX_REACTIONS:
         return "duplicate"
-    _, _, tag, item, kind, _ = reaction
+    _, _, student_tag, item, kind, _ = reaction
     outcome: MergeOutcome = "applied"
-    for _, _, other_tag, other_item, other_kind, _ in reactions:
-        if other_kind == kind and other_item == item and other_tag == tag:
+    for _, _, other_student_tag, other_item, other_kind, _ in reactions:
+        if other_kind == kind and other_item == item and other_student_tag == student_tag:
             outcome = "revised"
             break
     row.reactions = (*reactions[:index], reaction, *reactions[index:])[-MAX_REACTIONS:]
     return outcome
 
 
-def reaction_of(event: Feedback, ids: IdHasher) -> Reaction:
-    """Return a feedback event as the row of its response stores it."""
+def reaction_from_feedback(feedback: Feedback, ids: IdHasher) -> Reaction:
+    """Return the reaction that a feedback event adds to the row of a response."""
     return (
-        event.timestamp_ms,
-        event.feedback_id,
-        b"" if event.user_id is None else ids.student(event.user_id)[:TAG_BYTES],
-        b"" if event.item_id is None else ids.item(event.item_id),
-        event.kind,
-        event.score + 0.0,  # -0.0 becomes 0.0: equal scores are equal bytes
+        feedback.timestamp_ms,
+        feedback.feedback_id,
+        b"" if feedback.user_id is None else ids.hash_student(feedback.user_id)[:STUDENT_TAG_BYTES],
+        b"" if feedback.item_id is None else ids.hash_item(feedback.item_id),
+        feedback.kind,
+        feedback.score + 0.0,  # -0.0 becomes 0.0: equal scores are equal bytes
     )
 
 
-def latency_of(event: Response) -> int:
-    """Return a response's latency in whole ms, half to even; `MISSING` if it has none."""
-    return MISSING if event.latency_ms is None else round(event.latency_ms)
+def rounded_latency_ms(response: Response) -> int:
+    """Return the latency of a response in whole ms, rounded half to even; `MISSING` if the event has no latency."""
+    return MISSING if response.latency_ms is None else round(response.latency_ms)
 
 
-def item_index(item: bytes, items: bytes) -> i64:
-    """Return the index of an item's hash in a list of hashes, -1 if the list does not contain it."""
-    first, end = item[0], i64(len(items))
-    at: i64 = 0
-    while at < end:
-        if items[at] == first and items[at : at + ITEM_BYTES] == item:
-            return at // ITEM_BYTES
-        at += ITEM_BYTES
+def find_item(item_hash: bytes, item_hashes: bytes) -> i64:
+    """Return the index of an item's hash in concatenated hashes; -1 if absent."""
+    first_byte, end = item_hash[0], i64(len(item_hashes))
+    start: i64 = 0
+    while start < end:
+        if item_hashes[start] == first_byte and item_hashes[start : start + ITEM_HASH_BYTES] == item_hash:
+            return start // ITEM_HASH_BYTES
+        start += ITEM_HASH_BYTES
     return -1

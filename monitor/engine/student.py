@@ -1,8 +1,6 @@
-"""The stored sums of one student over the responses that the student was shown, by variant and by day.
+"""The stored row of one student: sums over the responses shown to the student, by variant and by day.
 
-A sums vector is [responses, rated responses, Σ metric 1 …, undefined of metric 1 …, Σ guardrail metric 1 …, responses
-without guardrail metric 1 …]: 2 + 2·m + 2·w integers. Metrics are in fixed point, over rated responses where they are
-defined; guardrail metrics are in whole units, over all responses.
+`monitor.metrics.StudentField` defines the integers of a sums vector.
 """
 
 from __future__ import annotations
@@ -12,166 +10,194 @@ from typing import Final, TypeAlias, final
 from mypy_extensions import i64
 
 from monitor.clock import DAY_MS
-from monitor.engine.response_row import MISSING, PRE_PERIOD
+from monitor.engine.response_row import MISSING, PRE_PERIOD_VARIANT
 
-NEVER: Final = 1 << 61
-"""The time of the first response of students without one during the experiment."""
+NEVER_EXPOSED_MS: Final = 1 << 61
+"""Time of first exposure of a student without responses during the experiment."""
 
-Sums: TypeAlias = "list[int]"
+SumsVector: TypeAlias = "list[int]"
 
 ALL_DAYS: Final = -1
-"""In the place of a block's day: the block's sums are over all days."""
-BLOCK_HEAD: Final = 2
-"""A block begins with its day and its variant."""
+"""The day of a block with sums over all days."""
+BLOCK_HEAD_LENGTH: Final = 2
+"""Integers of a block before its sums vector: day and variant."""
 
 
 @final
 class Student:
-    """One student of one experiment as the store keeps it."""
+    """The stored first exposure and sums of a student in an experiment."""
 
-    __slots__ = ("blocks", "first_category", "first_ms", "first_variant", "name", "state", "version", "width")
+    __slots__ = (
+        "blocks",
+        "counted_state",
+        "first_category",
+        "first_exposure_ms",
+        "first_variant",
+        "stored_id",
+        "sums_width",
+        "version",
+    )
 
-    first_ms: i64
+    first_exposure_ms: i64
     first_variant: i64
     first_category: i64
-    """Time, variant and category (`MISSING` unless categories are declared) of the first response; ties go to the
-    smaller variant, then to the smaller category."""
+    """Time, variant and category of the first response; of simultaneous responses, the smallest variant and category.
+
+    The category is `MISSING` without declared categories.
+    """
 
     def __init__(
         self,
-        width: i64,
-        first_ms: i64 = NEVER,
-        first_variant: i64 = PRE_PERIOD,
+        sums_width: i64,
+        first_exposure_ms: i64 = NEVER_EXPOSED_MS,
+        first_variant: i64 = PRE_PERIOD_VARIANT,
         first_category: i64 = MISSING,
         version: int = 0,
     ) -> None:
-        """Create a student without responses; `width` is the length of its sums vectors."""
-        self.width: i64 = width
-        self.first_ms = first_ms
+        """Create a student without responses; `sums_width` is the length of a sums vector."""
+        self.sums_width: i64 = sums_width
+        self.first_exposure_ms = first_exposure_ms
         self.first_variant = first_variant
         self.first_category = first_category
         self.version = version
-        """Number of times that the row was written; 0 until it is stored."""
+        """Version in the store, raised by 1 with each write; 0 before the first write."""
         self.blocks: list[int] = []
-        """Blocks of day, variant and sums vector, one after another, ascending: first the sums of all days, then those
-        of the days from the first response on that are kept."""
-        self.name = b""
-        """The student's hash, which is the row's key; not stored in the row."""
-        self.state: StudentState | None = None
-        """What was counted when the student was written last; not stored."""
+        """Concatenated blocks of [day, variant, sums vector], ascending by day and variant.
 
-    def expose(self, timestamp_ms: i64, variant: i64, category: i64, kept_days: i64) -> None:
-        """Record that the student was shown a response; an earlier first response ends the kept days earlier."""
-        if timestamp_ms > self.first_ms:
+        Blocks of `ALL_DAYS` come first. Other blocks are of the tracked days, the first days since first exposure.
+        """
+        self.stored_id = b""
+        """The hash of the student, part of the Redis key of the row; not stored in the row."""
+        self.counted_state: StudentState | None = None
+        """The state that the stored sums over students include; not stored. None: not captured yet."""
+
+    def record_exposure(self, timestamp_ms: i64, variant: i64, category: i64, tracked_days: i64) -> None:
+        """Record the time, variant and category of a response shown to the student.
+
+        An earlier first exposure shifts the tracked days, and later days are deleted.
+        """
+        if timestamp_ms > self.first_exposure_ms:
             return
-        if timestamp_ms == self.first_ms and (variant, category) >= (self.first_variant, self.first_category):
+        if timestamp_ms == self.first_exposure_ms and (variant, category) >= (self.first_variant, self.first_category):
             return
         first_day = timestamp_ms // DAY_MS
-        if first_day < self.first_ms // DAY_MS:
-            del self.blocks[self._find(first_day + kept_days, 0) :]
-        self.first_ms = timestamp_ms
+        if first_day < self.first_exposure_ms // DAY_MS:
+            del self.blocks[self._find_block(first_day + tracked_days, 0) :]
+        self.first_exposure_ms = timestamp_ms
         self.first_variant = variant
         self.first_category = category
 
-    def add(self, timestamp_ms: i64, variant: i64, category: i64, difference: tuple[int, ...], kept_days: i64) -> None:
-        """Add the change of a response's sums vector to the sums of all days, and of its day if that is kept.
+    def add_difference(
+        self, timestamp_ms: i64, variant: i64, category: i64, difference: tuple[int, ...], tracked_days: i64
+    ) -> None:
+        """Add the change of a response's sums vector to the sums of all days, and to the sums of a tracked day.
 
-        The student was shown the response, unless its variant is `PRE_PERIOD`: see `expose`.
+        Also record the exposure, unless the response is in the pre-period.
         """
-        self._add(ALL_DAYS, variant, difference)
-        if variant == PRE_PERIOD:
+        self._add_to_block(ALL_DAYS, variant, difference)
+        if variant == PRE_PERIOD_VARIANT:
             return
-        self.expose(timestamp_ms, variant, category, kept_days)
+        self.record_exposure(timestamp_ms, variant, category, tracked_days)
         day = timestamp_ms // DAY_MS
-        if day < self.first_ms // DAY_MS + kept_days:
-            self._add(day, variant, difference)
+        if day < self.first_exposure_ms // DAY_MS + tracked_days:
+            self._add_to_block(day, variant, difference)
 
-    def _add(self, day: i64, variant: i64, difference: tuple[int, ...]) -> None:
+    def _add_to_block(self, day: i64, variant: i64, difference: tuple[int, ...]) -> None:
         blocks = self.blocks
-        at = self._find(day, variant)
-        if at == i64(len(blocks)) or blocks[at] != day or blocks[at + 1] != variant:
-            blocks[at:at] = [day, variant, *difference]
+        block_start = self._find_block(day, variant)
+        if block_start == i64(len(blocks)) or blocks[block_start] != day or blocks[block_start + 1] != variant:
+            blocks[block_start:block_start] = [day, variant, *difference]
             return
-        begin = at + BLOCK_HEAD
+        sums_start = block_start + BLOCK_HEAD_LENGTH
         for index, number in enumerate(difference):
             change: i64 = number
             if change != 0:
-                total: i64 = blocks[begin + index]
-                blocks[begin + index] = total + change
-        if blocks[begin] == 0 and not any(blocks[begin : begin + self.width]):
-            del blocks[at : begin + self.width]
+                total: i64 = blocks[sums_start + index]
+                blocks[sums_start + index] = total + change
+        if blocks[sums_start] == 0 and not any(blocks[sums_start : sums_start + self.sums_width]):
+            del blocks[block_start : sums_start + self.sums_width]
 
-    def _find(self, day: i64, variant: i64) -> i64:
-        """Return the index of the first block that is not below a day and variant."""
-        blocks, step = self.blocks, self.width + BLOCK_HEAD
-        at: i64 = 0
+    def _find_block(self, day: i64, variant: i64) -> i64:
+        """Return the start of the first block with (day, variant) not smaller than the given pair."""
+        blocks, block_width = self.blocks, self.sums_width + BLOCK_HEAD_LENGTH
+        start: i64 = 0
         end: i64 = len(blocks)
-        while at < end and (blocks[at] < day or (blocks[at] == day and blocks[at + 1] < variant)):
-            at += step
-        return at
+        while start < end and (blocks[start] < day or (blocks[start] == day and blocks[start + 1] < variant)):
+            start += block_width
+        return start
 
     def variants(self) -> list[int]:
-        """Return the variants with responses during the experiment, ascending; more than one is a crossover."""
-        blocks, step = self.blocks, self.width + BLOCK_HEAD
+        """Return the variants of responses during the experiment, ascending; a crossover has several variants."""
+        blocks, block_width = self.blocks, self.sums_width + BLOCK_HEAD_LENGTH
         variants = []
-        at: i64 = 0
-        while at < i64(len(blocks)) and blocks[at] == ALL_DAYS:
-            if blocks[at + 1] != PRE_PERIOD:
-                variants.append(blocks[at + 1])
-            at += step
+        block_start: i64 = 0
+        while block_start < i64(len(blocks)) and blocks[block_start] == ALL_DAYS:
+            if blocks[block_start + 1] != PRE_PERIOD_VARIANT:
+                variants.append(blocks[block_start + 1])
+            block_start += block_width
         return variants
 
-    def totals(self, variant: i64) -> Sums:
-        """Return the sums over all responses of a variant."""
-        blocks, at = self.blocks, self._find(ALL_DAYS, variant)
-        if at == i64(len(blocks)) or blocks[at] != ALL_DAYS or blocks[at + 1] != variant:
-            return [0] * self.width
-        return blocks[at + BLOCK_HEAD : at + BLOCK_HEAD + self.width]
+    def total_sums(self, variant: i64) -> SumsVector:
+        """Return the sums vector over all responses of a variant."""
+        blocks, block_start = self.blocks, self._find_block(ALL_DAYS, variant)
+        if block_start == i64(len(blocks)) or blocks[block_start] != ALL_DAYS or blocks[block_start + 1] != variant:
+            return [0] * self.sums_width
+        return blocks[block_start + BLOCK_HEAD_LENGTH : block_start + BLOCK_HEAD_LENGTH + self.sums_width]
 
-    def window(self, variant: i64, first: i64, end: i64) -> Sums:
-        """Return the sums of a variant over the days since first exposure from `first` until before `end`."""
-        blocks, width = self.blocks, self.width
-        day = self.first_ms // DAY_MS
-        window: Sums = []
-        at = self._find(day + first, 0)
-        while at < i64(len(blocks)) and blocks[at] < day + end:
-            if blocks[at + 1] == variant:
-                begin = at + BLOCK_HEAD
-                if not window:
-                    window = blocks[begin : begin + width]
+    def window_sums(self, variant: i64, first_day: i64, end_day: i64) -> SumsVector:
+        """Return the sums vector of a variant over the days `first_day` to `end_day` - 1 since first exposure."""
+        blocks, width = self.blocks, self.sums_width
+        exposure_day = self.first_exposure_ms // DAY_MS
+        sums: SumsVector = []
+        block_start = self._find_block(exposure_day + first_day, 0)
+        while block_start < i64(len(blocks)) and blocks[block_start] < exposure_day + end_day:
+            if blocks[block_start + 1] == variant:
+                sums_start = block_start + BLOCK_HEAD_LENGTH
+                if not sums:
+                    sums = blocks[sums_start : sums_start + width]
                 else:
                     for index in range(width):
-                        window[index] += blocks[begin + index]
-            at += width + BLOCK_HEAD
-        return window or [0] * width
+                        sums[index] += blocks[sums_start + index]
+            block_start += width + BLOCK_HEAD_LENGTH
+        return sums or [0] * width
 
 
 @final
 class StudentState:
-    """A student's exposure and sums at one moment, as the accumulator counts them."""
+    """A copy of a student's exposure and sums, from which `MetricAccumulator` computes contributions."""
 
     __slots__ = (
-        "ages", "earlier", "first_category", "first_ms", "first_variant", "totals", "variant", "variants", "window",
-    )  # fmt: skip
+        "age_band_sums",
+        "first_category",
+        "first_exposure_ms",
+        "first_variant",
+        "pre_period_sums",
+        "single_variant",
+        "total_sums",
+        "variants",
+        "window_sums",
+    )
 
     def __init__(self, student: Student, window_days: i64) -> None:
-        """Copy a student's state; `window_days` is the number of days after exposure that are compared."""
-        self.first_ms: i64 = student.first_ms
+        """Copy a student; `window_days` is the length of the exposure window: the compared days after exposure."""
+        self.first_exposure_ms: i64 = student.first_exposure_ms
         self.first_variant: i64 = student.first_variant
         self.first_category: i64 = student.first_category
         self.variants = student.variants()
-        """All variants with responses during the experiment."""
-        self.variant: i64 = self.variants[0] if len(self.variants) == 1 else -1
-        """The one variant with responses during the experiment, below 0 if there is none or more than one."""
-        self.totals = student.totals(self.variant) if self.variant >= 0 else _NO_SUMS
-        """Sums over all responses of `variant`."""
-        self.window = student.window(self.variant, 0, window_days) if self.variant >= 0 else _NO_SUMS
-        """Sums over the days after exposure that are compared."""
-        self.ages: list[Sums] = _NO_AGES
-        """Sums over each range of days since first exposure, if novelty is watched."""
-        self.earlier: Sums = _NO_SUMS
-        """Sums over the responses from before the experiment, if they are compared."""
+        """All variants of responses during the experiment, ascending."""
+        self.single_variant: i64 = self.variants[0] if len(self.variants) == 1 else -1
+        """The variant of all responses during the experiment; -1 without responses, and for a crossover."""
+        self.total_sums = student.total_sums(self.single_variant) if self.single_variant >= 0 else _NO_SUMS
+        """Sums over all responses of the single variant; [] without a single variant, as in all sums below."""
+        self.window_sums = (
+            student.window_sums(self.single_variant, 0, window_days) if self.single_variant >= 0 else _NO_SUMS
+        )
+        """Sums over the exposure window."""
+        self.age_band_sums: list[SumsVector] = _NO_AGE_BANDS
+        """Sums over each age band, if the experiment tracks novelty; set by `MetricAccumulator.capture_state`."""
+        self.pre_period_sums: SumsVector = _NO_SUMS
+        """Sums over the pre-period, if the experiment has one; set by `MetricAccumulator.capture_state`."""
 
 
-_NO_SUMS: Final[Sums] = []
-_NO_AGES: Final[list[Sums]] = []
+_NO_SUMS: Final[SumsVector] = []
+_NO_AGE_BANDS: Final[list[SumsVector]] = []

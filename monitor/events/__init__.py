@@ -1,23 +1,34 @@
-"""The two event types: their schema, and the reasons for which a message is rejected (docs/events.md).
+"""The two event types, responses and feedback, and the rules of their JSON format (docs/events.md).
 
-`monitor.engine.Decoder` turns the bytes of a message into a `Response` or a `Feedback`.
+- `models`: the decoded events
+- `schema`: the JSON schema of messages, its limits, and the reasons for rejecting a message
+- `timestamps`: the formats of event times
+
+`monitor.engine.EventDecoder` decodes a message into a `Response` or a `Feedback`.
 """
 
 from __future__ import annotations
 
 from monitor.events.models import Feedback, Response
-from monitor.events.schema import MAX_KIND_LENGTH, MAX_LATENCY_MS, MAX_POSITION, REASONS, WireFeedback, WireResponse
-from monitor.events.timestamps import LATEST_MS, instant_ms
+from monitor.events.schema import (
+    MAX_KIND_LENGTH,
+    MAX_LATENCY_MS,
+    MAX_POSITION,
+    REJECTION_REASONS,
+    WireFeedback,
+    WireResponse,
+)
+from monitor.events.timestamps import MAX_TIMESTAMP_MS, parse_timestamp_ms
 
 __all__ = [
-    "LATEST_MS",
     "MAX_KIND_LENGTH",
     "MAX_LATENCY_MS",
     "MAX_POSITION",
-    "REASONS",
+    "MAX_TIMESTAMP_MS",
+    "REJECTION_REASONS",
     "Feedback",
     "Response",
     "WireFeedback",
     "WireResponse",
-    "instant_ms",
+    "parse_timestamp_ms",
 ]

@@ -1,4 +1,4 @@
-"""The events that the rest of the program works with, after decoding and validation."""
+"""Responses and feedback after decoding and validation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """One answer of the bot: a ranked list of videos."""
+    """An answer of the chatbot to a student: a ranked list of videos."""
 
     response_id: str
     timestamp_ms: int
@@ -16,7 +16,7 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     items: tuple[str, ...]
     """Ids of the videos, in the order of the message."""
     ranks: tuple[int, ...] | None = None
-    """Positions of the videos, from 1; None if they are 1, 2, 3 …"""
+    """Positions of the videos, from 1; None for the positions 1, 2, 3 …"""
     user_id: str | None = None
     query_id: str | None = None
     category: str | None = None
@@ -24,7 +24,7 @@ class Response(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feedback(msgspec.Struct, frozen=True, gc=False):
-    """One reaction of a student to a response."""
+    """A reaction of a student to a response, such as a rating or a click."""
 
     feedback_id: str
     response_id: str
@@ -33,5 +33,5 @@ class Feedback(msgspec.Struct, frozen=True, gc=False):
     kind: str
     user_id: str | None = None
     item_id: str | None = None
-    """None if the reaction is about the whole answer."""
+    """The rated video; None for feedback on the whole response."""
     score: float = 1.0

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-REASONS: Final[Mapping[str, str]] = {
+REJECTION_REASONS: Final[Mapping[str, str]] = {
     "empty_payload": "the message has no value, or an empty one",
     "payload_too_large": "the message is longer than limits.max_payload_bytes",
     "invalid_json": "the message is not JSON in UTF-8, or is nested too deeply",
@@ -17,35 +17,35 @@ REASONS: Final[Mapping[str, str]] = {
     "wrong_type": "a field has another JSON type than its definition",
     "invalid_id": "an id is empty or longer than limits.max_id_length",
     "invalid_timestamp": "the timestamp cannot be read, is before 1970 or after 9999",
-    "timestamp_without_offset": "the timestamp does not say which offset from UTC it has",
+    "timestamp_without_offset": "the timestamp has no offset from UTC",
     "timestamp_in_future": "the timestamp is further ahead than limits.max_clock_skew",
-    "list_too_long": "there are more items than limits.max_items",
+    "list_too_long": "the list has more items than limits.max_items",
     "invalid_position": "a position is not a number from 1 to 1000000",
     "repeated_position": "two items have the same position",
-    "repeated_item": "one item stands in the list twice",
+    "repeated_item": "an item occurs twice in the list",
     "invalid_score": "the score is negative or not finite",
-    "score_out_of_scale": "the score is above the scale that every experiment declares for the kind",
+    "score_out_of_scale": "the score is above the scales of all experiments for the kind",
     "invalid_kind": "the kind is empty, longer than 64 characters, not printable, or begins with +",
     "invalid_latency": "latency_ms is negative or above 86400000, a day",
 }
 
 MAX_POSITION: Final = 1_000_000
 MAX_LATENCY_MS: Final = 86_400_000
-"""A day."""
+"""One day."""
 MAX_KIND_LENGTH: Final = 64
 
 Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class WireItem(msgspec.Struct, gc=False):
-    """One item of a ranked list."""
+    """A video of a ranked list, as JSON."""
 
     item_id: Text
     position: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]
 
 
 class WireResponse(msgspec.Struct, gc=False):
-    """A response event."""
+    """A response event, as JSON."""
 
     response_id: Text
     timestamp: str | int
@@ -59,7 +59,7 @@ class WireResponse(msgspec.Struct, gc=False):
 
 
 class WireFeedback(msgspec.Struct, gc=False):
-    """A feedback event."""
+    """A feedback event, as JSON."""
 
     feedback_id: Text
     response_id: Text

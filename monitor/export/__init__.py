@@ -1,60 +1,74 @@
-"""Summaries for machines and terminals: Prometheus families, JSON, tables."""
+"""Results of the monitor in the formats of other programs and of people.
+
+- `prometheus`: the metrics of the experiments, and the catalogue of all metrics
+- `presentation`: texts that terminal and web page share: tables, footnotes, verdicts, formatted numbers
+- `terminal`: tables for a terminal, JSON output, exit codes of verdicts
+- `item_tables`: item statistics and the review order
+- `report_data`: the data of an experiment's report
+"""
 
 from __future__ import annotations
 
 from monitor.export.item_tables import (
     attention_json,
-    items_json,
-    printable,
+    printable_text,
+    rating_scale,
     render_attention,
-    render_items,
-    render_variety,
-    scale,
+    render_diversity,
+    render_worst_items,
+    worst_items_json,
 )
 from monitor.export.presentation import (
-    ABSENT,
-    MEANINGS,
-    count,
-    decisions,
-    notes,
-    rests_on,
-    rows,
-    sentence,
-    share,
-    short,
-    unmatched_feedback,
+    ABSENT_TEXT,
+    STATE_DESCRIPTIONS,
+    describe_decisions,
+    describe_unmatched_feedback,
+    describe_verdict,
+    experiment_footnotes,
+    experiment_table_rows,
+    format_count,
+    format_percent,
+    format_significant,
+    meets_min_students,
 )
-from monitor.export.prometheus import CATALOGUE, ExperimentsCollector
-from monitor.export.report_data import Account, account
-from monitor.export.terminal import EXIT_CODES, print_json, render, render_verdicts, simple_table, to_stdout
+from monitor.export.prometheus import METRIC_CATALOGUE, ExperimentsCollector
+from monitor.export.report_data import ReportData, read_report_data
+from monitor.export.terminal import (
+    VERDICT_EXIT_CODES,
+    print_json,
+    render_summary,
+    render_verdicts,
+    simple_table,
+    stdout_console,
+)
 
 __all__ = [
-    "ABSENT",
-    "CATALOGUE",
-    "EXIT_CODES",
-    "MEANINGS",
-    "Account",
+    "ABSENT_TEXT",
+    "METRIC_CATALOGUE",
+    "STATE_DESCRIPTIONS",
+    "VERDICT_EXIT_CODES",
     "ExperimentsCollector",
-    "account",
+    "ReportData",
     "attention_json",
-    "count",
-    "decisions",
-    "items_json",
-    "notes",
+    "describe_decisions",
+    "describe_unmatched_feedback",
+    "describe_verdict",
+    "experiment_footnotes",
+    "experiment_table_rows",
+    "format_count",
+    "format_percent",
+    "format_significant",
+    "meets_min_students",
     "print_json",
-    "printable",
-    "render",
+    "printable_text",
+    "rating_scale",
+    "read_report_data",
     "render_attention",
-    "render_items",
-    "render_variety",
+    "render_diversity",
+    "render_summary",
     "render_verdicts",
-    "rests_on",
-    "rows",
-    "scale",
-    "sentence",
-    "share",
-    "short",
+    "render_worst_items",
     "simple_table",
-    "to_stdout",
-    "unmatched_feedback",
+    "stdout_console",
+    "worst_items_json",
 ]

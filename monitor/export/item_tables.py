@@ -1,4 +1,4 @@
-"""Items and what to look at first, from the store: tables for a terminal, objects for `--json` and HTTP."""
+"""Item statistics as tables for a terminal and as objects for `--json` and HTTP; also the review order (triage)."""
 
 from __future__ import annotations
 
@@ -9,75 +9,90 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from monitor.analysis import Entry, StoredItems, Variety, iso
+from monitor.analysis import IntraListDiversity, StoredItems, TriageEntry, format_timestamp
 from monitor.config import ExperimentSettings
 from monitor.errors import UsageError
-from monitor.export.presentation import short
+from monitor.export.presentation import format_significant
 from monitor.export.terminal import simple_table
 
-_WIDEST: Final = 60
+_MAX_CHARACTERS: Final = 60
 
 
-def scale(own: ExperimentSettings, lowest: float = 0) -> list[float]:
-    """Return the grades that the prior gives once each: those of the gain table, or the whole steps of the scale."""
-    if not isinstance(own.gain, str):
-        if len(own.gain) == 1:
-            raise UsageError(f"experiments.{own.name}.gain: got one grade, expected two at least: bounds need a scale")
-        return sorted(own.gain)
-    if not 0 <= lowest < own.max_grade:
-        raise UsageError(f"--lowest-grade: got {lowest:g}, expected 0 or more and below {own.max_grade:g}, {own.name}")
-    steps = math.ceil(round(own.max_grade - lowest, 9))
-    return [*(lowest + step for step in range(steps)), own.max_grade]
+def rating_scale(experiment: ExperimentSettings, lowest_grade: float = 0) -> list[float]:
+    """Return the grades of the Bayesian prior; each grade counts as a single rating.
+
+    The grades are those of the gain table; without a table, from `lowest_grade` to `max_grade` in steps of 1. Raises
+    `UsageError` for a gain table with one grade, and for a lowest grade outside of 0 to `max_grade`.
+    """
+    if not isinstance(experiment.gain, str):
+        if len(experiment.gain) == 1:
+            raise UsageError(
+                f"experiments.{experiment.name}.gain: got one grade, expected two at least: bounds need a scale"
+            )
+        return sorted(experiment.gain)
+    if not 0 <= lowest_grade < experiment.max_grade:
+        raise UsageError(
+            f"--lowest-grade: got {lowest_grade:g}, "
+            f"expected 0 or more and below {experiment.max_grade:g}, {experiment.name}"
+        )
+    steps = math.ceil(round(experiment.max_grade - lowest_grade, 9))
+    return [*(lowest_grade + step for step in range(steps)), experiment.max_grade]
 
 
-def items_json(experiment: str, found: StoredItems, n: int) -> dict[str, Any]:
-    """Return the object of `items E --worst N --json`."""
+def worst_items_json(experiment: str, stored_items: StoredItems, limit: int) -> dict[str, Any]:
+    """Return the JSON object of `items E --worst N --json`, with at most `limit` items."""
     return {
         "experiment": experiment,
-        "since": None if found.since_ms is None else iso(found.since_ms),
-        **found.to_json(n),
+        "since": None if stored_items.since_ms is None else format_timestamp(stored_items.since_ms),
+        **stored_items.to_json(limit),
     }
 
 
-def attention_json(experiment: str, entries: Sequence[Entry], n: int) -> dict[str, Any]:
-    """Return the object of `items E --attention N --json`."""
-    return {"experiment": experiment, "entries": len(entries), "first": [entry.to_json() for entry in entries[:n]]}
+def attention_json(experiment: str, entries: Sequence[TriageEntry], limit: int) -> dict[str, Any]:
+    """Return the JSON object of `items E --attention N --json`, with at most `limit` entries."""
+    return {"experiment": experiment, "entries": len(entries), "first": [entry.to_json() for entry in entries[:limit]]}
 
 
-def render_items(experiment: str, found: StoredItems, n: int) -> RenderableType:
-    """Return the n worst items as a table."""
-    if found.since_ms is None:
+def render_worst_items(experiment: str, stored_items: StoredItems, limit: int) -> RenderableType:
+    """Return a table of the `limit` items with the worst ratings, the worst first."""
+    if stored_items.since_ms is None:
         return Text(f"{experiment}: no responses yet")
     table = simple_table("item", "shown", "ratings", "mean", "95 % from", "good", "95 % from", overflow="fold")
-    for item, sums, score in found.worst(n):
-        numbers = map(short, (score.mean, score.mean_lower, score.good_share, score.good_lower))
-        table.add_row(printable(item), str(sums.shown), str(score.ratings), *numbers)
-    head = f"{experiment}: the worst rated items since {iso(found.since_ms)[:10]}"
+    for item, sums, score in stored_items.worst_items(limit):
+        numbers = map(format_significant, (score.mean, score.mean_lower, score.good_share, score.good_lower))
+        table.add_row(printable_text(item), str(sums.shown_count), str(score.ratings), *numbers)
+    head = f"{experiment}: the worst rated items since {format_timestamp(stored_items.since_ms)[:10]}"
     return Group(
-        Text(head, style="bold"), table, Text(f"{found.unrated()} items were shown and not rated", style="dim")
+        Text(head, style="bold"),
+        table,
+        Text(f"{stored_items.count_unrated()} items were shown and not rated", style="dim"),
     )
 
 
-def render_attention(experiment: str, entries: Sequence[Entry], n: int) -> RenderableType:
-    """Return the first n entries as a table."""
+def render_attention(experiment: str, entries: Sequence[TriageEntry], limit: int) -> RenderableType:
+    """Return a table of the first `limit` entries of the review order."""
     table = simple_table("look at first", "bad that day", "history", "urgency", "priority", overflow="fold")
-    for entry in entries[:n]:
+    for entry in entries[:limit]:
         table.add_row(
-            printable(entry.name), str(entry.today), *map(short, (entry.history, entry.urgency, entry.priority))
+            printable_text(entry.name),
+            str(entry.bad_answers_today),
+            *map(format_significant, (entry.history, entry.urgency, entry.priority)),
         )
     return Group(Text(experiment, style="bold"), table)
 
 
-def render_variety(varied: Mapping[str, Variety], k: int) -> RenderableType:
-    """Return how varied each variant's answers are, cut at k, as a table."""
-    table = simple_table("variety", "answers", f"alpha-nDCG@{k}", "similarity", "re-ranked", "moved", overflow="fold")
-    for variant, each in varied.items():
-        numbers = map(short, (each.alpha_ndcg, each.similarity, each.reranked_alpha_ndcg, each.moved))
-        table.add_row(Text(variant), str(each.answers), *numbers)
+def render_diversity(diversity_by_variant: Mapping[str, IntraListDiversity], cutoff: int) -> RenderableType:
+    """Return a table of the diversity of each variant's answers, computed on their first `cutoff` items."""
+    table = simple_table(
+        "variety", "answers", f"alpha-nDCG@{cutoff}", "similarity", "re-ranked", "moved", overflow="fold"
+    )
+    for variant, diversity in diversity_by_variant.items():
+        statistics = diversity.alpha_ndcg, diversity.similarity, diversity.reranked_alpha_ndcg, diversity.moved
+        table.add_row(Text(variant), str(diversity.answers), *map(format_significant, statistics))
     return table
 
 
-def printable(item: str) -> Text:
-    """Return an id for a terminal: anybody may write ids, so neither control characters nor pages of one."""
-    shown = "".join(each if each.isprintable() else "\ufffd" for each in item)
-    return Text(shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}…")
+def printable_text(item: str) -> Text:
+    """Return an id with control characters replaced and cut to 60 characters, because clients choose ids freely."""
+    text = "".join(character if character.isprintable() else "\ufffd" for character in item)
+    return Text(text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…")

@@ -1,4 +1,4 @@
-"""One experiment as a table for people: rows of quantities, columns of variants with the control first."""
+"""The texts of terminal and web page: tables of experiments, footnotes, verdicts, and formatted numbers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from monitor.analysis import Coverage, DayDrift, Distance, ExperimentSummary, Summary, VariantSummary
+from monitor.analysis import DayDrift, DriftDistance, ExperimentSummary, ItemCoverage, StoreSummary, VariantSummary
 from monitor.metrics import LATENCY_BOUNDS_MS
-from monitor.stats import Comparison, GuardrailResult, State, Verdict
+from monitor.stats import GuardrailResult, VariantComparison, Verdict, VerdictState
 
-ABSENT: Final = "–"
-MEANINGS: Final[Mapping[State, str]] = {
+ABSENT_TEXT: Final = "–"
+STATE_DESCRIPTIONS: Final[Mapping[VerdictState, str]] = {
     "insufficient_data": "there is too little data to say anything",
     "invalid": "the data is no fair comparison, whatever it shows",
     "stop_harm": "it does more harm than is tolerable: stop it",
@@ -20,21 +20,21 @@ MEANINGS: Final[Mapping[State, str]] = {
     "futile": "an effect that matters can be ruled out",
     "continue": "nothing is decided yet: go on",
 }
-_TONES: Final[Mapping[State, Literal["good", "bad"]]] = {
+_TONES: Final[Mapping[VerdictState, Literal["good", "bad"]]] = {
     "ship": "good",
     "non_inferior": "good",
     "stop_harm": "bad",
     "invalid": "bad",
 }
-_LONGEST_LABEL: Final = 20
-_NOTHING: Final = 5e-5
-"""Means below it are shown as 0."""
+_MAX_LABEL_CHARACTERS: Final = 20
+_SMALLEST_DISPLAYED_MEAN: Final = 5e-5
+"""A smaller mean is displayed as 0, so a relative difference from it would be misleading."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One quantity over all variants; `details` stand beside the values, smaller."""
+class TableRow:
+    """A row of an experiment's table: a value of a quantity and a detail per variant, the control first."""
 
     label: str
     values: tuple[str, ...]
@@ -43,25 +43,29 @@ class Row:
     primary: bool = False
 
 
-def count(number: float) -> str:
-    """Return a count with its thousands apart."""
-    return f"{number:,.0f}".replace(",", "\u202f")
+def format_count(value: float) -> str:
+    """Return a count with narrow spaces between groups of three digits.
+
+    >>> format_count(1_234_567.0)
+    '1\u202f234\u202f567'
+    """
+    return f"{value:,.0f}".replace(",", "\u202f")
 
 
-def unmatched_feedback(summary: Summary) -> str | None:
-    """Return a line with the unmatched feedback of each kind, the most frequent first; None where there is none."""
+def describe_unmatched_feedback(summary: StoreSummary) -> str | None:
+    """Return a sentence with the number of unmatched feedback events by kind, largest first; None without any."""
     counts = sorted(summary.unmatched_feedback.items(), key=lambda kind: -kind[1])
-    kinds = ", ".join(f"{kind} {count(number)}" for kind, number in counts if number)
+    kinds = ", ".join(f"{kind} {format_count(number)}" for kind, number in counts if number)
     return f"Unmatched feedback: {kinds} (no response was stored when they expired)" if kinds else None
 
 
-def share(part: float | None) -> str:
-    """Return a share in per cent."""
-    return ABSENT if part is None else f"{part:.1%}".replace("%", "\u202f%")
+def format_percent(fraction: float | None) -> str:
+    """Return a fraction as a percentage with a decimal; None gives a dash."""
+    return ABSENT_TEXT if fraction is None else f"{fraction:.1%}".replace("%", "\u202f%")
 
 
-def age(at_ms: int | None, now_ms: int) -> str:
-    """Return how long ago something was."""
+def format_age(at_ms: int | None, now_ms: int) -> str:
+    """Return the time since `at_ms` in the largest unit of which at least two have passed; None gives "never"."""
     if at_ms is None:
         return "never"
     seconds = max(now_ms - at_ms, 0) // 1000
@@ -71,117 +75,127 @@ def age(at_ms: int | None, now_ms: int) -> str:
     return f"{seconds}\u202fs ago"
 
 
-def short(value: float | None) -> str:
-    """Return a number with four significant digits."""
-    return ABSENT if value is None else f"{value:.4g}"
+def format_significant(value: float | None) -> str:
+    """Return a number with four significant digits; None gives a dash."""
+    return ABSENT_TEXT if value is None else f"{value:.4g}"
 
 
-def _mean(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.4f}"
+def _format_mean(value: float | None) -> str:
+    return ABSENT_TEXT if value is None else f"{value:.4f}"
 
 
-def _against(value: float | None, control: float | None) -> str:
-    """Return the difference from the control in per cent of it; nothing where the control would be shown as 0."""
-    if value is None or control is None or abs(control) < _NOTHING:
+def _format_relative_difference(value: float | None, control: float | None) -> str:
+    """Return the difference from the control as a percentage of the control; empty if the control displays as 0."""
+    if value is None or control is None or abs(control) < _SMALLEST_DISPLAYED_MEAN:
         return ""
     return f"{(value - control) / control:+.1%}".replace("%", "\u202f%")
 
 
-def rows(experiment: ExperimentSummary, now_ms: int, least_students: int = 1) -> list[Row]:
-    """Return the rows of an experiment's table; means on fewer than `least_students` students are not shown."""
-    variants = [variant for _, variant in experiment.ordered()]
+def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_students: int = 1) -> list[TableRow]:
+    """Return the rows of an experiment's table; a mean over fewer than `min_students` students is a dash."""
+    variants = [variant for _, variant in experiment.variants_control_first()]
 
     def row(
         label: str,
         group: str,
         value: Callable[[VariantSummary], str],
         detail: Callable[[VariantSummary], str] | None = None,
-    ) -> Row:
+    ) -> TableRow:
         details = tuple(detail(variant) if detail else "" for variant in variants)
-        return Row(label, tuple(value(variant) for variant in variants), details, group)
+        return TableRow(label, tuple(value(variant) for variant in variants), details, group)
 
     table = [
-        row("responses", "traffic", lambda each: count(each.responses)),
-        row("students", "traffic", lambda each: count(each.students)),
+        row("responses", "traffic", lambda variant: format_count(variant.responses)),
+        row("students", "traffic", lambda variant: format_count(variant.students)),
         row(
             "rated share",
             "traffic",
-            lambda each: share(each.rated_share),
-            lambda each: f"n {count(each.rated_responses)}",
+            lambda variant: format_percent(variant.rated_share),
+            lambda variant: f"n {format_count(variant.rated_responses)}",
         ),
-        row("last event", "traffic", lambda each: age(each.last_event_at_ms, now_ms)),
-        row("last response", "traffic", lambda each: age(each.last_response_at_ms, now_ms)),
+        row("last event", "traffic", lambda variant: format_age(variant.last_event_at_ms, now_ms)),
+        row("last response", "traffic", lambda variant: format_age(variant.last_response_at_ms, now_ms)),
         *_traffic_rows(variants),
         *_coverage_row([variant.coverage for variant in variants]),
-        *_drift_row("category drift", [variant.categories for variant in variants]),
-        *_drift_row("item drift", [variant.recommended for variant in variants]),
+        *_drift_row("category drift", [variant.category_drift for variant in variants]),
+        *_drift_row("item drift", [variant.item_drift for variant in variants]),
     ]
     for kind in sorted({kind for variant in variants for kind in variant.responses_with_feedback}):
         counts = [variant.responses_with_feedback.get(kind, 0) for variant in variants]
         shares = [
-            share(n / each.responses if each.responses else None) for n, each in zip(counts, variants, strict=True)
+            format_percent(n / variant.responses if variant.responses else None)
+            for n, variant in zip(counts, variants, strict=True)
         ]
-        label = kind if len(kind) <= _LONGEST_LABEL else kind[: _LONGEST_LABEL - 1] + "…"
-        table.append(Row(f"with {label}", tuple(shares), tuple(f"n {count(n)}" for n in counts), "feedback"))
+        label = kind if len(kind) <= _MAX_LABEL_CHARACTERS else kind[: _MAX_LABEL_CHARACTERS - 1] + "…"
+        table.append(
+            TableRow(f"with {label}", tuple(shares), tuple(f"n {format_count(n)}" for n in counts), "feedback")
+        )
     for name in variants[0].metrics:
-        table += _metric_rows(experiment, name, variants, least_students)
+        table += _metric_rows(experiment, name, variants, min_students)
     return table
 
 
-def _traffic_rows(variants: list[VariantSummary]) -> list[Row]:
-    """Return what the last one to two hours were like; nothing where nobody asked for it."""
-    traffic = [variant.traffic for variant in variants]
-    recent = [each for each in traffic if each is not None]
-    if len(recent) < len(traffic):
+def _traffic_rows(variants: list[VariantSummary]) -> list[TableRow]:
+    """Return rows on the traffic of the last hour or two; no rows if a variant has no traffic counts."""
+    traffics = [variant.traffic for variant in variants if variant.traffic is not None]
+    if len(traffics) < len(variants):
         return []
-    known = [f"n {count(sum(each.recent.latencies))}" for each in recent]
-    asked = tuple(f"n {count(each.recent.responses)}" for each in recent)
-    rates = tuple(f"{each.responses_per_second:.3g}" for each in recent)
-    empty = tuple(share(each.recent.empty_share) for each in recent)
-    table = [Row("responses/s", rates, asked, "traffic"), Row("empty answers", empty, asked, "traffic")]
-    if any(sum(each.everything.latencies) for each in recent):
-        for part in (0.5, 0.95, 0.99):
-            seconds = tuple(_seconds(each.recent.latency_s(part)) for each in recent)
-            table.append(Row(f"latency p{part * 100:.0f}", seconds, tuple(known), "traffic"))
+    latency_counts = tuple(f"n {format_count(sum(traffic.recent.latency_buckets))}" for traffic in traffics)
+    response_counts = tuple(f"n {format_count(traffic.recent.responses)}" for traffic in traffics)
+    rates = tuple(f"{traffic.responses_per_second:.3g}" for traffic in traffics)
+    empty_shares = tuple(format_percent(traffic.recent.empty_share) for traffic in traffics)
+    table = [
+        TableRow("responses/s", rates, response_counts, "traffic"),
+        TableRow("empty answers", empty_shares, response_counts, "traffic"),
+    ]
+    if any(sum(traffic.all_time.latency_buckets) for traffic in traffics):
+        for level in (0.5, 0.95, 0.99):
+            quantiles = tuple(_format_seconds(traffic.recent.latency_quantile_s(level)) for traffic in traffics)
+            table.append(TableRow(f"latency p{level * 100:.0f}", quantiles, latency_counts, "traffic"))
     return table
 
 
-def _coverage_row(found: list[Coverage | None]) -> list[Row]:
-    """Return how many different items were shown, where they are counted."""
-    if not any(found):
+def _coverage_row(coverages: list[ItemCoverage | None]) -> list[TableRow]:
+    """Return a row with the number of distinct items shown; no row if `items` is not configured."""
+    if not any(coverages):
         return []
-    values = tuple(ABSENT if each is None else count(each.items) for each in found)
-    details = tuple("" if each is None or each.share is None else f"{share(each.share)} of all" for each in found)
-    return [Row("different items", values, details, "traffic")]
+    values = tuple(ABSENT_TEXT if coverage is None else format_count(coverage.items) for coverage in coverages)
+    details = tuple(
+        "" if coverage is None or coverage.share is None else f"{format_percent(coverage.share)} of all"
+        for coverage in coverages
+    )
+    return [TableRow("different items", values, details, "traffic")]
 
 
-def _drift_row(label: str, drifts: list[DayDrift | None]) -> list[Row]:
-    """Return how far the last whole day is from its reference, where that is known."""
-    found = [(each.drift.js, each.drift.psi) if each is not None else (None, None) for each in drifts]
-    if not any(js for js, _ in found):
+def _drift_row(label: str, drifts: list[DayDrift | None]) -> list[TableRow]:
+    """Return a row with the distance of the last whole day from the reference; no row if no distance is defined."""
+    distances = [(day.drift.js, day.drift.psi) if day is not None else (None, None) for day in drifts]
+    if not any(js for js, _ in distances):
         return []
-    values = tuple(ABSENT if js is None else f"{js.value:.3f}" for js, _ in found)
-    return [Row(label, values, tuple(_change(*each) for each in found), "traffic")]
+    values = tuple(ABSENT_TEXT if js is None else f"{js.value:.3f}" for js, _ in distances)
+    return [TableRow(label, values, tuple(_describe_drift(js, psi) for js, psi in distances), "traffic")]
 
 
-def _change(js: Distance | None, psi: Distance | None) -> str:
-    """Return whether a distribution has changed: both distances have to be too far for that, as for the alert."""
+def _describe_drift(js: DriftDistance | None, psi: DriftDistance | None) -> str:
+    """Return "changed" if both distances exceed their thresholds, as in the alert; otherwise the threshold of JS."""
     if js is None or psi is None:
         return ""
     return "changed" if js.exceeded and psi.exceeded else f"chance < {js.threshold:.3f}"
 
 
-def _seconds(value: float | None) -> str:
+def _format_seconds(value: float | None) -> str:
     if value is None:
-        return ABSENT
-    # What is above the last bound of the histogram is given as that bound.
+        return ABSENT_TEXT
+    # A quantile above the last bound of the histogram has the value of that bound.
     return f"{'> ' if value * 1000 >= LATENCY_BOUNDS_MS[-1] else ''}{value:.3g}\u202fs"
 
 
-def _metric_rows(experiment: ExperimentSummary, name: str, variants: list[VariantSummary], least: int) -> list[Row]:
-    primary = name == experiment.primary
+def _metric_rows(
+    experiment: ExperimentSummary, name: str, variants: list[VariantSummary], min_students: int
+) -> list[TableRow]:
+    is_primary = name == experiment.primary
     metrics = [variant.metrics[name] for variant in variants]
-    enough = [variant.students >= least for variant in variants]
+    displayed = [variant.students >= min_students for variant in variants]
     decays = list(metrics[0].decayed)
     table = []
     for label, means, sizes in [
@@ -195,87 +209,102 @@ def _metric_rows(experiment: ExperimentSummary, name: str, variants: list[Varian
             for decay in decays
         ),
     ]:
-        shown = [mean if ok else None for mean, ok in zip(means, enough, strict=True)]
+        displayed_means = [mean if is_displayed else None for mean, is_displayed in zip(means, displayed, strict=True)]
         details = [
-            "  ".join(part for part in (_against(mean, shown[0]) if place else "", f"n {count(size)}") if part)
-            if mean is not None
-            else ""
-            for place, (mean, size) in enumerate(zip(shown, sizes, strict=True))
+            "" if mean is None else _mean_details(mean, displayed_means[0] if index else None, size)
+            for index, (mean, size) in enumerate(zip(displayed_means, sizes, strict=True))
         ]
-        table.append(Row(label, tuple(map(_mean, shown)), tuple(details), name, primary))
+        table.append(TableRow(label, tuple(map(_format_mean, displayed_means)), tuple(details), name, is_primary))
     return table
 
 
-def sentence(treatment: str, verdict: Verdict) -> str:
-    """Return the state of one treatment in a sentence."""
-    return f"{treatment}: {verdict.state} – {MEANINGS[verdict.state]}."
+def _mean_details(mean: float, control_mean: float | None, size: float) -> str:
+    """Return the relative difference from the control, if defined, and the (effective) number of responses."""
+    difference = _format_relative_difference(mean, control_mean)
+    return f"{difference}  n {format_count(size)}" if difference else f"n {format_count(size)}"
 
 
-class Decision(NamedTuple):
-    """What was decided about one treatment."""
+def describe_verdict(treatment: str, verdict: Verdict) -> str:
+    """Return a sentence with the state of a treatment's verdict and the meaning of the state."""
+    return f"{treatment}: {verdict.state} – {STATE_DESCRIPTIONS[verdict.state]}."
+
+
+class TreatmentDecision(NamedTuple):
+    """The verdict on a treatment as text."""
 
     tone: Literal["good", "bad", "open"]
     sentence: str
     reasons: tuple[str, ...]
 
 
-def decisions(experiment: ExperimentSummary, least_students: int = 1) -> list[Decision]:
-    """Return what was decided about each treatment, and why, unless that would be effects on fewer students."""
-    verdicts = {} if experiment.judgement is None else experiment.judgement.verdicts
+def describe_decisions(experiment: ExperimentSummary, min_students: int = 1) -> list[TreatmentDecision]:
+    """Return the verdict on each treatment, without reasons if a variant has fewer than `min_students` students."""
+    verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
     return [
-        Decision(
+        TreatmentDecision(
             _TONES.get(verdict.state, "open"),
-            sentence(name, verdict),
-            tuple(each.text for each in verdict.reasons if rests_on(verdict.primary, least_students)),
+            describe_verdict(name, verdict),
+            tuple(reason.text for reason in verdict.reasons if meets_min_students(verdict.primary, min_students)),
         )
         for name, verdict in verdicts.items()
     ]
 
 
-def rests_on(comparison: Comparison | GuardrailResult, least_students: int) -> bool:
-    """Return whether both variants have so many students there."""
-    return min(comparison.control.units, comparison.treatment.units) >= least_students
+def meets_min_students(comparison: VariantComparison | GuardrailResult, min_students: int) -> bool:
+    """Return whether both variants of a comparison have at least `min_students` students."""
+    return min(comparison.control.units, comparison.treatment.units) >= min_students
 
 
-def notes(experiment: ExperimentSummary, least_students: int = 1) -> list[str]:
-    """Return what a reader of the table should know; effects on fewer than `least_students` students are left out."""
-    found: list[str] = []
-    unnamed = sum(variant.responses_without_user for variant in experiment.variants.values())
-    if unnamed:
-        found.append(f"{count(unnamed)} responses name no student: each counts as a student of its own.")
+def experiment_footnotes(experiment: ExperimentSummary, min_students: int = 1) -> list[str]:
+    """Return the footnotes of an experiment's table; effects on fewer than `min_students` students are left out."""
+    footnotes: list[str] = []
+    anonymous_count = sum(variant.responses_without_user for variant in experiment.variants.values())
+    if anonymous_count:
+        footnotes.append(
+            f"{format_count(anonymous_count)} responses name no student: each counts as a student of its own."
+        )
     if experiment.crossovers:
-        found.append(f"{count(experiment.crossovers)} students saw more than one variant.")
+        footnotes.append(f"{format_count(experiment.crossovers)} students saw more than one variant.")
     undefined = sum(metric.undefined for variant in experiment.variants.values() for metric in variant.metrics.values())
     if undefined:
-        found.append(
-            f"{count(undefined)} rated responses have an undefined nDCG (no gain to be had): left out of its mean."
+        footnotes.append(
+            f"{format_count(undefined)} rated responses have an undefined nDCG "
+            "(no gain to be had): left out of its mean."
         )
-    found += _skipped(experiment)
-    found += _parts(experiment, least_students)
+    footnotes += _skipped_event_footnotes(experiment)
+    footnotes += _subgroup_footnotes(experiment, min_students)
     if any(variant.traffic is not None for variant in experiment.variants.values()):
-        found.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
-    if any((variant.categories or variant.recommended) is not None for variant in experiment.variants.values()):
-        found.append("Drift: Jensen-Shannon distance of the last whole UTC day from the reference.")
-    found.append(
+        footnotes.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
+    if any((variant.category_drift or variant.item_drift) is not None for variant in experiment.variants.values()):
+        footnotes.append("Drift: Jensen-Shannon distance of the last whole UTC day from the reference.")
+    footnotes.append(
         "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
     )
-    return found
+    return footnotes
 
 
-def _skipped(experiment: ExperimentSummary) -> list[str]:
-    """Return a sentence if events of the experiment were skipped: the same for every treatment."""
-    verdicts = {} if experiment.judgement is None else experiment.judgement.verdicts
-    return [f"{each.evidence.skipped}." for each in verdicts.values() if each.evidence.skipped is not None][:1]
+def _skipped_event_footnotes(experiment: ExperimentSummary) -> list[str]:
+    """Return a sentence if events of the experiment were skipped. All verdicts contain the same number."""
+    verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
+    sentences = [
+        f"{verdict.evidence.skipped_events}."
+        for verdict in verdicts.values()
+        if verdict.evidence.skipped_events is not None
+    ]
+    return sentences[:1]
 
 
-def _parts(experiment: ExperimentSummary, least_students: int) -> Iterator[str]:
-    """Yield a sentence for each part of the students in which an effect is shown, although all are looked at."""
-    if experiment.judgement is None:
+def _subgroup_footnotes(experiment: ExperimentSummary, min_students: int) -> Iterator[str]:
+    """Yield a sentence for each subgroup with a significant effect, corrected for the number of subgroups."""
+    if experiment.analysis is None:
         return
-    for treatment, parts in experiment.judgement.parts.items():
-        for of, shown in (("first question in", parts.segments), ("days since the first answer:", parts.ages)):
-            for each in shown:
-                lower, upper = each.comparison.lower, each.comparison.upper
-                enough = rests_on(each.comparison, least_students)
-                if each.discovered and enough and lower is not None and upper is not None:
-                    yield f"{treatment}, {of} {each.name}: {experiment.primary} {lower:+.4g} to {upper:+.4g}."
+    for treatment, effects in experiment.analysis.subgroup_effects.items():
+        for title, segments in (
+            ("first question in", effects.segments),
+            ("days since the first answer:", effects.exposure_ages),
+        ):
+            for segment in segments:
+                lower, upper = segment.comparison.lower, segment.comparison.upper
+                is_displayed = meets_min_students(segment.comparison, min_students)
+                if segment.discovered and is_displayed and lower is not None and upper is not None:
+                    yield f"{treatment}, {title} {segment.name}: {experiment.primary} {lower:+.4g} to {upper:+.4g}."

@@ -1,4 +1,4 @@
-"""The experiments' aggregates as Prometheus families, made at each scrape; and the catalogue of every metric name."""
+"""Prometheus metrics of the experiments, built at each scrape, and the catalogue of all metrics."""
 
 from __future__ import annotations
 
@@ -17,115 +17,235 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from monitor.analysis import ExperimentSummary, Judgement, Summary, VariantSummary
+from monitor.analysis import Analysis, ExperimentSummary, StoreSummary, VariantSummary
 from monitor.errors import DependencyUnavailable
-from monitor.pipeline import PROCESS_METRICS, Exported
-from monitor.stats import State
+from monitor.pipeline import PROCESS_METRICS, ExportedMetric
+from monitor.stats import VerdictState
 
 log = logging.getLogger(__name__)
 
 
-Add: TypeAlias = Callable[[str, tuple[str, ...], float | None], None]
+AddSample: TypeAlias = Callable[[str, tuple[str, ...], float | None], None]
 
-_ARM: Final = ("experiment", "variant")
-_EFFECT: Final = (*_ARM, "metric", "estimand")
-_GUARDRAIL: Final = (*_ARM, "guardrail")
-_DECAYED: Final = (*_ARM, "metric", "decay")
-_MEASURE: Final = (*_ARM, "measure")
+_VARIANT: Final = ("experiment", "variant")
+_EFFECT: Final = (*_VARIANT, "metric", "estimand")
+_GUARDRAIL: Final = (*_VARIANT, "guardrail")
+_DECAYED: Final = (*_VARIANT, "metric", "decay")
+_MEASURE: Final = (*_VARIANT, "measure")
 _EXPERIMENT: Final = ("experiment",)
 _CATEGORY: Final = ("experiment", "category")
-_STORE_UP: Final = Exported("abmonitor_store_up", "gauge", (), "1 if the store answered")
-# A sum and a count may fall after a revision, so they are no counters; and promtool reserves the suffixes for summaries
-# and histograms, so they are no gauges either: unknown is what is left.
-_EXPERIMENTS: Final = (
-    Exported("abmonitor_responses", "gauge", _ARM, "Responses that count"),
-    Exported("abmonitor_rated_responses", "gauge", _ARM, "Responses with at least one graded item"),
-    Exported("abmonitor_students", "gauge", _ARM, "Students, and responses that name none"),
-    Exported("abmonitor_feedback", "gauge", (*_ARM, "kind"), "Current reactions by kind"),
-    Exported("abmonitor_metric_sum", "unknown", (*_ARM, "metric"), "Sum of the metric over rated responses"),
-    Exported("abmonitor_metric_count", "unknown", (*_ARM, "metric"), "Rated responses where the metric is defined"),
-    Exported("abmonitor_metric_mean", "gauge", _DECAYED, "Mean over rated responses"),
-    Exported("abmonitor_metric_effective_count", "unknown", _DECAYED, "Effective sample size of the mean"),
-    Exported(
+_STORE_UP: Final = ExportedMetric(
+    "abmonitor_store_up", "gauge", (), "1 if the store answered this scrape, 0 otherwise."
+)
+_EXPERIMENT_INFO: Final = ExportedMetric(
+    "abmonitor_experiment_info",
+    "info",
+    ("experiment", "control", "primary"),
+    "Control and primary metric of the experiment, as labels; the value is 1.",
+)
+# `abmonitor_metric_sum` and `abmonitor_metric_count` may decrease after a revision, so counter would be wrong. promtool
+# reserves the suffixes `_sum` and `_count` for summaries and histograms, so it rejects gauge. Only unknown is left.
+_EXPERIMENT_METRICS: Final = (
+    ExportedMetric("abmonitor_responses", "gauge", _VARIANT, "Responses of the variant, duplicates counted once."),
+    ExportedMetric(
+        "abmonitor_rated_responses", "gauge", _VARIANT, "Responses of the variant with at least one graded item."
+    ),
+    ExportedMetric(
+        "abmonitor_students",
+        "gauge",
+        _VARIANT,
+        "Students who were shown the variant; each response without a user id counts as one student.",
+    ),
+    ExportedMetric(
+        "abmonitor_feedback",
+        "gauge",
+        (*_VARIANT, "kind"),
+        "Current reactions to the responses of the variant, by kind.",
+    ),
+    ExportedMetric(
+        "abmonitor_metric_sum",
+        "unknown",
+        (*_VARIANT, "metric"),
+        "Sum of the metric over the rated responses for which the metric is defined.",
+    ),
+    ExportedMetric(
+        "abmonitor_metric_count", "unknown", (*_VARIANT, "metric"), "Rated responses for which the metric is defined."
+    ),
+    ExportedMetric(
+        "abmonitor_metric_mean", "gauge", _DECAYED, "Mean of the metric over rated responses, weighted by the decay."
+    ),
+    ExportedMetric(
+        "abmonitor_metric_effective_count",
+        "unknown",
+        _DECAYED,
+        "Effective number of rated responses of the mean: the square of the sum of weights over the sum of squares.",
+    ),
+    ExportedMetric(
         "abmonitor_metric_standard_error",
         "gauge",
         _DECAYED,
-        "Standard error of the mean; of a decayed one, responses taken as independent",
+        "Standard error of the mean. It allows for several responses per student only if decay is none.",
     ),
-    Exported(
+    ExportedMetric(
         "abmonitor_variant_last_event_timestamp_seconds",
         "gauge",
-        _ARM,
-        "Time of the variant's newest event, since 1970",
+        _VARIANT,
+        "Timestamp of the newest event of the variant, in seconds since 1970.",
     ),
-    Exported(
+    ExportedMetric(
         "abmonitor_variant_last_response_timestamp_seconds",
         "gauge",
-        _ARM,
-        "Time of the variant's newest response, since 1970",
+        _VARIANT,
+        "Timestamp of the newest response of the variant, in seconds since 1970.",
     ),
-    Exported("abmonitor_empty_responses", "gauge", _ARM, "Responses without any item"),
-    Exported("abmonitor_response_latency_seconds", "histogram", _ARM, "How long the bot took, as responses say"),
-    Exported(
+    ExportedMetric("abmonitor_empty_responses", "gauge", _VARIANT, "Responses of the variant without any item."),
+    ExportedMetric(
+        "abmonitor_response_latency_seconds",
+        "histogram",
+        _VARIANT,
+        "Time the chatbot took for a response, in seconds, from the field latency_ms.",
+    ),
+    ExportedMetric(
         "abmonitor_category_responses",
         "gauge",
-        (*_ARM, "category"),
-        "Responses of the last whole UTC day by declared category, other and none",
+        (*_VARIANT, "category"),
+        "Responses of the last whole UTC day by category: the declared categories, other, and none.",
     ),
-    Exported(
+    ExportedMetric(
         "abmonitor_drift_distance",
         "gauge",
         _MEASURE,
-        "How far the categories of the last whole UTC day are from their reference",
+        "Distance (psi or js) of the categories of the last whole UTC day from the reference distribution.",
     ),
-    Exported("abmonitor_drift_threshold", "gauge", _MEASURE, "What chance exceeds on a share alpha of all days"),
-    Exported(
+    ExportedMetric(
+        "abmonitor_drift_threshold",
+        "gauge",
+        _MEASURE,
+        "Critical value of the category drift test at level alpha, in the unit of the distance.",
+    ),
+    ExportedMetric(
         "abmonitor_item_drift_distance",
         "gauge",
         _MEASURE,
-        "How far the items recommended on the last whole UTC day are from their reference",
+        "Distance (psi or js) of the items recommended on the last whole UTC day from the reference distribution.",
     ),
-    Exported("abmonitor_item_drift_threshold", "gauge", _MEASURE, "What chance exceeds on a share alpha of all days"),
-    Exported("abmonitor_shown_items", "gauge", _ARM, "Different items shown over the horizon of `items`"),
-    Exported("abmonitor_catalogue_coverage", "gauge", _ARM, "Share of the catalogue that was shown over that horizon"),
-    Exported(
+    ExportedMetric(
+        "abmonitor_item_drift_threshold",
+        "gauge",
+        _MEASURE,
+        "Critical value of the item drift test at level alpha, in the unit of the distance.",
+    ),
+    ExportedMetric(
+        "abmonitor_shown_items",
+        "gauge",
+        _VARIANT,
+        "Distinct items shown within the horizon of the configuration table items.",
+    ),
+    ExportedMetric(
+        "abmonitor_catalogue_coverage",
+        "gauge",
+        _VARIANT,
+        "Fraction of the catalogue shown within the horizon of the configuration table items, between 0 and 1.",
+    ),
+    ExportedMetric(
         "abmonitor_attention_priority",
         "gauge",
         _CATEGORY,
-        "Priority in (0, 1) of a category by its bad answers: what to look at first",
+        "Review priority of the category by its bad answers, between 0 and 1; review the highest first.",
     ),
-    Exported("abmonitor_attention_bad_answers", "gauge", _CATEGORY, "Bad answers of a category today"),
-    Exported("abmonitor_intended_share", "gauge", _ARM, "Share of students that the variant is meant to get"),
-    Exported(
+    ExportedMetric(
+        "abmonitor_attention_bad_answers", "gauge", _CATEGORY, "Bad answers of the category on the current UTC day."
+    ),
+    ExportedMetric(
+        "abmonitor_intended_share",
+        "gauge",
+        _VARIANT,
+        "Fraction of students to be assigned to the variant, between 0 and 1.",
+    ),
+    ExportedMetric(
         "abmonitor_experiment_start_timestamp_seconds",
         "gauge",
         _EXPERIMENT,
-        "Configured start of the experiment, since 1970",
+        "Configured start of the experiment, in seconds since 1970.",
     ),
-    Exported("abmonitor_effect", "gauge", _EFFECT, "Mean of the variant minus that of the control"),
-    Exported("abmonitor_effect_lower", "gauge", _EFFECT, "Lower bound of the effect, valid at every look"),
-    Exported("abmonitor_effect_upper", "gauge", _EFFECT, "Upper bound of the effect, valid at every look"),
-    Exported("abmonitor_sample_ratio_log_e", "gauge", _EXPERIMENT, "Evidence that students are not split as meant"),
-    Exported("abmonitor_crossover_students", "gauge", _EXPERIMENT, "Students who saw more than one variant"),
-    Exported("abmonitor_verdict", "gauge", (*_ARM, "state"), "1 for the state that applies, 0 for the others"),
-    Exported(
-        "abmonitor_verdict_reason", "gauge", (*_ARM, "reason"), "1 for what the verdict rests on, 0 for what is noted"
+    ExportedMetric(
+        "abmonitor_effect",
+        "gauge",
+        _EFFECT,
+        "Estimated effect: mean of the variant minus mean of the control over students, in the unit of the metric.",
     ),
-    Exported("abmonitor_guardrail_least_harm", "gauge", _GUARDRAIL, "Lower bound of the harm, valid at every look"),
-    Exported("abmonitor_guardrail_most_harm", "gauge", _GUARDRAIL, "Upper bound of the harm, valid at every look"),
-    Exported("abmonitor_guardrail_margin", "gauge", _GUARDRAIL, "Tolerable harm"),
-    Exported("abmonitor_days_to_resolve", "gauge", _ARM, "Days until the smallest effect of interest is resolved"),
-    Exported(
-        "abmonitor_experiment_info", "info", ("experiment", "control", "primary"), "The experiment's configuration"
+    ExportedMetric(
+        "abmonitor_effect_lower",
+        "gauge",
+        _EFFECT,
+        "Lower bound of the effect; anytime-valid confidence sequence, in the unit of the metric.",
     ),
-    Exported(
-        "abmonitor_unmatched_feedback_total", "counter", ("kind",), "Feedback that expired before its response arrived"
+    ExportedMetric(
+        "abmonitor_effect_upper",
+        "gauge",
+        _EFFECT,
+        "Upper bound of the effect; anytime-valid confidence sequence, in the unit of the metric.",
+    ),
+    ExportedMetric(
+        "abmonitor_sample_ratio_log_e",
+        "gauge",
+        _EXPERIMENT,
+        "Natural logarithm of the e-value against the intended shares of students (sample ratio mismatch test).",
+    ),
+    ExportedMetric(
+        "abmonitor_crossover_students",
+        "gauge",
+        _EXPERIMENT,
+        "Students who were shown more than one variant of the experiment.",
+    ),
+    ExportedMetric(
+        "abmonitor_verdict",
+        "gauge",
+        (*_VARIANT, "state"),
+        "1 for the current state of the verdict on the variant, 0 for every other state.",
+    ),
+    ExportedMetric(
+        "abmonitor_verdict_reason",
+        "gauge",
+        (*_VARIANT, "reason"),
+        "1 for a reason of the verdict on the variant, 0 for an additional note.",
+    ),
+    ExportedMetric(
+        "abmonitor_guardrail_least_harm",
+        "gauge",
+        _GUARDRAIL,
+        "Lower bound of the harm; anytime-valid confidence sequence, in the unit of the guardrail.",
+    ),
+    ExportedMetric(
+        "abmonitor_guardrail_most_harm",
+        "gauge",
+        _GUARDRAIL,
+        "Upper bound of the harm; anytime-valid confidence sequence, in the unit of the guardrail.",
+    ),
+    ExportedMetric(
+        "abmonitor_guardrail_margin", "gauge", _GUARDRAIL, "Largest tolerable harm, in the unit of the guardrail."
+    ),
+    ExportedMetric(
+        "abmonitor_days_to_resolve",
+        "gauge",
+        _VARIANT,
+        "Estimated days until the interval is narrow enough to detect the smallest effect of interest (mde).",
+    ),
+    _EXPERIMENT_INFO,
+    ExportedMetric(
+        "abmonitor_unmatched_feedback_total",
+        "counter",
+        ("kind",),
+        "Feedback events that expired before their response was stored.",
     ),
     _STORE_UP,
 )
-CATALOGUE: Final = (*_EXPERIMENTS, *(metric for metric in PROCESS_METRICS if metric.name != _STORE_UP.name))
-"""Every metric of both endpoints: boards and rules may name nothing else."""
-_FAMILIES: Final[Mapping[str, Callable[..., Metric]]] = {
+METRIC_CATALOGUE: Final = (
+    *_EXPERIMENT_METRICS,
+    *(metric for metric in PROCESS_METRICS if metric.name != _STORE_UP.name),
+)
+"""All metrics of `/metrics/experiments` and `/metrics`; boards and alerting rules use only metrics listed here."""
+_FAMILY_TYPES: Final[Mapping[str, Callable[..., Metric]]] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
@@ -134,9 +254,12 @@ _FAMILIES: Final[Mapping[str, Callable[..., Metric]]] = {
 
 
 class ExperimentsCollector(Collector):
-    """Reads a summary at each scrape. An undefined value, or one that rests on too few students, is left out."""
+    """Reads a summary at each scrape and yields the metrics of all experiments.
 
-    def __init__(self, summary: Callable[[], Summary], min_display_students: int) -> None:
+    Undefined values have no sample, and neither have means and effects over fewer than `min_display_students` students.
+    """
+
+    def __init__(self, summary: Callable[[], StoreSummary], min_display_students: int) -> None:
         self._summary = summary
         self._min_students = min_display_students
 
@@ -151,13 +274,13 @@ class ExperimentsCollector(Collector):
             return
         up.add_metric((), 1)
         families: dict[str, Any] = {
-            metric.name.removeprefix("abmonitor_"): _FAMILIES[metric.kind](
-                metric.name, metric.help, labels=metric.labels
+            metric.name.removeprefix("abmonitor_"): _FAMILY_TYPES[metric.metric_type](
+                metric.name, metric.help, labels=metric.label_names
             )
-            for metric in _EXPERIMENTS
-            if metric.kind in _FAMILIES and metric is not _STORE_UP
+            for metric in _EXPERIMENT_METRICS
+            if metric.metric_type in _FAMILY_TYPES and metric is not _STORE_UP
         }
-        info = InfoMetricFamily("abmonitor_experiment", "The experiment's configuration", labels=("experiment",))
+        info = InfoMetricFamily("abmonitor_experiment", _EXPERIMENT_INFO.help, labels=("experiment",))
 
         def add(name: str, labels: tuple[str, ...], value: float | None) -> None:
             if value is not None:
@@ -172,106 +295,111 @@ class ExperimentsCollector(Collector):
         yield from (*families.values(), info, up)
 
 
-def _add_experiment(add: Add, experiment: ExperimentSummary, min_students: int) -> None:
-    hidden = {name for name, variant in experiment.variants.items() if variant.students < min_students}
+def _add_experiment(add: AddSample, experiment: ExperimentSummary, min_students: int) -> None:
+    hidden_variants = {name for name, variant in experiment.variants.items() if variant.students < min_students}
     for name, variant in experiment.variants.items():
-        arm = (experiment.name, name)
-        add("responses", arm, variant.responses)
-        add("rated_responses", arm, variant.rated_responses)
-        add("students", arm, variant.students)
+        variant_labels = (experiment.name, name)
+        add("responses", variant_labels, variant.responses)
+        add("rated_responses", variant_labels, variant.rated_responses)
+        add("students", variant_labels, variant.students)
         for kind, count in variant.feedback.items():
-            add("feedback", (*arm, kind), count)
-        _add_traffic(add, arm, variant)
-        if name not in hidden:
-            _add_days(add, arm, variant)
-            _add_metrics(add, arm, variant)
-    for entry in experiment.attention or ():
+            add("feedback", (*variant_labels, kind), count)
+        _add_traffic(add, variant_labels, variant)
+        if name not in hidden_variants:
+            _add_day_statistics(add, variant_labels, variant)
+            _add_metrics(add, variant_labels, variant)
+    for entry in experiment.categories_for_review or ():
         add("attention_priority", (experiment.name, entry.name), entry.priority)
-        add("attention_bad_answers", (experiment.name, entry.name), entry.today)
+        add("attention_bad_answers", (experiment.name, entry.name), entry.bad_answers_today)
     for name, share in experiment.intended_shares.items():
         add("intended_share", (experiment.name, name), share)
     if experiment.starts_at_ms is not None:
         add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
-    if experiment.judgement is not None:
+    if experiment.analysis is not None:
         add("crossover_students", (experiment.name,), experiment.crossovers)
-        _add_judgement(add, experiment, experiment.judgement, hidden)
+        _add_analysis(add, experiment, experiment.analysis, hidden_variants)
 
 
-def _add_traffic(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
+def _add_traffic(add: AddSample, variant_labels: tuple[str, ...], variant: VariantSummary) -> None:
     for kind, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
         if at_ms is not None:
-            add(f"variant_last_{kind}_timestamp_seconds", arm, at_ms / 1000)
+            add(f"variant_last_{kind}_timestamp_seconds", variant_labels, at_ms / 1000)
     if variant.traffic is not None:
-        add("empty_responses", arm, variant.traffic.everything.empty)
+        add("empty_responses", variant_labels, variant.traffic.all_time.empty_responses)
     if variant.coverage is not None:
-        add("shown_items", arm, variant.coverage.items)
-        add("catalogue_coverage", arm, variant.coverage.share)
+        add("shown_items", variant_labels, variant.coverage.items)
+        add("catalogue_coverage", variant_labels, variant.coverage.share)
 
 
-def _add_days(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
-    """Add categories and drift of the last whole day."""
-    if variant.categories is not None:
-        for category, count in variant.categories.counts.items():
-            add("category_responses", (*arm, category), count)
-    for prefix, day in (("drift", variant.categories), ("item_drift", variant.recommended)):
+def _add_day_statistics(add: AddSample, variant_labels: tuple[str, ...], variant: VariantSummary) -> None:
+    """Add the samples of the last whole UTC day: responses by category, and drift."""
+    if variant.category_drift is not None:
+        for category, count in variant.category_drift.counts.items():
+            add("category_responses", (*variant_labels, category), count)
+    for prefix, day in (("drift", variant.category_drift), ("item_drift", variant.item_drift)):
         for measure, distance in () if day is None else (("psi", day.drift.psi), ("js", day.drift.js)):
             if distance is not None:
-                add(f"{prefix}_distance", (*arm, measure), distance.value)
-                add(f"{prefix}_threshold", (*arm, measure), distance.threshold)
+                add(f"{prefix}_distance", (*variant_labels, measure), distance.value)
+                add(f"{prefix}_threshold", (*variant_labels, measure), distance.threshold)
 
 
 def _add_latencies(family: HistogramMetricFamily, experiment: ExperimentSummary) -> None:
-    """Add each variant's histogram over all time.
+    """Add a latency histogram per variant, over all responses.
 
-    A revision may lower it, which a histogram's readers take for a restart. Gauge histograms would be right, but the
-    text format has none, and in OpenMetrics their sum and count have names that `promtool` and boards do not know; so
-    it is read by `delta()`, as the other sums are.
+    A revision may lower a bucket, and `rate()` would take that for a restart. Gauge histograms would be correct, but
+    the text format lacks them, and `promtool` and boards do not support the names of their sum and count in
+    OpenMetrics. Queries therefore use `delta()`, as for the other sums.
     """
     for name, variant in experiment.variants.items():
         if variant.traffic is not None:
-            flow = variant.traffic.everything
-            buckets = [("+Inf" if bound == math.inf else repr(bound), count) for bound, count in flow.cumulative()]
-            family.add_metric((experiment.name, name), buckets, flow.latency_ms / 1000)
+            traffic = variant.traffic.all_time
+            buckets = [
+                ("+Inf" if bound == math.inf else repr(bound), count)
+                for bound, count in traffic.cumulative_latency_buckets()
+            ]
+            family.add_metric((experiment.name, name), buckets, traffic.latency_total_ms / 1000)
 
 
-def _add_judgement(add: Add, experiment: ExperimentSummary, judgement: Judgement, hidden: Collection[str]) -> None:
-    """Add the verdicts, without effects where the control or the treatment has too few students."""
-    add("sample_ratio_log_e", (experiment.name,), judgement.sample_ratio.log_e)
-    for name, verdict in judgement.verdicts.items():
-        arm = (experiment.name, name)
-        for state in get_args(State):
-            add("verdict", (*arm, state), float(state == verdict.state))
-        reasons = dict.fromkeys((note.code for note in verdict.notes), 0.0)
-        reasons |= dict.fromkeys((reason.code for reason in verdict.reasons), 1.0)
-        for code, value in reasons.items():
-            add("verdict_reason", (*arm, code), value)
-        add("days_to_resolve", arm, verdict.days_to_resolve)
-        if name in hidden or experiment.control in hidden:
+def _add_analysis(
+    add: AddSample, experiment: ExperimentSummary, analysis: Analysis, hidden_variants: Collection[str]
+) -> None:
+    """Add the verdicts; add effects and harms only if neither variant is in `hidden_variants`."""
+    add("sample_ratio_log_e", (experiment.name,), analysis.sample_ratio.log_e)
+    for name, verdict in analysis.verdicts.items():
+        variant_labels = (experiment.name, name)
+        for state in get_args(VerdictState):
+            add("verdict", (*variant_labels, state), float(state == verdict.state))
+        values_by_code = dict.fromkeys((note.code for note in verdict.notes), 0.0)
+        values_by_code |= dict.fromkeys((reason.code for reason in verdict.reasons), 1.0)
+        for code, value in values_by_code.items():
+            add("verdict_reason", (*variant_labels, code), value)
+        add("days_to_resolve", variant_labels, verdict.days_to_resolve)
+        if name in hidden_variants or experiment.control in hidden_variants:
             continue
         for result in verdict.guardrails:
-            guardrail = (*arm, result.guardrail.name)
-            add("guardrail_least_harm", guardrail, result.least_harm)
-            add("guardrail_most_harm", guardrail, result.most_harm)
-            add("guardrail_margin", guardrail, result.guardrail.margin)
-        for metric, estimands in judgement.comparisons[name].items():
+            guardrail_labels = (*variant_labels, result.guardrail.name)
+            add("guardrail_least_harm", guardrail_labels, result.least_harm)
+            add("guardrail_most_harm", guardrail_labels, result.most_harm)
+            add("guardrail_margin", guardrail_labels, result.guardrail.margin)
+        for metric, estimands in analysis.comparisons[name].items():
             for estimand, comparison in estimands.items():
-                labels = (*arm, metric, estimand)
+                labels = (*variant_labels, metric, estimand)
                 add("effect", labels, comparison.difference.effect)
                 add("effect_lower", labels, comparison.lower)
                 add("effect_upper", labels, comparison.upper)
 
 
-def _add_metrics(add: Add, arm: tuple[str, ...], variant: VariantSummary) -> None:
+def _add_metrics(add: AddSample, variant_labels: tuple[str, ...], variant: VariantSummary) -> None:
     for name, metric in variant.metrics.items():
-        add("metric_sum", (*arm, name), metric.sum)
-        add("metric_count", (*arm, name), metric.count)
-        labels = (*arm, name, "none")
+        add("metric_sum", (*variant_labels, name), metric.sum)
+        add("metric_count", (*variant_labels, name), metric.count)
+        labels = (*variant_labels, name, "none")
         add("metric_mean", labels, metric.mean)
         add("metric_standard_error", labels, metric.standard_error)
         if metric.mean is not None:
             add("metric_effective_count", labels, metric.count)
         for decay, decayed in metric.decayed.items():
-            labels = (*arm, name, decay)
+            labels = (*variant_labels, name, decay)
             add("metric_mean", labels, decayed.mean)
             add("metric_effective_count", labels, decayed.effective_count)
             add("metric_standard_error", labels, decayed.standard_error)

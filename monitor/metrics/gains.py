@@ -1,4 +1,4 @@
-"""Gain (grade → worth of an item) and discount (rank → share of it that counts), by name.
+"""Gain functions (grade → gain of an item) and discount functions (rank → factor of the gain), by name.
 
 Both are dimensionless. A gain is at least 0; a discount is 1 at rank 1 and never rises with the rank.
 """
@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, get_args
 
-from monitor.config import Discount, Gain
+from monitor.config import NamedDiscount, NamedGain
 
 GainTable: TypeAlias = Mapping[float, float]
 """grade → gain; finite, at least 0, and not falling as the grade rises."""
 
-GAINS: Final[tuple[Gain, ...]] = get_args(Gain)
-DISCOUNTS: Final[tuple[Discount, ...]] = get_args(Discount)
+GAIN_NAMES: Final[tuple[NamedGain, ...]] = get_args(NamedGain)
+DISCOUNT_NAMES: Final[tuple[NamedDiscount, ...]] = get_args(NamedDiscount)
 
 
 def linear_gain(grade: float) -> float:
@@ -28,7 +28,7 @@ def linear_gain(grade: float) -> float:
 
 
 def exp2_gain(grade: float) -> float:
-    """Return 2^g − 1, or 0 for a negative grade (Burges et al. 2005); ValueError if that is beyond a float.
+    """Return 2^g − 1, or 0 for a negative grade (Burges et al. 2005); ValueError if the result exceeds a float.
 
     >>> exp2_gain(3), exp2_gain(-1)
     (7.0, 0.0)
@@ -42,11 +42,11 @@ def exp2_gain(grade: float) -> float:
 
 
 def table_gain(table: GainTable) -> Callable[[float], float]:
-    """Return the function that looks a grade up in a copy of `table`.
+    """Return the function grade → gain of a table; the table is copied.
 
-    Raises ValueError for a table that is empty, holds a grade or gain that is not finite, a gain below 0, or a gain
-    that falls as the grade rises: then the list sorted by grade would not be the ideal one. The returned function
-    raises ValueError for a grade that the table does not hold.
+    Raises ValueError for an empty table, a grade or gain that is not finite, a gain below 0, or a gain that falls as
+    the grade rises: then the list sorted by grade would not be ideal. The returned function raises ValueError for a
+    grade that is missing in the table.
 
     >>> table_gain({0: 0, 1: 1, 2: 5})(2)
     5.0
@@ -54,27 +54,29 @@ def table_gain(table: GainTable) -> Callable[[float], float]:
     if not table:
         raise ValueError("gain table is empty")
     gains = {float(grade): float(gain) for grade, gain in table.items()}
-    highest = 0.0
+    previous_gain = 0.0
     for grade, gain in sorted(gains.items()):
         if not (math.isfinite(grade) and math.isfinite(gain) and gain >= 0):
             raise ValueError(f"gain table: grade {grade!r} has gain {gain!r}, expected finite numbers, gain at least 0")
-        if gain < highest:
-            raise ValueError(f"gain table: grade {grade!r} has gain {gain!r}, less than a lower grade's {highest!r}")
-        highest = gain
+        if gain < previous_gain:
+            raise ValueError(
+                f"gain table: grade {grade!r} has gain {gain!r}, less than a lower grade's {previous_gain!r}"
+            )
+        previous_gain = gain
 
     def lookup(grade: float) -> float:
         try:
             return gains[grade]
         except KeyError:
-            raise ValueError(f"grade {grade!r} is not in the gain table (it holds {sorted(gains)})") from None
+            raise ValueError(f"grade {grade!r} is not in the gain table (grades: {sorted(gains)})") from None
 
     return lookup
 
 
-def gain_function(gain: Gain | GainTable) -> Callable[[float], float]:
-    """Return the function grade → gain of that name or table; it expects finite grades.
+def gain_function(gain: NamedGain | GainTable) -> Callable[[float], float]:
+    """Return the function grade → gain of a name or a table; the function expects finite grades.
 
-    Raises ValueError for an unknown name or a table that `table_gain` refuses.
+    Raises ValueError for an unknown name or an invalid table (see `table_gain`).
     """
     if isinstance(gain, Mapping):
         return table_gain(gain)
@@ -82,11 +84,11 @@ def gain_function(gain: Gain | GainTable) -> Callable[[float], float]:
         return linear_gain
     if gain == "exp2":
         return exp2_gain
-    raise ValueError(f"unknown gain {gain!r}, expected one of {', '.join(GAINS)}, or a table grade → gain")
+    raise ValueError(f"unknown gain {gain!r}, expected one of {', '.join(GAIN_NAMES)}, or a table grade → gain")
 
 
 def log2_discount(rank: int) -> float:
-    """Return 1/log2(r + 1) (Burges et al. 2005; trec_eval's and scikit-learn's).
+    """Return 1/log2(r + 1) (Burges et al. 2005; also in trec_eval and scikit-learn).
 
     >>> [log2_discount(rank) for rank in (1, 3, 7)]
     [1.0, 0.5, 0.3333333333333333]
@@ -112,12 +114,12 @@ def reciprocal_discount(rank: int) -> float:
     return 1.0 / rank
 
 
-def discount_function(discount: Discount) -> Callable[[int], float]:
-    """Return the function rank (from 1) → discount of that name; ValueError for an unknown one."""
+def discount_function(discount: NamedDiscount) -> Callable[[int], float]:
+    """Return the function rank (from 1) → discount of a name; ValueError for an unknown name."""
     if discount == "log2":
         return log2_discount
     if discount == "log2-from-2":
         return log2_from_2_discount
     if discount == "reciprocal":
         return reciprocal_discount
-    raise ValueError(f"unknown discount {discount!r}, expected one of {', '.join(DISCOUNTS)}")
+    raise ValueError(f"unknown discount {discount!r}, expected one of {', '.join(DISCOUNT_NAMES)}")

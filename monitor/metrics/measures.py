@@ -1,12 +1,12 @@
-"""The metrics of one ranked list, as plain functions of its grades.
+"""The metrics of a ranked list, as functions of the grades of the list.
 
-Common to all of them:
+Common to all metrics:
 
-- `relevance` holds the grades in shown order. None is an unjudged item: it gains 0, is not relevant, keeps its rank.
-- `ranks` holds the items' positions, counted from 1, in the same order; default 1, 2, 3, … Positions may have holes.
-- `k` cuts at rank k; default: no cut. It never means the list's length, so a short list is not forgiven.
+- `relevance` has the grades in the order of the list. None is an unjudged item: gain 0, not relevant, with a rank.
+- `ranks` has the items' positions, counted from 1, in the same order; default 1, 2, 3, … Positions may have gaps.
+- `k` is the cutoff rank; default: no cutoff. A list with fewer than k items is not treated as complete.
 - Results are dimensionless. ValueError: k below 1, a grade that is not finite, ranks that are below 1, repeated or of
-  another number than the grades, an unknown gain or discount, a grade that a gain table does not hold.
+  another number than the grades, an unknown gain or discount, a grade without a gain in the gain table.
 
 References: Järvelin & Kekäläinen, "Cumulated gain-based evaluation of IR techniques", ACM TOIS 20(4), 2002. Burges et
 al., "Learning to rank using gradient descent", ICML 2005. Wang et al., "A theoretical analysis of NDCG type ranking
@@ -21,43 +21,43 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from monitor.config import Discount, Gain
+from monitor.config import NamedDiscount, NamedGain
 from monitor.metrics.gains import GainTable, discount_function, gain_function
 
 Grades: TypeAlias = Sequence[float | None]
 
 
-def cg(
+def cumulative_gain(
     relevance: Grades,
     k: int | None = None,
     *,
-    gain: Gain | GainTable = "linear",
-    discount: Discount = "log2",
+    gain: NamedGain | GainTable = "linear",
+    discount: NamedDiscount = "log2",
     ideal: Grades | None = None,
     ranks: Sequence[int] | None = None,
 ) -> float:
-    """Return the cumulated gain Σ_{r ≤ k} gain(g_r): what the first k items are worth, in whatever order.
+    """Return the cumulated gain Σ_{r ≤ k} gain(g_r) of the first k items, independent of the order.
 
-    Järvelin & Kekäläinen 2002, equation 1. `discount` and `ideal` are checked and not used, so that one set of keywords
-    serves `cg`, `dcg`, `ideal_dcg` and `ndcg`. Never undefined; 0 for an empty list.
+    Järvelin & Kekäläinen 2002, equation 1. `discount` and `ideal` are checked and not used, so that the
+    same keyword arguments fit `cumulative_gain`, `dcg`, `ideal_dcg` and `ndcg`. Never undefined; 0 for an empty list.
 
     By hand: 3 + 2 = 5 at k = 2; 2³ − 1 + 2² − 1 = 10 with gain exp2.
 
-    >>> cg([3, 2, None, 1], k=2), cg([3, 2, None, 1], k=2, gain="exp2")
+    >>> cumulative_gain([3, 2, None, 1], k=2), cumulative_gain([3, 2, None, 1], k=2, gain="exp2")
     (5.0, 10.0)
     """
     discount_function(discount)
     _judged_grades(() if ideal is None else ideal)
-    worth = gain_function(gain)
-    return math.fsum(worth(grade) for _, grade in _judged(relevance, k, ranks))
+    gain_of = gain_function(gain)
+    return math.fsum(gain_of(grade) for _, grade in _judged(relevance, k, ranks))
 
 
 def dcg(
     relevance: Grades,
     k: int | None = None,
     *,
-    gain: Gain | GainTable = "linear",
-    discount: Discount = "log2",
+    gain: NamedGain | GainTable = "linear",
+    discount: NamedDiscount = "log2",
     ideal: Grades | None = None,
     ranks: Sequence[int] | None = None,
 ) -> float:
@@ -66,8 +66,8 @@ def dcg(
     Järvelin & Kekäläinen 2002, equation 2 (discount log2-from-2); Burges et al. 2005 (discount log2, gain exp2).
     `ideal` is checked and not used. Never undefined; 0 for an empty list.
 
-    By hand: 3/log2 2 + 2/log2 4 = 3 + 1 = 4, the second item being unjudged; at positions 1, 3 and 7 it is
-    3/1 + 0/2 + 2/3.
+    By hand: 3/log2 2 + 2/log2 4 = 3 + 1 = 4, the second item being unjudged; at positions 1, 3 and 7 the
+    sum is 3/1 + 0/2 + 2/3.
 
     >>> dcg([3, None, 2])
     4.0
@@ -77,23 +77,23 @@ def dcg(
     3.0
     """
     _judged_grades(() if ideal is None else ideal)
-    worth, weight = gain_function(gain), discount_function(discount)
-    return math.fsum(worth(grade) * weight(rank) for rank, grade in _judged(relevance, k, ranks))
+    gain_of, discount_of = gain_function(gain), discount_function(discount)
+    return math.fsum(gain_of(grade) * discount_of(rank) for rank, grade in _judged(relevance, k, ranks))
 
 
 def ideal_dcg(
     relevance: Grades,
     k: int | None = None,
     *,
-    gain: Gain | GainTable = "linear",
-    discount: Discount = "log2",
+    gain: NamedGain | GainTable = "linear",
+    discount: NamedDiscount = "log2",
     ideal: Grades | None = None,
 ) -> float:
     """Return the largest DCG@k that the grades of `ideal` allow: sorted, largest first, at ranks 1, 2, 3, …, then cut.
 
-    `ideal` says which grades: None those shown; every judged grade of the query for the ideal of the literature
-    (Järvelin & Kekäläinen 2002, the ideal vector); `[max_grade] * k` for the constant ideal, under which nDCG is DCG
-    divided by a constant and so orders lists as DCG does (why that matters: Jeunen et al. 2024). Never undefined.
+    `ideal` has the grades to sort. None stands for the grades of the list. With every judged grade of the query, the
+    result is the ideal of the literature (Järvelin & Kekäläinen 2002, the ideal vector). With `[max_grade] * k`, the
+    result is the constant ideal, under which nDCG orders lists as DCG does (Jeunen et al. 2024). Never undefined.
 
     By hand: [1, None, 3] sorted is 3, 1: 3/log2 2 + 1/log2 3 = 3.6309…; cut at 1 after sorting: 3.
 
@@ -102,27 +102,27 @@ def ideal_dcg(
     >>> ideal_dcg([1, None, 3], ideal=[4] * 3, discount="reciprocal") == 4 * (1 + 1/2 + 1/3)
     True
     """
-    _check_cut(k)
-    shown = _judged_grades(relevance)
-    grades = shown if ideal is None else _judged_grades(ideal)
-    worth, weight = gain_function(gain), discount_function(discount)
-    gains = sorted((worth(grade) for grade in grades), reverse=True)[:k]
-    return math.fsum(gained * weight(rank) for rank, gained in enumerate(gains, start=1))
+    _check_cutoff(k)
+    list_grades = _judged_grades(relevance)
+    grades = list_grades if ideal is None else _judged_grades(ideal)
+    gain_of, discount_of = gain_function(gain), discount_function(discount)
+    gains = sorted((gain_of(grade) for grade in grades), reverse=True)[:k]
+    return math.fsum(gain_value * discount_of(rank) for rank, gain_value in enumerate(gains, start=1))
 
 
 def ndcg(
     relevance: Grades,
     k: int | None = None,
     *,
-    gain: Gain | GainTable = "linear",
-    discount: Discount = "log2",
+    gain: NamedGain | GainTable = "linear",
+    discount: NamedDiscount = "log2",
     ideal: Grades | None = None,
     ranks: Sequence[int] | None = None,
 ) -> float | None:
-    """Return DCG@k / ideal DCG@k, or None where the ideal DCG is 0: nothing was worth anything, so no order is wrong.
+    """Return DCG@k / ideal DCG@k, or None if the ideal DCG is 0: without any gain, all orders are equally good.
 
-    Järvelin & Kekäläinen 2002 (normalised vectors); Burges et al. 2005. Between 0 and 1 as long as `ideal` holds at
-    least the grades shown.
+    Järvelin & Kekäläinen 2002 (normalised vectors); Burges et al. 2005. Between 0 and 1 if `ideal`
+    includes the grades of the list.
 
     By hand: [0, 3, 1] has DCG 3/log2 3 + 1/log2 4 = 2.39279 and ideal 3 + 1/log2 3 = 3.63093; the quotient is 0.65900.
 
@@ -133,69 +133,71 @@ def ndcg(
     >>> ndcg([0, None]) is None
     True
     """
-    best = ideal_dcg(relevance, k, gain=gain, discount=discount, ideal=ideal)
-    reached = dcg(relevance, k, gain=gain, discount=discount, ranks=ranks)
-    return reached / best if best > 0 else None
+    list_ideal_dcg = ideal_dcg(relevance, k, gain=gain, discount=discount, ideal=ideal)
+    list_dcg = dcg(relevance, k, gain=gain, discount=discount, ranks=ranks)
+    return list_dcg / list_ideal_dcg if list_ideal_dcg > 0 else None
 
 
-def average_ndcg(
+def mean_ndcg(
     lists: Iterable[Grades],
     k: int | None = None,
     *,
-    gain: Gain | GainTable = "linear",
-    discount: Discount = "log2",
+    gain: NamedGain | GainTable = "linear",
+    discount: NamedDiscount = "log2",
     ideal: Grades | None = None,
 ) -> float | None:
-    """Return the mean of `ndcg` over the lists where it is defined, or None where it is defined for none.
+    """Return the mean of `ndcg` over the lists with a defined nDCG, or None without such a list.
 
     `ideal` is shared by all lists (the constant ideal, or several lists for one query). Järvelin & Kekäläinen 2002
-    (averages over queries); leaving undefined lists out is ours, others count them as 0 or 1.
+    (averages over queries); other programs count undefined lists as 0 or 1.
 
     By hand: 1 for [2, 1], nothing for [0, 0], 0.5 for [0, 0, 1] (1/log2 4 of 1): mean 0.75 over two.
 
-    >>> average_ndcg([[2, 1], [0, 0], [0, 0, 1]])
+    >>> mean_ndcg([[2, 1], [0, 0], [0, 0, 1]])
     0.75
-    >>> average_ndcg([[0, 0]]) is None
+    >>> mean_ndcg([[0, 0]]) is None
     True
     """
-    values = [ndcg(relevance, k, gain=gain, discount=discount, ideal=ideal) for relevance in lists]
-    defined = [value for value in values if value is not None]
+    list_values = [ndcg(relevance, k, gain=gain, discount=discount, ideal=ideal) for relevance in lists]
+    defined = [value for value in list_values if value is not None]
     return math.fsum(defined) / len(defined) if defined else None
 
 
-def success(
+def success_at_k(
     relevance: Grades, k: int | None = None, *, relevant_grade: float, ranks: Sequence[int] | None = None
 ) -> float:
-    """Return 1 if one of the first k items is relevant (grade ≥ `relevant_grade`), else 0.
+    """Return 1 if any of the first k items is relevant (grade ≥ `relevant_grade`), else 0.
 
-    ir_measures' Success@k; its mean over answers is what articles call accuracy@k or hit rate. Never undefined.
+    Called Success@k by ir_measures; articles call the mean over answers accuracy@k or hit rate. Never undefined.
 
-    >>> success([1, None, 3], k=3, relevant_grade=3), success([1, None, 3], k=2, relevant_grade=3)
+    >>> success_at_k([1, None, 3], k=3, relevant_grade=3), success_at_k([1, None, 3], k=2, relevant_grade=3)
     (1.0, 0.0)
     """
     return 1.0 if _relevant_ranks(relevance, k, relevant_grade, ranks) else 0.0
 
 
-def rr(relevance: Grades, k: int | None = None, *, relevant_grade: float, ranks: Sequence[int] | None = None) -> float:
-    """Return 1/r for the first relevant item's rank r, or 0 if none of the first k is relevant.
+def reciprocal_rank(
+    relevance: Grades, k: int | None = None, *, relevant_grade: float, ranks: Sequence[int] | None = None
+) -> float:
+    """Return 1/r for the rank r of the first relevant item, or 0 if no item up to rank k is relevant.
 
     Voorhees 1999 (reciprocal rank). Never undefined.
 
-    >>> rr([1, None, 3, 4], relevant_grade=3), rr([1, None, 3, 4], k=2, relevant_grade=3)
+    >>> reciprocal_rank([1, None, 3, 4], relevant_grade=3), reciprocal_rank([1, None, 3, 4], k=2, relevant_grade=3)
     (0.3333333333333333, 0.0)
     """
-    found = _relevant_ranks(relevance, k, relevant_grade, ranks)
-    return 1.0 / min(found) if found else 0.0
+    relevant_ranks = _relevant_ranks(relevance, k, relevant_grade, ranks)
+    return 1.0 / min(relevant_ranks) if relevant_ranks else 0.0
 
 
-def p(relevance: Grades, k: int, *, relevant_grade: float, ranks: Sequence[int] | None = None) -> float:
+def precision_at_k(relevance: Grades, k: int, *, relevant_grade: float, ranks: Sequence[int] | None = None) -> float:
     """Return the precision at k: the number of relevant items at ranks 1 to k, divided by k.
 
-    Manning et al. 2008, section 8.4. The divisor is the cut, also where fewer items were shown. Never undefined.
+    Manning et al. 2008, section 8.4. The divisor is k, also for a list with fewer items. Never undefined.
 
     By hand: two of [3, 1, 4] are relevant; 2/5 at k = 5, 1/2 at k = 2.
 
-    >>> p([3, 1, 4], k=5, relevant_grade=3), p([3, 1, 4], k=2, relevant_grade=3)
+    >>> precision_at_k([3, 1, 4], k=5, relevant_grade=3), precision_at_k([3, 1, 4], k=2, relevant_grade=3)
     (0.4, 0.5)
     """
     return len(_relevant_ranks(relevance, k, relevant_grade, ranks)) / k
@@ -208,17 +210,17 @@ def _relevant_ranks(relevance: Grades, k: int | None, relevant_grade: float, ran
 
 
 def _judged(relevance: Grades, k: int | None, ranks: Sequence[int] | None) -> list[tuple[int, float]]:
-    """Return (rank, grade) of the judged items at ranks up to k, after checking all of the list."""
-    _check_cut(k)
+    """Return (rank, grade) of the judged items at ranks up to k, after checks of the whole list."""
+    _check_cutoff(k)
     _judged_grades(relevance)
-    places = range(1, len(relevance) + 1) if ranks is None else ranks
-    if len(places) != len(relevance):
-        raise ValueError(f"{len(places)} ranks for {len(relevance)} grades")
+    item_ranks = range(1, len(relevance) + 1) if ranks is None else ranks
+    if len(item_ranks) != len(relevance):
+        raise ValueError(f"{len(item_ranks)} ranks for {len(relevance)} grades")
     if ranks is not None and (min(ranks, default=1) < 1 or len(set(ranks)) < len(ranks)):
         raise ValueError(f"ranks are {list(ranks)}, expected distinct positions from 1")
     return [
         (rank, grade)
-        for rank, grade in zip(places, relevance, strict=True)
+        for rank, grade in zip(item_ranks, relevance, strict=True)
         if grade is not None and (k is None or rank <= k)
     ]
 
@@ -227,10 +229,10 @@ def _judged_grades(relevance: Grades) -> list[float]:
     grades = [grade for grade in relevance if grade is not None]
     for grade in grades:
         if not math.isfinite(grade):
-            raise ValueError(f"relevance holds {grade!r}, expected finite grades (None for an unjudged item)")
+            raise ValueError(f"relevance has {grade!r}, expected finite grades (None for an unjudged item)")
     return grades
 
 
-def _check_cut(k: int | None) -> None:
+def _check_cutoff(k: int | None) -> None:
     if k is not None and k < 1:
         raise ValueError(f"k is {k!r}, expected at least 1")

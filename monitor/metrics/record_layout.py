@@ -1,172 +1,627 @@
-"""The stored sums: how entities turn into integers, and how means are read back from them.
+"""The layouts of the stored sums: the meaning of each integer of a record, and readers of records by name.
 
-Every stored number is a sum over entities (responses, students) of an integer function of that entity's state. A
-change is stored as the difference: minus what the old state contributed, plus what the new one does. A real-valued
-term is split into two integers (`limbs`: value = high·2²⁴ + low), so that no sum of them can overflow 64 bits within
-10¹¹ entities. Three kinds of record exist, each a vector of 64-bit integers:
+Every stored number is a sum over responses or students of an integer function of the response or student. A change is
+stored as a difference: the new contribution minus the old one. A real-valued term is split into two words, value =
+high · 2²⁴ + low, so that no sum of words overflows 64 bits within 10¹¹ terms. A field marked (2) has two words, the low
+one first.
 
-- of `Layout.response_width`: sums over responses, one record for all time and one for each time bucket of each decay;
-- of `Layout.unit_width`: sums over students (or over responses that name no student), for the live estimand;
-- of `Layout.cohort_width`: sums over the students first shown a response on one UTC day, for the closed-unit estimand.
+There are three kinds of record and one vector, all of 64-bit integers:
+
+- a record over responses (`ResponseField`, `ResponseRecord`): for all time, and for each time bucket of each decay;
+- a record over students, for the live estimand (`UnitField`, `UnitRecord`). Responses that name no student are units,
+  too;
+- a record over a cohort, the students first exposed on one UTC day, for the closed estimand (`CohortField`,
+  `CohortRecord`);
+- the sums vector of one student in one variant (`StudentField`), from which the records over students follow.
+
+The `…Field` classes have the indices of the integers. `RecordLayout` has the widths of the records of an experiment and
+the indices that depend on the experiment.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from monitor.config import DecaySpec, ExperimentSettings, is_share
-from monitor.metrics.fixed_point import SCALE_BITS, Scorer
+from monitor.clock import DAY_MS
+from monitor.config import DecaySpec, ExperimentSettings, Population, is_proportion
+from monitor.metrics.fixed_point import FIXED_POINT_BITS, Scorer
+from monitor.metrics.ranked_lists import FloatArray, IntArray
 
-Ints: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
-
-LIMB_BITS: Final = 24
-_UNIT = float(2**-SCALE_BITS)
+LOW_WORD_BITS: Final = 24
+_LOW_WORD_MASK: Final = (1 << LOW_WORD_BITS) - 1
+_HIGH_WORD: Final = 2.0**LOW_WORD_BITS
+_UNIT: Final = 2.0**-FIXED_POINT_BITS
+"""One in the last place of a metric's value in fixed point."""
+_FIXED_POINT_SCALE: Final = 2.0**FIXED_POINT_BITS
 
 BUCKETS_PER_CHUNK: Final = 64
-"""Time buckets of one half-life, stored as one value."""
+"""Time buckets of a chunk. A chunk is as long as one half-life and is stored as one value."""
 
 OFFSET_BITS: Final = 10
-"""Where in its bucket an event lies is known to 1/1024 of the bucket. A bucket keeps Σ offset and Σ x·offset besides
-counts and sums, so weights are taken to first order around its middle: each is right to (ln 2/128)²/2 = 0.0015 %."""
+"""An event's offset in its time bucket is stored in units of 1/1024 of the bucket.
 
-LATENCY_SQUARE_BITS = 14
-"""Fraction bits kept of squared latencies, which are at most 2⁵⁴ ms²."""
+A bucket has Σ offset and Σ x·offset besides counts and sums. Readers weight its events to first order around the
+bucket's middle; the relative error of a weight is at most (ln 2/128)²/2 = 0.0015 %."""
 
-AGES = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
-"""(first day, name) of the ranges of days since a student's first exposure: an effect that fades was novelty."""
+LATENCY_SQUARE_BITS: Final = 14
+"""Fraction bits of squared latencies, which are at most 2⁵⁴ ms²."""
 
-PAIR_WIDTH: Final = 11
-"""[units with both, Σy (2), Σy² (2), Σx (2), Σx² (2), Σx·y (2)]: x is the student's mean from before the experiment."""
-
-PART_WIDTH: Final = 10
-"""[units with n_q, y (2), y² (2), units, y' (2), y'² (2)]: the primary metric's means of the students of a part."""
+EXPOSURE_AGES: Final = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
+"""(first day, name) of the ranges of days since a student's first exposure. An effect that fades with them is a novelty
+effect."""
 
 
-def limbs(terms: Floats) -> tuple[Ints, Ints]:
-    """Split integer-valued terms (any shape, ≥ 0, < 2⁸⁷) into (low, high)."""
-    high = np.floor(terms * 2.0**-LIMB_BITS)
-    low = terms - high * 2.0**LIMB_BITS
+class StudentField:
+    """Indices in a student's sums vector: m is the number of metrics, w the number of guardrail-only metrics.
+
+    After `RATED` come Σ metric (m), undefined responses (m), Σ guardrail metric (w), responses without a value of the
+    guardrail metric (w): see `RecordLayout.student_totals` and the following. Metrics are in fixed point and over rated
+    responses; guardrail metrics are in whole units and over all responses.
+    """
+
+    RESPONSES: Final = 0
+    RATED: Final = 1
+    TOTALS: Final = 2
+
+
+class ResponseField:
+    """Indices in a record over responses: the head, before a block of `ResponseMetricField` for each metric.
+
+    Offsets are those of the responses in their time bucket; they are 0 in the record for all time.
+    """
+
+    RESPONSES: Final = 0
+    OFFSETS: Final = 1
+    RATED: Final = 2
+    RATED_OFFSETS: Final = 3
+    METRICS: Final = 4
+
+
+class ResponseMetricField:
+    """Indices in a metric's block of a record over responses, where x is the metric of a rated response."""
+
+    UNDEFINED: Final = 0
+    """Rated responses whose metric is undefined."""
+    UNDEFINED_OFFSETS: Final = 1
+    TOTAL: Final = 2
+    """Σx (2)."""
+    OFFSET_TOTAL: Final = 4
+    """Σx·offset (2)."""
+    SQUARES: Final = 6
+    """Σx² (2)."""
+    WIDTH: Final = 8
+
+
+class UnitField:
+    """Indices in a record over students: the head, before a block of `UnitMetricField` for each metric.
+
+    The first two count students in a variant. The others are sums over units: students with one variant only, and
+    responses that name no student. N are the responses of a unit, n its rated ones.
+    """
+
+    STUDENTS: Final = 0
+    CROSSOVERS: Final = 1
+    """Students with more than one variant; such students are no units."""
+    ANONYMOUS_RESPONSES: Final = 2
+    """Responses that name no student."""
+    UNITS: Final = 3
+    RESPONSES: Final = 4
+    """ΣN."""
+    RATED: Final = 5
+    """Σn."""
+    RATED_UNITS: Final = 6
+    """Units with n > 0."""
+    RESPONSE_SQUARES: Final = 7
+    """ΣN² (2)."""
+    RATED_SQUARES: Final = 9
+    """Σn² (2)."""
+    RATED_RESPONSE_PRODUCTS: Final = 11
+    """Σn·N (2)."""
+    METRICS: Final = 13
+
+
+class UnitMetricField:
+    """Indices in a metric's block of a record over students, where n_q = n − undefined and S = Σ metric.
+
+    Among the sums are Q = ΣS², R = ΣS·N and P = ΣN² of the cluster-robust variance, for both populations.
+    """
+
+    UNITS: Final = 0
+    """Units with n_q > 0."""
+    DEFINED: Final = 1
+    """Σn_q."""
+    TOTAL: Final = 2
+    """ΣS (2)."""
+    SQUARES: Final = 4
+    """ΣS² (2)."""
+    DEFINED_PRODUCTS: Final = 6
+    """ΣS·n_q (2)."""
+    DEFINED_SQUARES: Final = 8
+    """Σn_q² (2)."""
+    RESPONSE_PRODUCTS: Final = 10
+    """ΣS·N (2)."""
+    WIDTH: Final = 12
+
+
+class CohortField:
+    """Indices in a record over a cohort, of windows that begin with the day of first exposure.
+
+    After the metrics' blocks of `CohortMetricField` come a block of `MeanField` for each guardrail-only metric, a block
+    of `SubgroupField` for each subgroup, and two blocks of `PairField` if the experiment has a pre-period.
+    """
+
+    EXPOSURES: Final = 0
+    """Students first exposed on the day."""
+    UNITS: Final = 1
+    RATED_UNITS: Final = 2
+    RATED_SHARE_TOTAL: Final = 3
+    """Σn/N (2)."""
+    RATED_SHARE_SQUARES: Final = 5
+    """Σ(n/N)² (2)."""
+    METRICS: Final = 7
+
+
+class CohortMetricField:
+    """Indices in a metric's block of a record over a cohort.
+
+    y = S/n_q is a student's mean over rated responses, y' = S/N over all responses.
+    """
+
+    RATED_UNITS: Final = 0
+    """Students with n_q > 0; the students with y' are `CohortField.UNITS`."""
+    RATED_TOTAL: Final = 1
+    """Σy (2)."""
+    RATED_SQUARES: Final = 3
+    """Σy² (2)."""
+    ALL_TOTAL: Final = 5
+    """Σy' (2)."""
+    ALL_SQUARES: Final = 7
+    """Σy'² (2)."""
+    WIDTH: Final = 9
+
+
+class MeanField:
+    """Indices in a guardrail-only metric's block, where y is a student's mean over the responses with a value."""
+
+    UNITS: Final = 0
+    TOTAL: Final = 1
+    """Σy (2)."""
+    SQUARES: Final = 3
+    """Σy² (2)."""
+    WIDTH: Final = 5
+
+
+class SubgroupField:
+    """Indices in a subgroup's block, where y and y' are the means of the primary metric: see `CohortMetricField`.
+
+    Segments are over the window; ranges of days since first exposure are over their own days, the last over all later
+    ones.
+    """
+
+    RATED_UNITS: Final = 0
+    RATED_TOTAL: Final = 1
+    RATED_SQUARES: Final = 3
+    ALL_UNITS: Final = 5
+    ALL_TOTAL: Final = 6
+    ALL_SQUARES: Final = 8
+    WIDTH: Final = 10
+
+
+class PairField:
+    """Indices in a block of pairs: students with a mean y in the window and a mean x in the pre-period.
+
+    Both are means of the primary metric: in the first block over rated responses, in the second over all responses.
+    """
+
+    UNITS: Final = 0
+    TOTAL: Final = 1
+    """Σy (2)."""
+    SQUARES: Final = 3
+    """Σy² (2)."""
+    COVARIATE_TOTAL: Final = 5
+    """Σx (2)."""
+    COVARIATE_SQUARES: Final = 7
+    """Σx² (2)."""
+    PRODUCTS: Final = 9
+    """Σx·y (2)."""
+    WIDTH: Final = 11
+
+
+def split_words(terms: FloatArray) -> tuple[IntArray, IntArray]:
+    """Return the low and the high words of integer-valued terms (any shape, ≥ 0, < 2⁸⁷)."""
+    high = np.floor(terms * 2.0**-LOW_WORD_BITS)
+    low = terms - high * 2.0**LOW_WORD_BITS
     return low.astype(np.int64), high.astype(np.int64)
 
 
-def join_limbs(low: Ints, high: Ints) -> Floats:
-    """Return the sums that pairs of summed limbs stand for, in float64 (relative error below 2⁻⁵¹)."""
-    joined: Floats = high.astype(np.float64) * 2.0**LIMB_BITS + low
+def join_words(low: IntArray, high: IntArray) -> FloatArray:
+    """Return the sums that summed low and high words stand for, in float64 (relative error below 2⁻⁵¹)."""
+    joined: FloatArray = high.astype(np.float64) * 2.0**LOW_WORD_BITS + low
     return joined
 
 
-def square_bits(largest: int) -> int:
-    """Return the fraction bits kept of squares: 30 for contributions up to 2⁷, two fewer for each doubling."""
-    return SCALE_BITS - 2 * max(0, math.ceil(math.log2(max(largest * _UNIT, 1.0))) - 7)
+def _join_word_pair(integers: list[int], index: int) -> float:
+    """Return the sum of the words at `index` and `index` + 1, like `join_words`; faster for a single sum."""
+    low, high = integers[index], integers[index + 1]
+    return float(high + (low >> LOW_WORD_BITS)) * _HIGH_WORD + float(low & _LOW_WORD_MASK)
+
+
+def square_bits(max_contribution: int) -> int:
+    """Return the fraction bits of squares: 30 for contributions up to 2⁷, two fewer for each doubling."""
+    return FIXED_POINT_BITS - 2 * max(0, math.ceil(math.log2(max(max_contribution * _UNIT, 1.0))) - 7)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Names the integers of an experiment's records; `metrics` is the number of metrics, m below."""
+class RecordLayout:
+    """The widths of an experiment's records, and the indices that depend on the experiment's definitions."""
 
-    metrics: int
-    squares: tuple[int, ...]
-    """Fraction bits of each metric's squares."""
-    watched: tuple[int, ...] = ()
-    """Fraction bits of the squares of what guardrails watch besides (`ExperimentSettings.watched`), w below."""
-    primary: int = 0
-    """Place of the primary metric among the metrics; only sums over parts of the students depend on it."""
-    segments: int = 0
-    """Number of segments, 0 if students belong to none."""
-    novelty: bool = False
-    """Whether there are sums by days since first exposure."""
+    metric_count: int
+    square_bits: tuple[int, ...]
+    """Fraction bits of the squares of each metric."""
+    guardrail_square_bits: tuple[int, ...] = ()
+    """Fraction bits of the squares of each of `ExperimentSettings.guardrail_only_metrics`."""
+    primary_index: int = 0
+    """Index of the primary metric among the metrics; only subgroups and pairs depend on the index."""
+    segment_count: int = 0
+    """Number of segments; 0 without declared categories."""
+    has_exposure_ages: bool = False
+    """Whether records have sums by days since first exposure."""
     exposure_days: int = 3
-    before: bool = False
-    """Whether there are sums of pairs with what students were like before the experiment."""
+    has_pre_period: bool = False
+    """Whether records have sums of pairs with students' means before the experiment."""
 
     @classmethod
-    def of(cls, experiment: ExperimentSettings) -> Layout:
+    def for_experiment(cls, experiment: ExperimentSettings) -> RecordLayout:
         """Return the layout that an experiment's definitions imply."""
         return cls(
-            metrics=len(experiment.metrics),
-            squares=tuple(square_bits(bound) for bound in Scorer.of(experiment).bounds()),
-            watched=tuple(SCALE_BITS if is_share(name) else LATENCY_SQUARE_BITS for name in experiment.watched),
-            primary=[metric.name for metric in experiment.metrics].index(experiment.primary),
-            segments=len(experiment.segments),
-            novelty=experiment.novelty,
+            metric_count=len(experiment.metrics),
+            square_bits=tuple(square_bits(bound) for bound in Scorer.for_experiment(experiment).bounds()),
+            guardrail_square_bits=tuple(
+                FIXED_POINT_BITS if is_proportion(name) else LATENCY_SQUARE_BITS
+                for name in experiment.guardrail_only_metrics
+            ),
+            primary_index=[metric.name for metric in experiment.metrics].index(experiment.primary),
+            segment_count=len(experiment.segments),
+            has_exposure_ages=experiment.novelty,
             exposure_days=experiment.exposure_days,
-            before=experiment.pre_period_ms is not None,
+            has_pre_period=experiment.pre_period_ms is not None,
         )
 
     @property
     def response_width(self) -> int:
-        """[responses, Σ offset, rated, Σ offset of rated] + m × 8.
-
-        Per metric: [undefined, Σ offset of undefined, Σx (2), Σx·offset (2), Σx² (2)]; without offsets for all time.
-        """
-        return 4 + 8 * self.metrics
+        """Number of integers of a record over responses."""
+        return ResponseField.METRICS + ResponseMetricField.WIDTH * self.metric_count
 
     @property
     def unit_width(self) -> int:
-        """[students, crossovers, without user, units, N, n, units with n, ΣN² (2), Σn² (2), Σn·N (2)] + m × 12.
-
-        The first three count presences (a student in a variant). With N responses, n rated, per metric
-        n_q = n − undefined and S = Σ metric, the others are sums over units: those with one variant only, and responses
-        that name no student. Per metric: [n_q>0, n_q, S (2), S² (2), S·n_q (2), n_q² (2), S·N (2)]. Among them are
-        Q = ΣS², R = ΣS·N and P = ΣN² of the cluster-robust variance, for both populations.
-        """
-        return 13 + 12 * self.metrics
+        """Number of integers of a record over students."""
+        return UnitField.METRICS + UnitMetricField.WIDTH * self.metric_count
 
     @property
     def cohort_width(self) -> int:
-        """[first exposures, units, units with n, Σn/N (2), Σ(n/N)² (2)] + m × 9 + w × 5 + parts × 10 + pairs × 11.
+        """Number of integers of a record over a cohort."""
+        return self.pair_index(1) + PairField.WIDTH if self.has_pre_period else self.pair_index(0)
 
-        Of closed windows. Per metric: [n_q>0, y (2), y² (2), y' (2), y'² (2)], where y = S/n_q over rated responses and
-        y' = S/N over all responses are the student's means. Of what is watched: [units that have it, y (2), y² (2)], y
-        the student's mean over all responses that have it. Parts (`PART_WIDTH`) are the segments, over closed windows,
-        then the ages, over the days that each of them stands for; the last over all that come after. Pairs
-        (`PAIR_WIDTH`) are over closed windows, of the primary metric over rated, then over all responses.
-        """
-        return self.part_place(self.parts) + (2 * PAIR_WIDTH if self.before else 0)
+    def cohort_metric_index(self, metric: int) -> int:
+        """Return the index of a metric's block in a record over a cohort."""
+        return CohortField.METRICS + CohortMetricField.WIDTH * metric
+
+    def guardrail_index(self, guardrail: int) -> int:
+        """Return the index of a guardrail-only metric's block in a record over a cohort."""
+        return self.cohort_metric_index(self.metric_count) + MeanField.WIDTH * guardrail
 
     @property
-    def parts(self) -> int:
-        """Number of parts: segments and ages."""
-        return self.segments + (len(AGES) if self.novelty else 0)
+    def subgroup_count(self) -> int:
+        """Number of subgroups: the segments, then the ranges of days since first exposure."""
+        return self.segment_count + (len(EXPOSURE_AGES) if self.has_exposure_ages else 0)
 
-    def part_place(self, part: int) -> int:
-        """Return where in a cohort's record a part begins."""
-        return self.watched_place + 5 * len(self.watched) + PART_WIDTH * part
+    def subgroup_index(self, subgroup: int) -> int:
+        """Return the index of a subgroup's block in a record over a cohort."""
+        return self.guardrail_index(len(self.guardrail_square_bits)) + SubgroupField.WIDTH * subgroup
+
+    def pair_index(self, population: int) -> int:
+        """Return the index of the block of pairs over rated responses (0) or over all responses (1)."""
+        return self.subgroup_index(self.subgroup_count) + PairField.WIDTH * population
+
+    def cohort_units_index(self, metric: int, population: Population) -> int:
+        """Return the index in a record over a cohort of the number of students with a mean of a metric."""
+        if population == "all":
+            return CohortField.UNITS
+        return self.cohort_metric_index(metric) + CohortMetricField.RATED_UNITS
 
     @property
     def kept_days(self) -> int:
-        """How many days from the first exposure a student's row keeps apart."""
-        return max(self.exposure_days, AGES[-1][0]) if self.novelty else self.exposure_days
+        """Number of days from first exposure on with separate sums in a student's row."""
+        return max(self.exposure_days, EXPOSURE_AGES[-1][0]) if self.has_exposure_ages else self.exposure_days
 
     @property
-    def watched_place(self) -> int:
-        """Where in a cohort's record what is watched begins."""
-        return 7 + 9 * self.metrics
+    def student_totals(self) -> slice:
+        """The part of a student's sums vector with Σ metric of each metric."""
+        return slice(StudentField.TOTALS, StudentField.TOTALS + self.metric_count)
 
     @property
-    def sums_width(self) -> int:
-        """Length of a student's sums vector: 2 + 2·m + 2·w."""
-        return 2 + 2 * self.metrics + 2 * len(self.watched)
+    def student_undefined(self) -> slice:
+        """The part of a student's sums vector with the number of undefined responses of each metric."""
+        return slice(self.student_totals.stop, self.student_totals.stop + self.metric_count)
 
-    def square_scale(self) -> Floats:
-        """Return 2^bits of each metric's squares (m)."""
-        return np.array([2.0**bits for bits in self.squares])
+    @property
+    def student_guardrail_totals(self) -> slice:
+        """The part of a student's sums vector with the sum of each guardrail-only metric."""
+        return slice(self.student_undefined.stop, self.student_undefined.stop + len(self.guardrail_square_bits))
+
+    @property
+    def student_guardrail_missing(self) -> slice:
+        """The part of a student's sums vector with the responses that lack each guardrail-only metric."""
+        totals = self.student_guardrail_totals
+        return slice(totals.stop, totals.stop + len(self.guardrail_square_bits))
+
+    @property
+    def student_width(self) -> int:
+        """Number of integers of a student's sums vector."""
+        return int(self.student_guardrail_missing.stop)
+
+    def square_scales(self) -> FloatArray:
+        """Return 2^bits of the squares of each metric (m)."""
+        return np.array([2.0**bits for bits in self.square_bits])
 
 
-def bucket_span_ms(decay: DecaySpec) -> int:
-    """Return the length of a chunk of buckets: one half-life, or a day for reciprocal decay."""
-    return decay.half_life_ms if decay.half_life_ms is not None else 86_400_000
+class MetricSums(NamedTuple):
+    """Sums of a metric over the rated responses of a record."""
+
+    undefined: int
+    """Rated responses whose metric is undefined."""
+    total: float
+    """Σx."""
+    squares: float
+    """Σx²."""
 
 
-def responses_of(record: Ints, layout: Layout) -> Iterator[tuple[int, float, float]]:
-    """Yield (undefined, Σx, Σx²) for each metric of an all-time record."""
-    totals = join_limbs(record[6::8], record[7::8]) * _UNIT
-    squares = join_limbs(record[10::8], record[11::8]) / layout.square_scale()
-    yield from zip(record[4::8].tolist(), totals.tolist(), squares.tolist(), strict=True)
+@dataclass(frozen=True, slots=True)
+class ResponseRecord:
+    """Records over responses by name; m is the number of metrics."""
+
+    integers: IntArray
+    """… × `RecordLayout.response_width`."""
+
+    @property
+    def responses(self) -> IntArray:
+        """Responses (…)."""
+        return self._counts(ResponseField.RESPONSES)
+
+    @property
+    def offsets(self) -> IntArray:
+        """Σ offset of the responses (…)."""
+        return self._counts(ResponseField.OFFSETS)
+
+    @property
+    def rated(self) -> IntArray:
+        """Rated responses (…)."""
+        return self._counts(ResponseField.RATED)
+
+    @property
+    def rated_offsets(self) -> IntArray:
+        """Σ offset of the rated responses (…)."""
+        return self._counts(ResponseField.RATED_OFFSETS)
+
+    @property
+    def undefined(self) -> IntArray:
+        """Rated responses with an undefined metric (… × m)."""
+        return self._metric_integers(ResponseMetricField.UNDEFINED)
+
+    @property
+    def undefined_offsets(self) -> IntArray:
+        """Σ offset of the rated responses with an undefined metric (… × m)."""
+        return self._metric_integers(ResponseMetricField.UNDEFINED_OFFSETS)
+
+    @property
+    def totals(self) -> FloatArray:
+        """Σx in fixed point (… × m)."""
+        return self._metric_sums(ResponseMetricField.TOTAL)
+
+    @property
+    def offset_totals(self) -> FloatArray:
+        """Σx·offset in fixed point (… × m)."""
+        return self._metric_sums(ResponseMetricField.OFFSET_TOTAL)
+
+    @property
+    def squares(self) -> FloatArray:
+        """Σx² in units of 2^−`RecordLayout.square_bits` (… × m)."""
+        return self._metric_sums(ResponseMetricField.SQUARES)
+
+    def metric_sums(self, layout: RecordLayout) -> list[MetricSums]:
+        """Return the sums of each metric of a single record."""
+        totals, squares = self.totals * _UNIT, self.squares / layout.square_scales()
+        columns = zip(self.undefined.tolist(), totals.tolist(), squares.tolist(), strict=True)
+        return [MetricSums(*sums) for sums in columns]
+
+    def _counts(self, field: int) -> IntArray:
+        counts: IntArray = self.integers[..., field]
+        return counts
+
+    def _metric_integers(self, field: int) -> IntArray:
+        integers: IntArray = self.integers[..., ResponseField.METRICS + field :: ResponseMetricField.WIDTH]
+        return integers
+
+    def _metric_sums(self, field: int) -> FloatArray:
+        return join_words(self._metric_integers(field), self._metric_integers(field + 1))
+
+
+class UnitMetricSums(NamedTuple):
+    """Sums of a metric over units, with the letters of `UnitMetricField`."""
+
+    units: int
+    """Units with n_q > 0."""
+    defined: int
+    """Σn_q."""
+    total: float
+    """ΣS."""
+    squares: float
+    """ΣS²."""
+    defined_products: float
+    """ΣS·n_q."""
+    defined_squares: float
+    """Σn_q²."""
+    response_products: float
+    """ΣS·N."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """A record over students by name."""
+
+    integers: IntArray
+    """`RecordLayout.unit_width` integers."""
+
+    @property
+    def students(self) -> int:
+        """Students in the variant."""
+        return int(self.integers[UnitField.STUDENTS])
+
+    @property
+    def crossovers(self) -> int:
+        """Students with several variants."""
+        return int(self.integers[UnitField.CROSSOVERS])
+
+    @property
+    def anonymous_responses(self) -> int:
+        """Responses that name no student."""
+        return int(self.integers[UnitField.ANONYMOUS_RESPONSES])
+
+    @property
+    def units(self) -> int:
+        """Students with a single variant, and responses that name no student."""
+        return int(self.integers[UnitField.UNITS])
+
+    @property
+    def responses(self) -> int:
+        """ΣN."""
+        return int(self.integers[UnitField.RESPONSES])
+
+    @property
+    def rated(self) -> int:
+        """Σn."""
+        return int(self.integers[UnitField.RATED])
+
+    @property
+    def response_squares(self) -> float:
+        """ΣN²."""
+        return self._sum(UnitField.RESPONSE_SQUARES)
+
+    @property
+    def rated_squares(self) -> float:
+        """Σn²."""
+        return self._sum(UnitField.RATED_SQUARES)
+
+    @property
+    def rated_response_products(self) -> float:
+        """Σn·N."""
+        return self._sum(UnitField.RATED_RESPONSE_PRODUCTS)
+
+    def metric_sums(self, layout: RecordLayout, metric: int) -> UnitMetricSums:
+        """Return the sums of metric number `metric`."""
+        start = UnitField.METRICS + UnitMetricField.WIDTH * metric
+        block = self.integers[start : start + UnitMetricField.WIDTH].tolist()
+        return UnitMetricSums(
+            units=block[UnitMetricField.UNITS],
+            defined=block[UnitMetricField.DEFINED],
+            total=_join_word_pair(block, UnitMetricField.TOTAL) / _FIXED_POINT_SCALE,
+            squares=_join_word_pair(block, UnitMetricField.SQUARES) / 2.0 ** layout.square_bits[metric],
+            defined_products=_join_word_pair(block, UnitMetricField.DEFINED_PRODUCTS) / _FIXED_POINT_SCALE,
+            defined_squares=_join_word_pair(block, UnitMetricField.DEFINED_SQUARES),
+            response_products=_join_word_pair(block, UnitMetricField.RESPONSE_PRODUCTS) / _FIXED_POINT_SCALE,
+        )
+
+    def _sum(self, field: int) -> float:
+        return _join_word_pair(self.integers[field : field + 2].tolist(), 0)
+
+
+class StudentMeanSums(NamedTuple):
+    """Sums over the students who have a mean y."""
+
+    units: int
+    total: float
+    """Σy."""
+    squares: float
+    """Σy²."""
+    square_scale: float
+    """Each y² was rounded to a multiple of 1/`square_scale`."""
+
+
+class StudentPairSums(NamedTuple):
+    """Sums over the students who have a mean y in the window and a mean x in the pre-period."""
+
+    units: int
+    total: float
+    """Σy."""
+    squares: float
+    """Σy²."""
+    covariate_total: float
+    """Σx."""
+    covariate_squares: float
+    """Σx²."""
+    products: float
+    """Σx·y."""
+
+
+@dataclass(frozen=True, slots=True)
+class CohortRecord:
+    """A record over a cohort, or a sum of such records, by name."""
+
+    integers: IntArray
+    """`RecordLayout.cohort_width` integers."""
+    layout: RecordLayout
+
+    def rated_share_means(self) -> StudentMeanSums:
+        """Return the sums of students' shares of rated responses."""
+        return self._mean_sums(CohortField.UNITS, CohortField.RATED_SHARE_TOTAL, _FIXED_POINT_SCALE)
+
+    def metric_means(self, metric: int, population: Population) -> StudentMeanSums:
+        """Return the sums of students' means of metric number `metric`."""
+        start = self.layout.cohort_metric_index(metric)
+        total = CohortMetricField.RATED_TOTAL if population == "rated" else CohortMetricField.ALL_TOTAL
+        units_index = self.layout.cohort_units_index(metric, population)
+        return self._mean_sums(units_index, start + total, 2.0 ** self.layout.square_bits[metric])
+
+    def guardrail_means(self, guardrail: int) -> StudentMeanSums:
+        """Return the sums of students' means of guardrail-only metric number `guardrail`."""
+        start = self.layout.guardrail_index(guardrail)
+        scale = 2.0 ** self.layout.guardrail_square_bits[guardrail]
+        return self._mean_sums(start + MeanField.UNITS, start + MeanField.TOTAL, scale)
+
+    def subgroup_means(self, subgroup: int, population: Population) -> StudentMeanSums:
+        """Return the sums of the primary metric's means of the students of subgroup number `subgroup`."""
+        start = self.layout.subgroup_index(subgroup)
+        if population == "rated":
+            units, total = SubgroupField.RATED_UNITS, SubgroupField.RATED_TOTAL
+        else:
+            units, total = SubgroupField.ALL_UNITS, SubgroupField.ALL_TOTAL
+        return self._mean_sums(start + units, start + total, 2.0 ** self.layout.square_bits[self.layout.primary_index])
+
+    def pair_sums(self, population: Population) -> StudentPairSums:
+        """Return the sums of the primary metric's means in the window and in the pre-period."""
+        start = self.layout.pair_index(0 if population == "rated" else 1)
+        block = self.integers[start : start + PairField.WIDTH].tolist()
+        scale = 2.0 ** self.layout.square_bits[self.layout.primary_index]
+        return StudentPairSums(
+            units=block[PairField.UNITS],
+            total=_join_word_pair(block, PairField.TOTAL) / _FIXED_POINT_SCALE,
+            squares=_join_word_pair(block, PairField.SQUARES) / scale,
+            covariate_total=_join_word_pair(block, PairField.COVARIATE_TOTAL) / _FIXED_POINT_SCALE,
+            covariate_squares=_join_word_pair(block, PairField.COVARIATE_SQUARES) / scale,
+            products=_join_word_pair(block, PairField.PRODUCTS) / scale,
+        )
+
+    def _mean_sums(self, units_index: int, total_index: int, square_scale: float) -> StudentMeanSums:
+        """Return sums with the words of Σy at `total_index` and the words of Σy² behind the words of Σy."""
+        words = self.integers[total_index : total_index + 4].tolist()
+        total, squares = _join_word_pair(words, 0) / _FIXED_POINT_SCALE, _join_word_pair(words, 2) / square_scale
+        return StudentMeanSums(int(self.integers[units_index]), total, squares, square_scale)
+
+
+def chunk_length_ms(decay: DecaySpec) -> int:
+    """Return the length of a chunk of time buckets: a half-life, or a day for reciprocal decay."""
+    return decay.half_life_ms if decay.half_life_ms is not None else DAY_MS

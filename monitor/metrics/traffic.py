@@ -1,10 +1,10 @@
-"""Records of traffic and latencies by the hour, and of shown items and categories by the day.
+"""The layouts of traffic records: responses and latencies by hour, shown items and categories by day.
 
-A quantile of latencies is read from the histogram as Prometheus' `histogram_quantile` does: latencies are taken to be
-spread evenly within a bucket, and one in the last, open bucket is given as its lower bound.
+Quantiles of latencies follow Prometheus' `histogram_quantile`: latencies are assumed to be uniform within a bucket, and
+a quantile in the last, open bucket is the bucket's lower bound.
 
-Items are counted in cells, chosen by the items' keyed hashes: as many items as there may be, a day takes the same few
-bytes, and what is counted is exact.
+Shown items are counted in cells, which the items' keyed hashes select. A day's record has the same size for any number
+of items, and the count of each cell is exact.
 """
 
 from __future__ import annotations
@@ -13,70 +13,129 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from monitor.metrics.ranked_lists import IntArray
+
 LATENCY_BOUNDS_MS: Final = (
     50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 7500, 10_000, 15_000, 20_000, 30_000, 60_000,
 )  # fmt: skip
-"""Upper bounds of the buckets, inclusive; there is one more above the last."""
-FIRST_BUCKET: Final = 3
-TRAFFIC_WIDTH: Final = FIRST_BUCKET + len(LATENCY_BOUNDS_MS) + 1
-"""[responses, empty ones, Σ latency in ms, responses by latency …]; who gives no latency is in no bucket."""
+"""Inclusive upper bounds of the latency buckets; a further bucket is above the last bound."""
 
-ITEM_CELLS: Final = 64
-"""A power of two: the low bits of the last byte of an item's hash say in which cell it is counted."""
-FIRST_CELL: Final = 2
-FIRST_CATEGORY: Final = FIRST_CELL + ITEM_CELLS
-"""Places in a day's record: [responses, Σ items of a response², items shown by cell …, responses by category …]."""
+ITEM_CELL_COUNT: Final = 64
+"""A power of two: the low bits of the last byte of an item's hash are the number of the item's cell."""
 
 
-def day_width(categories: int) -> int:
-    """Return the integers of a day's record with so many declared categories."""
-    return FIRST_CATEGORY + (categories + 2 if categories else 0)
+class HourField:
+    """Indices in the traffic record of a variant's hour, and in the sum of such records over all time."""
+
+    RESPONSES: Final = 0
+    EMPTY_RESPONSES: Final = 1
+    """Responses without items."""
+    LATENCY_TOTAL: Final = 2
+    """Σ latency in ms."""
+    LATENCY_BUCKETS: Final = 3
+    """Responses in each bucket of `LATENCY_BOUNDS_MS`, then above the last bound; without a latency in no bucket."""
 
 
-def cell_of(item: bytes) -> int:
-    """Return the cell of an item's hash, from 0 on."""
-    return item[-1] % ITEM_CELLS
+HOUR_RECORD_WIDTH: Final = HourField.LATENCY_BUCKETS + len(LATENCY_BOUNDS_MS) + 1
+"""Number of integers of an hour's record."""
+
+
+class DayField:
+    """Indices in the record of a variant's UTC day."""
+
+    RESPONSES: Final = 0
+    ITEM_COUNT_SQUARES: Final = 1
+    """Σm² over the responses, m the number of items of a response."""
+    ITEM_CELLS: Final = 2
+    """Shown items in each of `ITEM_CELL_COUNT` cells."""
+    CATEGORIES: Final = ITEM_CELLS + ITEM_CELL_COUNT
+    """Responses by declared category, in sorted order, then of another category, then without a category."""
+
+
+def day_record_width(category_count: int) -> int:
+    """Return the number of integers of a day's record for a number of declared categories."""
+    return DayField.CATEGORIES + (category_count + 2 if category_count else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DayRecord:
+    """The record of a variant's UTC day by name."""
+
+    integers: IntArray
+    """At least `day_record_width` integers."""
+
+    @property
+    def responses(self) -> int:
+        """Responses of the day."""
+        return int(self.integers[DayField.RESPONSES])
+
+    @property
+    def item_count_squares(self) -> int:
+        """Σm² over the responses, m the number of items of a response."""
+        return int(self.integers[DayField.ITEM_COUNT_SQUARES])
+
+    @property
+    def item_cells(self) -> IntArray:
+        """Shown items in each of `ITEM_CELL_COUNT` cells."""
+        cells: IntArray = self.integers[DayField.ITEM_CELLS : DayField.CATEGORIES]
+        return cells
+
+    @property
+    def categories(self) -> IntArray:
+        """Responses by declared category, then of another category, then without a category."""
+        categories: IntArray = self.integers[DayField.CATEGORIES :]
+        return categories
+
+
+def item_cell(item: bytes) -> int:
+    """Return the cell number of an item's hash, from 0 to `ITEM_CELL_COUNT` − 1."""
+    return item[-1] % ITEM_CELL_COUNT
 
 
 @dataclass(frozen=True)
 class TrafficCounts:
-    """What the responses of some time were like."""
+    """Counts over the responses of a variant in a period of time."""
 
     responses: int = 0
-    empty: int = 0
-    latency_ms: int = 0
-    """Sum over the responses that give one."""
-    latencies: tuple[int, ...] = (0,) * (TRAFFIC_WIDTH - FIRST_BUCKET)
+    empty_responses: int = 0
+    latency_total_ms: int = 0
+    """Σ latency in ms, over the responses with a latency."""
+    latency_buckets: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
     """Responses by bucket of `LATENCY_BOUNDS_MS`."""
 
     @classmethod
-    def of(cls, record: Sequence[int]) -> TrafficCounts:
-        """Return what a record of `TRAFFIC_WIDTH` integers says."""
-        return cls(record[0], record[1], record[2], tuple(record[FIRST_BUCKET:]))
+    def from_record(cls, record: Sequence[int]) -> TrafficCounts:
+        """Return the counts of an hour's record, or of a sum of such records."""
+        return cls(
+            responses=record[HourField.RESPONSES],
+            empty_responses=record[HourField.EMPTY_RESPONSES],
+            latency_total_ms=record[HourField.LATENCY_TOTAL],
+            latency_buckets=tuple(record[HourField.LATENCY_BUCKETS :]),
+        )
 
     @property
     def empty_share(self) -> float | None:
-        """Responses without any item, of all; None without responses."""
-        return self.empty / self.responses if self.responses else None
+        """Share of responses without items; None without responses."""
+        return self.empty_responses / self.responses if self.responses else None
 
-    def cumulative(self) -> list[tuple[float, int]]:
-        """Return (upper bound in seconds, responses up to it) of every bucket; the last bound is infinite."""
-        found, total = [], 0
+    def cumulative_latency_buckets(self) -> list[tuple[float, int]]:
+        """Return (upper bound in seconds, responses up to the bound) for each bucket; the last bound is infinite."""
+        cumulative_buckets, total = [], 0
         bounds = [*[bound / 1000 for bound in LATENCY_BOUNDS_MS], float("inf")]
-        for bound, count in zip(bounds, self.latencies, strict=True):
+        for bound, count in zip(bounds, self.latency_buckets, strict=True):
             total += count
-            found.append((bound, total))
-        return found
+            cumulative_buckets.append((bound, total))
+        return cumulative_buckets
 
-    def latency_s(self, share: float) -> float | None:
-        """Return the latency in seconds that this share of the responses does not exceed; None where none is known.
+    def latency_quantile_s(self, share: float) -> float | None:
+        """Return the quantile of latencies for a share, in seconds; None without latencies.
 
-        Two responses between 0.05 s and 0.1 s: half of them up to the middle of that bucket.
+        With two responses between 0.05 s and 0.1 s, the median is the middle of the bucket.
 
-        >>> Flow(latencies=(0, 2, *[0] * 16)).latency_s(0.5)
+        >>> TrafficCounts(latency_buckets=(0, 2, *[0] * 16)).latency_quantile_s(0.5)
         0.075
         """
-        buckets = self.cumulative()
+        buckets = self.cumulative_latency_buckets()
         rank = share * buckets[-1][1]
         if not buckets[-1][1]:
             return None

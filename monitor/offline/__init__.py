@@ -1,40 +1,53 @@
-"""Offline evaluation: metrics of judged responses under every definition at once, per query, rater and variant.
+"""Offline evaluation from files, without a store: metrics under several definitions, and the agreement of raters.
 
-In float64, from nothing but the responses themselves. A query answered by several variants and judged by the same
-people can be normalised by an ideal that the stream never has: the pool of everything a person judged for it. Variants
-are compared over queries, not over ratings. Pure: the result does not depend on the order of the responses.
+- `judged_files` and `trec` read responses with grades from event files, and from TREC's runs and qrels.
+- `metric_definitions` defines the metrics; `scoring` computes means per query, rater and variant in float64.
+- `paired_tests` compares variants over queries, `evaluation_results` contains the results.
+- `rater_agreement` measures the agreement of raters.
+
+nDCG may use an ideal ranking that live evaluation does not have: the pool of all judgements of a rater for a query. The
+computations are pure, and the order of the responses does not change the results.
 """
 
 from __future__ import annotations
 
-from monitor.offline.agreement import Agreement, agreements
-from monitor.offline.evaluation_results import Evaluation, Mean
-from monitor.offline.judged_files import judged_responses, ratings, shown_answers
-from monitor.offline.metric_definitions import IDEALS, Definition, JudgedResponse, Pools, gains_for, grid, lowered
-from monitor.offline.paired_tests import Paired
-from monitor.offline.scoring import evaluate
-from monitor.offline.trec import QRELS, RUN, judged_runs, read_qrels, read_run
+from monitor.offline.evaluation_results import Evaluation, MeanScore
+from monitor.offline.judged_files import read_judged_responses, read_ratings, read_responses_with_feedback
+from monitor.offline.metric_definitions import (
+    IDEALS,
+    JudgedResponse,
+    JudgementPools,
+    MetricDefinition,
+    build_definition_grid,
+    list_available_gains,
+    shift_grades,
+)
+from monitor.offline.paired_tests import PairedTest
+from monitor.offline.rater_agreement import IntraclassCorrelation, RaterAgreement, measure_agreement
+from monitor.offline.scoring import evaluate_responses
+from monitor.offline.trec import QRELS_COLUMNS, RUN_COLUMNS, judge_runs, read_qrels, read_run
 
 __all__ = [
     "IDEALS",
-    "QRELS",
-    "RUN",
-    "Agreement",
-    "Definition",
+    "QRELS_COLUMNS",
+    "RUN_COLUMNS",
     "Evaluation",
+    "IntraclassCorrelation",
     "JudgedResponse",
-    "Mean",
-    "Paired",
-    "Pools",
-    "agreements",
-    "evaluate",
-    "gains_for",
-    "grid",
-    "judged_responses",
-    "judged_runs",
-    "lowered",
-    "ratings",
+    "JudgementPools",
+    "MeanScore",
+    "MetricDefinition",
+    "PairedTest",
+    "RaterAgreement",
+    "build_definition_grid",
+    "evaluate_responses",
+    "judge_runs",
+    "list_available_gains",
+    "measure_agreement",
+    "read_judged_responses",
     "read_qrels",
+    "read_ratings",
+    "read_responses_with_feedback",
     "read_run",
-    "shown_answers",
+    "shift_grades",
 ]

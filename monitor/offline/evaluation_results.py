@@ -1,4 +1,4 @@
-"""What an evaluation found, as frozen records."""
+"""The results of an offline evaluation: means by rater, query and variant, and paired tests."""
 
 from __future__ import annotations
 
@@ -6,109 +6,117 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from monitor.offline.metric_definitions import Definition
-from monitor.offline.paired_tests import Paired
+from monitor.offline.metric_definitions import MetricDefinition
+from monitor.offline.paired_tests import PairedTest
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean over the defined ones of `count + undefined` values; `mean` is None if none is defined."""
+class MeanScore:
+    """The mean of the `count` defined scores; `mean` is None if all scores are undefined."""
 
     count: int
     undefined: int
+    """Number of undefined scores."""
     mean: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float | None]) -> Mean:
-        defined = [value for value in values if value is not None]
-        mean = math.fsum(defined) / len(defined) if defined else None
-        return cls(count=len(defined), undefined=len(values) - len(defined), mean=mean)
+    def from_scores(cls, scores: Sequence[float | None]) -> MeanScore:
+        defined_scores = [score for score in scores if score is not None]
+        mean = math.fsum(defined_scores) / len(defined_scores) if defined_scores else None
+        return cls(count=len(defined_scores), undefined=len(scores) - len(defined_scores), mean=mean)
 
 
 @dataclass(frozen=True, slots=True)
 class RaterResult:
-    """What one rater's judgements of one query say of one variant: means over the responses, one per definition."""
+    """A variant on a query, by the judgements of a rater: means over the responses, a mean per definition."""
 
     query_id: str
     rater: int | None
-    """Raters are numbered from 1 in the order of their ids, which are not told; None is a response without one."""
+    """Raters are numbered from 1 in the order of their ids, to conceal the ids; None for a response without a rater."""
     variant: str
-    means: tuple[Mean, ...]
+    means: tuple[MeanScore, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """One query under one variant: the means of its raters' means, one per definition."""
+    """A variant on a query: the means of the raters' means, a mean per definition."""
 
     query_id: str
     variant: str
-    means: tuple[Mean, ...]
+    means: tuple[MeanScore, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """One variant: means over rated responses, and means over queries of the queries' means; one per definition."""
+    """A variant: means over the rated responses, and means of the queries' means; a mean per definition."""
 
     variant: str
     responses: int
     rated_responses: int
     queries: int
-    """Queries with at least one rated response."""
-    over_responses: tuple[Mean, ...]
-    over_queries: tuple[Mean, ...]
+    """Queries with rated responses."""
+    response_means: tuple[MeanScore, ...]
+    query_means: tuple[MeanScore, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """One variant against the control on the queries that both have, one test per definition."""
+class ControlComparison:
+    """A variant against the control on the queries that both have, a test per definition."""
 
     variant: str
-    tests: tuple[Paired, ...]
+    tests: tuple[PairedTest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What `evaluate` found: variants in the configuration's order, queries sorted by id, raters by number."""
+    """All results of an experiment: variants in the order of the settings, queries by id, raters by number."""
 
     experiment: str
     control: str
-    definitions: tuple[Definition, ...]
+    definitions: tuple[MetricDefinition, ...]
     variants: tuple[VariantResult, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ControlComparison, ...]
     queries: tuple[QueryResult, ...]
     raters: tuple[RaterResult, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return everything as one JSON object; a mean of nothing is null."""
+        """Return all results as a JSON object; undefined means are null."""
         return {
             "experiment": self.experiment,
             "control": self.control,
-            "definitions": [each.to_json() for each in self.definitions],
+            "definitions": [definition.to_json() for definition in self.definitions],
             "variants": {
-                each.variant: {
-                    "responses": each.responses,
-                    "rated_responses": each.rated_responses,
-                    "queries": each.queries,
-                    "over_responses": self._named(each.over_responses),
-                    "over_queries": self._named(each.over_queries),
+                result.variant: {
+                    "responses": result.responses,
+                    "rated_responses": result.rated_responses,
+                    "queries": result.queries,
+                    "over_responses": self._by_definition_name(result.response_means),
+                    "over_queries": self._by_definition_name(result.query_means),
                 }
-                for each in self.variants
+                for result in self.variants
             },
-            "comparisons": {each.variant: self._named(each.tests) for each in self.comparisons},
+            "comparisons": {
+                comparison.variant: self._by_definition_name(comparison.tests) for comparison in self.comparisons
+            },
             "queries": [
-                {"query_id": each.query_id, "variant": each.variant, "metrics": self._named(each.means)}
-                for each in self.queries
+                {
+                    "query_id": result.query_id,
+                    "variant": result.variant,
+                    "metrics": self._by_definition_name(result.means),
+                }
+                for result in self.queries
             ],
             "raters": [
                 {
-                    "query_id": each.query_id,
-                    "rater": each.rater,
-                    "variant": each.variant,
-                    "metrics": self._named(each.means),
+                    "query_id": result.query_id,
+                    "rater": result.rater,
+                    "variant": result.variant,
+                    "metrics": self._by_definition_name(result.means),
                 }
-                for each in self.raters
+                for result in self.raters
             ],
         }
 
-    def _named(self, found: Sequence[Mean | Paired]) -> dict[str, object]:
-        return {each.name: asdict(one) for each, one in zip(self.definitions, found, strict=True)}
+    def _by_definition_name(self, results: Sequence[MeanScore | PairedTest]) -> dict[str, object]:
+        """Return definition name → JSON object of the result; `results` has a result per definition."""
+        return {definition.name: asdict(result) for definition, result in zip(self.definitions, results, strict=True)}

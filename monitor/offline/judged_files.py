@@ -1,4 +1,4 @@
-"""Events from files → judged responses, raters' grades, items: the stream's rows and rules, without a store."""
+"""Event files → judged responses, ratings, and responses with feedback, by the rules of the service without a store."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from monitor.analysis import Answer
+from monitor.analysis import ResponseWithFeedback
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.engine import (
     MISSING,
-    TAG_BYTES,
-    Decoder,
+    STUDENT_TAG_BYTES,
+    EventDecoder,
     GradingRules,
     IdHasher,
     ResponseRow,
-    latency_of,
     merge_reaction,
     merge_response,
-    reaction_of,
+    reaction_from_feedback,
+    rounded_latency_ms,
 )
-from monitor.errors import InputRefused, Refusal
+from monitor.errors import InputRejected, InvalidEvent
 from monitor.events import Feedback, Response
-from monitor.offline.agreement import Rating, TargetKind
 from monitor.offline.metric_definitions import JudgedResponse
-from monitor.sources import FileSource, Refused
+from monitor.offline.rater_agreement import Rating, TargetKind
+from monitor.sources import FileSource, RejectedRecord
 
-_KEY: Final = b"rows of one evaluation, kept nowhere"
+_HASH_KEY: Final = b"rows of one evaluation, kept nowhere"
+"""A constant is safe: hashes of ids never leave the process."""
 
 
-def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[JudgedResponse]]:
-    """Return each experiment's responses with their grades; refused lines are reported by the source."""
-    identities = IdHasher(_KEY)
+def read_judged_responses(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[JudgedResponse]]:
+    """Return experiment → responses with grades; the source reports rejected lines."""
+    identities = IdHasher(_HASH_KEY)
     return {
         experiment.name: [
             JudgedResponse(
@@ -41,122 +42,133 @@ def judged_responses(source: FileSource, settings: Settings, clock: Clock) -> di
                 variant=event.variant,
                 items=event.items,
                 ranks=event.ranks or tuple(range(1, len(event.items) + 1)),
-                grades=tuple(grades.get(identities.item(item)) for item in event.items),
+                grades=tuple(grades.get(identities.hash_item(item)) for item in event.items),
             )
             for row, event in rows
-            for grades in (rules.grades(row),)
+            for grades in (rules.item_grades(row),)
         ]
-        for experiment, rules, rows in _joined(source, settings, clock, identities)
+        for experiment, rules, rows in _join_feedback(source, settings, clock, identities)
     }
 
 
-def ratings(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[Rating]]:
-    """Return what every student gave each shown item, by experiment; refused lines are reported by the source."""
-    identities = IdHasher(_KEY)
-    found: dict[str, list[Rating]] = {}
-    for experiment, rules, rows in _joined(source, settings, clock, identities):
-        given = found[experiment.name] = []
+def read_ratings(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[Rating]]:
+    """Return experiment → ratings of the items in responses; the source reports rejected lines."""
+    identities = IdHasher(_HASH_KEY)
+    ratings_by_experiment: dict[str, list[Rating]] = {}
+    for experiment, rules, rows in _join_feedback(source, settings, clock, identities):
+        ratings = ratings_by_experiment[experiment.name] = []
         for row, event in rows:
-            kind: TargetKind = "response" if event.query_id is None else "query"
-            name = event.response_id if event.query_id is None else event.query_id
-            items = {identities.item(item): item for item in event.items}
+            target_kind: TargetKind = "response" if event.query_id is None else "query"
+            target_id = event.response_id if event.query_id is None else event.query_id
+            items = {identities.hash_item(item): item for item in event.items}
             # A response without a student is a rater of its own.
-            own = row.student[:TAG_BYTES] or b"response " + event.response_id.encode()
+            response_rater = row.student_hash[:STUDENT_TAG_BYTES] or b"response " + event.response_id.encode()
             for (student, item), (grade, at_ms) in rules.judgements(row).items():
                 if item in items:
-                    rater = (student or own).hex()
-                    given.append(Rating(event.variant, (kind, name, items[item]), rater, at_ms, grade))
-    return found
+                    rater = (student or response_rater).hex()
+                    target = (target_kind, target_id, items[item])
+                    ratings.append(Rating(event.variant, target, rater, at_ms, grade))
+    return ratings_by_experiment
 
 
-def shown_answers(source: FileSource, settings: Settings, clock: Clock) -> dict[str, list[Answer]]:
-    """Return each experiment's responses with all grades of their items; refused lines are reported by the source.
+def read_responses_with_feedback(
+    source: FileSource, settings: Settings, clock: Clock
+) -> dict[str, list[ResponseWithFeedback]]:
+    """Return experiment → responses with all ratings of their items; the source reports rejected lines.
 
-    A review counts whenever it was written: analysts come later than a feedback window.
+    Reviews count without a time limit: analysts review responses after the end of the feedback window.
     """
-    identities = IdHasher(_KEY)
-    found: dict[str, list[Answer]] = {}
-    for experiment, rules, rows in _joined(source, settings, clock, identities):
-        answers = found[experiment.name] = []
+    identities = IdHasher(_HASH_KEY)
+    responses_by_experiment: dict[str, list[ResponseWithFeedback]] = {}
+    for experiment, rules, rows in _join_feedback(source, settings, clock, identities):
+        responses = responses_by_experiment[experiment.name] = []
         for row, event in rows:
-            items = {identities.item(item): item for item in _ranked(event)}
-            judged = rules.judgements(row).items()
-            answers.append(
-                Answer(
+            items = {identities.hash_item(item): item for item in _items_by_rank(event)}
+            judgements = rules.judgements(row).items()
+            responses.append(
+                ResponseWithFeedback(
                     variant=event.variant,
-                    at_ms=event.timestamp_ms,
-                    student=(row.student or b"response " + event.response_id.encode()).hex(),
+                    timestamp_ms=event.timestamp_ms,
+                    student_id=(row.student_hash or b"response " + event.response_id.encode()).hex(),
                     query_id=event.query_id,
                     category=event.category,
                     items=tuple(items.values()),
-                    ratings=tuple((items[item], grade) for (_, item), (grade, _) in judged if item in items),
-                    review=row.review_score(),
+                    ratings=tuple((items[item], grade) for (_, item), (grade, _) in judgements if item in items),
+                    review_score=row.review_score(),
                 )
             )
-    return found
+    return responses_by_experiment
 
 
-def _ranked(event: Response) -> Sequence[str]:
+def _items_by_rank(event: Response) -> Sequence[str]:
+    """Return the items of a response, the first rank first."""
     if event.ranks is None:
         return event.items
     return [item for _, item in sorted(zip(event.ranks, event.items, strict=True))]
 
 
-def _joined(
+def _join_feedback(
     source: FileSource, settings: Settings, clock: Clock, identities: IdHasher
 ) -> Iterator[tuple[ExperimentSettings, GradingRules, list[tuple[ResponseRow, Response]]]]:
-    """Yield every experiment with its rules, its responses and the reactions to them."""
-    responses, feedback = _read(source, settings, clock)
-    # Of events that are alike but for these the first one stays.
+    """Yield (experiment, grading rules, rows of responses with events); the rows contain the feedback."""
+    responses, feedback = _read_events(source, settings, clock)
+    # Rows do not contain these fields. Of events that differ in these fields only, the first is kept, so the order is
+    # made independent of the files.
     responses.sort(key=lambda event: (event.query_id or "", event.category or ""))
     for experiment in settings.experiments:
         rows: dict[str, tuple[ResponseRow, Response]] = {}
         for event in responses:
-            if event.experiment == experiment.name and _counts(event, experiment):
-                _merge(rows, event, experiment, identities)
-        for name, (row, _) in rows.items():
-            for reaction in feedback.get(name, ()):
-                merge_reaction(row, reaction_of(reaction, identities))
+            if event.experiment == experiment.name and _is_counted(event, experiment):
+                _merge_response_event(rows, event, experiment, identities)
+        for response_id, (row, _) in rows.items():
+            for reaction in feedback.get(response_id, ()):
+                merge_reaction(row, reaction_from_feedback(reaction, identities))
         yield experiment, GradingRules(experiment), list(rows.values())
 
 
-def _read(source: FileSource, settings: Settings, clock: Clock) -> tuple[list[Response], dict[str, list[Feedback]]]:
-    decoder = Decoder(settings)
+def _read_events(
+    source: FileSource, settings: Settings, clock: Clock
+) -> tuple[list[Response], dict[str, list[Feedback]]]:
+    """Return the responses, and response_id → feedback; raises `InputRejected` if no line is an event."""
+    decoder = EventDecoder(settings)
     responses: list[Response] = []
     feedback: dict[str, list[Feedback]] = defaultdict(list)
-    source.place(source.starts({}))
-    while not source.finished():
-        for each in source.poll():
-            for record in each.records:
+    source.seek(source.initial_positions({}))
+    while not source.is_exhausted():
+        for batch in source.poll():
+            for record in batch.records:
                 try:
-                    event = decoder.event(record.value, clock())
-                except Refusal as refusal:
-                    source.keep_refused(
-                        [Refused(each.partition, record.offset, record.value, refusal.reason, refusal.detail)]
+                    event = decoder.decode_event(record.value, clock())
+                except InvalidEvent as error:
+                    source.dead_letter_queue.write(
+                        [RejectedRecord(batch.partition, record.offset, record.value, error.reason, error.detail)]
                     )
                     continue
                 if isinstance(event, Response):
                     responses.append(event)
                 else:
                     feedback[event.response_id].append(event)
-    if source.refused and not (responses or feedback):
-        raise InputRefused(f"not one of {source.refused} lines is an event")
+    if source.rejected_count and not (responses or feedback):
+        raise InputRejected(f"not one of {source.rejected_count} lines is an event")
     return responses, feedback
 
 
-def _counts(event: Response, experiment: ExperimentSettings) -> bool:
-    starts, ends = experiment.starts_at_ms, experiment.ends_at_ms
-    begun = starts is None or event.timestamp_ms >= starts
-    return event.variant in experiment.variants and begun and (ends is None or event.timestamp_ms < ends)
+def _is_counted(event: Response, experiment: ExperimentSettings) -> bool:
+    """Return whether the response is from a variant and the period of the experiment."""
+    starts_at_ms, ends_at_ms = experiment.starts_at_ms, experiment.ends_at_ms
+    is_after_start = starts_at_ms is None or event.timestamp_ms >= starts_at_ms
+    is_before_end = ends_at_ms is None or event.timestamp_ms < ends_at_ms
+    return event.variant in experiment.variants and is_after_start and is_before_end
 
 
-def _merge(
+def _merge_response_event(
     rows: dict[str, tuple[ResponseRow, Response]], event: Response, experiment: ExperimentSettings, identities: IdHasher
 ) -> None:
+    """Add the response event to the row of the response_id, unless the row contains the event already."""
     row, _ = rows.get(event.response_id, (ResponseRow(), event))
-    student = identities.student(event.user_id) if event.user_id is not None else b""
-    items = identities.items(event.items)
+    student = identities.hash_student(event.user_id) if event.user_id is not None else b""
+    items = identities.hash_items(event.items)
     arm = sorted(experiment.variants).index(event.variant)
-    latency_ms = latency_of(event)
+    latency_ms = rounded_latency_ms(event)
     if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks, latency_ms, MISSING) != "duplicate":
         rows[event.response_id] = row, event

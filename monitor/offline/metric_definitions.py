@@ -1,4 +1,4 @@
-"""Ranked lists with their grades, and one number for each: a metric with its gain, discount and ideal."""
+"""Judged responses, and definitions that score a response: a metric with its gain, discount and ideal ranking."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
-from monitor.config import Discount, ExperimentSettings, Gain, MetricSpec
-from monitor.metrics import GAINS, cg, dcg, ndcg, p, rr, success
+from monitor.config import ExperimentSettings, MetricSpec, NamedDiscount, NamedGain
+from monitor.metrics import GAIN_NAMES, cumulative_gain, dcg, ndcg, precision_at_k, reciprocal_rank, success_at_k
 
-Pools: TypeAlias = Mapping[tuple[str, str], Mapping[str, float]]
+JudgementPools: TypeAlias = Mapping[tuple[str, str], Mapping[str, float]]
 """(query, rater) → item → the largest grade that this rater gave it for this query, in any variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedResponse:
-    """One response with its grades; `items`, `ranks` (positions from 1) and `grades` (None: unjudged) are parallel."""
+    """A response with its grades; `items`, `ranks` (positions from 1) and `grades` (None: unjudged) are parallel."""
 
     query_id: str | None
-    """Without one, the response is in no query's row and its pool is its own list."""
+    """None if the response belongs to no query; the pool is then the response's own list."""
     user_id: str | None
-    """Who judged; without one, the response has a rater of its own and its pool is its own list."""
+    """The rater; None for a rater who judged nothing else. The pool is then the response's own list."""
     variant: str
     items: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -29,11 +29,11 @@ class JudgedResponse:
 
     @property
     def is_rated(self) -> bool:
-        """Whether at least one item has a grade."""
+        """Whether any item has a grade."""
         return any(grade is not None for grade in self.grades)
 
 
-def pooled(responses: Iterable[JudgedResponse]) -> Pools:
+def build_pools(responses: Iterable[JudgedResponse]) -> JudgementPools:
     """Return the pools of all queries and raters; responses without query or rater have none."""
     pools: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for response in responses:
@@ -46,32 +46,32 @@ def pooled(responses: Iterable[JudgedResponse]) -> Pools:
     return pools
 
 
-def lowered(response: JudgedResponse, by: float) -> JudgedResponse:
-    """Return the response with every grade lowered by that much: on a scale from 1 to 5, a 1 is worth nothing then."""
-    return replace(response, grades=tuple(None if grade is None else grade - by for grade in response.grades))
+def shift_grades(response: JudgedResponse, reduction: float) -> JudgedResponse:
+    """Return the response with all grades reduced, so that the grade `reduction` has no gain."""
+    return replace(response, grades=tuple(None if grade is None else grade - reduction for grade in response.grades))
 
 
 PoolIdeal: TypeAlias = Literal["shown", "constant", "judged"]
 IDEALS: Final[tuple[PoolIdeal, ...]] = get_args(PoolIdeal)
 
-GainName: TypeAlias = Gain | Literal["table"]
-_STEEPEST: Final = 16
+GainName: TypeAlias = NamedGain | Literal["table"]
+_MAX_EXP2_GRADE: Final = 16
 """The largest grade that the configuration accepts with the gain exp2."""
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """A metric, and what it depends on; None where it does not."""
+class MetricDefinition:
+    """A metric with its gain, discount and ideal ranking; None for parameters that the metric does not use."""
 
     metric: MetricSpec
     gain: GainName | None = None
-    """`table` is the experiment's own table."""
-    discount: Discount | None = None
+    """`table` is the gain table of the experiment's settings."""
+    discount: NamedDiscount | None = None
     ideal: PoolIdeal | None = None
 
     @property
     def name(self) -> str:
-        """The metric's name and what it depends on: `success@5`, `dcg@5:exp2:log2`, `ndcg@5:exp2:log2:judged`."""
+        """The metric's name and parameters, as in `success@5`, `dcg@5:exp2:log2` or `ndcg@5:exp2:log2:judged`."""
         return ":".join(part for part in (self.metric.name, self.gain, self.discount, self.ideal) if part is not None)
 
     def to_json(self) -> dict[str, object]:
@@ -84,24 +84,28 @@ class Definition:
             "ideal": self.ideal,
         }
 
-    def value(self, response: JudgedResponse, settings: ExperimentSettings, pools: Pools) -> float | None:
-        """Return the number of one response, or None where it is undefined."""
+    def score(self, response: JudgedResponse, settings: ExperimentSettings, pools: JudgementPools) -> float | None:
+        """Return the metric of a response; None if the metric is undefined."""
         grades, ranks, k, measure = response.grades, response.ranks, self.metric.k, self.metric.measure
         if measure == "success":
-            return success(grades, k, relevant_grade=settings.relevant_grade, ranks=ranks)
+            return success_at_k(grades, k, relevant_grade=settings.relevant_grade, ranks=ranks)
         if measure == "rr":
-            return rr(grades, k, relevant_grade=settings.relevant_grade, ranks=ranks)
+            return reciprocal_rank(grades, k, relevant_grade=settings.relevant_grade, ranks=ranks)
         if measure == "p":
-            return p(grades, k, relevant_grade=settings.relevant_grade, ranks=ranks)
+            return precision_at_k(grades, k, relevant_grade=settings.relevant_grade, ranks=ranks)
         gain = settings.gain if self.gain is None or self.gain == "table" else self.gain
         discount = settings.discount if self.discount is None else self.discount
         if measure == "cg":
-            return cg(grades, k, gain=gain, ranks=ranks)
+            return cumulative_gain(grades, k, gain=gain, ranks=ranks)
         if measure == "dcg":
             return dcg(grades, k, gain=gain, discount=discount, ranks=ranks)
-        return ndcg(grades, k, gain=gain, discount=discount, ideal=self._ideal(response, settings, pools), ranks=ranks)
+        ideal_grades = self._ideal_grades(response, settings, pools)
+        return ndcg(grades, k, gain=gain, discount=discount, ideal=ideal_grades, ranks=ranks)
 
-    def _ideal(self, response: JudgedResponse, settings: ExperimentSettings, pools: Pools) -> Sequence[float | None]:
+    def _ideal_grades(
+        self, response: JudgedResponse, settings: ExperimentSettings, pools: JudgementPools
+    ) -> Sequence[float | None]:
+        """Return the grades from which the ideal ranking of nDCG is built, in any order."""
         if self.ideal == "constant":
             return [settings.max_grade] * self.metric.k
         if self.ideal == "judged" and response.query_id is not None and response.user_id is not None:
@@ -109,33 +113,40 @@ class Definition:
         return response.grades
 
 
-def gains_for(settings: ExperimentSettings) -> tuple[GainName, ...]:
-    """Return every gain that an experiment's grades allow, its own table first."""
-    named = [gain for gain in GAINS if gain != "exp2" or settings.max_grade <= _STEEPEST]
-    return tuple(named) if isinstance(settings.gain, str) else ("table", *named)
+def list_available_gains(settings: ExperimentSettings) -> tuple[GainName, ...]:
+    """Return the gains that the experiment's grades allow; the experiment's gain table is the first."""
+    named_gains = [gain for gain in GAIN_NAMES if gain != "exp2" or settings.max_grade <= _MAX_EXP2_GRADE]
+    return tuple(named_gains) if isinstance(settings.gain, str) else ("table", *named_gains)
 
 
-def grid(
-    metrics: Iterable[MetricSpec], gains: Sequence[GainName], discounts: Sequence[Discount], ideals: Sequence[PoolIdeal]
-) -> tuple[Definition, ...]:
-    """Return every combination, each once: of a cg its gains, of a dcg the discounts too, of an nDCG the ideals too.
+def build_definition_grid(
+    metrics: Iterable[MetricSpec],
+    gains: Sequence[GainName],
+    discounts: Sequence[NamedDiscount],
+    ideals: Sequence[PoolIdeal],
+) -> tuple[MetricDefinition, ...]:
+    """Return all different combinations of the metrics with the parameters that each metric uses.
 
-    >>> [each.name for each in grid([MetricSpec("dcg@5", "dcg", 5)], ["exp2"], ["log2", "reciprocal"], IDEALS)]
+    cg uses a gain, dcg a gain and a discount, nDCG a gain, a discount and an ideal. The other metrics use none.
+
+    >>> metrics = [MetricSpec("dcg@5", "dcg", 5)]
+    >>> definitions = build_definition_grid(metrics, ["exp2"], ["log2", "reciprocal"], IDEALS)
+    >>> [definition.name for definition in definitions]
     ['dcg@5:exp2:log2', 'dcg@5:exp2:reciprocal']
     """
-    found: list[Definition] = []
+    definitions: list[MetricDefinition] = []
     for metric in metrics:
         if metric.measure in {"success", "rr", "p"}:
-            found.append(Definition(metric))
+            definitions.append(MetricDefinition(metric))
         elif metric.measure == "cg":
-            found += [Definition(metric, gain) for gain in gains]
+            definitions += [MetricDefinition(metric, gain) for gain in gains]
         elif metric.measure == "dcg":
-            found += [Definition(metric, gain, discount) for gain in gains for discount in discounts]
+            definitions += [MetricDefinition(metric, gain, discount) for gain in gains for discount in discounts]
         else:
-            found += [
-                Definition(metric, gain, discount, ideal)
+            definitions += [
+                MetricDefinition(metric, gain, discount, ideal)
                 for gain in gains
                 for discount in discounts
                 for ideal in ideals
             ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(definitions))

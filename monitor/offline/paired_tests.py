@@ -1,6 +1,7 @@
-"""Two variants on the same queries: the t-test of paired differences, in which a query counts once.
+"""Paired t-test of two variants over the queries that both have answered.
 
-However many people judged a query, and in however many responses, it is one observation: its raters saw the same list.
+Each query is a single observation, however many raters judged the query and in however many responses: all raters have
+seen the same list.
 
 References: Student, "The probable error of a mean", Biometrika 6(1), 1908. Smucker, Allan & Carterette, "A comparison
 of statistical significance tests for information retrieval evaluation", CIKM 2007 (the t-test agrees with the
@@ -17,17 +18,17 @@ from typing import Final
 
 _ALPHA: Final = 0.05
 _ROUNDING: Final = 1e-12
-"""Differences that differ by less, as a share of the values, are the same."""
+"""Differences are equal if they deviate by less than this share of the largest value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
-    """Two means over the same queries, and what their difference may be worth; None is undefined."""
+class PairedTest:
+    """The means of two variants over the same queries, with a test of the difference; None is undefined."""
 
     queries: int
-    """Queries with a value under both."""
+    """Queries that have a value under both variants."""
     differing: int
-    """Those of them where the two values differ: the others only dilute the difference."""
+    """Queries with different values under the two variants; the other queries only dilute the difference."""
     control: float | None
     treatment: float | None
     difference: float | None
@@ -40,34 +41,34 @@ class Paired:
     """Two-sided."""
 
 
-def paired(values: Sequence[tuple[float, float]]) -> Paired:
-    """Return the comparison of (control, treatment) pairs, one per query.
+def paired_t_test(pairs: Sequence[tuple[float, float]]) -> PairedTest:
+    """Return the test of (control, treatment) values, a pair per query.
 
-    With fewer than two pairs, or where all differences are the same, there is no variance to test against: t, p and
-    interval are None.
+    With fewer than two pairs, or if all differences are equal, the variance is 0 or undefined: t, p and interval are
+    None.
 
     By hand: differences 1, 2, 3 have mean 2, variance 1, t = 2/√(1/3) = 3.4641 with 2 degrees of freedom; then
     p = 1 − t/√(t² + 2) = 1 − √(6/7) = 0.0742.
 
-    >>> found = paired([(0, 1), (1, 3), (2, 5)])
-    >>> found.difference, round(found.t, 4), found.df, round(found.p, 4)
+    >>> test = paired_t_test([(0, 1), (1, 3), (2, 5)])
+    >>> test.difference, round(test.t, 4), test.df, round(test.p, 4)
     (2.0, 3.4641, 2, 0.0742)
     """
-    n = len(values)
+    n = len(pairs)
     if not n:
-        return Paired(0, 0, None, None, None, None, None, None, None)
-    differences = [treatment - control for control, treatment in values]
-    rounding = _ROUNDING * max(abs(value) for pair in values for value in pair)
+        return PairedTest(0, 0, None, None, None, None, None, None, None)
+    differences = [treatment - control for control, treatment in pairs]
+    rounding = _ROUNDING * max(abs(value) for pair in pairs for value in pair)
     differing = sum(abs(difference) > rounding for difference in differences)
-    control, treatment = (math.fsum(side) / n for side in zip(*values, strict=True))
+    control, treatment = (math.fsum(values) / n for values in zip(*pairs, strict=True))
     mean = math.fsum(differences) / n
     if max(differences) - min(differences) <= rounding:
-        return Paired(n, differing, control, treatment, mean, None, None, None, None)
-    # Here and not above: other commands need not wait for it.
+        return PairedTest(n, differing, control, treatment, mean, None, None, None, None)
+    # Imported here, because the import is slow and other commands do not need SciPy.
     from scipy.special import stdtr, stdtrit  # noqa: PLC0415
 
-    error = math.sqrt(math.fsum((each - mean) ** 2 for each in differences) / (n - 1) / n)
-    t = mean / error
-    width = float(stdtrit(n - 1, 1 - _ALPHA / 2)) * error
+    standard_error = math.sqrt(math.fsum((difference - mean) ** 2 for difference in differences) / (n - 1) / n)
+    t = mean / standard_error
+    half_width = float(stdtrit(n - 1, 1 - _ALPHA / 2)) * standard_error
     p = 2 * float(stdtr(n - 1, -abs(t)))
-    return Paired(n, differing, control, treatment, mean, (mean - width, mean + width), t, n - 1, p)
+    return PairedTest(n, differing, control, treatment, mean, (mean - half_width, mean + half_width), t, n - 1, p)

@@ -1,4 +1,7 @@
-"""Judged responses → an evaluation: raters' means, of these the queries', of these the variants', and tests."""
+"""Judged responses → an evaluation: means by rater, query and variant, and paired tests of the variants.
+
+A query's mean is the mean over its raters, and a variant's mean over queries is the mean of the queries' means.
+"""
 
 from __future__ import annotations
 
@@ -7,74 +10,95 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from monitor.config import ExperimentSettings
-from monitor.offline.evaluation_results import Comparison, Evaluation, Mean, QueryResult, RaterResult, VariantResult
-from monitor.offline.metric_definitions import Definition, JudgedResponse, Pools, pooled
-from monitor.offline.paired_tests import Paired, paired
+from monitor.offline.evaluation_results import (
+    ControlComparison,
+    Evaluation,
+    MeanScore,
+    QueryResult,
+    RaterResult,
+    VariantResult,
+)
+from monitor.offline.metric_definitions import JudgedResponse, JudgementPools, MetricDefinition, build_pools
+from monitor.offline.paired_tests import PairedTest, paired_t_test
 
-Values: TypeAlias = Sequence[float | None]
-"""One per definition."""
+Scores: TypeAlias = Sequence[float | None]
+"""A score per definition; None if the metric is undefined."""
 
 
-def evaluate(
-    judged: Iterable[JudgedResponse],
+def evaluate_responses(
+    judged_responses: Iterable[JudgedResponse],
     settings: ExperimentSettings,
-    definitions: Sequence[Definition],
-    pools: Pools | None = None,
+    definitions: Sequence[MetricDefinition],
+    pools: JudgementPools | None = None,
 ) -> Evaluation:
-    """Return the experiment's metrics per query, rater and variant under each of `definitions`.
+    """Return the experiment's metrics per query, rater and variant under each of the definitions.
 
-    `settings` tells variants, control, scale and the gain table; its own metrics, gain, discount and ideal only count
-    where a definition leaves them open. Unrated responses are counted and enter no mean. The judged ideal of a response
-    is made of every item that its rater judged for its query in any variant, each with the largest of its grades (the
-    recall base of Järvelin & Kekäläinen 2002; per rater, since people do not share a scale). Where `pools` are given,
-    they are these ideals, and a response to a query that its rater judged counts as rated whatever it showed.
+    `settings` defines variants, control, scale and the gain table. Gain and discount of the settings are used if a
+    definition has none. Unrated responses are counted, but they are not part of any mean.
 
-    Raises ValueError for a variant that is not the experiment's, a grade above `max_grade`, and whatever the metrics
-    refuse.
+    The judged ideal ranking of a response contains every item that the rater judged for the query in any variant, with
+    the largest of the item's grades. This is the recall base of Järvelin & Kekäläinen 2002, per rater because people
+    use a scale differently. `pools`, if present, replaces these recall bases. A response to a query that the rater
+    judged is then rated even if none of its items has a grade.
+
+    Raises ValueError for a variant that the experiment does not have, for a grade above `max_grade`, and for values
+    that a metric does not accept.
     """
-    responses = list(judged)
-    _check(responses, settings, pools or {})
-    known = pooled(responses) if pools is None else pools
-    rated = [each for each in responses if each.is_rated or (pools and (each.query_id, each.user_id) in pools)]
-    users = sorted({each.user_id for each in rated if each.user_id is not None})
-    numbers = {user: number for number, user in enumerate(users, start=1)}
-    scores: dict[str, list[Values]] = defaultdict(list)
-    given: dict[tuple[str, int, str], list[Values]] = defaultdict(list)
-    for index, response in enumerate(rated):
-        values = tuple(definition.value(response, settings, known) for definition in definitions)
-        scores[response.variant].append(values)
+    responses = list(judged_responses)
+    _check_responses(responses, settings, pools or {})
+    recall_bases = build_pools(responses) if pools is None else pools
+    rated_responses = [
+        response
+        for response in responses
+        if response.is_rated or (pools and (response.query_id, response.user_id) in pools)
+    ]
+    users = sorted({response.user_id for response in rated_responses if response.user_id is not None})
+    rater_numbers = {user: number for number, user in enumerate(users, start=1)}
+    scores_by_variant: dict[str, list[Scores]] = defaultdict(list)
+    scores_by_rater: dict[tuple[str, int, str], list[Scores]] = defaultdict(list)
+    for index, response in enumerate(rated_responses):
+        scores = tuple(definition.score(response, settings, recall_bases) for definition in definitions)
+        scores_by_variant[response.variant].append(scores)
         if response.query_id is not None:
-            rater = -1 - index if response.user_id is None else numbers[response.user_id]
-            given[response.query_id, rater, response.variant].append(values)
+            # A response without a user has a rater of its own, with a negative number.
+            rater = -1 - index if response.user_id is None else rater_numbers[response.user_id]
+            scores_by_rater[response.query_id, rater, response.variant].append(scores)
     width = len(definitions)
-    raters = [RaterResult(query, rater if rater > 0 else None, variant, _means(values, width))
-              for (query, rater, variant), values in given.items()]  # fmt: skip
-    order = {variant: place for place, variant in enumerate(settings.variants)}
-    queries = _queries(raters, order, width)
-    shown = Counter(response.variant for response in responses)
+    rater_results = [
+        RaterResult(query, rater if rater > 0 else None, variant, _column_means(scores, width))
+        for (query, rater, variant), scores in scores_by_rater.items()
+    ]
+    variant_order = {variant: index for index, variant in enumerate(settings.variants)}
+    query_results = _average_raters(rater_results, variant_order, width)
+    response_counts = Counter(response.variant for response in responses)
     return Evaluation(
         experiment=settings.name,
         control=settings.control,
         definitions=tuple(definitions),
         variants=tuple(
-            _variant(variant, shown[variant], scores[variant], queries, width) for variant in settings.variants
+            _average_variant(variant, response_counts[variant], scores_by_variant[variant], query_results, width)
+            for variant in settings.variants
         ),
         comparisons=tuple(
-            Comparison(variant, tuple(_test(queries, settings.control, variant, at) for at in range(width)))
+            ControlComparison(
+                variant,
+                tuple(_compare_with_control(query_results, settings.control, variant, index) for index in range(width)),
+            )
             for variant in settings.variants
             if variant != settings.control
         ),
-        queries=queries,
-        raters=tuple(sorted(raters, key=lambda each: _place(each, order))),
+        queries=query_results,
+        raters=tuple(sorted(rater_results, key=lambda result: _rater_sort_key(result, variant_order))),
     )
 
 
-def _place(result: RaterResult, order: Mapping[str, int]) -> tuple[object, ...]:
+def _rater_sort_key(result: RaterResult, variant_order: Mapping[str, int]) -> tuple[object, ...]:
+    """Return a key that sorts by query, rater and variant, and results without a rater by their means."""
     means = [(mean.mean is not None, mean.mean or 0.0) for mean in result.means]
-    return (result.query_id, result.rater is None, result.rater or 0, order[result.variant], means)
+    return (result.query_id, result.rater is None, result.rater or 0, variant_order[result.variant], means)
 
 
-def _check(responses: Iterable[JudgedResponse], settings: ExperimentSettings, pools: Pools) -> None:
+def _check_responses(responses: Iterable[JudgedResponse], settings: ExperimentSettings, pools: JudgementPools) -> None:
     for response in responses:
         if response.variant not in settings.variants:
             raise ValueError(f"variant {response.variant!r} is not one of {', '.join(settings.variants)}")
@@ -84,38 +108,57 @@ def _check(responses: Iterable[JudgedResponse], settings: ExperimentSettings, po
                 raise ValueError(f"grade {grade!r} is above max_grade {settings.max_grade!r}")
 
 
-def _queries(raters: Iterable[RaterResult], order: Mapping[str, int], width: int) -> tuple[QueryResult, ...]:
-    by_query: dict[tuple[str, str], list[Values]] = defaultdict(list)
-    for each in raters:
-        by_query[each.query_id, each.variant].append([mean.mean for mean in each.means])
-    found = sorted(by_query, key=lambda key: (key[0], order[key[1]]))
-    return tuple(QueryResult(query, variant, _means(by_query[query, variant], width)) for query, variant in found)
-
-
-def _variant(
-    variant: str, responses: int, scores: Sequence[Values], queries: Iterable[QueryResult], width: int
-) -> VariantResult:
-    own = [[mean.mean for mean in query.means] for query in queries if query.variant == variant]
-    return VariantResult(
-        variant=variant,
-        responses=responses,
-        rated_responses=len(scores),
-        queries=len(own),
-        over_responses=_means(scores, width),
-        over_queries=_means(own, width),
+def _average_raters(
+    rater_results: Iterable[RaterResult], variant_order: Mapping[str, int], width: int
+) -> tuple[QueryResult, ...]:
+    """Return the means over raters of each query and variant, sorted by query and variant."""
+    scores_by_query: dict[tuple[str, str], list[Scores]] = defaultdict(list)
+    for result in rater_results:
+        scores_by_query[result.query_id, result.variant].append([mean.mean for mean in result.means])
+    sorted_keys = sorted(scores_by_query, key=lambda key: (key[0], variant_order[key[1]]))
+    return tuple(
+        QueryResult(query, variant, _column_means(scores_by_query[query, variant], width))
+        for query, variant in sorted_keys
     )
 
 
-def _means(table: Sequence[Values], width: int) -> tuple[Mean, ...]:
-    return tuple(Mean.of([row[column] for row in table]) for column in range(width))
+def _average_variant(
+    variant: str,
+    response_count: int,
+    response_scores: Sequence[Scores],
+    query_results: Iterable[QueryResult],
+    width: int,
+) -> VariantResult:
+    """Return the means of a variant over rated responses, and over the queries' means."""
+    query_scores = [[mean.mean for mean in result.means] for result in query_results if result.variant == variant]
+    return VariantResult(
+        variant=variant,
+        responses=response_count,
+        rated_responses=len(response_scores),
+        queries=len(query_scores),
+        response_means=_column_means(response_scores, width),
+        query_means=_column_means(query_scores, width),
+    )
 
 
-def _test(queries: Iterable[QueryResult], control: str, variant: str, at: int) -> Paired:
-    sides: dict[str, dict[str, float]] = {control: {}, variant: {}}
-    for query in queries:
-        mean = query.means[at].mean
-        if query.variant in sides and mean is not None:
-            sides[query.variant][query.query_id] = mean
-    return paired(
-        [(value, sides[variant][query]) for query, value in sides[control].items() if query in sides[variant]]
+def _column_means(rows: Sequence[Scores], width: int) -> tuple[MeanScore, ...]:
+    """Return the mean per definition over rows of `width` scores."""
+    return tuple(MeanScore.from_scores([row[column] for row in rows]) for column in range(width))
+
+
+def _compare_with_control(
+    query_results: Iterable[QueryResult], control: str, variant: str, definition_index: int
+) -> PairedTest:
+    """Return the paired test over the queries that have a mean under both variants."""
+    query_means: dict[str, dict[str, float]] = {control: {}, variant: {}}
+    for result in query_results:
+        mean = result.means[definition_index].mean
+        if result.variant in query_means and mean is not None:
+            query_means[result.variant][result.query_id] = mean
+    return paired_t_test(
+        [
+            (control_mean, query_means[variant][query])
+            for query, control_mean in query_means[control].items()
+            if query in query_means[variant]
+        ]
     )

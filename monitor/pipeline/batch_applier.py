@@ -1,7 +1,7 @@
-"""One batch of events → one commit of its shard.
+"""Application of a batch: decoded events → the commit of a shard.
 
-The processor keeps rows in a bounded cache. The cache is correct because the commit compares offsets, versions and the
-sweep's boundaries. After a commit that was not applied, drop the cache (`forget`) and apply the batch again.
+The processor caches rows, up to a limit. The cache may be out of date: the commit compares offsets, row versions and
+expiry boundaries with the store. After a commit that was not applied, call `clear_cache` and apply the batch again.
 """
 
 from __future__ import annotations
@@ -12,68 +12,69 @@ from collections.abc import Mapping, Sequence
 
 from monitor.engine import NO_RESPONSE, BatchProcessor, EventBatch, Experiment, IdHasher
 from monitor.errors import StoreUnavailable
-from monitor.pipeline.skipped_events import Skips
-from monitor.state import PENDING_CLASS, Commit, RedisStore, write_batch
+from monitor.pipeline.skipped_events import SkippedEventCounter
+from monitor.state import PENDING_FEEDBACK, Commit, StoreShard, add_batch_changes
 
-CACHED = 25_000
-"""Rows of responses, and of students, that a worker caches."""
+MAX_CACHED_ROWS = 25_000
+"""Largest number of response rows, and of student rows, that a worker caches."""
 
-Outcomes = Counter[tuple[str, str]]
-"""(response or feedback, outcome) → events."""
+OutcomeCounts = Counter[tuple[str, str]]
+"""("response" or "feedback", outcome) → number of events."""
 
 
-class Engine:
-    """Applies events to the rows of one shard; one per worker and shard."""
+class BatchApplier:
+    """Applies events to the rows of a shard. Every worker has an instance per shard."""
 
     def __init__(
         self,
         experiments: Sequence[Experiment],
-        identities: IdHasher,
-        store: RedisStore,
+        id_hasher: IdHasher,
+        store: StoreShard,
         *,
-        cached: int = CACHED,
+        max_cached_rows: int = MAX_CACHED_ROWS,
     ) -> None:
         self._decays = {experiment.number: experiment.settings.decay for experiment in experiments}
         self._store = store
-        self._skips = Skips(store, identities)
+        self._skipped_event_counter = SkippedEventCounter(store, id_hasher)
         self._processor = BatchProcessor(
             experiments,
-            identities,
+            id_hasher,
             store.keys,
             self._read_responses,
             self._read_students,
-            cached=cached,
-            # A row that another worker deleted and created again must not have a version that this worker expects.
+            cached_rows=max_cached_rows,
+            # If another worker deletes a row and creates a new row of the same name, the versions must differ.
             first_version=1 + secrets.randbits(30),
         )
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drop every cached row."""
         self._processor.clear_cache()
 
-    def apply(self, events: EventBatch, late: Mapping[str, int]) -> tuple[Commit, Outcomes]:
-        """Return the commit of the events' changes, and the number of events with each outcome.
+    def apply(self, events: EventBatch, late_before_ms: Mapping[str, int]) -> tuple[Commit, OutcomeCounts]:
+        """Return the commit that the events cause, without position updates, and the number of events by outcome.
 
-        Events older than `late` (by experiment number; `PENDING_CLASS` for feedback to an unknown response) change
-        nothing. Raises `StoreUnavailable` when rows cannot be read; the same events may be applied again.
+        Events about responses before `late_before_ms` change nothing. The keys are experiment numbers, and
+        `PENDING_FEEDBACK` for feedback without a response. Raises `StoreUnavailable` if rows cannot be read; the caller
+        may then apply the same events again.
         """
-        late_before_ms = {number: late[str(number)] for number in self._decays}
-        late_before_ms[NO_RESPONSE] = late[PENDING_CLASS]
+        late_before_by_number = {number: late_before_ms[str(number)] for number in self._decays}
+        late_before_by_number[NO_RESPONSE] = late_before_ms[PENDING_FEEDBACK]
         commit = Commit()
         try:
-            batch = self._processor.process(events, late_before_ms)
+            batch = self._processor.process(events, late_before_by_number)
             if batch.skipped_responses or batch.skipped_reactions:
-                self._skips.write(commit, batch)
+                self._skipped_event_counter.append_to_commit(commit, batch)
         except StoreUnavailable:
-            self.forget()
+            self.clear_cache()
             raise
-        write_batch(commit, self._store.keys, self._decays, batch)
-        return commit, batch.outcomes()
+        add_batch_changes(commit, self._store.keys, self._decays, batch)
+        return commit, batch.count_outcomes()
 
     def _read_responses(self, names: list[bytes]) -> list[bytes | None]:
-        prefix = self._store.keys.row(b"")
-        return self._store.rows([prefix + name for name in names])
+        prefix = self._store.keys.response_row(b"")
+        return self._store.read_rows([prefix + name for name in names])
 
     def _read_students(self, students: list[tuple[int, bytes]]) -> list[bytes | None]:
-        prefixes = {number: self._store.keys.students(number) for number in self._decays}
-        return self._store.rows([prefixes[number] + name for number, name in students])
+        prefixes = {number: self._store.keys.student_row_prefix(number) for number in self._decays}
+        return self._store.read_rows([prefixes[number] + name for number, name in students])

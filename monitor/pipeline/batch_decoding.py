@@ -1,4 +1,4 @@
-"""One poll's records → events, or refusals within their limits."""
+"""Decoding of a batch: polled records → events and rejected records; the limits on rejected records."""
 
 from __future__ import annotations
 
@@ -6,78 +6,87 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from monitor.config import LimitSettings
-from monitor.engine import Decoder, EventBatch, EventNormalizer
-from monitor.errors import InputRefused, Refusal
+from monitor.engine import EventBatch, EventDecoder, EventNormalizer
+from monitor.errors import InputRejected, InvalidEvent
 from monitor.events import Feedback, Response
-from monitor.sources import Record, Refused, Slice
-from monitor.state import Refusals
+from monitor.sources import PartitionRecords, Record, RejectedRecord
+from monitor.state import RejectionCounts
 
 
 @dataclass(slots=True)
-class Decoded:
-    """One poll's records as events."""
+class DecodedBatch:
+    """Polled records as events and rejected records."""
 
     events: EventBatch
-    refused: list[Refused] = field(default_factory=list)
-    newest_ms: dict[str, int] = field(default_factory=dict)
+    rejected_records: list[RejectedRecord] = field(default_factory=list)
+    newest_event_ms: dict[str, int] = field(default_factory=dict)
+    """Newest event time by partition; a partition without events is absent."""
 
 
-def decode(slices: Sequence[Slice], decoder: Decoder, normalizer: EventNormalizer, now_ms: int) -> Decoded:
-    """Return the events of the records, and the rejected records."""
-    decoded = Decoded(EventBatch())
+def decode_records(
+    polled: Sequence[PartitionRecords], decoder: EventDecoder, normalizer: EventNormalizer, now_ms: int
+) -> DecodedBatch:
+    """Return the events and the rejected records of a poll."""
+    decoded = DecodedBatch(EventBatch())
     events = decoded.events
-    for each in slices:
-        kind = each.kind
+    for partition_records in polled:
+        partition, event_type = partition_records.partition, partition_records.event_type
         newest_ms = -1
-        for record in each.records:
+        for record in partition_records.records:
             payload = record.value
             try:
-                if kind == "response":
-                    event: Response | Feedback = decoder.response(payload, now_ms)
-                elif kind == "feedback":
-                    event = decoder.feedback(payload, now_ms)
+                if event_type == "response":
+                    event: Response | Feedback = decoder.decode_response(payload, now_ms)
+                elif event_type == "feedback":
+                    event = decoder.decode_feedback(payload, now_ms)
                 else:
-                    event = decoder.event(payload, now_ms)
-            except Refusal as refusal:
-                decoded.refused.append(
-                    Refused(each.partition, record.offset, payload, refusal.reason, refusal.detail, record.key)
+                    event = decoder.decode_event(payload, now_ms)
+            except InvalidEvent as error:
+                decoded.rejected_records.append(
+                    RejectedRecord(partition, record.offset, payload, error.reason, error.detail, record.key)
                 )
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
-            normalizer.append(events, event)
+            normalizer.append_event(events, event)
         if newest_ms >= 0:
-            decoded.newest_ms[each.partition] = newest_ms
+            decoded.newest_event_ms[partition] = newest_ms
     return decoded
 
 
-def counted(before: Refusals, records: Sequence[Record], refused: Sequence[Refused], limits: LimitSettings) -> Refusals:
-    """Return a partition's refusals after more of its records; raises `InputRefused` beyond the limits.
+def update_rejection_counts(
+    counts: RejectionCounts,
+    records: Sequence[Record],
+    rejected_records: Sequence[RejectedRecord],
+    limits: LimitSettings,
+) -> RejectionCounts:
+    """Return a partition's rejection counts after the records; raises `InputRejected` beyond the limits.
 
-    The numbers are stored with the position, so a service that is started again and again does not drain a topic into
-    the dead letters a little at a time.
+    `rejected_records` are the rejected ones of `records`. The counts are stored with the position. So a service that
+    stops at a limit stops again after a restart, instead of moving a whole topic to the dead-letter queue step by step.
     """
-    run, seen, bad = before
-    seen += len(records)
-    bad += len(refused)
-    longest = run
-    if refused:
-        offsets = {each.offset for each in refused}
+    consecutive_count, record_count, rejected_count = counts
+    record_count += len(records)
+    rejected_count += len(rejected_records)
+    max_consecutive = consecutive_count
+    if rejected_records:
+        rejected_offsets = {record.offset for record in rejected_records}
         for record in records:
-            run = run + 1 if record.offset in offsets else 0
-            longest = max(longest, run)
-        last = refused[-1]
-        where = f"last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
-        if longest > limits.max_refused_run:
-            raise InputRefused(
-                f"{longest} events in a row were refused (limits.max_refused_run = {limits.max_refused_run}); {where}"
+            consecutive_count = consecutive_count + 1 if record.offset in rejected_offsets else 0
+            max_consecutive = max(max_consecutive, consecutive_count)
+        last = rejected_records[-1]
+        example = f"last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
+        if max_consecutive > limits.max_consecutive_rejected:
+            raise InputRejected(
+                f"{max_consecutive} consecutive events were rejected "
+                f"(limits.max_consecutive_rejected = {limits.max_consecutive_rejected}); {example}"
             )
-        if seen >= limits.refused_window and bad > limits.max_refused_share * seen:
-            raise InputRefused(
-                f"{bad} of the last {seen} events were refused "
-                f"(limits.max_refused_share = {limits.max_refused_share}); {where}"
+        if record_count >= limits.rejection_window and rejected_count > limits.max_rejected_share * record_count:
+            raise InputRejected(
+                f"{rejected_count} of the last {record_count} events were rejected "
+                f"(limits.max_rejected_share = {limits.max_rejected_share}); {example}"
             )
     elif records:
-        run = 0
-    if seen >= 2 * limits.refused_window:
-        seen, bad = seen // 2, bad // 2
-    return Refusals(run, seen, bad)
+        consecutive_count = 0
+    if record_count >= 2 * limits.rejection_window:
+        record_count, rejected_count = record_count // 2, rejected_count // 2
+    return RejectionCounts(consecutive_count, record_count, rejected_count)

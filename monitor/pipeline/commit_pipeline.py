@@ -1,7 +1,8 @@
-"""Writing batches to the shards of a store: each shard applies its own partitions' events in one commit."""
+"""Writes of batches to the shards of a store: a commit per shard, in the background."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,126 +11,177 @@ from typing import Literal
 
 from monitor.engine import Experiment, IdHasher
 from monitor.errors import StoreUnavailable
-from monitor.pipeline.batch_applier import CACHED, Engine, Outcomes
-from monitor.pipeline.batch_decoding import Decoded
-from monitor.sources import Slice
-from monitor.state import Advance, Commit, Position, Shards, State, Status, merge_positions, shard_of_partition
+from monitor.pipeline.batch_applier import MAX_CACHED_ROWS, BatchApplier, OutcomeCounts
+from monitor.pipeline.batch_decoding import DecodedBatch
+from monitor.sources import PartitionRecords
+from monitor.state import (
+    Commit,
+    CommitStatus,
+    Position,
+    PositionUpdate,
+    ShardedStore,
+    StoreState,
+    merge_positions,
+    shard_of_partition,
+)
 
 CommitState = Literal["applied", "not_applied", "conflict"]
+"""Whether a batch was committed, can still be committed, or was overtaken by another worker's commit."""
 
 
 @dataclass(slots=True)
-class Batch:
-    """Decoded events of one shard's partitions, and where they take these partitions."""
+class ShardBatch:
+    """Decoded events of a shard's partitions, and the matching position updates."""
 
     shard: int
-    records: int
-    decoded: Decoded
-    advances: list[Advance]
+    record_count: int
+    decoded_batch: DecodedBatch
+    position_updates: list[PositionUpdate]
+
+    def commit_state(self, stored_positions: Mapping[str, Position]) -> CommitState:
+        """Return whether the batch is applied, not yet applied, or in conflict, according to the stored positions."""
+        updates = [(update, stored_positions.get(update.partition)) for update in self.position_updates]
+        if all(_is_at_offset(stored, update, update.position.next_offset) for update, stored in updates):
+            return "applied"
+        is_waiting = all(_is_at_offset(stored, update, update.expected_offset) for update, stored in updates)
+        return "not_applied" if is_waiting else "conflict"
 
 
-@dataclass(slots=True)
 class PendingCommit:
     """A batch that is being committed in the background."""
 
-    batch: Batch
-    outcomes: Outcomes
-    """What became of the events, if the commit is applied."""
-    status: Future[Status]
-    seconds: float = 0.0
-    """How long it took to apply the events before the commit was sent."""
+    def __init__(
+        self, batch: ShardBatch, outcomes: OutcomeCounts, status: Future[CommitStatus], apply_s: float
+    ) -> None:
+        self.batch = batch
+        self.outcomes = outcomes
+        """Number of events by outcome; valid if `result` returns "applied"."""
+        self.apply_s = apply_s
+        """Seconds that applying the events took, before the commit was sent."""
+        self._status = status
+
+    def result(self, timeout_s: float | None = None) -> CommitStatus:
+        """Wait for the commit and return the status.
+
+        Raises `StoreUnavailable` if rows could not be read, or if no reply arrived. In the latter case the commit may
+        have been applied: see `ShardBatch.commit_state`. Raises `TimeoutError` after `timeout_s`.
+        """
+        return self._status.result(timeout_s)
+
+    def is_finished(self) -> bool:
+        """Return whether `result` returns or raises without waiting."""
+        return self._status.done()
 
 
 class ShardedWriter:
-    """Applies batches to the shards of a store, and keeps each shard's positions as they were read last.
+    """Applies batches to the shards of a store, and commits the changes.
 
-    Commits run in a thread for each shard, so the caller can decode the next batches meanwhile. Contract: `submit` at
-    most one batch for a shard, then wait for its `PendingCommit.status` before anything else is asked of the writer.
-    Unless the status is "applied", read `state` and look at the batch's `commit_state`. Every method, and the status,
-    may raise `StoreUnavailable`, and the method may be called again then.
+    Commits run in one thread per shard, so that the caller can decode the next batches meanwhile. At most one batch per
+    shard may be pending: wait for `PendingCommit.result` before any other call. If the result is not "applied", or an
+    exception, call `reload_state`, and decide by `ShardBatch.commit_state` whether to submit the batch again.
+
+    All methods may raise `StoreUnavailable`, and may then be called again.
     """
 
     def __init__(
-        self, experiments: Sequence[Experiment], identities: IdHasher, store: Shards, *, cached: int = CACHED
+        self,
+        experiments: Sequence[Experiment],
+        id_hasher: IdHasher,
+        store: ShardedStore,
+        *,
+        max_cached_rows: int = MAX_CACHED_ROWS,
     ) -> None:
         self._shards = list(store)
-        self._engines = [
-            Engine(experiments, identities, shard, cached=cached // len(self._shards)) for shard in self._shards
+        self._appliers = [
+            BatchApplier(experiments, id_hasher, shard, max_cached_rows=max_cached_rows // len(self._shards))
+            for shard in self._shards
         ]
         self._executor = ThreadPoolExecutor(len(self._shards), thread_name_prefix="commit")
-        self._positions: Mapping[str, Position] = {}
 
     def close(self) -> None:
-        """Wait for the commits that are under way."""
+        """Wait for all pending commits, and end the threads."""
         self._executor.shutdown()
 
     def shard_of(self, partition: str) -> int:
-        """Return the shard that stores a partition."""
+        """Return the number of the shard that stores the partition."""
         return shard_of_partition(partition, len(self._shards))
 
-    def state(self) -> State:
-        """Drop all cached rows and return what the shards store; later commits are compared with it."""
-        for engine in self._engines:
-            engine.forget()
-        states = [shard.state() for shard in self._shards]
-        swept: dict[str, int] = {}
+    def reload_state(self) -> StoreState:
+        """Drop all cached rows, and return the combined state of all shards.
+
+        The next commits are compared with the returned state.
+        """
+        for applier in self._appliers:
+            applier.clear_cache()
+        states = [shard.read_state() for shard in self._shards]
+        expired_before_ms: dict[str, int] = {}
         for state in states:
-            swept |= {name: max(at_ms, swept.get(name, 0)) for name, at_ms in state.swept_ms.items()}
-        self._positions = merge_positions([state.positions for state in states])
-        return State(
+            expired_before_ms |= {
+                name: max(boundary_ms, expired_before_ms.get(name, 0))
+                for name, boundary_ms in state.expired_before_ms.items()
+            }
+        return StoreState(
             commits=sum(state.commits for state in states),
-            sweeps=sum(state.sweeps for state in states),
-            swept_ms=swept,
-            positions=self._positions,
+            expirations=sum(state.expirations for state in states),
+            expired_before_ms=expired_before_ms,
+            positions=merge_positions([state.positions for state in states]),
         )
 
-    def positions(self) -> Mapping[str, Position]:
-        """Return how far every partition was applied, by any worker; cached rows stay."""
-        return merge_positions([shard.positions() for shard in self._shards])
+    def read_positions(self) -> Mapping[str, Position]:
+        """Return the stored position of every partition, of all workers. The row cache remains."""
+        return merge_positions([shard.read_positions() for shard in self._shards])
 
-    def applied_offset(self, partition: str) -> int | None:
-        """Return how far one partition was applied, by any worker."""
-        return self._shards[self.shard_of(partition)].applied_offset(partition)
+    def read_applied_offset(self, partition: str) -> int | None:
+        """Return the stored next offset of a partition; None if the store has no position."""
+        return self._shards[self.shard_of(partition)].read_applied_offset(partition)
 
-    def advance(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
-        """Move positions without events, counting `lost` events by partition; False if another worker moved them."""
+    def update_positions(self, position_updates: Sequence[PositionUpdate], lost_counts: Mapping[str, int]) -> bool:
+        """Update positions without events; return False if another worker has changed a position.
+
+        `lost_counts` is the number of events to count as lost, by partition.
+        """
         for number, shard in enumerate(self._shards):
-            advances = [step for step in steps if self.shard_of(step.partition) == number]
-            counters = Counter(
-                {(shard.keys.lost, step.partition.encode()): lost.get(step.partition, 0) for step in advances}
+            shard_updates = [update for update in position_updates if self.shard_of(update.partition) == number]
+            lost_events = Counter(
+                {
+                    (shard.keys.events_lost, update.partition.encode()): lost_counts.get(update.partition, 0)
+                    for update in shard_updates
+                }
             )
-            if advances and shard.commit(Commit(advances=advances, counters=+counters)) != "applied":
+            commit = Commit(position_updates=shard_updates, counter_increments=+lost_events)
+            if shard_updates and shard.commit(commit) != "applied":
                 return False
         return True
 
-    def by_shard(self, slices: Sequence[Slice]) -> Mapping[int, Sequence[Slice]]:
-        """Return the slices of each shard."""
-        shards: dict[int, list[Slice]] = {}
-        for each in slices:
-            shards.setdefault(self.shard_of(each.partition), []).append(each)
-        return shards
+    def group_by_shard(self, polled: Sequence[PartitionRecords]) -> Mapping[int, Sequence[PartitionRecords]]:
+        """Return the polled records by shard; a shard without records is absent."""
+        polled_by_shard: dict[int, list[PartitionRecords]] = {}
+        for partition_records in polled:
+            polled_by_shard.setdefault(self.shard_of(partition_records.partition), []).append(partition_records)
+        return polled_by_shard
 
-    def submit(self, batch: Batch, late: Mapping[str, int]) -> PendingCommit:
-        """Apply a batch's events to the rows of its shard, and commit what that changes in the background."""
-        status: Future[Status] = Future()
+    def submit(self, batch: ShardBatch, late_before_ms: Mapping[str, int]) -> PendingCommit:
+        """Apply the events of a batch to the rows of the shard, and start the commit of the changes.
+
+        See `BatchApplier.apply` for `late_before_ms`.
+        """
+        started_s = time.perf_counter()
         try:
-            commit, outcomes = self._engines[batch.shard].apply(batch.decoded.events, late)
+            commit, outcomes = self._appliers[batch.shard].apply(batch.decoded_batch.events, late_before_ms)
         except StoreUnavailable as error:
+            status: Future[CommitStatus] = Future()
             # Without the traceback, which would keep the batch in memory.
             status.set_exception(error.with_traceback(None))
-            return PendingCommit(batch, Counter(), status)
-        commit.advances = batch.advances
-        return PendingCommit(batch, outcomes, self._executor.submit(self._shards[batch.shard].commit, commit))
-
-    def commit_state(self, batch: Batch) -> CommitState:
-        """Return, by the positions read last, whether a batch was applied, can be applied, or was overtaken."""
-        stored = [self._positions.get(step.partition) for step in batch.advances]
-        if all(_is_at(at, step, step.position.next_offset) for at, step in zip(stored, batch.advances, strict=True)):
-            return "applied"
-        waiting = all(_is_at(at, step, step.expected) for at, step in zip(stored, batch.advances, strict=True))
-        return "not_applied" if waiting else "conflict"
+            return PendingCommit(batch, Counter(), status, time.perf_counter() - started_s)
+        commit.position_updates = batch.position_updates
+        status = self._executor.submit(self._shards[batch.shard].commit, commit)
+        return PendingCommit(batch, outcomes, status, time.perf_counter() - started_s)
 
 
-def _is_at(stored: Position | None, step: Advance, offset: int | None) -> bool:
-    """Return whether a stored position is at an offset of the log that a step is about."""
-    return stored is not None and stored.origin == step.position.origin and stored.next_offset == offset
+def _is_at_offset(stored_position: Position | None, update: PositionUpdate, offset: int | None) -> bool:
+    """Return whether a stored position is at the offset, in the same log as the update."""
+    return (
+        stored_position is not None
+        and stored_position.log == update.position.log
+        and stored_position.next_offset == offset
+    )

@@ -1,4 +1,4 @@
-"""Forgetting by event time: rows past every horizon and buckets past retention."""
+"""Retention by event time: deletion of rows that can no longer change, and of records beyond their retention."""
 
 from __future__ import annotations
 
@@ -7,142 +7,162 @@ from collections.abc import Callable, Iterator, Sequence
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.engine import Experiment
-from monitor.metrics import BAD_DAYS, ItemLayout, bucket_span_ms
-from monitor.pipeline.watermark import Progress
+from monitor.metrics import BAD_ANSWER_DAYS, ItemLayout, chunk_length_ms
+from monitor.pipeline.watermark import WatermarkTracker
 from monitor.state import (
     ExpiredRange,
-    RedisStore,
-    closed_experiments,
-    drop_past,
-    drop_students,
-    newest_response_ms,
-    noted_hours,
-    sum_up,
+    StoreShard,
+    compact_time_buckets,
+    delete_expired,
+    delete_student_rows,
+    read_closed_experiments,
+    read_expiry_hours,
+    read_newest_response_ms,
 )
 
-_ROWS = 4000
-"""That a script takes at least, where its hours have so many, up to the end of what one commit has noted."""
-_HOURS = 24
-"""That a script sees to at most: several workers sweep the same ones, and all but one of them find nothing there."""
-_PAST_S = 60.0
-"""At least, between two looks for what is past retention: each reads the indexes as a whole, and a backlog enters hours
-all the time."""
-_SCRIPTS = 12
-"""At once, besides those for what has come."""
+_ROWS_PER_SCRIPT = 4000
+"""Number of rows that a run of the script deletes at least, if its hours contain so many."""
+_MAX_HOURS_PER_SCRIPT = 24
+"""Largest number of hours per script. All workers expire the same hours, and all but one find them empty."""
+_RETENTION_INTERVAL_S = 60.0
+"""Smallest time between two checks of retention. Each check reads whole indexes, and a backlog passes hours quickly."""
+_MIN_SCRIPTS = 12
+"""Number of scripts per call, in addition to the scripts in proportion to the applied events."""
 
 
-class Sweeper:
-    """Deletes what no event can change any more, a little at a time."""
+class RetentionCleaner:
+    """Deletes expired data of a shard, some at each call, so that the pipeline never waits long."""
 
-    def __init__(self, store: RedisStore, experiments: Sequence[Experiment]) -> None:
+    def __init__(self, store: StoreShard, experiments: Sequence[Experiment]) -> None:
         self._store = store
         self._experiments = experiments
-        self._hour = 0
-        self._has_past = False
-        """Whether something may have come to be past retention."""
-        self._past_at = 0.0
-        self._closing: dict[int, Iterator[int]] = {}
-        """Experiments that are over → the deletion of their students."""
-        self._over: set[int] = set()
-        """Experiments whose boundary was moved to their end."""
-        self._due: list[tuple[str, int]] = []
+        self._watermark_hour = 0
+        self._retention_due = False
+        """Whether the watermark has entered another hour since the last check of retention."""
+        self._next_retention_s = 0.0
+        self._student_deletions: dict[int, Iterator[int]] = {}
+        """Number of an ended experiment → the deletion of its student rows, in steps."""
+        self._ended_experiments: set[int] = set()
+        """Numbers of the ended experiments whose expiry boundary was raised to their end."""
+        self._expired_hours: list[tuple[str, int]] = []
+        """(experiment number or `PENDING_FEEDBACK`, hour) of the rows to delete, in ascending order."""
 
-    def sweep(self, progress: Progress, events: int = 0, *, last: bool = False) -> None:
-        """Sum up what has become long, and delete some fifty thousand rows.
+    def clean(self, tracker: WatermarkTracker, event_count: int = 0, *, last: bool = False) -> None:
+        """Compact long time buckets, and delete about 50 000 expired rows plus two per event of `event_count`.
 
-        Besides, twice as many go as events were applied here since the last time.
-
-        So it keeps up with what comes, however fast that is read. Look for new work whenever the watermark enters
-        another hour; for what is past retention once a minute at most. The `last` time, all that is due goes.
+        `event_count` is the number of events applied since the previous call, so that deletion keeps up with any rate
+        of events. Expired hours are listed again when the watermark enters another hour, and retention is checked at
+        most once a minute. The `last` call before a shutdown deletes all expired rows.
         """
-        sum_up(self._store)
-        hour = progress.watermark_ms() // HOUR_MS
-        if hour > self._hour:
-            late = progress.late_before()
-            self._due = sorted(
-                (experiment, noted)
-                for experiment, noted in noted_hours(self._store)
-                if (noted + 1) * HOUR_MS <= late.get(experiment, 0)
+        compact_time_buckets(self._store)
+        watermark_hour = tracker.watermark_ms() // HOUR_MS
+        if watermark_hour > self._watermark_hour:
+            late_before_ms = tracker.late_before_ms()
+            self._expired_hours = sorted(
+                (experiment, hour)
+                for experiment, hour in read_expiry_hours(self._store)
+                if (hour + 1) * HOUR_MS <= late_before_ms.get(experiment, 0)
             )
-            self._close(progress)
-            self._hour, self._has_past = hour, True
-        if self._has_past and (last or time.monotonic() >= self._past_at):
-            self._drop_past()
-            self._has_past, self._past_at = False, time.monotonic() + _PAST_S
-        for number, deletion in list(self._closing.items()):
-            # One that an outage has interrupted begins again in another hour.
+            self._close_ended_experiments(tracker)
+            self._watermark_hour, self._retention_due = watermark_hour, True
+        if self._retention_due and (last or time.monotonic() >= self._next_retention_s):
+            self._delete_past_retention()
+            self._retention_due, self._next_retention_s = False, time.monotonic() + _RETENTION_INTERVAL_S
+        for number, deletion in list(self._student_deletions.items()):
+            # A deletion that an outage has interrupted starts again when the watermark enters another hour.
             if next(deletion, None) is None:
-                del self._closing[number]
-        scripts = _SCRIPTS + 2 * events // _ROWS
-        while self._due and (last or scripts > 0):
-            scripts -= 1
-            experiment, newest = self._due[-1]
-            before_ms = (newest + 1) * HOUR_MS
-            progress.swept(experiment, before_ms)
-            hours = [noted for each, noted in reversed(self._due[-_HOURS:]) if each == experiment]
-            _, done = self._store.sweep(experiment, hours, before_ms)
-            del self._due[len(self._due) - done :]
+                del self._student_deletions[number]
+        script_count = _MIN_SCRIPTS + 2 * event_count // _ROWS_PER_SCRIPT
+        while self._expired_hours and (last or script_count > 0):
+            script_count -= 1
+            experiment, newest_hour = self._expired_hours[-1]
+            before_ms = (newest_hour + 1) * HOUR_MS
+            tracker.raise_expiry_boundary(experiment, before_ms)
+            hours = [
+                hour for number, hour in reversed(self._expired_hours[-_MAX_HOURS_PER_SCRIPT:]) if number == experiment
+            ]
+            _, completed_hours = self._store.expire_rows(experiment, hours, before_ms)
+            del self._expired_hours[len(self._expired_hours) - completed_hours :]
 
-    def _close(self, progress: Progress) -> None:
-        """Begin to forget the students of experiments that are over and can no longer change."""
-        late = progress.late_before()
-        over = [each for each in self._experiments if each.ends_ms <= late.get(str(each.number), 0)]
-        closed = closed_experiments(self._store) if over else ()
-        for each in over:
-            if each.number in closed or each.number in self._closing:
+    def _close_ended_experiments(self, tracker: WatermarkTracker) -> None:
+        """Start to delete the student rows of ended experiments that no event can change any more."""
+        late_before_ms = tracker.late_before_ms()
+        ended_experiments = [
+            experiment
+            for experiment in self._experiments
+            if experiment.ends_at_ms <= late_before_ms.get(str(experiment.number), 0)
+        ]
+        closed_numbers = read_closed_experiments(self._store) if ended_experiments else ()
+        for experiment in ended_experiments:
+            number = experiment.number
+            if number in closed_numbers or number in self._student_deletions:
                 continue
-            if each.number in self._over:
-                self._closing[each.number] = drop_students(self._store, each.number)
+            if number in self._ended_experiments:
+                self._student_deletions[number] = delete_student_rows(self._store, number)
                 continue
-            # The sweep's boundary tells every worker that nothing of it may be touched any more. Students go an hour of
-            # event time later: by then it was moved on every shard, and what was on the way has arrived.
-            hour = (each.ends_ms - 1) // HOUR_MS
-            progress.swept(str(each.number), (hour + 1) * HOUR_MS)
-            self._store.sweep(str(each.number), [hour], (hour + 1) * HOUR_MS)
-            self._over.add(each.number)
+            # The expiry boundary makes all workers reject changes of the experiment. Its student rows are deleted an
+            # hour of event time later: by then all shards have the boundary, and all pending commits have arrived.
+            last_hour = (experiment.ends_at_ms - 1) // HOUR_MS
+            tracker.raise_expiry_boundary(str(number), (last_hour + 1) * HOUR_MS)
+            self._store.expire_rows(str(number), [last_hour], (last_hour + 1) * HOUR_MS)
+            self._ended_experiments.add(number)
 
-    def _drop_past(self) -> None:
-        """Delete what retention does not keep."""
+    def _delete_past_retention(self) -> None:
+        """Delete time buckets, hours and days of traffic, and item counts that are beyond their retention."""
         for experiment in self._experiments:
-            newest_ms = newest_response_ms([self._store], experiment.number, range(len(experiment.arms)))
+            newest_ms = read_newest_response_ms([self._store], experiment.number, range(len(experiment.variant_keys)))
             if newest_ms is None:
                 continue
             oldest_ms = newest_ms - experiment.settings.retention_ms
-            pasts = [
-                past for variant in range(len(experiment.arms)) for past in self._times(experiment, variant, oldest_ms)
+            expired_ranges = [
+                expired_range
+                for variant in range(len(experiment.variant_keys))
+                for expired_range in self._expired_traffic(experiment, variant, oldest_ms)
             ]
             if experiment.counts_items:
-                pasts += self._items(experiment, newest_ms)
-            drop_past(self._store, pasts)
+                expired_ranges += self._expired_items(experiment, newest_ms)
+            delete_expired(self._store, expired_ranges)
 
-    def _times(self, experiment: Experiment, variant: int, oldest_ms: int) -> Iterator[ExpiredRange]:
+    def _expired_traffic(self, experiment: Experiment, variant: int, oldest_ms: int) -> Iterator[ExpiredRange]:
+        """Yield the time buckets, hours and days of traffic of a variant before the oldest time to keep."""
         keys, number, settings = self._store.keys, experiment.number, experiment.settings
 
-        def chunks(decay: str) -> Callable[[int], list[bytes]]:
-            return lambda chunk: [keys.chunk(number, variant, decay, chunk)]
+        def chunk_keys(decay: str) -> Callable[[int], list[bytes]]:
+            return lambda chunk: [keys.bucket_chunk(number, variant, decay, chunk)]
 
         for decay in settings.decay:
-            oldest = oldest_ms // bucket_span_ms(decay)
-            yield ExpiredRange(keys.chunks(number, variant, decay.name), chunks(decay.name), oldest)
-        hours, days = keys.traffic_hours(number, variant), keys.days(number, variant)
+            oldest_chunk = oldest_ms // chunk_length_ms(decay)
+            yield ExpiredRange(keys.bucket_index(number, variant, decay.name), chunk_keys(decay.name), oldest_chunk)
+        hours, days = keys.traffic_hour_index(number, variant), keys.traffic_day_index(number, variant)
         yield ExpiredRange(hours, lambda hour: [keys.traffic_hour(number, variant, hour)], oldest_ms // HOUR_MS)
-        yield ExpiredRange(days, lambda day: [keys.day(number, variant, day)], oldest_ms // DAY_MS, settings.drift.days)
-
-    def _items(self, experiment: Experiment, newest_ms: int) -> Iterator[ExpiredRange]:
-        """Yield the counts of items that are behind their horizon, once they can no longer change."""
-        keys, number = self._store.keys, experiment.number
-        layout, settled_ms = ItemLayout.of(experiment.settings), newest_ms - experiment.settings.horizon_ms
-        oldest = min(layout.oldest(newest_ms), layout.slice_of(settled_ms))
-        buckets = range(layout.buckets)
-
-        def slices(variant: int) -> Callable[[int], Iterator[bytes]]:
-            return lambda piece: (keys.items(number, variant, piece, bucket) for bucket in buckets)
-
-        for variant in range(len(experiment.arms)):
-            yield ExpiredRange(keys.item_slices(number, variant), slices(variant), oldest)
-        names, era = keys.item_eras(number), layout.era_of(oldest)
-        yield ExpiredRange(names, lambda era: (keys.item_names(number, era, bucket) for bucket in buckets), era)
-        oldest_day = min(newest_ms // DAY_MS - BAD_DAYS, settled_ms // DAY_MS)
         yield ExpiredRange(
-            keys.bad_days(number), lambda day: (keys.bad(number, day, bucket) for bucket in buckets), oldest_day
+            days,
+            lambda day: [keys.traffic_day(number, variant, day)],
+            oldest_ms // DAY_MS,
+            settings.drift.reference_days,
+        )
+
+    def _expired_items(self, experiment: Experiment, newest_ms: int) -> Iterator[ExpiredRange]:
+        """Yield the item counts beyond the item horizon that no event can change any more."""
+        keys, number = self._store.keys, experiment.number
+        layout = ItemLayout.for_experiment(experiment.settings)
+        unchanged_before_ms = newest_ms - experiment.settings.horizon_ms
+        oldest_slice = min(layout.oldest_slice(newest_ms), layout.slice_of(unchanged_before_ms))
+        buckets = range(layout.bucket_count)
+
+        def slice_keys(variant: int) -> Callable[[int], Iterator[bytes]]:
+            return lambda time_slice: (keys.item_counts(number, variant, time_slice, bucket) for bucket in buckets)
+
+        for variant in range(len(experiment.variant_keys)):
+            yield ExpiredRange(keys.item_index(number, variant), slice_keys(variant), oldest_slice)
+        yield ExpiredRange(
+            keys.item_id_index(number),
+            lambda epoch: (keys.item_ids(number, epoch, bucket) for bucket in buckets),
+            layout.epoch_of(oldest_slice),
+        )
+        oldest_day = min(newest_ms // DAY_MS - BAD_ANSWER_DAYS, unchanged_before_ms // DAY_MS)
+        yield ExpiredRange(
+            keys.bad_answer_index(number),
+            lambda day: (keys.bad_answers(number, day, bucket) for bucket in buckets),
+            oldest_day,
         )

@@ -1,6 +1,7 @@
-"""Events of experiments that the configuration does not have: counted in the store, and said in the log.
+"""Skipped events, of experiments that the configuration does not declare: counted in the store, and logged.
 
-They are skipped for good, while the experiment may be in the next configuration, or in that of another worker.
+A worker never reads skipped events again, although a later configuration, or that of another worker, may declare the
+experiment. The counts show that the results of such an experiment are incomplete.
 """
 
 from __future__ import annotations
@@ -10,94 +11,103 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from monitor.engine import Batch, IdHasher, SkippedEvents
+from monitor.engine import BatchChanges, IdHasher, SkippedEventCount
 from monitor.errors import AbMonitorError
 from monitor.state import (
-    OTHERS,
+    OTHER_EXPERIMENTS_FIELD,
     Commit,
-    RedisStore,
-    counted,
-    newest_field,
-    oldest_field,
-    reactions_field,
-    responses_field,
-    skipped_events,
-    stored_experiments,
+    StoreShard,
+    add_skipped_events,
+    read_skipped_events,
+    read_skipped_fields,
+    read_stored_experiments,
+    skipped_feedback_field,
+    skipped_responses_field,
 )
 
 if TYPE_CHECKING:
-    from monitor.pipeline.batch_applier import Outcomes
-    from monitor.state import Reader
+    from monitor.pipeline.batch_applier import OutcomeCounts
+    from monitor.state import StoreReader
 
 log = logging.getLogger(__name__)
-_MOST: Final = 1000
-"""Experiments whose skipped responses are counted one by one: anybody may write a new name."""
-_LOOK_S: Final = 10.0
+_MAX_COUNTED_EXPERIMENTS: Final = 1000
+"""Largest number of experiments with a count of their own: anybody may write events with a new experiment name."""
+_CHECK_INTERVAL_S: Final = 10.0
 
 
-class Skips:
-    """Counts what the batches of one shard skip."""
+class SkippedEventCounter:
+    """Counts the skipped events of a shard, as part of the commit of each batch."""
 
-    def __init__(self, store: RedisStore, identities: IdHasher) -> None:
+    def __init__(self, store: StoreShard, id_hasher: IdHasher) -> None:
         self._store = store
-        self._identities = identities
-        self._counted: set[bytes] | None = None
-        """Fields that the store has; None until there is something to count."""
+        self._id_hasher = id_hasher
+        self._stored_fields: set[bytes] | None = None
+        """Fields of the stored counts; None before the first skipped event."""
 
-    def write(self, commit: Commit, batch: Batch) -> None:
-        """Append to the commit what its batch skips. Raises `StoreUnavailable`."""
-        if self._counted is None:
-            self._counted = counted(self._store)
+    def append_to_commit(self, commit: Commit, batch: BatchChanges) -> None:
+        """Add the skipped events of the batch to the commit. Raises `StoreUnavailable`."""
+        if self._stored_fields is None:
+            self._stored_fields = read_skipped_fields(self._store)
         for name, skipped in batch.skipped_responses.items():
-            field = responses_field(name, self._identities)
-            if field not in self._counted and len(self._counted) >= _MOST:
-                field = OTHERS
-            self._counted.add(field)
+            field = skipped_responses_field(name, self._id_hasher)
+            if field not in self._stored_fields and len(self._stored_fields) >= _MAX_COUNTED_EXPERIMENTS:
+                field = OTHER_EXPERIMENTS_FIELD
+            self._stored_fields.add(field)
             self._count(commit, field, skipped)
         for number, skipped in batch.skipped_reactions.items():
-            self._count(commit, reactions_field(number), skipped)
+            self._count(commit, skipped_feedback_field(number), skipped)
 
-    def _count(self, commit: Commit, field: bytes, skipped: SkippedEvents) -> None:
-        commit.counters[self._store.keys.skipped, field] += skipped.events
-        commit.see_latest(newest_field(field).decode(), skipped.last_ms)
-        commit.see_latest(oldest_field(field).decode(), -skipped.first_ms)
+    def _count(self, commit: Commit, field: bytes, skipped: SkippedEventCount) -> None:
+        add_skipped_events(
+            commit, self._store.keys, field, skipped.events, first_ms=skipped.first_ms, last_ms=skipped.last_ms
+        )
 
 
-class SkipsSaid:
-    """Says what was skipped before the worker began, and which experiments of the store it skips itself."""
+class SkippedEventLogger:
+    """Logs experiments with skipped events: at the start, and when the worker skips events of a stored experiment.
 
-    def __init__(self, reader: Reader, identities: IdHasher, seconds: Callable[[], float] = time.monotonic) -> None:
+    Experiments that the store does not have are not logged: their names may be mistakes of a producer.
+    """
+
+    def __init__(
+        self, reader: StoreReader, id_hasher: IdHasher, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = reader.store
-        self._identities = identities
-        self._seconds = seconds
-        self._said = {each.name for each in reader.experiments}
-        """Those of the configuration, and those of which it has been said."""
-        self._not_before = 0.0
-        before = skipped_events(self._store)
-        self._before = before.events
-        for name, skipped in before.missing(reader.experiments, reader.numbers, identities).items():
-            log.warning("incomplete experiment=%s reason=%s", name, skipped)
+        self._id_hasher = id_hasher
+        self._monotonic_s = monotonic_s
+        self._ignored_names = {experiment.name for experiment in reader.experiments}
+        """Experiments of the configuration, and experiments that were logged."""
+        self._next_check_s = 0.0
+        initial_totals = read_skipped_events(self._store)
+        self._initial_counts = initial_totals.events
+        skipped_by_experiment = initial_totals.by_experiment(reader.experiments, reader.numbers, id_hasher)
+        for name, skipped in skipped_by_experiment.items():
+            log.warning("experiment is incomplete experiment=%s reason=%s", name, skipped)
 
-    def note(self, outcomes: Outcomes) -> None:
-        """Look now and then, while something is skipped, whether the store has the experiment: that may come later."""
+    def log_skipped(self, outcomes: OutcomeCounts) -> None:
+        """Log the stored experiments with new skipped events, once per experiment.
+
+        Reads the store at most every 10 seconds, and only if `outcomes` contains skipped events.
+        """
         if not (outcomes["response", "skipped"] or outcomes["feedback", "skipped"]):
             return
-        now = self._seconds()
-        if now < self._not_before:
+        now_s = self._monotonic_s()
+        if now_s < self._next_check_s:
             return
-        self._not_before = now + _LOOK_S
+        self._next_check_s = now_s + _CHECK_INTERVAL_S
         try:
-            known, events = stored_experiments(self._store), skipped_events(self._store).events
+            stored_experiments = read_stored_experiments(self._store)
+            counts = read_skipped_events(self._store).events
         except AbMonitorError as error:
-            # Whatever it is, the worker's own reading and writing says so, and knows what to do.
-            log.info("skipped events were not looked at reason=%s", error)
+            # The next read or write of the worker meets the same error, and handles it.
+            log.info("check of skipped events failed reason=%s", error)
             return
-        for name, stored in known.items():
-            fields = responses_field(name, self._identities), reactions_field(stored["number"])
-            if name not in self._said and any(events[each] > self._before[each] for each in fields):
-                self._said.add(name)
+        for name, stored in stored_experiments.items():
+            fields = skipped_responses_field(name, self._id_hasher), skipped_feedback_field(stored["number"])
+            if name not in self._ignored_names and any(counts[field] > self._initial_counts[field] for field in fields):
+                self._ignored_names.add(name)
                 log.warning(
-                    "events are skipped for good experiment=%s reason=the store has it, this worker's configuration "
-                    "does not. Give all workers one that has it; then `ab-monitor rebuild` counts what was skipped",
+                    "skipping events experiment=%s reason=the experiment is in the store, but not in this worker's "
+                    "configuration. Add it to the configuration of all workers, then run `ab-monitor rebuild`",
                     name,
                 )

@@ -1,4 +1,4 @@
-"""Keeping the history: a snapshot of every experiment at each full hour of event time, by whoever comes first."""
+"""Hourly snapshots of every experiment, by event time, written by the first worker that reaches the hour."""
 
 from __future__ import annotations
 
@@ -7,79 +7,83 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from monitor.analysis import snapshot as taken
-from monitor.analysis import superfluous
+from monitor.analysis import select_prunable_hours, take_snapshot
 from monitor.clock import HOUR_MS
 from monitor.errors import AbMonitorError
-from monitor.pipeline.watermark import Progress
-from monitor.state import History, Reader
+from monitor.pipeline.watermark import WatermarkTracker
+from monitor.state import SnapshotLog, StoreReader
 
 log = logging.getLogger(__name__)
-_SHARE: Final = 0.01
-"""Of one worker's time that the snapshots of all may take: while a backlog is read, hours pass faster than they can be
-looked at."""
-_TAKES_S: Final = 0.015
-"""A snapshot, as long as this worker has taken none."""
-_AT_MOST_S: Final = 1.0
-"""What one is taken to have taken at most: a store that did not answer is not waited for a hundred times as long."""
+_TIME_SHARE: Final = 0.01
+"""Largest share of a worker's time for snapshots. During a backlog, the watermark passes hours faster than snapshots
+can be written."""
+_INITIAL_DURATION_S: Final = 0.015
+"""Assumed duration of a snapshot before this worker has written any."""
+_MAX_DURATION_S: Final = 1.0
+"""Largest duration that counts, so that a store that did not respond does not delay the next snapshot by minutes."""
 
 
-class Historian:
-    """Takes snapshots. A store that does not answer costs one of them, and never holds the worker up."""
+class SnapshotWriter:
+    """Writes due snapshots. If the store does not respond, a snapshot is omitted; the worker does not wait."""
 
-    def __init__(self, reader: Reader, seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, reader: StoreReader, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._reader = reader
-        self._seconds = seconds
-        self._history = History(reader.store)
-        self._hour = 0
-        self._newest: int | None = None
-        """Of all hours that there were snapshots of when this worker last looked."""
-        self._takes_s = _TAKES_S
-        self._not_before = 0.0
+        self._monotonic_s = monotonic_s
+        self._snapshot_log = SnapshotLog(reader.store)
+        self._last_hour = 0
+        """Hour of the last snapshot that was written or found."""
+        self._newest_stored_hour: int | None = None
+        """Newest hour with a snapshot of any experiment; None before the first check."""
+        self._duration_s = _INITIAL_DURATION_S
+        self._next_check_s = 0.0
 
-    def note(self, progress: Progress) -> None:
-        """Take the snapshots of the hour that the watermark has reached, unless they are there.
+    def write_if_due(self, tracker: WatermarkTracker) -> None:
+        """Write the snapshots of the watermark's hour, unless already stored.
 
-        Decayed means and closed windows are as of the full hour, other sums those of this moment. After somebody else
-        has taken some, this worker waits as if it had been itself.
+        Decayed means and closed cohorts are as of the full hour; all other sums are as of the time of writing. If
+        another worker has written snapshots, this worker waits as if it had written them.
         """
-        hour = progress.watermark_ms() // HOUR_MS
-        if self._seconds() < self._not_before or (hour <= self._hour and self._newest is not None):
+        hour = tracker.watermark_ms() // HOUR_MS
+        has_checked = self._newest_stored_hour is not None
+        if self._monotonic_s() < self._next_check_s or (hour <= self._last_hour and has_checked):
             return
         try:
-            self._look(hour)
+            self._write_unless_stored(hour)
         except AbMonitorError as error:
-            # Whatever it is, the worker's own reading and writing says so, and knows what to do.
-            self._hour, self._newest = hour, self._newest or 0
-            log.info("no snapshot taken hour=%d reason=%s", hour, error)
+            # The next read or write of the worker meets the same error, and handles it.
+            self._last_hour, self._newest_stored_hour = hour, self._newest_stored_hour or 0
+            log.info("snapshot not written hour=%d reason=%s", hour, error)
         if hour > 0:  # 0 before the first event
-            self._not_before = self._seconds() + self._takes_s / _SHARE
+            self._next_check_s = self._monotonic_s() + self._duration_s / _TIME_SHARE
 
-    def _look(self, hour: int) -> None:
-        known = {name: self._history.hours(number) for name, number in self._reader.numbers.items()}
-        seen, self._newest = self._newest, max([max(hours, default=0) for hours in known.values()], default=0)
-        if hour <= self._hour:
+    def _write_unless_stored(self, hour: int) -> None:
+        """Write the snapshots of the hour, unless stored, or unless another worker has written since the last check."""
+        stored_hours = {name: self._snapshot_log.read_hours(number) for name, number in self._reader.numbers.items()}
+        previous_newest_hour = self._newest_stored_hour
+        self._newest_stored_hour = max([max(hours, default=0) for hours in stored_hours.values()], default=0)
+        if hour <= self._last_hour:
             return
-        if all(hour in hours for hours in known.values()):
-            self._hour = hour
-        elif seen is None or self._newest <= seen:
-            self._hour = self._newest = hour
-            started = self._seconds()
+        if all(hour in hours for hours in stored_hours.values()):
+            self._last_hour = hour
+        elif previous_newest_hour is None or self._newest_stored_hour <= previous_newest_hour:
+            self._last_hour = self._newest_stored_hour = hour
+            started_s = self._monotonic_s()
             try:
-                self._take(hour, known)
+                self._write(hour, stored_hours)
             finally:
-                self._takes_s = min(self._seconds() - started, _AT_MOST_S)
+                self._duration_s = min(self._monotonic_s() - started_s, _MAX_DURATION_S)
 
-    def _take(self, hour: int, known: Mapping[str, set[int]]) -> None:
+    def _write(self, hour: int, stored_hours: Mapping[str, set[int]]) -> None:
+        """Write the snapshot of every experiment that has changed, and delete snapshots that reports do not need."""
         numbers = self._reader.numbers
-        summary = self._reader.summary(hour * HOUR_MS)
+        summary = self._reader.read_summary(hour * HOUR_MS)
         for name, experiment in summary.experiments.items():
-            found, hours = taken(experiment), known[name]
-            if found is None or hour in hours:
+            snapshot, hours = take_snapshot(experiment), stored_hours[name]
+            if snapshot is None or hour in hours:
                 continue
-            if found == self._history.latest(numbers[name], hours):
-                # Nothing has changed since: an experiment that is over does not push its own history out.
+            if snapshot == self._snapshot_log.read_newest(numbers[name], hours):
+                # Equal snapshots of an ended experiment would displace its history.
                 continue
-            self._history.add(numbers[name], hour, found)
-            if gone := superfluous({*hours, hour}):
-                self._history.drop(numbers[name], gone)
+            self._snapshot_log.add(numbers[name], hour, snapshot)
+            if prunable_hours := select_prunable_hours({*hours, hour}):
+                self._snapshot_log.delete(numbers[name], prunable_hours)

@@ -1,7 +1,9 @@
-"""What this process says of itself on /metrics; every name in one place."""
+"""Metrics of the worker process on /metrics, and log lines on the lag."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter as Counter_
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,138 +20,216 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from monitor.events import REASONS
+from monitor.events import REJECTION_REASONS
 
 Family = TypeVar("Family", Counter, Gauge, Histogram, Info)
 OUTCOMES: Final = ("applied", "duplicate", "revised", "late", "skipped", "rejected")
-
-
-_PARTITION: Final = ("topic", "partition")
+_PARTITION_LABELS: Final = ("topic", "partition")
+_LAG_REPORT_INTERVAL_S: Final = 10.0
+_MIN_REPORTED_LAG: Final = 10_000
+"""Smallest lag, in events, that is logged."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """One metric as it is scraped; a counter's name carries its suffix, a histogram's does not."""
+class ExportedMetric:
+    """A metric as Prometheus scrapes it; a counter's name includes the suffix, a histogram's name does not."""
 
     name: str
-    kind: Literal["gauge", "counter", "histogram", "info", "unknown"]
-    labels: tuple[str, ...]
+    metric_type: Literal["gauge", "counter", "histogram", "info", "unknown"]
+    label_names: tuple[str, ...]
     help: str
     buckets: tuple[float, ...] = ()
 
 
 PROCESS_METRICS: Final = (
-    Exported("abmonitor_topic_info", "info", ("topic", "event_type"), "Which type of event each topic has"),
-    Exported("abmonitor_events_total", "counter", ("topic", "outcome"), "Events by outcome"),
-    Exported("abmonitor_rejected_events_total", "counter", ("topic", "reason"), "Refused events by reason"),
-    Exported("abmonitor_consumer_lag_events", "gauge", _PARTITION, "Events not yet applied"),
-    # 0 at the end of the partition.
-    Exported(
-        "abmonitor_consumer_lag_seconds", "gauge", _PARTITION, "Age of the newest applied event while more are waiting"
+    ExportedMetric(
+        "abmonitor_topic_info",
+        "info",
+        ("topic", "event_type"),
+        "Type of the events of the topic, as a label; the value is 1.",
     ),
-    # Attribution, the write of positions and effects, and what is left to wait for its reply after reading ahead.
-    Exported(
+    ExportedMetric(
+        "abmonitor_events_total", "counter", ("topic", "outcome"), "Events read from the topic, by outcome."
+    ),
+    ExportedMetric(
+        "abmonitor_rejected_events_total",
+        "counter",
+        ("topic", "reason"),
+        "Events written to the dead-letter topic, by the reason of their rejection.",
+    ),
+    ExportedMetric(
+        "abmonitor_consumer_lag_events", "gauge", _PARTITION_LABELS, "Events of the partition that are not applied yet."
+    ),
+    # 0 if the partition is read to its end.
+    ExportedMetric(
+        "abmonitor_consumer_lag_seconds",
+        "gauge",
+        _PARTITION_LABELS,
+        "Age of the newest applied event of the partition, in seconds; 0 if all events are applied.",
+    ),
+    # Applying the events, and waiting for the commit's reply, without the time for polling and decoding in between.
+    ExportedMetric(
         "abmonitor_commit_seconds",
         "histogram",
         (),
-        "Time to apply and commit one batch",
+        "Time to apply and commit one batch, in seconds, without the time spent reading the next batch.",
         (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
     ),
-    Exported("abmonitor_batch_events", "histogram", (), "Events per commit", (1, 3, 10, 30, 100, 300, 1000, 3000, 1e4)),
-    # Newest event of each poll and partition.
-    Exported(
+    ExportedMetric(
+        "abmonitor_batch_events",
+        "histogram",
+        (),
+        "Events per committed batch.",
+        (1, 3, 10, 30, 100, 300, 1000, 3000, 1e4),
+    ),
+    # Of the newest event of each poll and partition.
+    ExportedMetric(
         "abmonitor_event_delay_seconds",
         "histogram",
         (),
-        "Time from an event's timestamp to its commit",
+        "Time from an event's timestamp to its commit, in seconds; newest event of each partition in a batch.",
         (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600, 86_400),
     ),
-    # Batches that were not applied because another worker had moved the positions or changed a row.
-    Exported("abmonitor_commit_conflicts_total", "counter", (), "Commits refused because the store had moved on"),
+    # Commits that were not applied, because another worker had changed a position or a row.
+    ExportedMetric(
+        "abmonitor_commit_conflicts_total",
+        "counter",
+        (),
+        "Commits rejected by the store because another worker had changed an offset or a row.",
+    ),
     # With kafka.on_lost_history = "continue".
-    Exported("abmonitor_lost_events_total", "counter", _PARTITION, "Events gone from Kafka before they were applied"),
-    # Times the consumer joined its group anew because nothing arrived although there was something.
-    Exported("abmonitor_consumer_restarts_total", "counter", (), "Stalled consumers replaced"),
-    Exported("abmonitor_store_up", "gauge", (), "1 if the store answered last"),
-    Exported("abmonitor_paused", "gauge", (), "1 while consumption waits for a dependency"),
+    ExportedMetric(
+        "abmonitor_lost_events_total",
+        "counter",
+        _PARTITION_LABELS,
+        "Events that Kafka deleted before the worker read them.",
+    ),
+    # Consumers that rejoined the group because a partition had records but returned none.
+    ExportedMetric("abmonitor_consumer_restarts_total", "counter", (), "Times a stalled Kafka consumer was replaced."),
+    ExportedMetric(
+        "abmonitor_store_up", "gauge", (), "1 if the last read or write of the store succeeded, 0 otherwise."
+    ),
+    ExportedMetric("abmonitor_paused", "gauge", (), "1 while the worker waits for Kafka or the store, 0 otherwise."),
 )
 
 
 class Telemetry:
-    """The process metrics of one worker, in a registry of their own."""
+    """Process metrics of a worker, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        self.topics = self._metric(Info, "abmonitor_topic_info")
+        self.topic_info = self._metric(Info, "abmonitor_topic_info")
         self.events = self._metric(Counter, "abmonitor_events_total")
-        self.rejected = self._metric(Counter, "abmonitor_rejected_events_total")
+        self.rejected_events = self._metric(Counter, "abmonitor_rejected_events_total")
         self.lag_events = self._metric(Gauge, "abmonitor_consumer_lag_events")
         self.lag_seconds = self._metric(Gauge, "abmonitor_consumer_lag_seconds")
         self.commit_seconds = self._metric(Histogram, "abmonitor_commit_seconds")
         self.batch_events = self._metric(Histogram, "abmonitor_batch_events")
         self.event_delay_seconds = self._metric(Histogram, "abmonitor_event_delay_seconds")
         self.commit_conflicts = self._metric(Counter, "abmonitor_commit_conflicts_total")
-        self.lost = self._metric(Counter, "abmonitor_lost_events_total")
-        self.restarts = self._metric(Counter, "abmonitor_consumer_restarts_total")
+        self.lost_events = self._metric(Counter, "abmonitor_lost_events_total")
+        self.consumer_restarts = self._metric(Counter, "abmonitor_consumer_restarts_total")
         self.store_up = self._metric(Gauge, "abmonitor_store_up")
         self.paused = self._metric(Gauge, "abmonitor_paused")
-        self._lagging: set[tuple[str, str]] = set()
+        self._lag_labels: set[tuple[str, str]] = set()
 
     def _metric(self, family: Callable[..., Family], name: str) -> Family:
-        """Return a metric of `PROCESS_METRICS`, registered."""
-        (metric,) = (each for each in PROCESS_METRICS if each.name == name)
+        """Return the registered metric for an entry of `PROCESS_METRICS`."""
+        (metric,) = (metric for metric in PROCESS_METRICS if metric.name == name)
         options = {"buckets": metric.buckets} if metric.buckets else {}
-        return family(name.removesuffix("_info"), metric.help, metric.labels, registry=self.registry, **options)
+        return family(name.removesuffix("_info"), metric.help, metric.label_names, registry=self.registry, **options)
 
-    def show_lags(self, own: Collection[str], lags: Iterable[tuple[str, int, float]]) -> None:
-        """Show how many events, and seconds, partitions are behind; none that is somebody else's by now."""
-        shown = {_place(partition) for partition in own}
+    def set_lags(self, assignment: Collection[str], lags: Iterable[tuple[str, int, float]]) -> None:
+        """Set the lag of partitions: (partition, events, seconds); remove partitions outside the assignment.
+
+        The last lag of a revoked partition would otherwise remain for ever, and raise alerts for ever.
+        """
+        assigned_labels = {_partition_labels(partition) for partition in assignment}
         for partition, events, seconds in lags:
-            place = _place(partition)
-            self._lagging.add(place)
-            self.lag_events.labels(*place).set(events)
-            self.lag_seconds.labels(*place).set(seconds)
-        for place in self._lagging - shown:
-            self.lag_events.remove(*place)
-            self.lag_seconds.remove(*place)
-        self._lagging &= shown
+            labels = _partition_labels(partition)
+            self._lag_labels.add(labels)
+            self.lag_events.labels(*labels).set(events)
+            self.lag_seconds.labels(*labels).set(seconds)
+        for labels in self._lag_labels - assigned_labels:
+            self.lag_events.remove(*labels)
+            self.lag_seconds.remove(*labels)
+        self._lag_labels &= assigned_labels
 
-    def expect(self, topics: Mapping[str, str]) -> None:
-        """Export every topic's type of event, and its outcomes and reasons from the start, at 0.
+    def initialize_topics(self, topics: Mapping[str, str]) -> None:
+        """Create the series of every topic, by event type, with all outcomes and reasons at 0.
 
-        `topics` has a topic for each type. Prometheus sees no increase in a series that begins above 0.
+        Prometheus sees no increase in a series that begins above 0.
         """
         for event_type, topic in topics.items():
-            self.topics.labels(topic, event_type).info({})
+            self.topic_info.labels(topic, event_type).info({})
             for outcome in OUTCOMES:
                 self.events.labels(topic, outcome)
-            for reason in REASONS:
-                self.rejected.labels(topic, reason)
+            for reason in REJECTION_REASONS:
+                self.rejected_events.labels(topic, reason)
 
-    def count(self, topics: Mapping[str, str], outcomes: Mapping[tuple[str, str], int]) -> None:
-        """Count what became of events; `topics` names each kind's."""
-        for (kind, outcome), events in outcomes.items():
-            self.events.labels(topics[kind], outcome).inc(events)
+    def count_outcomes(self, topics: Mapping[str, str], outcomes: Mapping[tuple[str, str], int]) -> None:
+        """Count events by outcome; `topics` is the topic by event type."""
+        for (event_type, outcome), events in outcomes.items():
+            self.events.labels(topics[event_type], outcome).inc(events)
 
-    def see_batch(self, events: int, newest_ms: Iterable[int], now_ms: int) -> None:
-        """Show the size of a batch, and how old the newest events of its partitions are."""
+    def observe_batch(self, events: int, newest_event_ms: Iterable[int], now_ms: int) -> None:
+        """Observe the size of a committed batch, and the age of the newest event of each partition."""
         self.batch_events.observe(events)
-        for each in newest_ms:
-            self.event_delay_seconds.observe(max(now_ms - each, 0) / 1000)
+        for event_time_ms in newest_event_ms:
+            self.event_delay_seconds.observe(max(now_ms - event_time_ms, 0) / 1000)
 
-    def outcomes(self) -> Counter_[str]:
-        """Return how many events had each outcome, over all topics."""
-        found: Counter_[str] = Counter_()
+    def outcome_totals(self) -> Counter_[str]:
+        """Return the number of events by outcome, over all topics."""
+        totals: Counter_[str] = Counter_()
         for family in self.events.collect():
             for sample in family.samples:
                 if sample.name.endswith("_total"):
-                    found[sample.labels["outcome"]] += int(sample.value)
-        return found
+                    totals[sample.labels["outcome"]] += int(sample.value)
+        return totals
 
 
-def _place(partition: str) -> tuple[str, str]:
+def _partition_labels(partition: str) -> tuple[str, str]:
     topic, _, number = partition.rpartition(":")
     return topic, number
+
+
+class LagReporter:
+    """Logs every ten seconds, while a backlog is read, the lag of all workers and the expected end of the backlog."""
+
+    def __init__(self) -> None:
+        self._last_report_s = time.monotonic()
+        self._last_lag_events: int | None = None
+        self._is_catching_up = False
+
+    def report(self, lag_events: int, processed_records: int) -> None:
+        """Log the lag of all workers, unless the last report is recent or the lag is small.
+
+        `processed_records` is the number of records that this worker has committed so far.
+        """
+        now_s = time.monotonic()
+        elapsed_s = now_s - self._last_report_s
+        if elapsed_s < _LAG_REPORT_INTERVAL_S and self._last_lag_events is not None:
+            return
+        if lag_events >= _MIN_REPORTED_LAG:
+            decrease_per_s = (
+                (self._last_lag_events - lag_events) / elapsed_s if self._last_lag_events is not None else 0.0
+            )
+            end = "unknown" if self._last_lag_events is None else "never at this rate"
+            if decrease_per_s > 0:
+                end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lag_events / decrease_per_s))
+            log.info(
+                "catching up lag=%d decrease_per_second=%d processed_records=%d expected_end=%s",
+                lag_events,
+                decrease_per_s,
+                processed_records,
+                end,
+            )
+            self._is_catching_up = True
+        elif self._is_catching_up:
+            log.info("caught up lag=%d processed_records=%d", lag_events, processed_records)
+            self._is_catching_up = False
+        self._last_report_s, self._last_lag_events = now_s, lag_events

@@ -1,4 +1,4 @@
-"""How far each partition has been read, and the watermark that follows from it."""
+"""The watermark: the event time up to which all partitions have been read, and when events are late."""
 
 from __future__ import annotations
 
@@ -6,153 +6,176 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from monitor.config import LimitSettings
-from monitor.pipeline.batch_decoding import Decoded, counted
-from monitor.sources import Slice
-from monitor.state import PENDING_CLASS, Advance, Position, State
+from monitor.pipeline.batch_decoding import DecodedBatch, update_rejection_counts
+from monitor.sources import PartitionRecords
+from monitor.state import PENDING_FEEDBACK, Position, PositionUpdate, StoreState
 
-_UNREAD = Position(0)
+_NO_POSITION = Position(0)
 
 
-class Progress:
-    """Position and end of every partition of the source, this worker's and the others'.
+class WatermarkTracker:
+    """Positions and end offsets of all partitions of the source, of all workers, and the watermark that follows.
 
-    `horizons_ms` says, by experiment number, how long a response may change; `leeway_ms`, how far the watermark may go
-    beyond what it was when the source was last asked for all ends: a backlog may have come since, for other partitions.
+    The watermark is the smallest newest event time of the partitions that are not read to their end. End offsets may be
+    out of date: a backlog may have arrived since. So the watermark advances by at most `max_unconfirmed_advance_ms`
+    before the current end offsets must be confirmed.
     """
 
-    def __init__(self, horizons_ms: Mapping[str, int], leeway_ms: float = math.inf) -> None:
-        self._leeway_ms = leeway_ms
+    def __init__(self, horizons_ms: Mapping[str, int], max_unconfirmed_advance_ms: float = math.inf) -> None:
+        """Start without positions; `horizons_ms` is how long a response may change, by experiment number."""
+        self._max_unconfirmed_advance_ms = max_unconfirmed_advance_ms
         self._confirmed_ms = 0
-        self._horizons = {**horizons_ms, PENDING_CLASS: max(horizons_ms.values())}
-        self._swept: Mapping[str, int] = {}
+        """Watermark by the last confirmed end offsets."""
+        self._horizons_ms = {**horizons_ms, PENDING_FEEDBACK: max(horizons_ms.values())}
+        self._expired_before_ms: Mapping[str, int] = {}
         self._positions: dict[str, Position] = {}
-        self._ends: dict[str, int | None] = {}
+        self._end_offsets: dict[str, int | None] = {}
 
-    def load(self, state: State) -> None:
-        """Take over what the store says."""
+    def load_state(self, state: StoreState) -> None:
+        """Replace all positions and expiry boundaries by the state of the store."""
         self._positions = dict(state.positions)
-        self._swept = state.swept_ms
+        self._expired_before_ms = state.expired_before_ms
 
     def position(self, partition: str) -> Position:
-        """Return how far the partition was applied."""
+        """Return the position up to which a partition was applied."""
         return self._positions[partition]
 
-    def steps(self, slices: Sequence[Slice], decoded: Decoded, limits: LimitSettings) -> list[Advance]:
-        """Return where the slices take their partitions; raises `InputRefused` when too much was refused."""
-        advances = []
-        for each in slices:
-            before = self.position(each.partition)
-            refused = [record for record in decoded.refused if record.partition == each.partition]
+    def next_position_updates(
+        self, polled: Sequence[PartitionRecords], decoded: DecodedBatch, limits: LimitSettings
+    ) -> list[PositionUpdate]:
+        """Return the position updates of a batch; raises `InputRejected` if too many records were rejected."""
+        position_updates = []
+        for partition_records in polled:
+            partition = partition_records.partition
+            current = self.position(partition)
+            rejected_records = [record for record in decoded.rejected_records if record.partition == partition]
             position = Position(
-                each.next_offset,
-                max(decoded.newest_ms.get(each.partition, 0), before.newest_ms),
-                counted(before.refusals, each.records, refused, limits),
-                before.origin,
+                partition_records.next_offset,
+                max(decoded.newest_event_ms.get(partition, 0), current.newest_ms),
+                update_rejection_counts(current.rejections, partition_records.records, rejected_records, limits),
+                current.log,
             )
-            advances.append(Advance(each.partition, each.begin, position))
-        return advances
+            position_updates.append(PositionUpdate(partition, partition_records.start_offset, position))
+        return position_updates
 
-    def advanced(self, steps: list[Advance]) -> None:
-        """Note what a commit has applied."""
-        for step in steps:
-            self._positions[step.partition] = step.position
+    def apply_position_updates(self, position_updates: Sequence[PositionUpdate]) -> None:
+        """Set the positions that a commit has stored."""
+        for update in position_updates:
+            self._positions[update.partition] = update.position
 
-    def see_ends(self, ends: Mapping[str, int | None]) -> None:
-        """Note where the partitions of the source end; partitions of other sources do not concern this one."""
-        self._ends = dict(ends)
+    def update_end_offsets(self, end_offsets: Mapping[str, int | None]) -> None:
+        """Replace the end offsets; stored partitions of other sources, without an end offset, do not count."""
+        self._end_offsets = dict(end_offsets)
 
-    def confirm(self, ends: Mapping[str, int | None]) -> None:
-        """Note where the partitions end, of which the source was asked just now."""
-        self.see_ends(ends)
-        self._confirmed_ms = self._newest_of_all_ms()
+    def confirm_end_offsets(self, end_offsets: Mapping[str, int | None]) -> None:
+        """Replace the end offsets by current end offsets, so that the watermark may advance further."""
+        self.update_end_offsets(end_offsets)
+        self._confirmed_ms = self._unlimited_watermark_ms()
 
-    def is_unsure(self) -> bool:
-        """Return whether the watermark cannot move on before the source is asked for all ends."""
-        return self._newest_of_all_ms() > self._confirmed_ms + self._leeway_ms
+    def needs_confirmation(self) -> bool:
+        """Return whether the watermark cannot advance before `confirm_end_offsets`."""
+        return self._unlimited_watermark_ms() > self._confirmed_ms + self._max_unconfirmed_advance_ms
 
-    def see_others(self, positions: Mapping[str, Position], own: Collection[str]) -> None:
-        """Take over what other workers have applied since."""
-        for partition, position in positions.items():
-            if partition not in own:
+    def update_other_workers(self, stored_positions: Mapping[str, Position], assignment: Collection[str]) -> None:
+        """Replace the positions of partitions outside the assignment by the stored positions."""
+        for partition, position in stored_positions.items():
+            if partition not in assignment:
                 self._positions[partition] = position
 
-    def went_back(self, positions: Mapping[str, Position], own: Collection[str]) -> bool:
-        """Return whether the store is behind what was applied to it: a server has come back without its last writes."""
+    def is_store_behind(self, stored_positions: Mapping[str, Position], assignment: Collection[str]) -> bool:
+        """Return whether an assigned partition's stored position is older than applied: the store has lost commits."""
         return any(
-            name not in positions or positions[name].reached < self._positions[name].reached
-            for name in own
-            if name in self._positions
+            partition not in stored_positions
+            or stored_positions[partition].sort_key < self._positions[partition].sort_key
+            for partition in assignment
+            if partition in self._positions
         )
 
-    def differs(self, positions: Mapping[str, Position], partitions: Collection[str]) -> bool:
-        """Return whether the store says something else of some partitions than what is believed."""
-        return any(positions.get(name) != self._positions.get(name) for name in partitions)
+    def have_positions_changed(self, stored_positions: Mapping[str, Position], partitions: Collection[str]) -> bool:
+        """Return whether any of the partitions has another stored position than the tracked position."""
+        return any(stored_positions.get(partition) != self._positions.get(partition) for partition in partitions)
 
-    def swept(self, experiment: str, before_ms: int) -> None:
-        """Note that this worker has swept rows."""
-        self._swept = {**self._swept, experiment: max(before_ms, self._swept.get(experiment, 0))}
+    def raise_expiry_boundary(self, experiment: str, before_ms: int) -> None:
+        """Count events about responses before `before_ms` as late: their rows are being deleted.
 
-    def _behind(self) -> dict[str, int]:
-        """Return the newest event time of each partition that is not read to its end."""
-        behind = {}
-        for partition, end in self._ends.items():
-            position = self._positions.get(partition, _UNREAD)
-            if end is None or position.next_offset < end:
-                behind[partition] = position.newest_ms
-        return behind
+        `experiment` is an experiment number, or `PENDING_FEEDBACK`.
+        """
+        boundary_ms = max(before_ms, self._expired_before_ms.get(experiment, 0))
+        self._expired_before_ms = {**self._expired_before_ms, experiment: boundary_ms}
 
-    def waiting(self) -> int | None:
-        """Return the number of events between the positions and the ends, of all workers; None if it is not known."""
-        ends = {partition: end for partition, end in self._ends.items() if end is not None}
-        if not ends or len(ends) < len(self._ends):
+    def _unfinished_partitions(self) -> dict[str, int]:
+        """Return the newest event time (ms) of each partition that is not read to the end."""
+        newest_event_ms = {}
+        for partition, end_offset in self._end_offsets.items():
+            position = self._positions.get(partition, _NO_POSITION)
+            if end_offset is None or position.next_offset < end_offset:
+                newest_event_ms[partition] = position.newest_ms
+        return newest_event_ms
+
+    def total_lag_events(self) -> int | None:
+        """Return the number of records that are not yet applied, of all workers; None if an end offset is unknown."""
+        end_offsets = {partition: offset for partition, offset in self._end_offsets.items() if offset is not None}
+        if not end_offsets or len(end_offsets) < len(self._end_offsets):
             return None
-        return sum(max(end - self._positions.get(partition, _UNREAD).next_offset, 0) for partition, end in ends.items())
+        return sum(
+            max(end_offset - self._positions.get(partition, _NO_POSITION).next_offset, 0)
+            for partition, end_offset in end_offsets.items()
+        )
 
-    def lags(
-        self, own: Collection[str], ends: Mapping[str, int | None], now_ms: int
+    def partition_lags(
+        self, assignment: Collection[str], end_offsets: Mapping[str, int | None], now_ms: int
     ) -> Iterator[tuple[str, int, float]]:
-        """Yield how many events each own partition is behind its end, where that is known, and the newest one's age."""
-        for partition, end in ends.items():
-            if end is None or partition not in own or partition not in self._positions:
+        """Yield (partition, lag in events, lag in seconds) for assigned partitions with a known end offset.
+
+        The lag in seconds is the age of the newest applied event, or 0 at the end of the partition.
+        """
+        for partition, end_offset in end_offsets.items():
+            if end_offset is None or partition not in assignment or partition not in self._positions:
                 continue
             position = self._positions[partition]
-            behind = max(end - position.next_offset, 0)
-            yield partition, behind, max(now_ms - position.newest_ms, 0) / 1000 if behind and position.newest_ms else 0
+            lag_events = max(end_offset - position.next_offset, 0)
+            has_lag = bool(lag_events and position.newest_ms)
+            yield partition, lag_events, max(now_ms - position.newest_ms, 0) / 1000 if has_lag else 0
 
     def watermark_ms(self) -> int:
-        """Return the smallest newest event time of the partitions not read to their end; of all, the largest.
+        """Return the watermark: 0 before the first event, and the newest event time if all partitions are at their end.
 
-        No more than the leeway beyond what was confirmed.
+        At most `max_unconfirmed_advance_ms` beyond the watermark of the last confirmed end offsets.
         """
-        return int(min(self._newest_of_all_ms(), self._confirmed_ms + self._leeway_ms))
+        return int(min(self._unlimited_watermark_ms(), self._confirmed_ms + self._max_unconfirmed_advance_ms))
 
-    def _newest_of_all_ms(self) -> int:
-        """Return the watermark by the ends as they were last seen."""
-        behind = self._behind()
-        if behind:
-            return min(behind.values())
-        return max((self._positions[name].newest_ms for name in self._ends if name in self._positions), default=0)
+    def _unlimited_watermark_ms(self) -> int:
+        """Return the watermark by the last known end offsets, confirmed or not."""
+        unfinished_partitions = self._unfinished_partitions()
+        if unfinished_partitions:
+            return min(unfinished_partitions.values())
+        partitions = self._end_offsets.keys() & self._positions.keys()
+        return max((self._positions[partition].newest_ms for partition in partitions), default=0)
 
-    def slowest(self) -> tuple[str, int | None] | None:
-        """Return the partition that the watermark waits for, and how far it is; None if all are read to their ends."""
-        behind = self._behind()
-        if not behind:
+    def slowest_partition(self) -> tuple[str, int | None] | None:
+        """Return (partition that determines the watermark, next offset or None without a position).
+
+        None if all partitions are read to their end.
+        """
+        unfinished_partitions = self._unfinished_partitions()
+        if not unfinished_partitions:
             return None
-        partition = min(behind, key=lambda name: behind[name])
+        partition = min(unfinished_partitions, key=lambda name: unfinished_partitions[name])
         position = self._positions.get(partition)
         return partition, None if position is None else position.next_offset
 
-    def ahead(self, partitions: Collection[str], by_ms: int) -> set[str]:
-        """Return those of the partitions whose newest event is more than `by_ms` ahead of the watermark."""
-        behind = self._behind()
-        if not behind:
+    def partitions_to_pause(self, partitions: Collection[str], max_skew_ms: int) -> set[str]:
+        """Return the `partitions` whose newest event is more than `max_skew_ms` ahead of the watermark."""
+        unfinished_partitions = self._unfinished_partitions()
+        if not unfinished_partitions:
             return set()
-        limit = min(behind.values()) + by_ms
-        return {name for name in partitions if name in self._positions and self._positions[name].newest_ms > limit}
+        limit_ms = min(unfinished_partitions.values()) + max_skew_ms
+        return {name for name in partitions if name in self._positions and self._positions[name].newest_ms > limit_ms}
 
-    def late_before(self) -> dict[str, int]:
-        """Return, by experiment number, the response time before which an event is late."""
-        watermark = self.watermark_ms()
+    def late_before_ms(self) -> dict[str, int]:
+        """Return the response time before which events are late, by experiment number or `PENDING_FEEDBACK`."""
+        watermark_ms = self.watermark_ms()
         return {
-            number: max(watermark - horizon, self._swept.get(number, 0)) for number, horizon in self._horizons.items()
+            number: max(watermark_ms - horizon_ms, self._expired_before_ms.get(number, 0))
+            for number, horizon_ms in self._horizons_ms.items()
         }

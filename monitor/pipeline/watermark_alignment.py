@@ -1,4 +1,4 @@
-"""Partitions that wait for the slowest: those far ahead of it in event time, while there is a backlog."""
+"""Watermark alignment: during a backlog, partitions far ahead of the slowest partition in event time are paused."""
 
 from __future__ import annotations
 
@@ -8,47 +8,49 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from monitor.pipeline.commit_pipeline import ShardedWriter
-from monitor.pipeline.watermark import Progress
+from monitor.pipeline.watermark import WatermarkTracker
 from monitor.sources import Source
 
 log = logging.getLogger(__name__)
-_SAID_S: Final = 60.0
-_REST_S: Final = 0.02
+_LOG_INTERVAL_S: Final = 60.0
+_SLOWEST_POLL_INTERVAL_S: Final = 0.02
 
 
-class Holding:
-    """Holds back what is more than `by_ms` ahead of the watermark."""
+class WatermarkAligner:
+    """Pauses assigned partitions that are more than `max_skew_ms` ahead of the watermark."""
 
-    def __init__(self, source: Source, progress: Progress, writer: ShardedWriter, by_ms: int) -> None:
+    def __init__(self, source: Source, tracker: WatermarkTracker, writer: ShardedWriter, max_skew_ms: int) -> None:
         self._source = source
-        self._progress = progress
+        self._tracker = tracker
         self._writer = writer
-        self._by_ms = by_ms
-        self._said_at = -_SAID_S
-        self.held: AbstractSet[str] = frozenset()
+        self._max_skew_ms = max_skew_ms
+        self._last_log_s = -_LOG_INTERVAL_S
+        self.paused_partitions: AbstractSet[str] = frozenset()
 
     def align(self) -> None:
-        """Read nothing more from partitions that are far ahead, until the slowest has caught up."""
-        self.held = self._progress.ahead(self._source.own(), self._by_ms)
-        self._source.hold(self.held)
-        now = time.monotonic()
-        if self.held and now - self._said_at > _SAID_S:
-            self._said_at = now
-            log.info("partitions far ahead in event time are held back count=%d", len(self.held))
+        """Pause the partitions that are too far ahead of the watermark, and resume all other partitions."""
+        paused_partitions = self._tracker.partitions_to_pause(self._source.assignment(), self._max_skew_ms)
+        self._source.pause(paused_partitions)
+        self._source.resume(self.paused_partitions - paused_partitions)
+        self.paused_partitions = paused_partitions
+        now_s = time.monotonic()
+        if paused_partitions and now_s - self._last_log_s > _LOG_INTERVAL_S:
+            self._last_log_s = now_s
+            log.info("watermark alignment paused partitions count=%d", len(paused_partitions))
 
-    def all_held(self) -> bool:
-        """Return whether nothing can come, because all of the source's partitions wait for somebody else's."""
-        return bool(self.held) and self.held >= set(self._source.own())
+    def all_partitions_paused(self) -> bool:
+        """Return whether no record can arrive, because all assigned partitions wait for another worker's partition."""
+        return bool(self.paused_partitions) and self.paused_partitions >= set(self._source.assignment())
 
-    def rest(self) -> bool:
-        """Wait for a moment, if nothing can come; return whether how far others are may make a difference now.
+    def wait_for_slowest(self) -> bool:
+        """Return whether the positions of other workers should be read now, because paused partitions may resume.
 
-        It can to what is held, if what all wait for is elsewhere than is believed: to ask for that alone costs less
-        than looking at everything.
+        If all assigned partitions are paused, blocks for a moment and reads the offset of the slowest partition only,
+        which costs less than reading all positions.
         """
-        slowest = self._progress.slowest()
-        if slowest is None or not self.all_held():
-            return bool(self.held)
-        time.sleep(_REST_S)
-        partition, offset = slowest
-        return self._writer.applied_offset(partition) != offset
+        slowest = self._tracker.slowest_partition()
+        if slowest is None or not self.all_partitions_paused():
+            return bool(self.paused_partitions)
+        time.sleep(_SLOWEST_POLL_INTERVAL_S)
+        partition, next_offset = slowest
+        return self._writer.read_applied_offset(partition) != next_offset

@@ -1,9 +1,9 @@
-"""The loop: poll, decode, apply, commit, until told to stop.
+"""The worker: a loop that polls, decodes, dead-letters, applies and commits batches until the process stops.
 
-While the store commits a batch, the records that have arrived meanwhile are decoded; they are applied once the outcome
-is known. A batch is kept until it is known to be applied. If the store is unavailable, the loop waits with the batch
-and stays in its group. After a conflict or an outage all cached rows are dropped and the positions are read again: they
-tell whether the batch was applied, has to be applied again, or was applied by another worker.
+While the store commits a batch, the worker polls and decodes the next batch. A batch remains in memory until its commit
+is known to be applied. If the store is unavailable, the worker waits with the batch and remains a member of its group.
+After a conflict or an outage, the worker drops all cached rows and reads the stored positions. They show whether the
+batch was applied, must be applied again, or was overtaken by another worker.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from monitor.clock import Clock
 from monitor.config import Settings
-from monitor.engine import Decoder, EventNormalizer
-from monitor.errors import AbMonitorError, DependencyUnavailable, HistoryLost, StoreUnavailable
-from monitor.pipeline.batch_applier import Outcomes
-from monitor.pipeline.batch_decoding import Decoded, decode
-from monitor.pipeline.commit_pipeline import Batch, PendingCommit, ShardedWriter
-from monitor.pipeline.lag import CatchingUp
-from monitor.pipeline.retention import Sweeper
-from monitor.pipeline.skipped_events import SkipsSaid
-from monitor.pipeline.snapshot_writer import Historian
-from monitor.pipeline.telemetry import Telemetry
-from monitor.pipeline.watermark import Progress
-from monitor.pipeline.watermark_alignment import Holding
-from monitor.sources import Gap, Slice, Source
-from monitor.state import Advance, State, Status
+from monitor.engine import EventDecoder, EventNormalizer
+from monitor.errors import AbMonitorError, DataLoss, DependencyUnavailable, StoreUnavailable
+from monitor.pipeline.batch_applier import OutcomeCounts
+from monitor.pipeline.batch_decoding import DecodedBatch, decode_records
+from monitor.pipeline.commit_pipeline import PendingCommit, ShardBatch, ShardedWriter
+from monitor.pipeline.retention import RetentionCleaner
+from monitor.pipeline.skipped_events import SkippedEventLogger
+from monitor.pipeline.snapshot_writer import SnapshotWriter
+from monitor.pipeline.telemetry import LagReporter, Telemetry
+from monitor.pipeline.watermark import WatermarkTracker
+from monitor.pipeline.watermark_alignment import WatermarkAligner
+from monitor.sources import OffsetGap, PartitionRecords, Source
+from monitor.state import CommitStatus, PositionUpdate, StoreState
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-_HOUSEKEEPING_S = 1.0
-_OTHERS_S = 10.0
-_WORTH = 16
-"""Ahead of less than such a part of a full batch nothing is read: what arrives meanwhile is in the very next one."""
+_HOUSEKEEPING_INTERVAL_S: Final = 1.0
+_POSITIONS_INTERVAL_S: Final = 10.0
+_PIPELINING_DIVISOR: Final = 16
+"""The next batch is decoded during a commit if the batch has at least `kafka.max_poll_records` / 16 records. After a
+smaller batch the worker first waits for the commit, so that all records that arrive meanwhile form one batch."""
 
 
-class Stopped(Exception):
-    """The worker was told to stop while it waited."""
+class ShutdownRequested(Exception):
+    """`Worker.stop` was called while the worker waited for a dependency."""
 
 
 class Worker:
-    """One consumer of events. `readiness` may be read from any thread; `topics` names each kind's topic."""
+    """Brings the events of a source into the store. `readiness` and `stop` may be called by any thread."""
 
     def __init__(
         self,
@@ -54,341 +54,405 @@ class Worker:
         settings: Settings,
         normalizer: EventNormalizer,
         writer: ShardedWriter,
-        progress: Progress,
-        sweepers: Sequence[Sweeper],
-        historian: Historian,
-        skips: SkipsSaid,
+        watermark_tracker: WatermarkTracker,
+        retention_cleaners: Sequence[RetentionCleaner],
+        snapshot_writer: SnapshotWriter,
+        skipped_event_logger: SkippedEventLogger,
         source: Source,
         telemetry: Telemetry,
         clock: Clock,
         topics: Mapping[str, str],
     ) -> None:
+        """Connect the parts; `topics` is the topic by event type, for the labels of metrics."""
         self._settings = settings
         self._writer = writer
-        self._progress = progress
-        self._sweepers = sweepers
-        self._historian = historian
-        self._skips = skips
+        self._watermark_tracker = watermark_tracker
+        self._retention_cleaners = retention_cleaners
+        self._snapshot_writer = snapshot_writer
+        self._skipped_event_logger = skipped_event_logger
         self._source = source
-        self._decode = partial(decode, decoder=Decoder(settings), normalizer=normalizer)
+        self._decode = partial(decode_records, decoder=EventDecoder(settings), normalizer=normalizer)
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics
-        telemetry.expect(topics)
-        self._catching_up = CatchingUp()
+        telemetry.initialize_topics(topics)
+        self._lag_reporter = LagReporter()
         self._stop = threading.Event()
-        self._reasons: tuple[str, ...] = ("starting: no position loaded yet",)
-        self._housekeeping_at = self._others_at = 0.0
-        self._trouble: str | None = None
-        self._restarts = 0
-        self._placed = self._store_failed = False
-        self._holding = Holding(source, progress, writer, settings.kafka.max_drift_ms)
-        self._pending: list[PendingCommit] = []
-        """At most one for each shard."""
-        self.waiting: int | None = None
-        """Events between the positions and the ends of all partitions, as last seen."""
-        self.events = 0
-        """Records committed so far, of whatever outcome."""
-        self._swept_after = 0
-        """How many they were when rows were last swept."""
+        self._unready_reasons: tuple[str, ...] = ("starting: no position loaded yet",)
+        self._next_housekeeping_s = self._next_positions_s = 0.0
+        self._source_problem: str | None = None
+        self._counted_restarts = 0
+        self._has_positions = False
+        self._store_failed = False
+        self._aligner = WatermarkAligner(source, watermark_tracker, writer, settings.kafka.max_watermark_skew_ms)
+        self._pending_commits: list[PendingCommit] = []
+        """At most one commit per shard."""
+        self.total_lag_events: int | None = None
+        """Records in all partitions that are not yet applied, as of the last housekeeping; None if unknown."""
+        self.processed_records = 0
+        """Number of records committed so far, of any outcome."""
+        self._cleaned_records = 0
+        """Value of `processed_records` at the last cleaning."""
 
     def readiness(self) -> Sequence[str]:
-        """Return why the worker is not ready; nothing when it is."""
-        return self._reasons
+        """Return the reasons why the worker is not ready; empty if ready."""
+        return self._unready_reasons
 
     def stop(self) -> None:
-        """Ask `run` to return after the batch in hand."""
+        """Make `run` return after the current batch."""
         self._stop.set()
 
     def run(self) -> None:
-        """Work until stopped or until the source is finished.
+        """Process batches until `stop` is called or the source is exhausted.
 
-        Raises `HistoryLost` when events are gone before they could be applied and the configuration says stop.
+        Raises `DataLoss` if events were deleted before they were applied, and `kafka.on_lost_history` is "stop"; raises
+        `InputRejected` if too many records are rejected.
         """
         try:
-            while not self._stop.is_set():
-                if self._source.unplaced():
-                    self._finish()
-                    self._place()
-                slices = self._insist(self._poll)
-                shards = self._writer.by_shard(slices)
-                decoded = {shard: self._decode(own, now_ms=self._clock()) for shard, own in shards.items()}
-                if not self._finish():
-                    continue
-                if slices:
-                    self._submit(shards, decoded)
-                elif self._source.finished():
-                    self._housekeep(force=True)
-                    if not self._source.unplaced():  # otherwise the store has lost events, which are read again
-                        return
-                elif self._insist(self._holding.rest):
-                    # What they wait for may be others' partitions.
-                    self._see_others()
-                self._housekeep()
-                del slices, shards, decoded  # while the next are fetched, they would be in memory
-            self._finish()
-        except Stopped:
-            log.info("stopped while waiting")
+            while not self._stop.is_set() and self._process_batch():
+                pass
+            self._await_commits()
+        except ShutdownRequested:
+            log.info("stopped during an outage")
         finally:
             self._writer.close()
 
-    def _poll(self) -> Sequence[Slice]:
-        """Return the next records; while a batch is at the store, those that are there, or soon, if they fill one."""
-        try:
-            return self._source.poll(wait=not self._pending and not self._holding.all_held())
-        except AbMonitorError:
-            # It may last: what was read before is brought to its end first.
-            self._finish()
-            raise
+    def _process_batch(self) -> bool:
+        """Process the next batch; return False if the source is exhausted.
 
-    def _place(self) -> None:
-        """Start newly assigned partitions where the store says, once it says so for all."""
-        state = self._state()
-        gaps = self._insist(lambda: self._source.gaps(state.positions))
-        if gaps:
-            self._cross(gaps)
-            return
-        starts = self._insist(lambda: self._source.starts(state.positions))
-        if starts:
-            # Decided once, by whoever is first: every worker's watermark must know of every partition.
-            self._attempt([Advance(name, None, position) for name, position in starts.items()], {})
-            return
-        self._progress.load(state)
-        self._source.place(state.positions)
-        self._progress.confirm(self._source.ends())
-        self._placed = True
-        self._ready()
-        self._holding.align()
-
-    def _state(self) -> State:
-        """Drop all cached rows and return what the store holds."""
-        return self._insist(self._writer.state)
-
-    def _attempt(self, steps: Sequence[Advance], lost: Mapping[str, int]) -> bool:
-        """Return whether positions were moved that others may be moving as well; the state tells what is the case."""
-        try:
-            return self._writer.advance(steps, lost)
-        except StoreUnavailable as error:
-            self._wait(error)
-            return False
-
-    def _cross(self, gaps: Sequence[Gap]) -> None:
-        """Go on behind what is lost if that was agreed on, and count it; otherwise say what is lost and stop."""
-        lines = [f"{gap.partition}: {gap.reason}" for gap in gaps]
-        if self._settings.kafka.on_lost_history == "stop":
-            raise HistoryLost(
-                f"events may be lost: {'; '.join(lines)}. Nothing was skipped. "
-                'Restore the topic, or accept the loss with kafka.on_lost_history = "continue"'
-            )
-        steps = [Advance(gap.partition, gap.held.next_offset, gap.resume, gap.held.origin) for gap in gaps]
-        if not self._attempt(steps, {gap.partition: gap.lost for gap in gaps}):
-            return
-        for gap, line in zip(gaps, lines, strict=True):
-            topic, _, number = gap.partition.rpartition(":")
-            self._telemetry.lost.labels(topic, number).inc(gap.lost)
-            log.error("history lost, going on at offset %d: %s", gap.resume.next_offset, line)
-
-    def _see_others(self) -> bool:
-        """Learn how far all workers' partitions are, on which the watermark rests; False if the source goes back."""
-        self._others_at = time.monotonic() + _OTHERS_S
-        positions = self._insist(self._writer.positions)
-        own = self._source.own()
-        if self._progress.went_back(positions, own):
-            self._progress.load(self._state())
-            log.info("the store has gone back: what it has lost is read again")
-            self._source.rewind()
-            return False
-        self._progress.see_others(positions, own)
-        self._holding.align()
+        1. Poll the source, while the previous batch is being committed.
+        2. Decode the records.
+        3. Wait for the previous commit. If the source was rewound after a conflict, drop the records.
+        4. Write rejected records to the dead-letter queue.
+        5. Apply the events, and start the commit.
+        """
+        if self._source.partitions_to_seek():
+            self._await_commits()
+            self._seek_partitions()
+        polled = self._retry_until_available(self._poll)  # 1
+        polled_by_shard = self._writer.group_by_shard(polled)
+        decoded_by_shard = {  # 2
+            shard: self._decode(shard_records, now_ms=self._clock()) for shard, shard_records in polled_by_shard.items()
+        }
+        if not self._await_commits():  # 3
+            return True
+        if polled:
+            batches = []
+            for shard, shard_records in polled_by_shard.items():
+                batch = self._create_batch(shard, shard_records, decoded_by_shard[shard])
+                self._write_dead_letters(batch.decoded_batch)  # 4
+                batches.append(batch)
+            self._apply_and_commit(batches)  # 5
+            record_count = sum(batch.record_count for batch in batches)
+            if record_count < self._settings.kafka.max_poll_records // _PIPELINING_DIVISOR:
+                self._await_commits()
+        elif self._source.is_exhausted():
+            self._run_housekeeping(last=True)
+            # If the store has lost commits, the source was rewound, and its records are read again.
+            if not self._source.partitions_to_seek():
+                return False
+        elif self._retry_until_available(self._aligner.wait_for_slowest):
+            self._refresh_positions()
+        self._run_housekeeping()
         return True
 
-    def _submit(self, shards: Mapping[int, Sequence[Slice]], decoded: Mapping[int, Decoded]) -> None:
-        """Commit a batch on each shard; wait for the outcome later if it is worth decoding the next one meanwhile."""
-        batches = []
-        for shard, slices in shards.items():
-            advances = self._progress.steps(slices, decoded[shard], self._settings.limits)
-            self._keep_refused(decoded[shard])
-            batches.append(Batch(shard, sum(len(each.records) for each in slices), decoded[shard], advances))
-        self._commit(batches)
-        if sum(batch.records for batch in batches) < self._settings.kafka.max_poll_records // _WORTH:
-            self._finish()
+    def _poll(self) -> Sequence[PartitionRecords]:
+        """Return the next records; does not wait for records while a commit is pending."""
+        try:
+            return self._source.poll(wait=not self._pending_commits and not self._aligner.all_partitions_paused())
+        except AbMonitorError:
+            # The outage may last, so the pending commits are completed first.
+            self._await_commits()
+            raise
 
-    def _commit(self, batches: Sequence[Batch]) -> None:
-        if self._progress.is_unsure():
-            self._progress.confirm(self._insist(self._source.ask_ends))
-        late = self._progress.late_before()
+    def _create_batch(
+        self, shard: int, shard_records: Sequence[PartitionRecords], decoded_batch: DecodedBatch
+    ) -> ShardBatch:
+        """Return the batch of a shard; raises `InputRejected` if too many records were rejected."""
+        position_updates = self._watermark_tracker.next_position_updates(
+            shard_records, decoded_batch, self._settings.limits
+        )
+        record_count = sum(len(partition_records.records) for partition_records in shard_records)
+        return ShardBatch(shard, record_count, decoded_batch, position_updates)
+
+    def _write_dead_letters(self, decoded_batch: DecodedBatch) -> None:
+        """Write the rejected records to the dead-letter queue, before their offsets are committed."""
+        rejected_records = decoded_batch.rejected_records
+        if not rejected_records:
+            return
+        self._retry_until_available(lambda: self._source.dead_letter_queue.write(rejected_records))
+        for record in rejected_records:
+            topic = record.partition.rpartition(":")[0]
+            self._telemetry.rejected_events.labels(topic, record.reason).inc()
+            self._telemetry.events.labels(topic, "rejected").inc()
+
+    def _apply_and_commit(self, batches: Sequence[ShardBatch]) -> None:
+        """Apply the batches to the rows of their shards, and start their commits."""
+        if self._watermark_tracker.needs_confirmation():
+            end_offsets = self._retry_until_available(self._source.fetch_end_offsets)
+            self._watermark_tracker.confirm_end_offsets(end_offsets)
+        late_before_ms = self._watermark_tracker.late_before_ms()
         for batch in batches:
-            started = time.perf_counter()
-            pending = self._writer.submit(batch, late)
-            pending.seconds = time.perf_counter() - started
-            self._pending.append(pending)
+            self._pending_commits.append(self._writer.submit(batch, late_before_ms))
 
-    def _finish(self) -> bool:
-        """Wait until the batches that were submitted are known to be applied; False if the source was rewound.
+    def _await_commits(self) -> bool:
+        """Wait until all pending commits are applied; return False if the source was rewound.
 
-        After a conflict or an outage, the state is read again: a batch may have been applied although the reply was
-        lost; or it has to be applied once more; or its positions have moved, and it is read again from there. So are
-        other partitions whose positions have moved, of which more may have been read by now.
+        After a conflict or an outage, the stored positions decide on each batch. Either the batch was applied and the
+        reply was lost, or the batch is applied again, or another worker has changed the positions. In the last case the
+        source is rewound, so that the records are read again from the stored positions. The source is also rewound if
+        the stored positions of other assigned partitions have changed, since their next records may be polled already.
         """
-        rewind = False
-        while self._pending:
-            failed = self._unapplied()
-            if not failed:
+        must_rewind = False
+        while self._pending_commits:
+            failed_batches = self._await_results()
+            if not failed_batches:
                 break
-            state = self._state()
-            others = set(self._source.own()) - {step.partition for batch in failed for step in batch.advances}
-            rewind = rewind or self._progress.differs(state.positions, others)
-            self._progress.load(state)
-            again = []
-            for batch in failed:
-                commit_state = self._writer.commit_state(batch)
+            state = self._reload_state()
+            failed_partitions = {update.partition for batch in failed_batches for update in batch.position_updates}
+            other_partitions = set(self._source.assignment()) - failed_partitions
+            must_rewind = must_rewind or self._watermark_tracker.have_positions_changed(
+                state.positions, other_partitions
+            )
+            self._watermark_tracker.load_state(state)
+            batches_to_retry = []
+            for batch in failed_batches:
+                commit_state = batch.commit_state(state.positions)
                 if commit_state == "applied":
-                    # The reply was lost.
-                    self._applied(batch, Counter())
+                    # The reply was lost. Without a reply, the outcomes are not counted.
+                    self._record_applied(batch, Counter())
                 elif commit_state == "conflict":
-                    rewind = True
-                    self._resumed()
+                    must_rewind = True
+                    self._mark_store_available()
                 else:
-                    again.append(batch)
-            self._commit(again)
-        if rewind:
+                    batches_to_retry.append(batch)
+            self._apply_and_commit(batches_to_retry)
+        if must_rewind:
             self._source.rewind()
-        return not rewind
+        return not must_rewind
 
-    def _unapplied(self) -> list[Batch]:
-        """Wait for all pending commits; return the batches that are not known to be applied."""
-        failed, error = [], None
-        for pending in self._pending:
-            started = time.perf_counter()
-            status: Status | None = None
+    def _await_results(self) -> list[ShardBatch]:
+        """Wait for the results of all pending commits; return the batches that are not known to be applied."""
+        failed_batches, error = [], None
+        for pending_commit in self._pending_commits:
+            started_s = time.perf_counter()
+            status: CommitStatus | None = None
             try:
-                status = pending.status.result()
+                status = pending_commit.result()
             except StoreUnavailable as unavailable:
                 error = unavailable
             if status == "applied":
-                self._telemetry.commit_seconds.observe(pending.seconds + time.perf_counter() - started)
-                self._applied(pending.batch, pending.outcomes)
+                self._telemetry.commit_seconds.observe(pending_commit.apply_s + time.perf_counter() - started_s)
+                self._record_applied(pending_commit.batch, pending_commit.outcomes)
             else:
-                failed.append(pending.batch)
+                failed_batches.append(pending_commit.batch)
                 if status is not None:
                     self._telemetry.commit_conflicts.inc()
-                    log.info("commit refused reason=%s", status)
-        self._pending = []
+                    log.info("commit conflict status=%s", status)
+        self._pending_commits = []
         if error is not None:
             self._store_failed = True
-            self._wait(error)
-            log.info("trying again")
-        return failed
+            self._wait_for_dependency(error)
+            log.info("retrying commits")
+        return failed_batches
 
-    def _keep_refused(self, decoded: Decoded) -> None:
-        """Put refused records where they can be found again, before anything moves past them."""
-        if not decoded.refused:
+    def _record_applied(self, batch: ShardBatch, outcomes: OutcomeCounts) -> None:
+        """Update positions, metrics and watermark alignment after a commit was applied."""
+        self._mark_store_available()
+        self._telemetry.count_outcomes(self._topics, outcomes)
+        self._skipped_event_logger.log_skipped(outcomes)
+        self._watermark_tracker.apply_position_updates(batch.position_updates)
+        self._watermark_tracker.update_end_offsets(self._source.end_offsets())
+        self.processed_records += batch.record_count
+        self._telemetry.observe_batch(batch.record_count, batch.decoded_batch.newest_event_ms.values(), self._clock())
+        self._source.commit_group_offsets(
+            {update.partition: update.position.next_offset for update in batch.position_updates}
+        )
+        self._aligner.align()
+
+    def _seek_partitions(self) -> None:
+        """Start newly assigned partitions at their stored positions.
+
+        If a partition has an offset gap, or no stored position yet, only updates the stored positions; the next call
+        then starts the partitions.
+        """
+        state = self._reload_state()
+        gaps = self._retry_until_available(lambda: self._source.find_offset_gaps(state.positions))
+        if gaps:
+            self._skip_lost_offsets(gaps)
             return
-        self._insist(lambda: self._source.keep_refused(decoded.refused))
-        for each in decoded.refused:
-            topic = each.partition.rpartition(":")[0]
-            self._telemetry.rejected.labels(topic, each.reason).inc()
-            self._telemetry.events.labels(topic, "rejected").inc()
-
-    def _applied(self, batch: Batch, outcomes: Outcomes) -> None:
-        self._resumed()
-        self._telemetry.count(self._topics, outcomes)
-        self._skips.note(outcomes)
-        self._progress.advanced(batch.advances)
-        self._progress.see_ends(self._source.ends())
-        self.events += batch.records
-        self._telemetry.see_batch(batch.records, batch.decoded.newest_ms.values(), self._clock())
-        self._source.acknowledge({step.partition: step.position.next_offset for step in batch.advances})
-        self._holding.align()
-
-    def _housekeep(self, *, force: bool = False) -> None:
-        """Now and then: lag, ends, sweeping, history."""
-        now = time.monotonic()
-        if (now < self._housekeeping_at and not force) or not self._finish():
+        initial_positions = self._retry_until_available(lambda: self._source.initial_positions(state.positions))
+        if initial_positions:
+            # The first worker stores the positions of all partitions, since the watermark of every worker needs them.
+            self._try_update_positions(
+                [PositionUpdate(partition, None, position) for partition, position in initial_positions.items()], {}
+            )
             return
-        self._housekeeping_at = now + _HOUSEKEEPING_S
-        self._look_at_source()
-        self._source.acknowledge({})
-        ends = self._source.ends()
-        self._progress.see_ends(ends)
-        if force and self._progress.is_unsure():
-            self._progress.confirm(self._insist(self._source.ask_ends))
-        if (now >= self._others_at or self._holding.held) and not self._see_others():
+        self._watermark_tracker.load_state(state)
+        self._source.seek(state.positions)
+        self._watermark_tracker.confirm_end_offsets(self._source.end_offsets())
+        self._has_positions = True
+        self._update_readiness()
+        self._aligner.align()
+
+    def _skip_lost_offsets(self, gaps: Sequence[OffsetGap]) -> None:
+        """Set the positions behind the gaps, and count the lost events.
+
+        Raises `DataLoss` if `kafka.on_lost_history` is "stop".
+        """
+        reasons = [f"{gap.partition}: {gap.reason}" for gap in gaps]
+        if self._settings.kafka.on_lost_history == "stop":
+            raise DataLoss(
+                f"events may be lost: {'; '.join(reasons)}. Nothing was skipped. "
+                'Restore the topic, or accept the loss with kafka.on_lost_history = "continue"'
+            )
+        position_updates = [
+            PositionUpdate(gap.partition, gap.stored_position.next_offset, gap.resume_position, gap.stored_position.log)
+            for gap in gaps
+        ]
+        if not self._try_update_positions(position_updates, {gap.partition: gap.lost_count for gap in gaps}):
             return
-        self._measure_lag(ends)
-        self.waiting = None if self._trouble is not None else self._progress.waiting()
-        if self.waiting is not None:
-            self._catching_up.report(self.waiting, self.events)
-        events, self._swept_after = self.events - self._swept_after, self.events
-        for sweeper in self._sweepers:
-            self._insist(partial(sweeper.sweep, self._progress, events // len(self._sweepers), last=force))
-        self._historian.note(self._progress)
+        for gap in gaps:
+            topic, _, number = gap.partition.rpartition(":")
+            self._telemetry.lost_events.labels(topic, number).inc(gap.lost_count)
+            log.error(
+                "history lost partition=%s lost_offsets=%d resume_offset=%d reason=%s",
+                gap.partition,
+                gap.lost_count,
+                gap.resume_position.next_offset,
+                gap.reason,
+            )
 
-    def _measure_lag(self, ends: Mapping[str, int | None]) -> None:
-        own = self._source.own()
-        self._telemetry.show_lags(own, self._progress.lags(own, ends, self._clock()))
+    def _try_update_positions(self, position_updates: Sequence[PositionUpdate], lost_counts: Mapping[str, int]) -> bool:
+        """Update stored positions without events; return False after a conflict or an outage.
 
-    def _look_at_source(self) -> None:
-        """Say in the readiness when the source is out of reach, and when it is back."""
-        trouble = self._source.trouble()
-        self._telemetry.restarts.inc(self._source.restarts - self._restarts)
-        self._restarts = self._source.restarts
-        if trouble is not None:
-            if self._trouble is None:
-                log.warning("source out of reach reason=%s", trouble)
-            self._reasons = (trouble,)
+        After False, the stored positions must be read again: another worker, or this call, may have updated them.
+        """
+        try:
+            return self._writer.update_positions(position_updates, lost_counts)
+        except StoreUnavailable as error:
+            self._wait_for_dependency(error)
+            return False
+
+    def _reload_state(self) -> StoreState:
+        """Drop all cached rows, and return the state of the store."""
+        return self._retry_until_available(self._writer.reload_state)
+
+    def _refresh_positions(self) -> bool:
+        """Read the positions of all workers, for the watermark; return False if the source was rewound.
+
+        The source is rewound if the store has lost commits.
+        """
+        self._next_positions_s = time.monotonic() + _POSITIONS_INTERVAL_S
+        stored_positions = self._retry_until_available(self._writer.read_positions)
+        assignment = self._source.assignment()
+        if self._watermark_tracker.is_store_behind(stored_positions, assignment):
+            self._watermark_tracker.load_state(self._reload_state())
+            log.info("store has lost commits, reading again from the stored positions")
+            self._source.rewind()
+            return False
+        self._watermark_tracker.update_other_workers(stored_positions, assignment)
+        self._aligner.align()
+        return True
+
+    def _run_housekeeping(self, *, last: bool = False) -> None:
+        """Check the source, measure lags, clean the store and write snapshots: once a second, and as `last` step."""
+        now_s = time.monotonic()
+        if (now_s < self._next_housekeeping_s and not last) or not self._await_commits():
+            return
+        self._next_housekeeping_s = now_s + _HOUSEKEEPING_INTERVAL_S
+        self._check_source()
+        self._source.commit_group_offsets({})
+        end_offsets = self._source.end_offsets()
+        self._watermark_tracker.update_end_offsets(end_offsets)
+        if last and self._watermark_tracker.needs_confirmation():
+            self._watermark_tracker.confirm_end_offsets(self._retry_until_available(self._source.fetch_end_offsets))
+        is_refresh_due = now_s >= self._next_positions_s or self._aligner.paused_partitions
+        if is_refresh_due and not self._refresh_positions():
+            return
+        self._measure_lags(end_offsets)
+        self.total_lag_events = None if self._source_problem is not None else self._watermark_tracker.total_lag_events()
+        if self.total_lag_events is not None:
+            self._lag_reporter.report(self.total_lag_events, self.processed_records)
+        event_count = (self.processed_records - self._cleaned_records) // len(self._retention_cleaners)
+        self._cleaned_records = self.processed_records
+        for cleaner in self._retention_cleaners:
+            self._retry_until_available(partial(cleaner.clean, self._watermark_tracker, event_count, last=last))
+        self._snapshot_writer.write_if_due(self._watermark_tracker)
+
+    def _measure_lags(self, end_offsets: Mapping[str, int | None]) -> None:
+        """Set the lag metrics of assigned partitions."""
+        assignment = self._source.assignment()
+        lags = self._watermark_tracker.partition_lags(assignment, end_offsets, self._clock())
+        self._telemetry.set_lags(assignment, lags)
+
+    def _check_source(self) -> None:
+        """Update readiness and metrics by the source's connection problem, if any."""
+        problem = self._source.connection_problem()
+        self._telemetry.consumer_restarts.inc(self._source.restarts - self._counted_restarts)
+        self._counted_restarts = self._source.restarts
+        if problem is not None:
+            if self._source_problem is None:
+                log.warning("source unavailable reason=%s", problem)
+            self._unready_reasons = (problem,)
             self._telemetry.paused.set(1)
-        elif self._trouble is not None:
-            log.info("source back")
-            self._trouble = None
-            self._ready()
-        elif not self._placed and self._source.joined():
-            # There are more workers than partitions: ready to take over.
-            self._ready()
-        self._trouble = trouble
+        elif self._source_problem is not None:
+            log.info("source available again")
+            self._source_problem = None
+            self._update_readiness()
+        elif not self._has_positions and self._source.has_assignment():
+            # With more workers than partitions, a worker without partitions is ready to take over.
+            self._update_readiness()
+        self._source_problem = problem
 
-    def _insist(self, action: Callable[[], Result]) -> Result:
-        """Return what the action returns, waiting through outages; raise `Stopped` if told to stop meanwhile."""
-        waiting = False
+    def _retry_until_available(self, action: Callable[[], Result]) -> Result:
+        """Return the result of the action, repeated while a dependency is unavailable.
+
+        Raises `ShutdownRequested` if `stop` is called meanwhile.
+        """
+        has_waited = False
         while True:
             try:
                 result = action()
             except DependencyUnavailable as error:
-                self._wait(error)
-                waiting = True
+                self._wait_for_dependency(error)
+                has_waited = True
             else:
-                if waiting:
+                if has_waited:
                     log.info("resumed")
-                    self._ready()
+                    self._update_readiness()
                 return result
 
-    def _wait(self, error: DependencyUnavailable) -> None:
-        """Say why nothing can be done, and stay a member for a moment."""
-        if self._reasons != (str(error),):
+    def _wait_for_dependency(self, error: DependencyUnavailable) -> None:
+        """Report the outage, and wait a moment as a member of the group.
+
+        Raises `ShutdownRequested` if `stop` was called.
+        """
+        if self._unready_reasons != (str(error),):
             log.warning("paused reason=%s", error)
-        self._reasons = (str(error),)
+        self._unready_reasons = (str(error),)
         self._telemetry.paused.set(1)
         if isinstance(error, StoreUnavailable):
             self._telemetry.store_up.set(0)
-        self._source.idle()
-        if self._placed:
-            # What waits meanwhile grows older.
-            self._measure_lag(self._source.ends())
+        self._source.poll_paused()
+        if self._has_positions:
+            self._measure_lags(self._source.end_offsets())
         if self._stop.is_set():
-            raise Stopped from error
+            raise ShutdownRequested from error
 
-    def _resumed(self) -> None:
-        """Note that what the store refused is settled."""
+    def _mark_store_available(self) -> None:
+        """End an outage of the store that a commit has met."""
         if self._store_failed:
             self._store_failed = False
             log.info("resumed")
-            self._ready()
+            self._update_readiness()
 
-    def _ready(self) -> None:
-        """Be ready, if everything that is needed answers."""
+    def _update_readiness(self) -> None:
+        """Become ready, unless the store or the source is unavailable, or the group has no assignment yet."""
         if not self._store_failed:
             self._telemetry.store_up.set(1)
-        if self._store_failed or self._trouble is not None or not (self._placed or self._source.joined()):
+        has_assignment = self._has_positions or self._source.has_assignment()
+        if self._store_failed or self._source_problem is not None or not has_assignment:
             return
         self._telemetry.paused.set(0)
-        self._reasons = ()
+        self._unready_reasons = ()

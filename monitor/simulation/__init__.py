@@ -1,17 +1,28 @@
-"""Simulated traffic with a declared effect."""
+"""Simulated traffic with a declared effect.
+
+`simulator` generates the events of a `Scenario`; `simulated_source` is a source of these events for a worker.
+"""
 
 from __future__ import annotations
 
 from monitor.simulation.simulated_source import SimulatedSource
-from monitor.simulation.simulator import Drop, Scenario, SimulatedEvent, default_config, endless, generate, truth
+from monitor.simulation.simulator import (
+    QualityDrop,
+    Scenario,
+    SimulatedEvent,
+    compute_true_means,
+    generate_endless_events,
+    generate_events,
+    render_example_config,
+)
 
 __all__ = [
-    "Drop",
+    "QualityDrop",
     "Scenario",
     "SimulatedEvent",
     "SimulatedSource",
-    "default_config",
-    "endless",
-    "generate",
-    "truth",
+    "compute_true_means",
+    "generate_endless_events",
+    "generate_events",
+    "render_example_config",
 ]

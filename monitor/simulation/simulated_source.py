@@ -1,4 +1,4 @@
-"""Simulated traffic as a source: one partition, at a pace."""
+"""A source of simulated events for a worker, in a single partition and at a constant speed."""
 
 from __future__ import annotations
 
@@ -7,76 +7,88 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from monitor.simulation.simulator import SimulatedEvent
-from monitor.sources import PlainRecord, Refused, Slice, UnsharedSource
+from monitor.sources import PartitionRecords, PlainRecord, RejectedRecord, UnsharedSource
 from monitor.state import Position
 
-_AT_ONCE: Final = 1000
-_REST_S: Final = 0.02
+_MAX_POLL_RECORDS: Final = 1000
+_IDLE_WAIT_S: Final = 0.02
 _PARTITION: Final = "simulated:0"
 
 
+class _NoDeadLetterQueue:
+    """Fails on the first rejected record: the simulator writes valid events only."""
+
+    def write(self, rejected_records: Sequence[RejectedRecord]) -> None:
+        record = rejected_records[0]
+        raise RuntimeError(f"the simulator wrote an invalid event: {record.reason}: {record.detail}")
+
+
 class SimulatedSource(UnsharedSource):
-    """Hands out events when their arrival is due: `speed` simulated seconds pass in one real second."""
+    """Returns events at their simulated arrival times; `speed` simulated seconds pass in a real second.
+
+    The simulated clock starts with `seek`.
+    """
 
     def __init__(self, events: Iterator[SimulatedEvent], start_ms: int, speed: float) -> None:
+        self.dead_letter_queue = _NoDeadLetterQueue()
         self._events = events
-        self._next = next(events, None)
-        self._offset = 0
+        self._next_event = next(events, None)
+        self._next_offset = 0
         self._start_ms = start_ms
         self._speed = speed
-        self._began: float | None = None
+        self._clock_start_s: float | None = None
 
     def now_ms(self) -> int:
-        if self._began is None:
+        """Return the simulated time."""
+        if self._clock_start_s is None:
             return self._start_ms
-        return self._start_ms + int((time.monotonic() - self._began) * self._speed * 1000)
+        return self._start_ms + int((time.monotonic() - self._clock_start_s) * self._speed * 1000)
 
-    def unplaced(self) -> Sequence[str]:
-        return [_PARTITION] if self._began is None else []
+    def partitions_to_seek(self) -> Sequence[str]:
+        return [_PARTITION] if self._clock_start_s is None else []
 
-    def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
+    def initial_positions(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
         return {} if positions else {_PARTITION: Position(0)}
 
-    def place(self, positions: Mapping[str, Position]) -> None:
-        """Begin the clock: a simulation has a store of its own."""
+    def seek(self, positions: Mapping[str, Position]) -> None:
+        """Start the simulated clock; raises RuntimeError unless the store is empty."""
         if positions[_PARTITION].next_offset:
-            raise RuntimeError(f"a simulation's store holds positions already: {positions}")
-        self._began = time.monotonic()
+            raise RuntimeError(f"a simulation needs an empty store, but the store has positions: {positions}")
+        self._clock_start_s = time.monotonic()
 
     def rewind(self) -> None:
-        raise RuntimeError("somebody else writes to the simulation's store")
+        raise RuntimeError("another process writes to the simulation's store")
 
-    def own(self) -> Collection[str]:
+    def assignment(self) -> Collection[str]:
         return (_PARTITION,)
 
-    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
+    def poll(self, *, wait: bool = True) -> Sequence[PartitionRecords]:
         due_ms = self.now_ms()
-        first = self._offset
+        first_offset = self._next_offset
         records: list[PlainRecord] = []
-        while self._next is not None and self._next.arrival_ms <= due_ms and len(records) < _AT_ONCE:
-            records.append(PlainRecord(first + len(records), None, self._next.payload))
-            self._next = next(self._events, None)
+        while (
+            self._next_event is not None and self._next_event.arrival_ms <= due_ms and len(records) < _MAX_POLL_RECORDS
+        ):
+            records.append(PlainRecord(first_offset + len(records), None, self._next_event.payload))
+            self._next_event = next(self._events, None)
         if not records:
             if wait:
-                time.sleep(_REST_S)
+                time.sleep(_IDLE_WAIT_S)
             return []
-        self._offset += len(records)
-        return [Slice(_PARTITION, "event", first, records, self._offset)]
+        self._next_offset += len(records)
+        return [PartitionRecords(_PARTITION, "event", first_offset, records, self._next_offset)]
 
-    def idle(self) -> None:
-        time.sleep(_REST_S)
+    def poll_paused(self) -> None:
+        time.sleep(_IDLE_WAIT_S)
 
-    def ends(self) -> Mapping[str, int | None]:
-        return {_PARTITION: self._offset if self._next is None else None}
+    def end_offsets(self) -> Mapping[str, int | None]:
+        return {_PARTITION: self._next_offset if self._next_event is None else None}
 
-    ask_ends = ends
+    def fetch_end_offsets(self) -> Mapping[str, int | None]:
+        return self.end_offsets()
 
-    def finished(self) -> bool:
-        return self._next is None
-
-    def keep_refused(self, refused: Sequence[Refused]) -> None:
-        """Fail: a simulation makes no unacceptable events."""
-        raise RuntimeError(f"the simulator wrote a refused event: {refused[0].reason}: {refused[0].detail}")
+    def is_exhausted(self) -> bool:
+        return self._next_event is None
 
     def close(self) -> None:
-        """Release nothing."""
+        """Do nothing: a simulation has no connections."""

@@ -1,12 +1,15 @@
-"""Classroom traffic with a declared effect: the same seed makes the same events.
+"""Simulated classroom traffic with a declared effect; the same seed generates the same events.
 
-The model. A student has an ability to be helped a ~ N(0, 0.55²) and keeps to one variant. Answers follow school hours
-and a weekend dip; students differ in how much they ask (log-normal). The item at rank r of an answer has the latent
-quality 2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²), and its grade is that, rounded, from 0 to 4:
-within a student answers correlate by about 0.3. A declared share of answers is rated, at one or two of its ranks; some
-reactions are sent again, some are revised later, and some arrive before the answer they are about. A variant may lose a
-share of its latent quality from one moment on; effects may begin only then, or fade with the days since a student's
-first answer; and variants may differ in how often an answer ends with a person, and in how long it takes.
+The model:
+
+- A student has an ability a ~ N(0, 0.55²) and stays in one variant. The number of questions per student is log-normal.
+- Answers follow school hours; weekends have less traffic.
+- The item at rank r of an answer has the latent quality 2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²).
+  The item's grade is the quality rounded to an integer from 0 to 4. So the answers to a student correlate by about 0.3.
+- A declared share of answers is rated, at one or two ranks. Some ratings are sent twice, some are revised later, and
+  some arrive before the answer.
+- A variant may lose a share of its latent quality at a time. Effects may begin at a time, or fade with the days since a
+  student's first answer. Variants may differ in the share of answers that are escalated to a person, and in latency.
 """
 
 from __future__ import annotations
@@ -25,31 +28,35 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from monitor.clock import HOUR_MS
 from monitor.config import ExperimentSettings
-from monitor.metrics import SCALE, Scorer
+from monitor.metrics import FIXED_POINT_SCALE, Scorer
 
-HOUR_MS: Final = 3_600_000
-_QUALITY, _STEP, _ABILITY, _NOISE = 2.3, 0.3, 0.55, 0.85
-_RANK_RATED: Final = (0.4, 0.25, 0.15, 0.12, 0.08)
-_SECOND_RATED: Final = 0.33
-_HOURS: Final = (1, 1, 1, 1, 1, 2, 5, 12, 20, 24, 22, 18, 14, 16, 20, 24, 26, 24, 20, 16, 12, 8, 4, 2)
-_WEEKEND: Final = 0.45
+_FIRST_RANK_QUALITY: Final = 2.3
+_QUALITY_LOSS_PER_RANK: Final = 0.3
+_ABILITY_SD: Final = 0.55
+_QUALITY_NOISE_SD: Final = 0.85
+_RATED_RANK_SHARES: Final = (0.4, 0.25, 0.15, 0.12, 0.08)
+"""Share of rated answers by the first rated rank, from rank 1."""
+_SECOND_RATING_SHARE: Final = 0.33
+_HOURLY_TRAFFIC: Final = (1, 1, 1, 1, 1, 2, 5, 12, 20, 24, 22, 18, 14, 16, 20, 24, 26, 24, 20, 16, 12, 8, 4, 2)
+_WEEKEND_TRAFFIC_FACTOR: Final = 0.45
 _TOPICS: Final = ("fractions", "geometry", "algebra", "grammar", "essays", "physics", "chemistry", "history")
 _LATEST_START_MS: Final = 252_771_000_000_000
 _DEFAULT_START_MS: Final = 1_793_577_600_000
-_TRUTH_SAMPLE: Final = 200_000
-_ESCALATED: Final = 0.02
-_SLOWEST: Final = 1000.0
-_MOST: Final = 100_000_000
-_MOST_DAYS: Final = 3650
+_TRUE_MEAN_SAMPLE_SIZE: Final = 200_000
+_DEFAULT_ESCALATION_SHARE: Final = 0.02
+_MAX_LATENCY_FACTOR: Final = 1000.0
+_MAX_COUNT: Final = 100_000_000
+_MAX_DAYS: Final = 3650
 _HOUR_S: Final = 3600
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 
 class SimulatedEvent(NamedTuple):
-    """One message: when it arrives, what it is, the key (the student) and the value."""
+    """A message: arrival time, kind of event, key (the student) and value (JSON)."""
 
     arrival_ms: int
     kind: Literal["response", "feedback"]
@@ -57,21 +64,22 @@ class SimulatedEvent(NamedTuple):
     payload: bytes
 
 
-class Drop(NamedTuple):
-    """From a moment on, answers of one variant have lost that share of their latent quality."""
+class QualityDrop(NamedTuple):
+    """A loss of latent quality of a variant's answers from a time on."""
 
     variant: str
     share: float
+    """Lost share of the latent quality, from 0 to 1."""
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What to simulate; shares are of 1, effects are shifts of the latent quality (in grades)."""
+    """The parameters of a simulation; effects are shifts of the latent quality (in grades)."""
 
     experiment: str = "ranker-v2"
     shares: Mapping[str, float] = field(default_factory=lambda: {"control": 0.5, "treatment": 0.5})
-    """Share of students by variant; the first is the control."""
+    """Share of students by variant; the first variant is the control."""
     effects: Mapping[str, float] = field(default_factory=lambda: {"treatment": 0.15})
     responses: int = 60_000
     students: int = 5_000
@@ -86,65 +94,74 @@ class Scenario:
     empty_share: float = 0.01
     feedback_delay_s: float = 60.0
     """Median time from an answer to its rating."""
-    drop: Drop | None = None
+    drop: QualityDrop | None = None
     effects_from_ms: int = 0
-    """Before, there is no effect: all variants are alike."""
+    """Time from which the variants have effects; before, all variants are alike."""
     fade_days: float | None = None
-    """Days since a student's first answer (with an effect, of this part) in which half of the effect is gone."""
-    escalated: Mapping[str, float] = field(default_factory=dict)
-    """Share of the unrated answers that end with a person, by variant; 0.02 where it is not given."""
-    slowness: Mapping[str, float] = field(default_factory=dict)
-    """How many times the usual latency a variant takes; 1 where it is not given."""
+    """Half-life of the effect in days since the student's first answer with an effect in this segment."""
+    escalation_shares: Mapping[str, float] = field(default_factory=dict)
+    """Share of the unrated answers that are escalated to a person, by variant; default: 0.02."""
+    latency_factors: Mapping[str, float] = field(default_factory=dict)
+    """Factor on the usual latency, by variant; default: 1."""
     seed: int = 1
-    part: int = 0
-    """Number of this stretch of a longer simulation: other answers, the same students."""
+    segment: int = 0
+    """Number of this segment of a longer simulation. Segments have the same students and different answers."""
 
     def __post_init__(self) -> None:
         names = ", ".join(self.shares)
         for name in ("responses", "students", "items", "catalogue"):
-            _expect(name, getattr(self, name), f"1 to {_MOST}", 1 <= getattr(self, name) <= _MOST)
+            _check_value(name, getattr(self, name), f"1 to {_MAX_COUNT}", 1 <= getattr(self, name) <= _MAX_COUNT)
         for name in ("rated_share", "resent_share", "revised_share", "early_share", "empty_share"):
-            _expect(name, getattr(self, name), "0 to 1", 0 <= getattr(self, name) <= 1)
-        above = "more than 0 and at most"
-        _expect("feedback delay", f"{self.feedback_delay_s} s", f"{above} 3600", 0 < self.feedback_delay_s <= _HOUR_S)
-        _expect("days", self.days, f"{above} {_MOST_DAYS}", 0 < self.days <= _MOST_DAYS)
-        _expect("start", f"{self.start_ms} ms", "a time from 1970 to 9980", 0 <= self.start_ms <= _LATEST_START_MS)
-        _expect("seed", self.seed, "0 or more", self.seed >= 0)
+            _check_value(name, getattr(self, name), "0 to 1", 0 <= getattr(self, name) <= 1)
+        positive_up_to = "more than 0 and at most"
+        _check_value(
+            "feedback delay",
+            f"{self.feedback_delay_s} s",
+            f"{positive_up_to} 3600",
+            0 < self.feedback_delay_s <= _HOUR_S,
+        )
+        _check_value("days", self.days, f"{positive_up_to} {_MAX_DAYS}", 0 < self.days <= _MAX_DAYS)
+        _check_value("start", f"{self.start_ms} ms", "a time from 1970 to 9980", 0 <= self.start_ms <= _LATEST_START_MS)
+        _check_value("seed", self.seed, "0 or more", self.seed >= 0)
         for name, share in self.shares.items():
-            _expect("share", f"{share:g} for {name}", "0 to 1", 0 <= share <= 1)
+            _check_value("share", f"{share:g} for {name}", "0 to 1", 0 <= share <= 1)
         total = sum(self.shares.values())
-        _expect("shares", dict(self.shares), "shares that sum to 1", math.isclose(total, 1, rel_tol=0, abs_tol=1e-9))
-        for what, given, least, most, expected in (
+        _check_value(
+            "shares", dict(self.shares), "shares that sum to 1", math.isclose(total, 1, rel_tol=0, abs_tol=1e-9)
+        )
+        for parameter, numbers, minimum, maximum, expected in (
             ("effect", self.effects, -sys.float_info.max, sys.float_info.max, "a number"),
-            ("escalated", self.escalated, 0.0, 1.0, "0 to 1"),
-            ("slowness", self.slowness, 0.0, _SLOWEST, f"0 to {_SLOWEST:g}"),
+            ("escalated", self.escalation_shares, 0.0, 1.0, "0 to 1"),
+            ("slowness", self.latency_factors, 0.0, _MAX_LATENCY_FACTOR, f"0 to {_MAX_LATENCY_FACTOR:g}"),
         ):
-            for name, number in given.items():
-                _expect(what, f"{number} for {name}", expected, least <= number <= most)
-                _expect(what, repr(name), f"one of {names}", name in self.shares)
+            for variant, number in numbers.items():
+                _check_value(parameter, f"{number} for {variant}", expected, minimum <= number <= maximum)
+                _check_value(parameter, repr(variant), f"one of {names}", variant in self.shares)
         if self.fade_days is not None:
-            _expect("fade days", self.fade_days, f"{above} {_MOST_DAYS}", 0 < self.fade_days <= _MOST_DAYS)
+            _check_value("fade days", self.fade_days, f"{positive_up_to} {_MAX_DAYS}", 0 < self.fade_days <= _MAX_DAYS)
         if self.drop is not None:
-            fits = self.drop.variant in self.shares and 0 <= self.drop.share <= 1
-            _expect("drop", f"{self.drop.share:g} for {self.drop.variant!r}", f"0 to 1 for one of {names}", fits)
-        _expect("catalogue", self.catalogue, f"at least {self.items} items", self.catalogue >= self.items)
+            is_valid = self.drop.variant in self.shares and 0 <= self.drop.share <= 1
+            _check_value(
+                "drop", f"{self.drop.share:g} for {self.drop.variant!r}", f"0 to 1 for one of {names}", is_valid
+            )
+        _check_value("catalogue", self.catalogue, f"at least {self.items} items", self.catalogue >= self.items)
 
 
-def _expect(name: str, value: object, expected: str, holds: bool) -> None:  # noqa: FBT001  the check itself
-    """Raise ValueError if a check of a scenario's value does not hold."""
-    if not holds:
+def _check_value(name: str, value: object, expected: str, is_valid: bool) -> None:  # noqa: FBT001  the check itself
+    """Raise ValueError unless the value of a scenario's parameter is valid."""
+    if not is_valid:
         raise ValueError(f"{name}: got {value}, expected {expected}")
 
 
-def w1() -> Scenario:
-    """Return the workload that performance is measured on: a week of 300 000 answers and about 160 000 reactions."""
+def benchmark_scenario() -> Scenario:
+    """Return the workload of performance measurements: a week of 300 000 answers and about 160 000 reactions."""
     return Scenario(responses=300_000, students=20_000, seed=2026)
 
 
-def default_config(scenario: Scenario) -> str:
+def render_example_config(scenario: Scenario) -> str:
     """Return a configuration file that fits the scenario."""
     names = list(scenario.shares)
-    shares = ", ".join(f"{_quoted(name)} = {share:g}" for name, share in scenario.shares.items())
+    shares = ", ".join(f"{_quote(name)} = {share:g}" for name, share in scenario.shares.items())
     return f"""# AB Monitor: docs/configuration.md has every key.
 [kafka]
 bootstrap_servers = "localhost:9092"
@@ -161,8 +178,8 @@ host = "127.0.0.1"
 port = 9464
 
 [[experiments]]
-name = {_quoted(scenario.experiment)}
-control = {_quoted(names[0])}
+name = {_quote(scenario.experiment)}
+control = {_quote(names[0])}
 variants = {{ {shares} }}
 metrics = ["dcg@5", "ndcg@5", "success@5"]
 primary = "dcg@5"
@@ -180,218 +197,250 @@ watched = [[0.1, 1], [0.5, 2], [0.9, 4]]
 """
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
+    """Return a string literal that is valid in JSON and TOML."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def variant_of(scenario: Scenario, student: int) -> str:
-    """Return the variant a student keeps to, by a hash of the student's id.
+def assign_variant(scenario: Scenario, student: int) -> str:
+    """Return the variant of a student, by a hash of the student's id.
 
-    A checksum would not do: on names that are counted up it is so regular that a sample-ratio test finds out.
+    A checksum of consecutive ids is too regular: the test for a sample ratio mismatch would detect the regularity.
     """
-    place = int.from_bytes(blake2b(f"student-{student}".encode(), digest_size=8).digest()) / 2**64
+    remainder = int.from_bytes(blake2b(f"student-{student}".encode(), digest_size=8).digest()) / 2**64
     for name, share in scenario.shares.items():
-        place -= share
-        if place < 0:
+        remainder -= share
+        if remainder < 0:
             return name
     return name
 
 
-def truth(scenario: Scenario, experiment: ExperimentSettings) -> dict[str, dict[str, float]]:
-    """Return variant → metric → mean over rated responses that the model declares, from a large sample of it."""
-    chance = np.random.default_rng(0)
-    scorer = Scorer.of(experiment)
+def compute_true_means(scenario: Scenario, experiment: ExperimentSettings) -> dict[str, dict[str, float]]:
+    """Return variant → metric → mean over rated responses under the model, estimated from a large sample."""
+    generator = np.random.default_rng(0)
+    scorer = Scorer.for_experiment(experiment)
     means = {}
     for name in scenario.shares:
-        ability = chance.normal(scenario.effects.get(name, 0.0), _ABILITY, _TRUTH_SAMPLE)
-        ranks, grades = _judgements(scenario, chance, ability)
-        values, defined = scorer.score_batch(ranks, grades)
+        shift = generator.normal(scenario.effects.get(name, 0.0), _ABILITY_SD, _TRUE_MEAN_SAMPLE_SIZE)
+        ranks, grades = _draw_grades(scenario, generator, shift)
+        values, is_defined = scorer.score_batch(ranks, grades)
         means[name] = {
-            metric.name: float(values[defined[:, at], at].mean() / SCALE)
-            for at, metric in enumerate(experiment.metrics)
+            metric.name: float(values[is_defined[:, index], index].mean() / FIXED_POINT_SCALE)
+            for index, metric in enumerate(experiment.metrics)
         }
     return means
 
 
-def _judgements(
-    scenario: Scenario, chance: np.random.Generator, shift: Floats, kept: Floats | float = 1.0
-) -> tuple[Ints, Floats]:
-    """Return (ranks, grades) of rated answers, n × 2, NaN where one is not rated.
+def _draw_grades(
+    scenario: Scenario, generator: np.random.Generator, shift: FloatArray, remaining_quality: FloatArray | float = 1.0
+) -> tuple[IntArray, FloatArray]:
+    """Return (ranks, grades) of rated answers, arrays of n × 2; NaN is a missing second grade.
 
-    `shift` is effect + ability, `kept` the share of their quality that a drop has left.
+    `shift` is effect + ability of each answer, `remaining_quality` the share of quality that a quality drop has left.
     """
     n = len(shift)
-    deepest = min(scenario.items, len(_RANK_RATED))
-    odds = np.array(_RANK_RATED[:deepest]) / sum(_RANK_RATED[:deepest])
-    first = chance.choice(deepest, size=n, p=odds)
-    second = (first + 1) % deepest
-    ranks = np.stack([first, second], axis=1) + 1
-    quality = np.transpose(kept * (_QUALITY - _STEP * (ranks.T - 1) + shift))
-    grades = np.clip(np.rint(quality + chance.normal(0, _NOISE, (n, 2))), 0, 4)
-    grades[(chance.random(n) >= _SECOND_RATED) | (deepest == 1), 1] = np.nan
+    rank_count = min(scenario.items, len(_RATED_RANK_SHARES))
+    rank_probabilities = np.array(_RATED_RANK_SHARES[:rank_count]) / sum(_RATED_RANK_SHARES[:rank_count])
+    first_indices = generator.choice(rank_count, size=n, p=rank_probabilities)
+    second_indices = (first_indices + 1) % rank_count
+    ranks = np.stack([first_indices, second_indices], axis=1) + 1
+    rank_quality = _FIRST_RANK_QUALITY - _QUALITY_LOSS_PER_RANK * (ranks.T - 1)
+    quality = np.transpose(remaining_quality * (rank_quality + shift))
+    grades = np.clip(np.rint(quality + generator.normal(0, _QUALITY_NOISE_SD, (n, 2))), 0, 4)
+    grades[(generator.random(n) >= _SECOND_RATING_SHARE) | (rank_count == 1), 1] = np.nan
     return ranks, grades
 
 
-def generate(scenario: Scenario) -> Iterator[SimulatedEvent]:
-    """Yield the events in the order of their arrival, an hour of the simulation at a time."""
-    chance = np.random.default_rng([scenario.seed, scenario.part])
-    constant = np.random.default_rng(scenario.seed)
-    ability = constant.normal(0, _ABILITY, scenario.students)
-    activity = np.cumsum(constant.lognormal(0, 1.0, scenario.students))
-    variants = [variant_of(scenario, student) for student in range(scenario.students)]
-    quoted = [_quoted(name) for name in variants]
-    effect = np.array([scenario.effects.get(name, 0.0) for name in variants])
-    escalated = np.array([scenario.escalated.get(name, _ESCALATED) for name in variants])
-    slowness = np.array([scenario.slowness.get(name, 1.0) for name in variants])
-    first = np.full(scenario.students, np.iinfo(np.int64).max)
+def generate_events(scenario: Scenario) -> Iterator[SimulatedEvent]:
+    """Yield the events in the order of their arrival; an hour of the simulation is generated at a time."""
+    generator = np.random.default_rng([scenario.seed, scenario.segment])
+    # Students are the same in all segments.
+    student_generator = np.random.default_rng(scenario.seed)
+    abilities = student_generator.normal(0, _ABILITY_SD, scenario.students)
+    cumulative_activity = np.cumsum(student_generator.lognormal(0, 1.0, scenario.students))
+    variants = [assign_variant(scenario, student) for student in range(scenario.students)]
+    quoted_variants = [_quote(variant) for variant in variants]
+    effects = np.array([scenario.effects.get(variant, 0.0) for variant in variants])
+    escalation_shares = np.array(
+        [scenario.escalation_shares.get(variant, _DEFAULT_ESCALATION_SHARE) for variant in variants]
+    )
+    latency_factors = np.array([scenario.latency_factors.get(variant, 1.0) for variant in variants])
+    first_answer_ms = np.full(scenario.students, np.iinfo(np.int64).max)
     hours = max(round(scenario.days * 24), 1)
-    rhythm = np.array([_rhythm(scenario.start_ms + hour * HOUR_MS) for hour in range(hours)])
-    per_hour = chance.multinomial(scenario.responses, rhythm / rhythm.sum())
-    length_ms = scenario.days * 24 * HOUR_MS / hours
-    waiting: list[tuple[int, int, SimulatedEvent]] = []
-    serial = count()
-    number = 0
-    for hour, answers in enumerate(per_hour.tolist()):
-        begin = scenario.start_ms + int(hour * length_ms)
-        times = begin + np.sort(chance.integers(0, max(int(length_ms), 1), answers))
-        students = np.searchsorted(activity, chance.random(answers) * activity[-1])
-        shift = effect[students] * _strength(scenario, first, times, students) + ability[students]
-        asked = _Asked(times, students, shift, escalated[students], slowness[students])
-        for event in _hour(scenario, chance, asked, quoted, number):
-            heapq.heappush(waiting, (event.arrival_ms, next(serial), event))
-        number += answers
-        while waiting and waiting[0][0] < begin + int(length_ms):
-            yield heapq.heappop(waiting)[2]
-    while waiting:
-        yield heapq.heappop(waiting)[2]
+    traffic = np.array([_relative_traffic(scenario.start_ms + hour * HOUR_MS) for hour in range(hours)])
+    answers_per_hour = generator.multinomial(scenario.responses, traffic / traffic.sum())
+    hour_length_ms = scenario.days * 24 * HOUR_MS / hours
+    pending_events: list[tuple[int, int, SimulatedEvent]] = []
+    serial_numbers = count()
+    first_number = 0
+    for hour, answer_count in enumerate(answers_per_hour.tolist()):
+        hour_start_ms = scenario.start_ms + int(hour * hour_length_ms)
+        times_ms = hour_start_ms + np.sort(generator.integers(0, max(int(hour_length_ms), 1), answer_count))
+        students = np.searchsorted(cumulative_activity, generator.random(answer_count) * cumulative_activity[-1])
+        effect_shares = _effect_shares(scenario, first_answer_ms, times_ms, students)
+        shift = effects[students] * effect_shares + abilities[students]
+        answers = _Answers(times_ms, students, shift, escalation_shares[students], latency_factors[students])
+        for event in _generate_hour(scenario, generator, answers, quoted_variants, first_number):
+            heapq.heappush(pending_events, (event.arrival_ms, next(serial_numbers), event))
+        first_number += answer_count
+        while pending_events and pending_events[0][0] < hour_start_ms + int(hour_length_ms):
+            yield heapq.heappop(pending_events)[2]
+    while pending_events:
+        yield heapq.heappop(pending_events)[2]
 
 
-class _Asked(NamedTuple):
-    """One hour's answers: when, to whom, effect + ability, how likely they end with a person, how slow they are."""
+class _Answers(NamedTuple):
+    """The answers of an hour, an element per answer in each array."""
 
-    times: Ints
-    students: Ints
-    shift: Floats
-    escalated: Floats
-    slowness: Floats
+    times_ms: IntArray
+    students: IntArray
+    shift: FloatArray
+    """Effect of the variant + ability of the student."""
+    escalation_shares: FloatArray
+    latency_factors: FloatArray
 
 
-def _strength(scenario: Scenario, first: Ints, times: Ints, students: Ints) -> Floats:
-    """Return how much of its effect each answer has; `first` takes the times of students' first answers with any."""
-    begun = times >= scenario.effects_from_ms
-    np.minimum.at(first, students[begun], times[begun])
+def _effect_shares(scenario: Scenario, first_answer_ms: IntArray, times_ms: IntArray, students: IntArray) -> FloatArray:
+    """Return the share of the effect that each answer has, from 0 to 1.
+
+    Updates `first_answer_ms`, the time of each student's first answer with an effect.
+    """
+    has_effect = times_ms >= scenario.effects_from_ms
+    np.minimum.at(first_answer_ms, students[has_effect], times_ms[has_effect])
     if scenario.fade_days is None:
-        return begun.astype(np.float64)
-    days = np.where(begun, times - first[students], 0) / (24 * HOUR_MS)
-    return np.where(begun, np.exp2(-days / scenario.fade_days), 0.0)
+        return has_effect.astype(np.float64)
+    days = np.where(has_effect, times_ms - first_answer_ms[students], 0) / (24 * HOUR_MS)
+    return np.where(has_effect, np.exp2(-days / scenario.fade_days), 0.0)
 
 
-def _rhythm(at_ms: int) -> float:
-    moment = time.gmtime(at_ms / 1000)
-    weekend = moment.tm_wday >= 5  # noqa: PLR2004  Saturday
-    return _HOURS[moment.tm_hour] * (_WEEKEND if weekend else 1.0)
+def _relative_traffic(time_ms: int) -> float:
+    """Return the traffic of the hour of a time, relative to other hours."""
+    calendar_time = time.gmtime(time_ms / 1000)
+    is_weekend = calendar_time.tm_wday >= 5  # noqa: PLR2004  Saturday
+    return _HOURLY_TRAFFIC[calendar_time.tm_hour] * (_WEEKEND_TRAFFIC_FACTOR if is_weekend else 1.0)
 
 
-def _hour(
-    scenario: Scenario, chance: np.random.Generator, asked: _Asked, variants: list[str], number: int
+def _generate_hour(
+    scenario: Scenario, generator: np.random.Generator, answers: _Answers, variants: list[str], first_number: int
 ) -> Iterator[SimulatedEvent]:
-    """Yield one hour's answers and all the reactions to them, in any order."""
-    times, students = asked.times, asked.students
-    n = len(times)
-    experiment = _quoted(scenario.experiment)
-    stamps = np.datetime_as_string(times.astype("datetime64[ms]"), unit="ms").tolist()
-    shown = (chance.integers(0, scenario.catalogue, (n, 1)) + np.arange(scenario.items)) % scenario.catalogue
-    empty = chance.random(n) < scenario.empty_share
-    rated = (chance.random(n) < scenario.rated_share / max(1 - scenario.empty_share, 1e-9)) & ~empty
-    escalated = (chance.random(n) < asked.escalated) & ~rated
-    early = rated & (chance.random(n) < scenario.early_share)
-    latency = np.rint(chance.lognormal(6.0, 0.5, n) * asked.slowness).astype(int).tolist()
-    delay = np.clip(chance.lognormal(11.0, 1.2, (n, 2)), 2_000, 20 * HOUR_MS) * (scenario.feedback_delay_s / 60)
-    delay = delay.astype(np.int64)
-    ranks, grades = _judgements(scenario, chance, asked.shift, _kept(scenario.drop, times, students, variants))
-    for at, student in enumerate(students.tolist()):
-        at_ms = int(times[at])
-        name = f"student-{student}"
-        identity = f"r-{scenario.seed}-{scenario.part}-{number + at:09d}"
-        videos = [] if empty[at] else [f"v-{video}" for video in shown[at].tolist()]
-        items = ",".join([f'{{"item_id":"{video}","position":{rank}}}' for rank, video in enumerate(videos, 1)])
+    """Yield the answers of an hour and all reactions to the answers, in no particular order.
+
+    `variants` are the quoted names by student. The answers are numbered from `first_number`.
+    """
+    times_ms, students = answers.times_ms, answers.students
+    n = len(times_ms)
+    experiment = _quote(scenario.experiment)
+    timestamps = np.datetime_as_string(times_ms.astype("datetime64[ms]"), unit="ms").tolist()
+    first_videos = generator.integers(0, scenario.catalogue, (n, 1))
+    videos = (first_videos + np.arange(scenario.items)) % scenario.catalogue
+    is_empty = generator.random(n) < scenario.empty_share
+    is_rated = (generator.random(n) < scenario.rated_share / max(1 - scenario.empty_share, 1e-9)) & ~is_empty
+    is_escalated = (generator.random(n) < answers.escalation_shares) & ~is_rated
+    is_rated_early = is_rated & (generator.random(n) < scenario.early_share)
+    latencies_ms = np.rint(generator.lognormal(6.0, 0.5, n) * answers.latency_factors).astype(int).tolist()
+    usual_delays_ms = np.clip(generator.lognormal(11.0, 1.2, (n, 2)), 2_000, 20 * HOUR_MS)
+    delays_ms = (usual_delays_ms * (scenario.feedback_delay_s / 60)).astype(np.int64)
+    remaining_quality = _remaining_quality(scenario.drop, times_ms, students, variants)
+    ranks, grades = _draw_grades(scenario, generator, answers.shift, remaining_quality)
+    for index, student in enumerate(students.tolist()):
+        time_ms = int(times_ms[index])
+        student_id = f"student-{student}"
+        response_id = f"r-{scenario.seed}-{scenario.segment}-{first_number + index:09d}"
+        items = [] if is_empty[index] else [f"v-{video}" for video in videos[index].tolist()]
+        items_json = ",".join([f'{{"item_id":"{item}","position":{rank}}}' for rank, item in enumerate(items, 1)])
         payload = (
-            f'{{"response_id":"{identity}","timestamp":"{stamps[at]}Z","experiment":{experiment},'
-            f'"variant":{variants[student]},"user_id":"{name}","query_id":"q-{student % 40}",'
-            f'"items":[{items}],"category":"{_TOPICS[student % len(_TOPICS)]}","latency_ms":{latency[at]}}}'
+            f'{{"response_id":"{response_id}","timestamp":"{timestamps[index]}Z","experiment":{experiment},'
+            f'"variant":{variants[student]},"user_id":"{student_id}","query_id":"q-{student % 40}",'
+            f'"items":[{items_json}],"category":"{_TOPICS[student % len(_TOPICS)]}",'
+            f'"latency_ms":{latencies_ms[index]}}}'
         ).encode()
-        arrival_ms = at_ms
-        if rated[at]:
-            reactions = list(
-                _reactions(scenario, chance, identity, name, at_ms, delay[at].tolist(), videos, ranks[at], grades[at])
+        arrival_ms = time_ms
+        if is_rated[index]:
+            answer_delays_ms = delays_ms[index].tolist()
+            ratings = list(
+                _generate_ratings(
+                    scenario,
+                    generator,
+                    response_id,
+                    student_id,
+                    time_ms,
+                    answer_delays_ms,
+                    items,
+                    ranks[index],
+                    grades[index],
+                )
             )
-            if early[at]:
-                arrival_ms = reactions[0].arrival_ms + int(chance.integers(1000, 30_000))
-            yield from reactions
-        elif escalated[at]:
-            yield _feedback(f"{identity}-e", identity, name, at_ms + int(delay[at, 0]), None, "escalated", 1)
-        yield SimulatedEvent(arrival_ms, "response", name.encode(), payload)
+            if is_rated_early[index]:
+                arrival_ms = ratings[0].arrival_ms + int(generator.integers(1000, 30_000))
+            yield from ratings
+        elif is_escalated[index]:
+            escalation_ms = time_ms + int(delays_ms[index, 0])
+            yield _create_feedback(f"{response_id}-e", response_id, student_id, escalation_ms, None, "escalated", 1)
+        yield SimulatedEvent(arrival_ms, "response", student_id.encode(), payload)
 
 
-def _kept(drop: Drop | None, times: Ints, students: Ints, variants: list[str]) -> Floats | float:
-    """Return the share of its quality that each answer has."""
+def _remaining_quality(
+    drop: QualityDrop | None, times_ms: IntArray, students: IntArray, variants: list[str]
+) -> FloatArray | float:
+    """Return the share of quality that the drop has left to each answer."""
     if drop is None:
         return 1.0
-    of_variant = np.array([name == _quoted(drop.variant) for name in variants])[students]
-    return np.where(of_variant & (times >= drop.at_ms), 1 - drop.share, 1.0)
+    is_dropped_variant = np.array([variant == _quote(drop.variant) for variant in variants])[students]
+    return np.where(is_dropped_variant & (times_ms >= drop.at_ms), 1 - drop.share, 1.0)
 
 
-def _reactions(
+def _generate_ratings(
     scenario: Scenario,
-    chance: np.random.Generator,
-    identity: str,
-    student: str,
-    at_ms: int,
-    delays: list[int],
-    videos: list[str],
-    ranks: Ints,
-    grades: Floats,
+    generator: np.random.Generator,
+    response_id: str,
+    student_id: str,
+    answer_ms: int,
+    delays_ms: list[int],
+    items: list[str],
+    ranks: IntArray,
+    grades: FloatArray,
 ) -> Iterator[SimulatedEvent]:
-    """Yield the ratings of one answer: sometimes twice, sometimes revised."""
-    for place, (rank, grade) in enumerate(zip(ranks.tolist(), grades.tolist(), strict=True)):
-        if grade != grade:  # noqa: PLR0124  NaN: this rank is not rated
+    """Yield the ratings of an answer; some ratings are sent twice, some are revised."""
+    for index, (rank, grade) in enumerate(zip(ranks.tolist(), grades.tolist(), strict=True)):
+        if math.isnan(grade):
             continue
-        reacted_ms = at_ms + delays[place]
-        luck = chance.random()
-        event = _feedback(f"{identity}-{place}", identity, student, reacted_ms, videos[rank - 1], "rating", int(grade))
-        yield event
-        if luck < scenario.resent_share:
-            yield event._replace(arrival_ms=reacted_ms + int(chance.integers(1000, HOUR_MS)))
-        elif luck < scenario.resent_share + scenario.revised_share:
-            later_ms = reacted_ms + int(chance.integers(60_000, HOUR_MS))
-            score = int(chance.integers(0, 5))
-            yield _feedback(f"{identity}-{place}b", identity, student, later_ms, videos[rank - 1], "rating", score)
+        rating_ms = answer_ms + delays_ms[index]
+        random_share = generator.random()
+        item, rating_id = items[rank - 1], f"{response_id}-{index}"
+        rating = _create_feedback(rating_id, response_id, student_id, rating_ms, item, "rating", int(grade))
+        yield rating
+        if random_share < scenario.resent_share:
+            yield rating._replace(arrival_ms=rating_ms + int(generator.integers(1000, HOUR_MS)))
+        elif random_share < scenario.resent_share + scenario.revised_share:
+            revision_ms = rating_ms + int(generator.integers(60_000, HOUR_MS))
+            score = int(generator.integers(0, 5))
+            yield _create_feedback(f"{rating_id}b", response_id, student_id, revision_ms, item, "rating", score)
 
 
-def _feedback(
-    name: str, response: str, student: str, at_ms: int, item: str | None, kind: str, score: int
+def _create_feedback(
+    feedback_id: str, response_id: str, student_id: str, time_ms: int, item: str | None, kind: str, score: int
 ) -> SimulatedEvent:
-    about = f'"item_id":"{item}",' if item is not None else ""
+    item_json = f'"item_id":"{item}",' if item is not None else ""
     payload = (
-        f'{{"feedback_id":"{name}","response_id":"{response}","timestamp":{at_ms},"user_id":"{student}",'
-        f'{about}"kind":"{kind}","score":{score}}}'
+        f'{{"feedback_id":"{feedback_id}","response_id":"{response_id}","timestamp":{time_ms},'
+        f'"user_id":"{student_id}",{item_json}"kind":"{kind}","score":{score}}}'
     ).encode()
-    return SimulatedEvent(at_ms, "feedback", student.encode(), payload)
+    return SimulatedEvent(time_ms, "feedback", student_id.encode(), payload)
 
 
-def endless(scenario: Scenario) -> Iterator[SimulatedEvent]:
-    """Yield one stretch of the scenario after the other, for ever, in the order of arrival."""
-    late: list[SimulatedEvent] = []
+def generate_endless_events(scenario: Scenario) -> Iterator[SimulatedEvent]:
+    """Yield the events of endlessly many consecutive segments of the scenario, in the order of arrival."""
+    late_events: list[SimulatedEvent] = []
     length_ms = scenario.days * 24 * HOUR_MS
-    for part in count():
-        start_ms = scenario.start_ms + int(part * length_ms)
-        ends_ms = scenario.start_ms + int((part + 1) * length_ms)
-        stretch = generate(replace(scenario, part=scenario.part + part, start_ms=start_ms))
-        # What arrives after the stretch goes in between the events of the next.
-        both = heapq.merge(late, stretch, key=lambda event: event.arrival_ms)
-        late = []
-        for event in both:
-            if event.arrival_ms < ends_ms:
+    for index in count():
+        start_ms = scenario.start_ms + int(index * length_ms)
+        end_ms = scenario.start_ms + int((index + 1) * length_ms)
+        segment_events = generate_events(replace(scenario, segment=scenario.segment + index, start_ms=start_ms))
+        # Events that arrive after the end of their segment are merged into the events of the next segment.
+        merged_events = heapq.merge(late_events, segment_events, key=lambda event: event.arrival_ms)
+        late_events = []
+        for event in merged_events:
+            if event.arrival_ms < end_ms:
                 yield event
             else:
-                late.append(event)
+                late_events.append(event)

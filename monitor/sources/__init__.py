@@ -1,32 +1,57 @@
-"""Sources of records: Kafka through either client, files of JSON lines, the dead-letter topic."""
+"""Sources of records: the interface `Source`, Kafka, and files of JSON lines.
+
+- `source`: the interface, and the records that pass through it
+- `kafka_source`: Kafka, on one of two client libraries behind the interface `consumer` (`kafka_python`, `confluent`)
+- `kafka_connection`: connection options, translated errors, requests about topics, offsets and groups
+- `dead_letter_queue`: the topic of rejected records
+- `copartitioning`: the check that a store of several shards needs
+- `jsonl`: files
+"""
 
 from __future__ import annotations
 
 from monitor.sources.copartitioning import check_copartitioning
-from monitor.sources.dead_letter_queue import NULL
+from monitor.sources.dead_letter_queue import NULL_VALUE_HEADER
 from monitor.sources.jsonl import FileSource
-from monitor.sources.kafka_connection import BEGINNING, Topics, connect, inspect_cluster, translate_error, unreachable
-from monitor.sources.kafka_source import KafkaSource, client_version, join
-from monitor.sources.source import Gap, PlainRecord, Record, Refused, Slice, Source, UnsharedSource
+from monitor.sources.kafka_connection import (
+    EARLIEST_OFFSET,
+    ClusterAdmin,
+    connect_kafka_client,
+    inspect_kafka_topics,
+    kafka_connection_problem,
+    translate_kafka_error,
+)
+from monitor.sources.kafka_source import KafkaSource, create_consumer, kafka_client_version
+from monitor.sources.source import (
+    DeadLetterQueue,
+    OffsetGap,
+    PartitionRecords,
+    PlainRecord,
+    Record,
+    RejectedRecord,
+    Source,
+    UnsharedSource,
+)
 
 __all__ = [
-    "BEGINNING",
-    "NULL",
+    "EARLIEST_OFFSET",
+    "NULL_VALUE_HEADER",
+    "ClusterAdmin",
+    "DeadLetterQueue",
     "FileSource",
-    "Gap",
     "KafkaSource",
+    "OffsetGap",
+    "PartitionRecords",
     "PlainRecord",
     "Record",
-    "Refused",
-    "Slice",
+    "RejectedRecord",
     "Source",
-    "Topics",
     "UnsharedSource",
     "check_copartitioning",
-    "client_version",
-    "connect",
-    "inspect_cluster",
-    "join",
-    "translate_error",
-    "unreachable",
+    "connect_kafka_client",
+    "create_consumer",
+    "inspect_kafka_topics",
+    "kafka_client_version",
+    "kafka_connection_problem",
+    "translate_kafka_error",
 ]

@@ -1,7 +1,7 @@
-"""The seam to a Kafka client: one member of the consumer group, in Kafka's own words.
+"""The interface to a Kafka client library: a member of a consumer group, in Kafka's words.
 
-Two clients implement it: `kafka_python` and `confluent`. Partitions are named `topic:number`, as their positions in the
-store. Everything that does not depend on the client, such as initial offsets and lost records, is in `KafkaSource`.
+The modules `kafka_python` and `confluent` implement it. Partitions are named `topic:number`, as in the store. Logic
+that does not depend on the client, such as initial offsets and offset gaps, is in `KafkaSource`.
 """
 
 from __future__ import annotations
@@ -13,76 +13,76 @@ from kafka import TopicPartition
 
 from monitor.sources.source import Record
 
-SESSION_MS: Final = 10_000
-"""A worker without a heartbeat for this time loses its partitions. Heartbeats have a thread of their own, so a longer
-time (45 s by default) would only prolong the pause after a crash."""
-METADATA_MS: Final = 15_000
-"""Age at which metadata is refreshed, so the time until added partitions are noticed (five minutes by default)."""
-RECONNECT_MS: Final = 500
-"""Longest pause between two attempts to connect. kafka-python often loses the reason for a refused login, because
-the broker closes the connection right after it: the more attempts, the likelier is one with the reason."""
-FETCH_MS: Final = 50
-"""Time that the broker waits for a record (500 ms by default). A client has one fetch per broker under way, so this is
-also the delay of partitions that have records while the others are at their end."""
+SESSION_TIMEOUT_MS: Final = 10_000
+"""A worker that sends no heartbeat for this time loses its partitions. Both clients send heartbeats from a thread of
+their own, so a longer timeout (45 s by default) would only prolong the pause after a crash."""
+METADATA_MAX_AGE_MS: Final = 15_000
+"""Age at which metadata is refreshed, and so the time until a worker discovers added partitions (5 minutes by
+default)."""
+RECONNECT_BACKOFF_MAX_MS: Final = 500
+"""Longest pause between two attempts to connect. kafka-python often loses the reason for a failed login, because the
+broker closes the connection right after sending it. With more attempts, one of them more likely reports the reason."""
+FETCH_MAX_WAIT_MS: Final = 50
+"""Longest time that a broker waits for records before it answers a fetch (500 ms by default). A client sends one fetch
+at a time to each broker. So partitions with records are delayed by up to this time while others are at their
+end."""
 
 
 class OffsetOutOfRange(Exception):
-    """A partition has no record at its position: the log was deleted up to there, truncated, or is another one."""
+    """A partition has no record at the requested offset: deleted by retention, truncated, or in a recreated topic."""
 
 
 class Consumer(Protocol):
-    """One member of a consumer group. Used by one thread.
+    """A member of a consumer group. Used by a single thread.
 
-    Every method may raise `UsageError` for a request that the cluster does not permit, and `DependencyUnavailable` for
-    any other that it refuses.
+    Every method may raise `UsageError` if the cluster does not permit the request, and `DependencyUnavailable` if the
+    request fails for another reason.
     """
 
     def subscribe(self, topics: Sequence[str], on_assign: Callable[[Collection[str]], None]) -> None:
-        """Join the group. `on_assign` is called with all assigned partitions after each rebalance, by any thread."""
+        """Join the group. After each rebalance, any thread may call `on_assign` with all assigned partitions."""
 
     def assignment(self) -> Collection[str]:
-        """Return the partitions that are assigned to this member."""
+        """Return the partitions that are assigned to the member."""
 
     def seek(self, offsets: Mapping[str, int]) -> None:
-        """Read these partitions from the offsets on. Until then, a partition that was just assigned is not read.
+        """Read the partitions from the given offsets on. A newly assigned partition is not read before `seek`.
 
-        A partition that is paused stays paused; one that is no longer assigned is ignored.
+        A paused partition remains paused. A partition that is no longer assigned is ignored.
         """
 
     def pause(self, partitions: Collection[str]) -> None:
-        """Return no records of these partitions until they are resumed; nothing of them is skipped."""
+        """Return no records of the partitions until `resume`. No records are skipped."""
 
     def resume(self, partitions: Collection[str]) -> None:
-        """Return records of these partitions again; partitions that are no longer assigned are ignored."""
+        """Return records of the partitions again. Partitions that are no longer assigned are ignored."""
 
     def poll(self, timeout_s: float, max_records: int) -> Mapping[str, Sequence[Record]]:
-        """Return the next records by partition, none if nothing arrives within the timeout.
+        """Return the next records by partition, or none if no record arrives within the timeout.
 
-        Raises `OffsetOutOfRange` too. After any error records may have been skipped: seek all partitions again.
+        Also raises `OffsetOutOfRange`. After any error, records may have been skipped, so the caller must `seek` all
+        partitions again.
         """
 
     def position(self, partition: str) -> int | None:
-        """Return the offset after the last record that was returned, and after transaction markers and aborted records.
-
-        None if it is unknown.
-        """
+        """Return the offset of the next record, beyond transaction markers and aborted records; None if unknown."""
 
     def end_offsets(self) -> Mapping[str, int]:
-        """Return the ends of assigned partitions as the last fetch reported them; unknown ones are absent."""
+        """Return the end offsets of assigned partitions, as of the last fetch; unknown end offsets are absent."""
 
     def commit_group_offsets(self, offsets: Mapping[str, int]) -> None:
-        """Send offsets to the group's coordinator, for lag dashboards, without waiting for the answer."""
+        """Send offsets to the group's coordinator, for lag dashboards, without waiting for the response."""
 
     def close(self, offsets: Mapping[str, int]) -> None:
-        """Commit these offsets to the group, if there are any, and leave it; takes seconds at most."""
+        """Commit the offsets to the group (none if empty), then leave the group. May block for seconds."""
 
 
 def partition_name(topic: str, number: int) -> str:
-    """Return the name of a partition's position in the store."""
+    """Return the partition as `topic:number`."""
     return f"{topic}:{number}"
 
 
-def partition_of(name: str) -> TopicPartition:
-    """Return the partition of a position's name."""
+def parse_partition_name(name: str) -> TopicPartition:
+    """Return the topic and the number of a partition that is named `topic:number`."""
     topic, _, number = name.rpartition(":")
     return TopicPartition(topic, int(number))

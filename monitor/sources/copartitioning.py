@@ -1,7 +1,7 @@
-"""Whether the two topics are co-partitioned: a user's responses and feedback are in partitions of the same number.
+"""The check for co-partitioned topics: responses and feedback of a user are in partitions with the same number.
 
-A store of several shards needs that, because a Kafka partition belongs to one shard. It is verified on a sample of
-recent records, which are read without joining the consumer group.
+A store of several shards needs co-partitioned topics, because a Kafka partition belongs to one shard. The check reads a
+sample of recent records, without joining the consumer group.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from kafka.errors import KafkaError
 
 from monitor.clock import wall_clock
 from monitor.config import Settings
-from monitor.engine import Decoder
-from monitor.errors import Refusal, UsageError
+from monitor.engine import EventDecoder
+from monitor.errors import InvalidEvent, UsageError
 from monitor.events import Feedback, Response
-from monitor.sources.kafka_connection import connect, translate_error
+from monitor.sources.kafka_connection import connect_kafka_client, translate_kafka_error
 
 _SAMPLE_RECORDS: Final = 20_000
 _MIN_PARTITION_RECORDS: Final = 50
-"""Sampled of each partition even if there are so many that the sample becomes larger."""
+"""Records sampled from each partition, even if the whole sample then exceeds `_SAMPLE_RECORDS`."""
 _SAMPLE_S: Final = 10.0
 _POLL_MS: Final = 200
 
 
 def check_copartitioning(settings: Settings, shards: int) -> str | None:
-    """Return a line on the sample, None if a topic is missing.
+    """Return a sentence on the sampled records, or None if a topic does not exist.
 
-    Raises `UsageError` if the topics are not co-partitioned, `DependencyUnavailable` without a cluster.
+    Raises `UsageError` if the topics are not co-partitioned, `DependencyUnavailable` if the cluster cannot be reached.
     """
     kafka = settings.kafka
     topics = (kafka.responses_topic, kafka.feedback_topic)
-    consumer = connect(
+    consumer = connect_kafka_client(
         KafkaConsumer,
         kafka,
         group_id=None,
@@ -54,7 +54,7 @@ def check_copartitioning(settings: Settings, shards: int) -> str | None:
         partitions = [TopicPartition(topic, number) for topic in topics for number in responses]
         return _verify(settings, _recent_records(consumer, partitions), shards)
     except KafkaError as error:
-        raise translate_error(kafka, error) from error
+        raise translate_kafka_error(kafka, error) from error
     finally:
         consumer.close(autocommit=False)
 
@@ -67,24 +67,26 @@ def _remedy(shards: int) -> str:
 
 
 def _recent_records(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> Iterator[Any]:
-    """Yield the newest records of each partition, bounded in number and time."""
-    count = max(_MIN_PARTITION_RECORDS, _SAMPLE_RECORDS // len(partitions))
+    """Yield the newest records of each partition, for at most `_SAMPLE_S` seconds."""
+    partition_sample = max(_MIN_PARTITION_RECORDS, _SAMPLE_RECORDS // len(partitions))
     consumer.assign(partitions)
-    begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    first_offsets, end_offsets = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     for partition in partitions:
-        consumer.seek(partition, max(begins[partition], ends[partition] - count))
-    until = time.monotonic() + _SAMPLE_S
-    while time.monotonic() < until and any(consumer.position(each) < ends[each] for each in partitions):
+        consumer.seek(partition, max(first_offsets[partition], end_offsets[partition] - partition_sample))
+    deadline_s = time.monotonic() + _SAMPLE_S
+    while time.monotonic() < deadline_s and any(
+        consumer.position(partition) < end_offsets[partition] for partition in partitions
+    ):
         for records in consumer.poll(timeout_ms=_POLL_MS).values():
             yield from records
 
 
 def _verify(settings: Settings, records: Iterator[Any], shards: int) -> str:
-    """Return a line on the records; raises `UsageError` if a user has records in partitions of different numbers."""
-    decoder = Decoder(settings)
+    """Return a sentence on the records; raises `UsageError` if the topics are not co-partitioned."""
+    decoder = EventDecoder(settings)
     decoders: dict[str, Callable[[bytes | None, int], Response | Feedback]] = {
-        settings.kafka.responses_topic: decoder.response,
-        settings.kafka.feedback_topic: decoder.feedback,
+        settings.kafka.responses_topic: decoder.decode_response,
+        settings.kafka.feedback_topic: decoder.decode_feedback,
     }
     now_ms = wall_clock()
     partitions_by_user: defaultdict[str, set[int]] = defaultdict(set)
@@ -94,7 +96,7 @@ def _verify(settings: Settings, records: Iterator[Any], shards: int) -> str:
         count += 1
         try:
             user_id = decoders[record.topic](record.value, now_ms).user_id
-        except Refusal:
+        except InvalidEvent:
             rejected += 1
             continue
         if user_id is None:

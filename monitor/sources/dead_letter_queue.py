@@ -1,4 +1,4 @@
-"""Refused messages: kept in a topic of their own as they were, with where and why in the headers."""
+"""The dead-letter topic: rejected records, unchanged, with their origin and the reason in the headers."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from kafka.errors import KafkaError
 from monitor import __version__
 from monitor.config import KafkaSettings
 from monitor.errors import DependencyUnavailable
-from monitor.sources.kafka_connection import connect
-from monitor.sources.source import Refused
+from monitor.sources.kafka_connection import connect_kafka_client
+from monitor.sources.source import RejectedRecord
 
-NULL: Final = "null"
-"""Header that says that the record had no value, although its dead letter has an empty one."""
-_REQUEST_S: Final = 30.0
-_LARGEST: Final = 512 * 1024 * 1024
-"""What the topic accepts is decided by its own `max.message.bytes`, not by this client."""
+NULL_VALUE_HEADER: Final = "null"
+"""Name of a header: the rejected record had no value, although the dead letter has an empty value."""
+_REQUEST_TIMEOUT_S: Final = 30.0
+_MAX_REQUEST_BYTES: Final = 512 * 1024 * 1024
+"""The limit is `max.message.bytes` of the topic, not a setting of this client."""
 
 
-class DeadLetters:
-    """Writes to the dead-letter topic."""
+class KafkaDeadLetterQueue:
+    """Writes rejected records to the dead-letter topic; see `DeadLetterQueue`."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._topic = settings.dead_letter_topic
-        self._producer = connect(
+        self._producer = connect_kafka_client(
             KafkaProducer,
             settings,
             acks="all",
-            max_block_ms=int(_REQUEST_S * 1000),
-            max_request_size=_LARGEST,
+            max_block_ms=int(_REQUEST_TIMEOUT_S * 1000),
+            max_request_size=_MAX_REQUEST_BYTES,
             metrics_enabled=False,
         )
 
-    def keep(self, refused: Sequence[Refused]) -> None:
-        """Write the records with their keys and wait for every acknowledgement; raises `DependencyUnavailable`."""
+    def write(self, rejected_records: Sequence[RejectedRecord]) -> None:
+        """Write the records with their keys, and wait until the brokers have acknowledged every record."""
         futures = []
         try:
-            for each in refused:
-                topic, _, number = each.partition.rpartition(":")
+            for record in rejected_records:
+                topic, _, number = record.partition.rpartition(":")
                 headers = {
                     "topic": topic,
                     "partition": number,
-                    "offset": str(each.offset),
-                    "reason": each.reason,
-                    "detail": each.detail,
+                    "offset": str(record.offset),
+                    "reason": record.reason,
+                    "detail": record.detail,
                     "version": __version__,
                 }
-                key, value = each.key, each.payload
+                key, value = record.key, record.value
                 if key is None and value is None:
-                    # The client sends no record without both.
-                    headers[NULL], value = "value", b""
+                    # kafka-python sends no record that has neither a key nor a value.
+                    headers[NULL_VALUE_HEADER], value = "value", b""
                 futures.append(
                     self._producer.send(
                         self._topic,
@@ -61,13 +61,13 @@ class DeadLetters:
                         headers=[(name, text.encode()) for name, text in headers.items()],
                     )
                 )
-            self._producer.flush(timeout=_REQUEST_S)
+            self._producer.flush(timeout=_REQUEST_TIMEOUT_S)
             for future in futures:
-                future.get(timeout=_REQUEST_S)
+                future.get(timeout=_REQUEST_TIMEOUT_S)
         except KafkaError as error:
             raise DependencyUnavailable(
-                f"dead-letter topic {self._topic} does not accept a refused event: {error}"
+                f"dead-letter topic {self._topic}: a rejected record was not written: {error}"
             ) from error
 
     def close(self) -> None:
-        self._producer.close(timeout=_REQUEST_S)
+        self._producer.close(timeout=_REQUEST_TIMEOUT_S)

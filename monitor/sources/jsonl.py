@@ -1,8 +1,8 @@
-"""Events from files of JSON lines, merged by event time.
+"""The file source: events from files of JSON lines, merged by event time.
 
-A file's position is the number of lines applied, under the name of its content (a hash of its bytes): a replay that was
-stopped goes on where it was, and a file that has changed is read from its beginning, which changes nothing that was
-applied before.
+The offset of a file is the number of its lines that were applied. Its partition is named after a hash of its content. A
+replay that was stopped therefore continues at the same line. A changed file is read from its beginning; events that
+were applied before change nothing.
 """
 
 from __future__ import annotations
@@ -27,225 +27,260 @@ from typing import BinaryIO, Final, cast
 
 import msgspec
 
-from monitor.errors import InputRefused, Refusal, UsageError
-from monitor.sources.source import PlainRecord, Refused, Slice, UnsharedSource
+from monitor.errors import InputRejected, InvalidEvent, UsageError
+from monitor.sources.source import PartitionRecords, PlainRecord, RejectedRecord, UnsharedSource
 from monitor.state import Position
 
 log = logging.getLogger(__name__)
-_BATCH_LINES: Final = 2000
-_LONGEST_LINE: Final = 16 * 1024 * 1024
-_REPORTED: Final = 20
-_IDLE_S: Final = 0.2
-_PIECE: Final = 1 << 16
+_MAX_POLL_LINES: Final = 2000
+_MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+"""A longer line is split, and its parts are rejected."""
+_MAX_REPORTED_LINES: Final = 20
+_POLL_TIMEOUT_S: Final = 0.2
+_READ_BYTES: Final = 1 << 16
 
 
-class _When(msgspec.Struct):
+class _Timestamp(msgspec.Struct):
+    """The field of an event that the merge needs."""
+
     timestamp: str | int | None = None
 
 
-class _File:
-    """One file: its lines, how many were handed out, and the event time of the line at hand."""
+class _LineReader:
+    """Lines of one file, with number and event time of the current line."""
 
     def __init__(self, path: str, stream: BinaryIO, partition: str, raw: BinaryIO | None = None) -> None:
+        """Read lines from `stream`; `raw` is the underlying file, or None if a second reading is impossible."""
         self.path = path
         self.raw = raw
         self.stream = stream
         self.partition = partition
         self.line_number = 0
         self.line = b""
-        self.at_ms = 0.0
-        self.waits = False
-        """Whether there is no line at hand because none has come yet."""
-        self.ended = False
+        self.event_time_ms = 0.0
+        self.is_waiting = False
+        """Whether there is no current line because the next line has not arrived yet."""
+        self.is_exhausted = False
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
+        """Continue before the first line; raises `UsageError` if the file can be read only once."""
         if self.raw is None:
-            raise UsageError(f"{self.path} cannot be read again, and the store no longer holds what came from it")
+            raise UsageError(
+                f"{self.path} must be read again, because the store has lost its events, but it can be read only once"
+            )
         self.stream.seek(0)
-        self.line_number, self.line, self.at_ms, self.ended = 0, b"", 0.0, False
+        self.line_number, self.line, self.event_time_ms, self.is_exhausted = 0, b"", 0.0, False
 
-    def read_line(self, until: float) -> bytes | None:
-        """Return the next line, b"" after the last one, None if none has come `until` then (monotonic seconds)."""
-        del until
-        return self.stream.readline(_LONGEST_LINE)
+    def read_line(self, deadline_s: float) -> bytes | None:
+        """Return the next line, b"" after the last line, or None if none arrives before the monotonic deadline."""
+        del deadline_s
+        return self.stream.readline(_MAX_LINE_BYTES)
 
-    def advance(self, instant: Callable[[bytes], float | None], until: float = 0.0) -> bool:
-        """Take the next line or wait for it; a line without a readable time keeps the time of the one before."""
+    def advance(self, event_time_of_line: Callable[[bytes], float | None], deadline_s: float = 0.0) -> bool:
+        """Make the next line the current line, or wait for a line; return False at the end of the file.
+
+        A line without a valid timestamp gets the event time of the line before. Raises `InputRejected` if the file
+        cannot be read.
+        """
         try:
-            line = self.read_line(until)
+            line = self.read_line(deadline_s)
         except (OSError, EOFError, zlib.error) as error:
-            raise InputRefused(f"{self.path}: after line {self.line_number}: cannot be read on: {error}") from error
-        self.waits = line is None
+            raise InputRejected(f"{self.path}: cannot read after line {self.line_number}: {error}") from error
+        self.is_waiting = line is None
         if line is None:
             return True
         if not line:
-            self.ended = True
+            self.is_exhausted = True
             return False
         self.line = line.removeprefix(codecs.BOM_UTF8) if self.line_number == 0 else line
         self.line_number += 1
-        at_ms = instant(line)
-        if at_ms is not None:
-            self.at_ms = at_ms
+        event_time_ms = event_time_of_line(line)
+        if event_time_ms is not None:
+            self.event_time_ms = event_time_ms
         return True
 
 
-class _Stdin(_File):
-    """Lines that come by and by."""
+class _StdinReader(_LineReader):
+    """Lines of the standard input, which may arrive at any time and cannot be read again."""
 
     def __init__(self) -> None:
         super().__init__("stdin", sys.stdin.buffer, f"file-{secrets.token_hex(8)}:0")
-        self._read = bytearray()
-        self._all = False
+        self._buffer = bytearray()
+        self._is_closed = False
 
-    def read_line(self, until: float) -> bytes | None:
-        searched = 0
-        while not (end := self._read.find(b"\n", searched, _LONGEST_LINE) + 1):
-            searched = len(self._read)
-            if self._all or searched >= _LONGEST_LINE:
-                end = min(searched, _LONGEST_LINE)
+    def read_line(self, deadline_s: float) -> bytes | None:
+        searched_bytes = 0
+        while not (line_end := self._buffer.find(b"\n", searched_bytes, _MAX_LINE_BYTES) + 1):
+            searched_bytes = len(self._buffer)
+            if self._is_closed or searched_bytes >= _MAX_LINE_BYTES:
+                line_end = min(searched_bytes, _MAX_LINE_BYTES)
                 break
-            if not select.select([self.stream], [], [], max(until - time.monotonic(), 0.0))[0]:
+            if not select.select([self.stream], [], [], max(deadline_s - time.monotonic(), 0.0))[0]:
                 return None
-            piece = os.read(self.stream.fileno(), _PIECE)
-            self._read += piece
-            self._all = not piece
-        line = bytes(self._read[:end])
-        del self._read[:end]
+            chunk = os.read(self.stream.fileno(), _READ_BYTES)
+            self._buffer += chunk
+            self._is_closed = not chunk
+        line = bytes(self._buffer[:line_end])
+        del self._buffer[:line_end]
         return line
 
 
+class _RejectedLineReport:
+    """Counts rejected lines, and reports path and number of the first 20; all lines remain in their files."""
+
+    def __init__(self, paths: Mapping[str, str], report: Callable[[str], None]) -> None:
+        """Report rejected lines by the path of their file; `paths` is by partition."""
+        self.line_count = 0
+        self._paths = paths
+        self._report = report
+
+    def write(self, rejected_records: Sequence[RejectedRecord]) -> None:
+        for record in rejected_records:
+            self.line_count += 1
+            if self.line_count <= _MAX_REPORTED_LINES:
+                path = self._paths[record.partition]
+                self._report(f"{path}:{record.offset + 1}: rejected: {record.reason}: {record.detail}")
+            if self.line_count == _MAX_REPORTED_LINES:
+                self._report("further rejected lines are counted, but not listed")
+
+
 class FileSource(UnsharedSource):
-    """Reads files once, from their stored positions."""
+    """Reads every file once, from the file's stored position; see `Source`."""
 
     def __init__(
-        self, paths: Sequence[str], instant: Callable[[str | int], int], *, report: Callable[[str], None]
+        self, paths: Sequence[str], parse_timestamp: Callable[[str | int], int], *, report: Callable[[str], None]
     ) -> None:
-        self._stack = ExitStack()
-        self._decode = msgspec.json.Decoder(_When).decode
-        self._instant = instant
-        self._report = report
-        self._reported = 0
-        self.refused = 0
-        self.total_bytes = sum(Path(path).stat().st_size for path in paths if path != "-" and Path(path).is_file())
-        self._files = [self._open(path) for path in dict.fromkeys(paths)]
-        self._until = 0.0
-        self._unplaced = True
-        self._handed: dict[str, int] = {}
-        self._merge: Iterator[_File] = iter(())
-        self._ahead: _File | None = None
-        self._held: dict[str, _File] = {file.partition: file for file in self._files}
-        if len(self._held) < len(self._files):
-            log.info("files with equal content are read once")
-            self._files = list(self._held.values())
+        """Open the files; `-` is the standard input.
 
-    def _open(self, path: str) -> _File:
+        `parse_timestamp` returns milliseconds or raises `InvalidEvent`; `report` prints a line about a rejected record.
+        Raises `UsageError` if a file cannot be read.
+        """
+        self._open_files = ExitStack()
+        self._decode = msgspec.json.Decoder(_Timestamp).decode
+        self._parse_timestamp = parse_timestamp
+        self.total_bytes = sum(Path(path).stat().st_size for path in paths if path != "-" and Path(path).is_file())
+        """Size of the files on disk, without the standard input."""
+        self._readers = [self._open(path) for path in dict.fromkeys(paths)]
+        self._deadline_s = 0.0
+        self._needs_seek = True
+        self._next_offsets: dict[str, int] = {}
+        """Line that the next poll returns first, by partition."""
+        self._merged_lines: Iterator[_LineReader] = iter(())
+        self._next_reader: _LineReader | None = None
+        """Reader whose current line is the next line to return."""
+        self._reader_by_partition: dict[str, _LineReader] = {reader.partition: reader for reader in self._readers}
+        if len(self._reader_by_partition) < len(self._readers):
+            log.info("files with equal content are read once")
+            self._readers = list(self._reader_by_partition.values())
+        self.dead_letter_queue = _RejectedLineReport(
+            {partition: reader.path for partition, reader in self._reader_by_partition.items()}, report
+        )
+
+    @property
+    def rejected_count(self) -> int:
+        """Number of lines that were rejected so far."""
+        return self.dead_letter_queue.line_count
+
+    def _open(self, path: str) -> _LineReader:
         if path == "-":
-            return _Stdin()
+            return _StdinReader()
         try:
-            raw = self._stack.enter_context(Path(path).open("rb"))  # noqa: SIM115  closed by the stack
+            raw = self._open_files.enter_context(Path(path).open("rb"))  # noqa: SIM115  closed by the stack
             digest = file_digest(raw, lambda: blake2b(digest_size=12)).hexdigest()
             raw.seek(0)
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from error
-        packed = raw.read(2) == b"\x1f\x8b"
+        is_gzipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         stream: BinaryIO = raw
-        if packed:
-            stream = cast(BinaryIO, self._stack.enter_context(gzip.open(raw)))  # noqa: SIM115  closed by the stack
-        return _File(path, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0", raw)
+        if is_gzipped:
+            stream = cast(BinaryIO, self._open_files.enter_context(gzip.open(raw)))  # noqa: SIM115  closed by the stack
+        return _LineReader(path, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0", raw)
 
-    def _when(self, line: bytes) -> float | None:
+    def _event_time_ms(self, line: bytes) -> float | None:
         try:
             timestamp = self._decode(line).timestamp
-            return None if timestamp is None else self._instant(timestamp)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Refusal):
+            return None if timestamp is None else self._parse_timestamp(timestamp)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidEvent):
             return None
 
-    def unplaced(self) -> Sequence[str]:
-        return [file.partition for file in self._files] if self._unplaced else []
+    def partitions_to_seek(self) -> Sequence[str]:
+        return [reader.partition for reader in self._readers] if self._needs_seek else []
 
-    def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
-        return {name: Position(0) for name in self._held if name not in positions}
+    def initial_positions(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
+        return {partition: Position(0) for partition in self._reader_by_partition if partition not in positions}
 
-    def place(self, positions: Mapping[str, Position]) -> None:
-        """Skip the lines that were applied before."""
-        self._unplaced = False
-        self._handed = {name: positions[name].next_offset for name in self._held}
-        for file in self._files:
-            while file.line_number < positions[file.partition].next_offset and file.advance(self._when):
+    def seek(self, positions: Mapping[str, Position]) -> None:
+        """Skip the lines before the positions; raises `InputRejected` if a file cannot be read."""
+        self._needs_seek = False
+        self._next_offsets = {partition: positions[partition].next_offset for partition in self._reader_by_partition}
+        for reader in self._readers:
+            while reader.line_number < positions[reader.partition].next_offset and reader.advance(self._event_time_ms):
                 pass
-        # What has nothing yet comes first: the others wait for it.
-        self._merge = heapq.merge(
-            *(self._lines(file) for file in self._files), key=lambda file: -math.inf if file.waits else file.at_ms
+        # A reader that waits sorts first: its next line may be older than every line that was read.
+        self._merged_lines = heapq.merge(
+            *(self._lines(reader) for reader in self._readers),
+            key=lambda reader: -math.inf if reader.is_waiting else reader.event_time_ms,
         )
-        self._ahead = next(self._merge, None)
+        self._next_reader = next(self._merged_lines, None)
 
-    def own(self) -> Collection[str]:
-        return self._held
+    def assignment(self) -> Collection[str]:
+        return self._reader_by_partition
 
-    def _lines(self, file: _File) -> Iterator[_File]:
-        while file.advance(self._when, self._until):
-            yield file
+    def _lines(self, reader: _LineReader) -> Iterator[_LineReader]:
+        """Yield the reader once per line, while that line is the current line."""
+        while reader.advance(self._event_time_ms, self._deadline_s):
+            yield reader
 
     def rewind(self) -> None:
-        """Begin again: the store went back, or another process reads the same files into it."""
-        for file in self._files:
-            file.begin_again()
-        # Nothing is handed out before the files are placed.
-        self._merge, self._ahead = iter(()), None
-        self._unplaced = True
+        """Restart all files: the store has lost commits, or another process replays the files into the same store."""
+        for reader in self._readers:
+            reader.restart()
+        # Nothing is returned before the next `seek`.
+        self._merged_lines, self._next_reader = iter(()), None
+        self._needs_seek = True
 
-    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
-        """Return the next lines in the order of their event times; blank ones are passed over."""
+    def poll(self, *, wait: bool = True) -> Sequence[PartitionRecords]:
+        """Return the next lines in the order of their event times, without blank lines; see `Source`."""
         del wait
         lines: dict[str, list[PlainRecord]] = {}
-        next_lines: dict[str, int] = {}
-        self._until = time.monotonic() + _IDLE_S
-        if self._ahead is not None and self._ahead.waits:
-            self._ahead = next(self._merge, None)
-        for _ in range(_BATCH_LINES):
-            file = self._ahead
-            if file is None or file.waits:
+        next_offsets: dict[str, int] = {}
+        self._deadline_s = time.monotonic() + _POLL_TIMEOUT_S
+        if self._next_reader is not None and self._next_reader.is_waiting:
+            self._next_reader = next(self._merged_lines, None)
+        for _ in range(_MAX_POLL_LINES):
+            reader = self._next_reader
+            if reader is None or reader.is_waiting:
                 break
-            records = lines.setdefault(file.partition, [])
-            next_lines[file.partition] = file.line_number
-            payload = file.line.strip()
+            records = lines.setdefault(reader.partition, [])
+            next_offsets[reader.partition] = reader.line_number
+            payload = reader.line.strip()
             if payload:
-                records.append(PlainRecord(file.line_number - 1, None, payload))
-            # One line ahead, so that the last batch knows that it is the last.
-            self._ahead = next(self._merge, None)
-        slices = [
-            Slice(partition, "event", self._handed[partition], records, next_lines[partition])
+                records.append(PlainRecord(reader.line_number - 1, None, payload))
+            # One line is read ahead, so that `is_exhausted` is True right after the last line was returned.
+            self._next_reader = next(self._merged_lines, None)
+        polled = [
+            PartitionRecords(partition, "event", self._next_offsets[partition], records, next_offsets[partition])
             for partition, records in lines.items()
         ]
-        self._handed |= next_lines
-        return slices
+        self._next_offsets |= next_offsets
+        return polled
 
     def bytes_read(self) -> int:
-        """Return how far the files have been read, in bytes of the files as they lie there."""
-        return sum(file.raw.tell() for file in self._files if file.raw is not None)
+        """Return how many bytes of the files on disk were read, without the standard input."""
+        return sum(reader.raw.tell() for reader in self._readers if reader.raw is not None)
 
-    def idle(self) -> None:
-        time.sleep(_IDLE_S)
+    def poll_paused(self) -> None:
+        time.sleep(_POLL_TIMEOUT_S)
 
-    def ends(self) -> Mapping[str, int | None]:
-        return {file.partition: file.line_number if file.ended else None for file in self._files}
+    def end_offsets(self) -> Mapping[str, int | None]:
+        return {reader.partition: reader.line_number if reader.is_exhausted else None for reader in self._readers}
 
-    ask_ends = ends
+    def fetch_end_offsets(self) -> Mapping[str, int | None]:
+        return self.end_offsets()
 
-    def finished(self) -> bool:
-        return self._ahead is None and all(file.ended for file in self._files)
-
-    def keep_refused(self, refused: Sequence[Refused]) -> None:
-        """Report the places of the first refused lines: all stay in their files."""
-        for each in refused:
-            self.refused += 1
-            if self._reported < _REPORTED:
-                self._reported += 1
-                file = self._held[each.partition]
-                self._report(f"{file.path}:{each.offset + 1}: refused: {each.reason}: {each.detail}")
-                if self._reported == _REPORTED:
-                    self._report("further refused lines are only counted")
+    def is_exhausted(self) -> bool:
+        return self._next_reader is None and all(reader.is_exhausted for reader in self._readers)
 
     def close(self) -> None:
-        self._stack.close()
+        self._open_files.close()

@@ -1,4 +1,4 @@
-"""Connections to the Kafka cluster, the meaning of its errors, and questions about topics, offsets and groups."""
+"""Connections to the Kafka cluster: client options, translated errors, requests about topics, offsets and groups."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from kafka.errors import (
 )
 
 from monitor.config import KafkaSettings
-from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError, tls_refusal
-from monitor.sources.consumer import RECONNECT_MS, partition_name, partition_of
+from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError, tls_failure_reason
+from monitor.sources.consumer import RECONNECT_BACKOFF_MAX_MS, parse_partition_name, partition_name
 
 Client = TypeVar("Client")
 
-BOOTSTRAP_MS: Final = 10_000
-BEGINNING: Final = OffsetSpec.EARLIEST
-END: Final = OffsetSpec.LATEST
-"""Of what is committed: a transaction under way is beyond it."""
-_REQUEST_MS: Final = 5_000
-_PROBE_S: Final = 2.0
-_LARGEST: Final = "max.message.bytes"
+BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+EARLIEST_OFFSET: Final = OffsetSpec.EARLIEST
+LATEST_OFFSET: Final = OffsetSpec.LATEST
+"""With isolation level `read_committed`: the offset after the last record that no open transaction precedes."""
+_REQUEST_TIMEOUT_MS: Final = 5_000
+_PROBE_TIMEOUT_S: Final = 2.0
+_MAX_MESSAGE: Final = "max.message.bytes"
 _TIMEOUTS: Final = (KafkaTimeoutError, RequestTimedOutError)
-"""They say that time is up, not why."""
+"""Errors that do not contain the cause of the timeout."""
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Return what every client of this cluster needs to connect."""
+    """Return the connection options of every kafka-python client; raises `UsageError` for bad certificates."""
     options: dict[str, Any] = {
         "bootstrap_servers": settings.bootstrap_servers.split(","),
         "security_protocol": settings.security_protocol,
@@ -64,7 +64,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 class _LoggedErrors(logging.Handler):
-    """Collects the errors in kafka-python's log: why a connection fails is in none of its exceptions."""
+    """Collects the errors that kafka-python logs: only the log contains the reason of a failed connection."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -75,162 +75,174 @@ class _LoggedErrors(logging.Handler):
             self.errors += [argument for argument in record.args if isinstance(argument, KafkaError)]
 
 
-def connect(client: Callable[..., Client], settings: KafkaSettings, **options: Any) -> Client:
-    """Return a client of kafka-python that has reached the cluster.
+def connect_kafka_client(client: Callable[..., Client], settings: KafkaSettings, **options: Any) -> Client:
+    """Return a new kafka-python client that is connected to the cluster.
 
-    Raises `UsageError` if a server refuses the user, or either side the other's certificate, since waiting does not
-    help; `DependencyUnavailable` for any other reason.
+    Raises `UsageError` if a server rejects the login, or if either side rejects the other's certificate; waiting would
+    not help. Raises `DependencyUnavailable` for any other failure.
     """
-    log, logged = logging.getLogger("kafka"), _LoggedErrors()
-    log.addHandler(logged)
+    kafka_log, logged_errors = logging.getLogger("kafka"), _LoggedErrors()
+    kafka_log.addHandler(logged_errors)
     try:
         return client(
             **connection_options(settings),
-            bootstrap_timeout_ms=BOOTSTRAP_MS,
-            reconnect_backoff_max_ms=RECONNECT_MS,
+            bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
+            reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
             **options,
         )
     except KafkaError as error:
-        reasons = [each for each in logged.errors if not isinstance(each, _TIMEOUTS)] or [error]
-        causes = [translate_error(settings, reason) for reason in reasons]
-        raise next((cause for cause in causes if isinstance(cause, UsageError)), causes[-1]) from error
+        reasons = [reason for reason in logged_errors.errors if not isinstance(reason, _TIMEOUTS)] or [error]
+        translated = [translate_kafka_error(settings, reason) for reason in reasons]
+        raise next((reason for reason in translated if isinstance(reason, UsageError)), translated[-1]) from error
     finally:
-        log.removeHandler(logged)
+        kafka_log.removeHandler(logged_errors)
 
 
-def inspect_cluster(settings: KafkaSettings) -> list[tuple[str, str | None]]:
-    """Return a line on each topic and what is unsafe about it; raises `DependencyUnavailable` without a cluster."""
+def inspect_kafka_topics(settings: KafkaSettings) -> list[tuple[str, str | None]]:
+    """Return (sentence, problem or None) for each topic; raises `DependencyUnavailable` without a cluster."""
     names = (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
-    with closing(Topics(settings)) as topics:
-        described = topics.describe(names)
-    partitions = {name: len(described[name].partitions) if name in described else 0 for name in names}
+    with closing(ClusterAdmin(settings)) as admin:
+        topics = admin.describe_topics(names)
+    partition_counts = {name: len(topics[name].partitions) if name in topics else 0 for name in names}
     lines: list[tuple[str, str | None]] = []
-    for topic, count in partitions.items():
+    for topic, count in partition_counts.items():
         problem = None if count else f"topic {topic} does not exist; create it before `ab-monitor run`"
         lines.append((f"topic {topic}: {count} partitions" if count else f"topic {topic}: missing", problem))
-    if partitions[settings.responses_topic] != partitions[settings.feedback_topic]:
+    if partition_counts[settings.responses_topic] != partition_counts[settings.feedback_topic]:
         lines.append(
             (
                 "partition counts differ",
                 "topics with the same number of partitions, both keyed by user_id, let each worker own its students",
             )
         )
-    return lines + _narrow_dead_letters(settings)
+    return lines + _dead_letter_size_problems(settings)
 
 
-def _narrow_dead_letters(settings: KafkaSettings) -> list[tuple[str, str | None]]:
-    """Return a line if a message of a source topic may be too large for the dead-letter topic."""
+def _dead_letter_size_problems(settings: KafkaSettings) -> list[tuple[str, str | None]]:
+    """Return (sentence, problem) if a message of a source topic may be too large for the dead-letter topic."""
     names = [settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic]
     try:
-        with connect(KafkaAdminClient, settings, request_timeout_ms=_REQUEST_MS) as admin:
-            found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
+        with connect_kafka_client(KafkaAdminClient, settings, request_timeout_ms=_REQUEST_TIMEOUT_MS) as admin:
+            configs = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
     except KafkaError:
-        # Not everybody may look at configurations, and a topic may be missing.
+        # The user may lack the permission to read configurations, or a topic may not exist.
         return []
-    *sources, letters = (int(found["topic"][name].get(_LARGEST, {}).get("value", 0)) for name in names)
-    if max(sources) <= letters:
+    *source_limits, dead_letter_limit = (
+        int(configs["topic"][name].get(_MAX_MESSAGE, {}).get("value", 0)) for name in names
+    )
+    if max(source_limits) <= dead_letter_limit:
         return []
     topic = settings.dead_letter_topic
-    problem = f"{_LARGEST} of {topic} is less than {max(sources)}: a large refused message would stop the service"
-    return [(f"topic {settings.dead_letter_topic}: messages limited", problem)]
+    problem = (
+        f"{_MAX_MESSAGE} of {topic} is less than {max(source_limits)}: a large rejected message would stop the service"
+    )
+    return [(f"topic {topic}: messages limited", problem)]
 
 
-def unreachable(settings: KafkaSettings) -> str | None:
-    """Return why no bootstrap server accepts a connection, None if one does: clients retry in silence."""
-    trouble = None
+def kafka_connection_problem(settings: KafkaSettings) -> str | None:
+    """Return the error if no bootstrap server accepts a connection, else None; clients retry without any report."""
+    problem = None
     for server in settings.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_TIMEOUT_S).close()
         except OSError as error:
-            trouble = f"Kafka at {settings.bootstrap_servers}: {error}"
+            problem = f"Kafka at {settings.bootstrap_servers}: {error}"
         else:
             return None
-    return trouble
+    return problem
 
 
-def translate_error(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
-    """Return the error to raise for one of kafka-python: `UsageError` for a mistake, otherwise an outage."""
-    place = f"Kafka at {settings.bootstrap_servers}"
+def translate_kafka_error(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
+    """Return `UsageError` if a kafka-python error is due to the configuration, otherwise `DependencyUnavailable`."""
+    server = f"Kafka at {settings.bootstrap_servers}"
     if isinstance(error, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)):
-        return UsageError(f"{place} refuses the user {settings.sasl_username}: {error}")
-    if (refusal := tls_refusal(str(error))) is not None:
-        return UsageError(f"{place}: {refusal}")
+        return UsageError(f"{server} refuses the user {settings.sasl_username}: {error}")
+    if (tls_problem := tls_failure_reason(str(error))) is not None:
+        return UsageError(f"{server}: {tls_problem}")
     if isinstance(error, AuthorizationError):
-        return UsageError(f"{place} does not permit this: {error}; docs/security.md lists what is needed")
+        return UsageError(f"{server} does not permit this: {error}; docs/security.md lists the necessary permissions")
     if isinstance(error, FencedInstanceIdError):
-        # The client never reads again after that.
+        # A fenced client never reads again.
         name = settings.group_instance_id
-        return UsageError(f"{place}: another worker has come with kafka.group_instance_id {name!r}: give each its own")
+        return UsageError(
+            f"{server}: another worker has joined with kafka.group_instance_id {name!r}; give each worker its own"
+        )
     hint = ""
     if "disconnected" in str(error):
         login = " or on a wrong kafka.sasl_username or password" if settings.sasl_mechanism else ""
         hint = f"; a broker hangs up on another kafka.security_protocol than {settings.security_protocol}{login}"
-    return DependencyUnavailable(f"{place}: {error}{hint}")
+    return DependencyUnavailable(f"{server}: {error}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """What the cluster says of a topic."""
+class TopicDescription:
+    """ID and partition names of a topic."""
 
-    identity: str
-    """Another topic that is created under the same name has another one."""
+    topic_id: str
+    """ID that Kafka gave the topic when it was created; a topic that is deleted and recreated gets a new ID."""
     partitions: Sequence[str]
 
 
-class Topics:
-    """Asks the cluster about topics, their offsets and who reads them, over a connection of its own."""
+class ClusterAdmin:
+    """Requests about topics, offsets and group members, over a connection of their own that is opened when needed.
+
+    Raises `DependencyUnavailable` if the cluster cannot be reached, and `UsageError` if it does not permit the request.
+    """
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._admin: KafkaAdminClient | None = None
 
-    def describe(self, names: Collection[str]) -> Mapping[str, Topic]:
-        """Return those of the topics that exist; raises `DependencyUnavailable`."""
-        found = self._ask(lambda admin: admin.describe_topics(list(names)))
+    def describe_topics(self, names: Collection[str]) -> Mapping[str, TopicDescription]:
+        """Return the descriptions of existing topics by name."""
+        topics = self._request(lambda admin: admin.describe_topics(list(names)))
         return {
-            each["name"]: Topic(
-                str(each["topic_id"]),
-                [partition_name(each["name"], number) for number in range(len(each["partitions"]))],
+            topic["name"]: TopicDescription(
+                str(topic["topic_id"]),
+                [partition_name(topic["name"], number) for number in range(len(topic["partitions"]))],
             )
-            for each in found
-            if not each["error_code"]
+            for topic in topics
+            if not topic["error_code"]
         }
 
-    def offsets(self, partitions: Collection[str], at: int) -> dict[str, int]:
-        """Return where each partition has its `BEGINNING`, its `END`, or its first record since a time in milliseconds.
+    def list_offsets(self, partitions: Collection[str], offset_spec: int) -> dict[str, int]:
+        """Return the offset of each partition: `EARLIEST_OFFSET`, `LATEST_OFFSET`, or of the first record since a time.
 
-        -1 where nothing is as late as that. Raises `DependencyUnavailable`, also of partitions just created.
+        The time is in milliseconds; the offset is -1 if no record is as new. Also raises `DependencyUnavailable` for
+        partitions that were just created.
         """
         if not partitions:
             return {}
-        wanted = {partition_of(name): at for name in partitions}
-        found = self._ask(lambda admin: admin.list_partition_offsets(wanted, IsolationLevel.READ_COMMITTED))
-        return {partition_name(*each): place.offset for each, place in found.items()}
+        specs = {parse_partition_name(name): offset_spec for name in partitions}
+        offsets = self._request(lambda admin: admin.list_partition_offsets(specs, IsolationLevel.READ_COMMITTED))
+        return {partition_name(*partition): result.offset for partition, result in offsets.items()}
 
-    def owned(self, group: str) -> set[str] | None:
-        """Return the partitions that members of a group have been given; None while nobody can tell."""
+    def assigned_partitions(self, group_id: str) -> set[str] | None:
+        """Return the partitions that are assigned to any member of a group; None during a rebalance or an outage."""
         try:
-            found = self._ask(lambda admin: admin.describe_groups([group]))[group]
+            group = self._request(lambda admin: admin.describe_groups([group_id]))[group_id]
         except DependencyUnavailable:
             return None
-        if found["group_state"] != "Stable":
+        if group["group_state"] != "Stable":
             return None
         return {
             partition_name(topic["topic"], number)
-            for member in found["members"]
+            for member in group["members"]
             for topic in member["member_assignment"]["assigned_partitions"]
             for number in topic["partitions"]
         }
 
-    def _ask(self, question: Callable[[KafkaAdminClient], Any]) -> Any:
+    def _request(self, send: Callable[[KafkaAdminClient], Any]) -> Any:
         try:
             if self._admin is None:
-                self._admin = connect(KafkaAdminClient, self._settings, request_timeout_ms=_REQUEST_MS)
-            return question(self._admin)
+                self._admin = connect_kafka_client(
+                    KafkaAdminClient, self._settings, request_timeout_ms=_REQUEST_TIMEOUT_MS
+                )
+            return send(self._admin)
         except KafkaError as error:
             self.close()
-            raise translate_error(self._settings, error) from error
+            raise translate_kafka_error(self._settings, error) from error
 
     def close(self) -> None:
         if self._admin is not None:

@@ -1,7 +1,7 @@
-"""Events from Kafka: initial offsets, lost records, ends of partitions, and consumers that stopped receiving.
+"""The Kafka source: initial offsets, offset gaps, end offsets, and recovery of consumers that stall.
 
-Positions come from the store, never from the group's committed offsets. Records come from the client that
-`kafka.client` names, as a member of the consumer group.
+Partitions start at the positions in the store, never at the group's committed offsets. The client library that
+`kafka.client` names fetches the records, as a member of the consumer group.
 """
 
 from __future__ import annotations
@@ -17,35 +17,43 @@ from monitor.config import KafkaSettings
 from monitor.errors import AbMonitorError, DependencyUnavailable
 from monitor.sources import confluent, kafka_python
 from monitor.sources.consumer import Consumer, OffsetOutOfRange
-from monitor.sources.dead_letter_queue import DeadLetters
-from monitor.sources.kafka_connection import BEGINNING, END, Topic, Topics, unreachable
-from monitor.sources.source import Gap, Kind, Refused, Slice
+from monitor.sources.dead_letter_queue import KafkaDeadLetterQueue
+from monitor.sources.kafka_connection import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    ClusterAdmin,
+    TopicDescription,
+    kafka_connection_problem,
+)
+from monitor.sources.source import DeadLetterQueue, EventType, OffsetGap, PartitionRecords
 from monitor.state import Position
 
 log = logging.getLogger(__name__)
-_POLL_S: Final = 0.2
-_IDLE_S: Final = 0.4
-_ACKNOWLEDGE_EVERY_S: Final = 5.0
-_PROBE_EVERY_S: Final = 3.0
-_LOOK_EVERY_S: Final = 10.0
-_STALLED_S: Final = 30.0
-"""After this time without a record from a partition that has more, the consumer rejoins the group."""
-_UNOWNED_S: Final = 10.0
-"""Partitions without an owner for this time were left out of the assignment, or the rebalance does not end.
-Rejoining also finds new partitions sooner, and costs nothing while another member's session times out."""
-_BLOCKED_S: Final = 2.0
+_POLL_TIMEOUT_S: Final = 0.2
+_PAUSED_POLL_TIMEOUT_S: Final = 0.4
+_GROUP_COMMIT_INTERVAL_S: Final = 5.0
+_PROBE_INTERVAL_S: Final = 3.0
+_METADATA_INTERVAL_S: Final = 10.0
+_STALLED_AFTER_S: Final = 30.0
+"""If a partition has records but returns none for this time, the consumer rejoins the group."""
+_UNASSIGNED_AFTER_S: Final = 10.0
+"""If a partition has no owner for this time, the consumer rejoins the group: the assignment left the partition out, or
+the rebalance does not end. Rejoining also discovers new partitions sooner. While another member's session times out,
+rejoining costs nothing."""
+_CALLER_BLOCKED_S: Final = 2.0
+"""If the caller did not poll for this time, the missing records are not the consumer's fault."""
 
 
-def client_version(settings: KafkaSettings) -> str:
-    """Return the name and version of the configured client; raises `UsageError` if it is not installed."""
+def kafka_client_version(settings: KafkaSettings) -> str:
+    """Return the name and version of the client library `kafka.client`; raises `UsageError` if not installed."""
     return confluent.client_version() if settings.client == "confluent" else kafka_python.client_version()
 
 
-def join(settings: KafkaSettings) -> Consumer:
-    """Return a consumer of the configured client that has reached the cluster.
+def create_consumer(settings: KafkaSettings) -> Consumer:
+    """Return a consumer on the client library `kafka.client`, connected to the cluster but not yet a group member.
 
-    Raises `UsageError` if the client is not installed, or it or the cluster refuses the settings, and
-    `DependencyUnavailable` if nobody answers.
+    Raises `UsageError` if the library is not installed, or if the library or the cluster rejects the settings. Raises
+    `DependencyUnavailable` if no server responds.
     """
     if settings.client == "confluent":
         return confluent.ConfluentConsumer(settings)
@@ -53,300 +61,325 @@ def join(settings: KafkaSettings) -> Consumer:
 
 
 class KafkaSource:
-    """Both topics of one cluster, as one member of the group."""
+    """Records of both topics, read as a member of the consumer group; see `Source`.
+
+    The constructor joins the group. It raises `UsageError` or `DependencyUnavailable` as `create_consumer` does.
+    """
 
     def __init__(self, settings: KafkaSettings) -> None:
-        client_version(settings)
+        kafka_client_version(settings)
         self._settings = settings
-        self._kinds: dict[str, Kind] = {settings.responses_topic: "response", settings.feedback_topic: "feedback"}
+        self._event_types: dict[str, EventType] = {
+            settings.responses_topic: "response",
+            settings.feedback_topic: "feedback",
+        }
         self.restarts = 0
-        self._joined = False
-        self._unplaced: set[str] = set()
-        """Partitions to be sought; none of their records is handed out before."""
-        self._idle = False
-        """Whether all placed partitions are paused."""
+        self._has_assignment = False
+        self._unsought: set[str] = set()
+        """Partitions that wait for `seek`; their records are not returned."""
+        self._everything_paused = False
+        """Whether `poll_paused` has paused all partitions."""
         self._paused: set[str] = set()
-        self._ends: dict[str, int] = {}
-        self._handed: dict[str, int] = {}
-        self._moved_at: dict[str, float] = {}
-        self._acknowledged: dict[str, int] = {}
-        self._applied: dict[str, int] = {}
-        self._acknowledge_at = self._probe_at = self._look_at = self._ends_at = self._polled_at = 0.0
-        self._owned_at = time.monotonic()
-        self._trouble: str | None = None
-        self._topics = Topics(settings)
-        # The first connection is kafka-python's for either client: so both report a failure in the same words.
-        self._described: Mapping[str, Topic] = self._topics.describe(list(self._kinds))
-        self._consumer: Consumer = join(settings)
-        self._consumer.subscribe(list(self._kinds), self._assigned)
-        self._dead_letters = DeadLetters(settings)
+        """Partitions that the caller has paused."""
+        self._end_offsets: dict[str, int] = {}
+        self._next_offsets: dict[str, int] = {}
+        """Offset after the last returned record, by partition."""
+        self._progress_s: dict[str, float] = {}
+        """Monotonic time at which each partition last returned records or was at its end."""
+        self._committed_offsets: dict[str, int] = {}
+        self._applied_offsets: dict[str, int] = {}
+        self._next_group_commit_s = self._next_probe_s = self._next_metadata_s = self._next_end_offsets_s = 0.0
+        self._last_poll_s = 0.0
+        self._fully_assigned_s = time.monotonic()
+        """Monotonic time at which each partition last had an owner."""
+        self._problem: str | None = None
+        self._admin = ClusterAdmin(settings)
+        # The first connection is kafka-python's with either client, so that both report a failure in the same words.
+        self._topics: Mapping[str, TopicDescription] = self._admin.describe_topics(list(self._event_types))
+        self._consumer: Consumer = create_consumer(settings)
+        self._consumer.subscribe(list(self._event_types), self._on_assign)
+        self._dead_letter_producer = KafkaDeadLetterQueue(settings)
+        self.dead_letter_queue: DeadLetterQueue = self._dead_letter_producer
 
-    def _assigned(self, partitions: Collection[str]) -> None:
-        """Have the partitions placed; one that was assigned before may have been read further than it was applied."""
-        self._joined = True
-        self._unplaced.update(partitions)
+    def _on_assign(self, partitions: Collection[str]) -> None:
+        """Make all assigned partitions wait for `seek`: even a retained partition may have been read too far."""
+        self._has_assignment = True
+        self._unsought.update(partitions)
 
-    def unplaced(self) -> Sequence[str]:
-        return sorted(self._unplaced.copy() & set(self._consumer.assignment()))
+    def partitions_to_seek(self) -> Sequence[str]:
+        return sorted(self._unsought.copy() & set(self._consumer.assignment()))
 
-    def joined(self) -> bool:
-        return self._joined
+    def topic_id(self, topic: str) -> str | None:
+        """Return Kafka's ID of a topic; None for a topic that does not exist."""
+        description = self._topics.get(topic)
+        return None if description is None else description.topic_id
 
-    def own(self) -> Collection[str]:
+    def has_assignment(self) -> bool:
+        return self._has_assignment
+
+    def assignment(self) -> Collection[str]:
         return self._consumer.assignment()
 
-    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
-        """Return history that is gone, a topic that is another one, a position that never was."""
-        self._look()
-        waiting = [name for name in self.unplaced() if name in positions]
-        begins = self._topics.offsets(waiting, BEGINNING)
+    def find_offset_gaps(self, positions: Mapping[str, Position]) -> Sequence[OffsetGap]:
+        """Return deleted offsets, recreated topics, and positions beyond the end of their partition; see `Source`."""
+        self._refresh_metadata()
+        partitions = [name for name in self.partitions_to_seek() if name in positions]
+        earliest_offsets = self._admin.list_offsets(partitions, EARLIEST_OFFSET)
         gaps = []
-        for name in waiting:
+        for name in partitions:
             position = positions[name]
-            topic = self._described.get(_topic(name))
-            begin, end = begins[name], self._ends.get(name, 0)
-            lost = 0
-            if topic is not None and position.topic and topic.identity != position.topic:
-                reason = "the topic was deleted and created anew"
-            elif position.next_offset < begin:
-                lost = begin - position.next_offset
-                reason = f"{lost} offsets from {position.next_offset} on are gone: Kafka begins at {begin}"
-            elif position.next_offset > end:
-                reason = f"Kafka ends at {end}, before the stored position {position.next_offset}"
+            topic = self._topics.get(_topic(name))
+            earliest_offset, end_offset = earliest_offsets[name], self._end_offsets.get(name, 0)
+            lost_count = 0
+            if topic is not None and position.log.topic_id and topic.topic_id != position.log.topic_id:
+                reason = "the topic was deleted and recreated"
+            elif position.next_offset < earliest_offset:
+                lost_count = earliest_offset - position.next_offset
+                reason = (
+                    f"{lost_count} offsets from {position.next_offset} on are deleted: "
+                    f"the earliest offset in Kafka is {earliest_offset}"
+                )
+            elif position.next_offset > end_offset:
+                reason = f"the end offset in Kafka is {end_offset}, before the stored position {position.next_offset}"
             else:
                 continue
-            resume = position.entered("" if topic is None else topic.identity, begin)
-            gaps.append(Gap(name, position, resume, lost, reason))
+            resume_position = position.after_reset("" if topic is None else topic.topic_id, earliest_offset)
+            gaps.append(OffsetGap(name, position, resume_position, lost_count, reason))
         return gaps
 
-    def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
-        """Return the offsets that `kafka.start` says; new partitions of a known topic are read from their beginning."""
-        known = {_topic(name) for name in positions}
-        starts: dict[str, Position] = {}
-        for topic, described in self._described.items():
-            new = [name for name in described.partitions if name not in positions]
-            offsets = self._first_offsets(new, "earliest" if topic in known else self._settings.start)
-            starts |= {name: Position.start(described.identity, offset) for name, offset in offsets.items()}
-        return starts
+    def initial_positions(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
+        """Return positions by `kafka.start`; new partitions of a known topic start at their first record."""
+        known_topics = {_topic(name) for name in positions}
+        initial_positions: dict[str, Position] = {}
+        for topic, description in self._topics.items():
+            new_partitions = [name for name in description.partitions if name not in positions]
+            start = "earliest" if topic in known_topics else self._settings.start
+            offsets = self._initial_offsets(new_partitions, start)
+            initial_positions |= {
+                name: Position.at_log_start(description.topic_id, offset) for name, offset in offsets.items()
+            }
+        return initial_positions
 
-    def place(self, positions: Mapping[str, Position]) -> None:
-        offsets = {name: positions[name].next_offset for name in self.unplaced() if name in positions}
-        self._handed |= offsets
-        self._moved_at |= dict.fromkeys(offsets, time.monotonic())
-        # In this order: a rebalance meanwhile has them placed again.
-        self._unplaced.difference_update(offsets)
+    def seek(self, positions: Mapping[str, Position]) -> None:
+        offsets = {name: positions[name].next_offset for name in self.partitions_to_seek() if name in positions}
+        self._next_offsets |= offsets
+        self._progress_s |= dict.fromkeys(offsets, time.monotonic())
+        # Clear before seeking: a rebalance in between makes the partitions wait for `seek` again.
+        self._unsought.difference_update(offsets)
         self._consumer.seek(offsets)
-        if not self._idle:
+        if not self._everything_paused:
             self._consumer.resume(offsets.keys() - self._paused)
 
     def rewind(self) -> None:
-        self._unplaced.update(self._consumer.assignment())
+        self._unsought.update(self._consumer.assignment())
 
-    def _first_offsets(self, partitions: Collection[str], start: str) -> Mapping[str, int]:
+    def _initial_offsets(self, partitions: Collection[str], start: str) -> Mapping[str, int]:
         if start == "earliest":
-            return self._topics.offsets(partitions, BEGINNING)
-        ends = self._topics.offsets(partitions, END)
+            return self._admin.list_offsets(partitions, EARLIEST_OFFSET)
+        end_offsets = self._admin.list_offsets(partitions, LATEST_OFFSET)
         if start == "latest":
-            return ends
-        found = self._topics.offsets(partitions, int(datetime.fromisoformat(start).timestamp() * 1000))
-        return {name: ends[name] if offset < 0 else offset for name, offset in found.items()}
+            return end_offsets
+        offsets = self._admin.list_offsets(partitions, int(datetime.fromisoformat(start).timestamp() * 1000))
+        return {name: end_offsets[name] if offset < 0 else offset for name, offset in offsets.items()}
 
-    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
-        """Return the next records, those of responses before those of feedback."""
+    def poll(self, *, wait: bool = True) -> Sequence[PartitionRecords]:
+        """Return the next records, responses before feedback; see `Source`."""
         now = time.monotonic()
-        if now - self._polled_at > _BLOCKED_S:
-            # Nobody asked for records meanwhile: that is no stall.
-            self._moved_at |= dict.fromkeys(self._moved_at, now)
-        self._polled_at = now
-        if self._idle:
-            self._idle = False
-            self._consumer.resume(set(self._consumer.assignment()) - self._paused - self._unplaced)
+        if now - self._last_poll_s > _CALLER_BLOCKED_S:
+            self._progress_s |= dict.fromkeys(self._progress_s, now)
+        self._last_poll_s = now
+        if self._everything_paused:
+            self._everything_paused = False
+            self._consumer.resume(set(self._consumer.assignment()) - self._paused - self._unsought)
         try:
-            polled = self._consumer.poll(_POLL_S if wait else 0.0, self._settings.max_poll_records)
+            polled = self._consumer.poll(_POLL_TIMEOUT_S if wait else 0.0, self._settings.max_poll_records)
         except OffsetOutOfRange as error:
-            # `gaps` and `place` come next.
-            log.debug("partitions to be placed reason=%s", error)
+            # The caller then finds the gap with `find_offset_gaps`.
+            log.debug("offset out of range error=%s", error)
             self.rewind()
             return []
         except AbMonitorError:
             self.rewind()
             raise
-        slices = []
+        all_records = []
         for name, records in polled.items():
-            if name in self._unplaced or name not in self._handed:
+            if name in self._unsought or name not in self._next_offsets:
                 continue
-            following = records[-1].offset + 1
-            begin, self._handed[name] = self._handed[name], following
-            self._moved_at[name] = now
-            slices.append(Slice(name, self._kinds[_topic(name)], begin, records, following))
-        slices.sort(key=lambda part: part.kind != "response")
-        return slices or self._passed_over()
+            next_offset = records[-1].offset + 1
+            start_offset, self._next_offsets[name] = self._next_offsets[name], next_offset
+            self._progress_s[name] = now
+            all_records.append(
+                PartitionRecords(name, self._event_types[_topic(name)], start_offset, records, next_offset)
+            )
+        all_records.sort(key=lambda partition_records: partition_records.event_type != "response")
+        return all_records or self._offsets_without_records()
 
-    def _passed_over(self) -> list[Slice]:
-        """Return slices without records where the position has moved past transaction markers or aborted records."""
-        slices = []
-        for name in set(self._consumer.assignment()) - self._unplaced:
-            begin = self._handed.get(name)
-            if begin is None or begin == self._ends.get(name):
+    def _offsets_without_records(self) -> list[PartitionRecords]:
+        """Return empty `PartitionRecords` for offsets of transaction markers and aborted records, which were passed."""
+        all_records = []
+        for name in set(self._consumer.assignment()) - self._unsought:
+            start_offset = self._next_offsets.get(name)
+            if start_offset is None or start_offset == self._end_offsets.get(name):
                 continue
             position = self._consumer.position(name)
-            if position is not None and position > begin:
-                self._handed[name] = position
-                slices.append(Slice(name, self._kinds[_topic(name)], begin, [], position))
-        return slices
+            if position is not None and position > start_offset:
+                self._next_offsets[name] = position
+                all_records.append(PartitionRecords(name, self._event_types[_topic(name)], start_offset, [], position))
+        return all_records
 
-    def hold(self, partitions: Collection[str]) -> None:
-        paused = set(partitions)
-        if paused == self._paused:
+    def pause(self, partitions: Collection[str]) -> None:
+        partitions_to_pause = set(partitions) - self._paused
+        if partitions_to_pause:
+            self._consumer.pause(partitions_to_pause)
+            self._paused |= partitions_to_pause
+
+    def resume(self, partitions: Collection[str]) -> None:
+        partitions_to_resume = self._paused.intersection(partitions)
+        if not partitions_to_resume:
             return
-        self._consumer.pause(paused - self._paused)
-        if not self._idle:
-            self._consumer.resume(self._paused - paused - self._unplaced)
-        self._moved_at |= dict.fromkeys(self._paused - paused, time.monotonic())
-        self._paused = paused
+        if not self._everything_paused:
+            self._consumer.resume(partitions_to_resume - self._unsought)
+        self._progress_s |= dict.fromkeys(partitions_to_resume, time.monotonic())
+        self._paused -= partitions_to_resume
 
-    def idle(self) -> None:
-        if not self._idle:
-            self._idle = True
+    def poll_paused(self) -> None:
+        if not self._everything_paused:
+            self._everything_paused = True
             self._consumer.pause(self._consumer.assignment())
         try:
-            if self._consumer.poll(_IDLE_S, 1):
-                # All partitions are paused; should a client return a record nevertheless, it is read again.
+            if self._consumer.poll(_PAUSED_POLL_TIMEOUT_S, 1):
+                # If a client returns a record although all partitions are paused, the record must be read again.
                 self.rewind()
         except (OffsetOutOfRange, DependencyUnavailable) as error:
-            log.debug("poll while idle failed error=%s", error)
+            log.debug("poll of paused partitions failed error=%s", error)
             self.rewind()
         now = time.monotonic()
-        self._moved_at |= dict.fromkeys(self._moved_at, now)
-        if now >= self._ends_at:
-            # Nothing is fetched, so the fetches do not report the ends.
-            self._ends_at = now + _PROBE_EVERY_S
+        self._progress_s |= dict.fromkeys(self._progress_s, now)
+        if now >= self._next_end_offsets_s:
+            # Without fetches, the consumer reports no new end offsets.
+            self._next_end_offsets_s = now + _PROBE_INTERVAL_S
             with suppress(DependencyUnavailable):
-                self._see_ends()
+                self._refresh_end_offsets()
 
-    def ends(self) -> Mapping[str, int | None]:
-        """Return the newest high-water marks seen of own partitions, and those of others as of seconds ago."""
-        ends: dict[str, int | None] = dict(self._ends)
-        fetched = self._consumer.end_offsets()
+    def end_offsets(self) -> Mapping[str, int | None]:
+        """Return the end offsets: from the last fetch for assigned partitions, otherwise up to 10 seconds old."""
+        end_offsets: dict[str, int | None] = dict(self._end_offsets)
+        fetched_offsets = self._consumer.end_offsets()
         for name in self._consumer.assignment():
-            known = self._ends.get(name)
-            ends[name] = max(fetched[name], known or 0) if name in fetched else known
-        return ends
+            listed_offset = self._end_offsets.get(name)
+            end_offsets[name] = (
+                max(fetched_offsets[name], listed_offset or 0) if name in fetched_offsets else listed_offset
+            )
+        return end_offsets
 
-    def ask_ends(self) -> Mapping[str, int | None]:
-        """Return the ends as they are now, also of partitions that were added since."""
-        self._look()
-        return self.ends()
+    def fetch_end_offsets(self) -> Mapping[str, int | None]:
+        """Request and return the current end offsets, also of newly added partitions; see `Source`."""
+        self._refresh_metadata()
+        return self.end_offsets()
 
-    def trouble(self) -> str | None:
-        """Return why nothing can arrive: no bootstrap server answers, or a topic is missing.
+    def connection_problem(self) -> str | None:
+        """Return the error if no bootstrap server accepts a connection, or the missing topics; see `Source`.
 
-        Joins the group anew when no records arrive although there are some.
+        Rejoins the group if a partition has had no owner, or has returned none of its records, for too long.
         """
         now = time.monotonic()
-        if now < self._probe_at:
-            return self._trouble
-        self._probe_at = now + _PROBE_EVERY_S
-        self._trouble = unreachable(self._settings)
-        if self._trouble is None and now >= self._look_at:
+        if now < self._next_probe_s:
+            return self._problem
+        self._next_probe_s = now + _PROBE_INTERVAL_S
+        self._problem = kafka_connection_problem(self._settings)
+        if self._problem is None and now >= self._next_metadata_s:
             try:
-                self._look()
-                self._watch()
+                self._refresh_metadata()
+                self._rejoin_if_stalled()
             except DependencyUnavailable as error:
-                self._trouble = str(error)
-                return self._trouble
-        missing = [topic for topic in self._kinds if topic not in self._described]
-        if self._trouble is None and missing:
-            self._look_at = 0.0
-            self._trouble = f"Kafka at {self._settings.bootstrap_servers}: no topic {', '.join(missing)}"
-        return self._trouble
+                self._problem = str(error)
+                return self._problem
+        missing_topics = [topic for topic in self._event_types if topic not in self._topics]
+        if self._problem is None and missing_topics:
+            self._next_metadata_s = 0.0
+            self._problem = f"Kafka at {self._settings.bootstrap_servers}: no topic {', '.join(missing_topics)}"
+        return self._problem
 
-    def _look(self) -> None:
-        """Learn which topics there are and where all their partitions end."""
-        described = self._topics.describe(list(self._kinds))
-        for name, topic in self._described.items():
-            if name in described and described[name].identity != topic.identity:
-                log.warning("topic was created anew topic=%s", name)
+    def _refresh_metadata(self) -> None:
+        """Update the topics and the end offsets of all partitions; rewind if a topic was recreated."""
+        topics = self._admin.describe_topics(list(self._event_types))
+        for name, topic in self._topics.items():
+            if name in topics and topics[name].topic_id != topic.topic_id:
+                log.warning("topic was recreated topic=%s", name)
                 self.rewind()
-        self._described = described
-        self._see_ends()
-        self._look_at = time.monotonic() + _LOOK_EVERY_S
+        self._topics = topics
+        self._refresh_end_offsets()
+        self._next_metadata_s = time.monotonic() + _METADATA_INTERVAL_S
 
-    def _see_ends(self) -> None:
-        """Learn where all known partitions end."""
-        partitions = [name for topic in self._described.values() for name in topic.partitions]
+    def _refresh_end_offsets(self) -> None:
+        """Update the end offsets of all partitions."""
+        partitions = [name for topic in self._topics.values() for name in topic.partitions]
         if partitions:
-            self._ends = self._topics.offsets(partitions, END)
+            self._end_offsets = self._admin.list_offsets(partitions, LATEST_OFFSET)
 
-    def _watch(self) -> None:
-        """Join the group anew if a partition has been nobody's, or has more and gave no record, for long."""
+    def _rejoin_if_stalled(self) -> None:
+        """Rejoin the group if a partition has had no owner, or has returned none of its records, for too long."""
         now = time.monotonic()
-        everything = {name for topic in self._described.values() for name in topic.partitions}
-        owned = self._topics.owned(self._settings.group_id)
-        if owned is not None and everything <= owned:
-            self._owned_at = now
-        elif now - self._owned_at > _UNOWNED_S:
-            nobodys = "not settled" if owned is None else ",".join(sorted(everything - owned))
-            log.warning("partitions are no member's: joining the group anew partitions=%s", nobodys)
+        all_partitions = {name for topic in self._topics.values() for name in topic.partitions}
+        owned_partitions = self._admin.assigned_partitions(self._settings.group_id)
+        if owned_partitions is not None and all_partitions <= owned_partitions:
+            self._fully_assigned_s = now
+        elif now - self._fully_assigned_s > _UNASSIGNED_AFTER_S:
+            unowned = "unknown" if owned_partitions is None else ",".join(sorted(all_partitions - owned_partitions))
+            log.warning("partitions have no owner, rejoining the group partitions=%s", unowned)
             self._rejoin()
             return
-        for name in set(self._consumer.assignment()) - self._paused - self._unplaced:
-            behind = self._ends.get(name, 0) - self._handed.get(name, 0)
-            if behind <= 0:
-                self._moved_at[name] = now
-            elif now - self._moved_at.get(name, now) > _STALLED_S:
-                log.warning(
-                    "nothing arrives although there is more: joining the group anew partition=%s behind=%d",
-                    name,
-                    behind,
-                )
+        for name in set(self._consumer.assignment()) - self._paused - self._unsought:
+            lag = self._end_offsets.get(name, 0) - self._next_offsets.get(name, 0)
+            if lag <= 0:
+                self._progress_s[name] = now
+            elif now - self._progress_s.get(name, now) > _STALLED_AFTER_S:
+                log.warning("partition stalled, rejoining the group partition=%s lag=%d", name, lag)
                 self._rejoin()
                 return
 
     def _rejoin(self) -> None:
-        # The consumer is only replaced when another has reached the cluster.
-        consumer = join(self._settings)
+        # If the new consumer cannot connect, the old consumer remains.
+        consumer = create_consumer(self._settings)
         self.restarts += 1
         self._consumer.close({})
         self._consumer = consumer
-        self._joined = self._idle = False
+        self._has_assignment = self._everything_paused = False
         self._paused = set()
-        self._unplaced.clear()
-        self._moved_at.clear()
-        self._owned_at = time.monotonic()
-        consumer.subscribe(list(self._kinds), self._assigned)
+        self._unsought.clear()
+        self._progress_s.clear()
+        self._fully_assigned_s = time.monotonic()
+        consumer.subscribe(list(self._event_types), self._on_assign)
 
-    def finished(self) -> bool:
+    def is_exhausted(self) -> bool:
         return False
 
-    def acknowledge(self, offsets: Mapping[str, int]) -> None:
-        """Commit to the group every few seconds, without waiting."""
-        self._applied |= offsets
+    def commit_group_offsets(self, offsets: Mapping[str, int]) -> None:
+        """Collect the offsets, and commit to the group every 5 seconds, without waiting; see `Source`."""
+        self._applied_offsets |= offsets
         now = time.monotonic()
-        if now < self._acknowledge_at:
+        if now < self._next_group_commit_s:
             return
-        self._acknowledge_at = now + _ACKNOWLEDGE_EVERY_S
-        commit = self._unacknowledged()
-        if commit:
-            self._consumer.commit_group_offsets(commit)
+        self._next_group_commit_s = now + _GROUP_COMMIT_INTERVAL_S
+        uncommitted_offsets = self._take_uncommitted_offsets()
+        if uncommitted_offsets:
+            self._consumer.commit_group_offsets(uncommitted_offsets)
 
-    def _unacknowledged(self) -> dict[str, int]:
-        owned = self._consumer.assignment()
-        commit = {
+    def _take_uncommitted_offsets(self) -> dict[str, int]:
+        """Return the applied offsets of assigned partitions since the last call, now counted as committed."""
+        assignment = self._consumer.assignment()
+        uncommitted_offsets = {
             name: offset
-            for name, offset in self._applied.items()
-            if name in owned and self._acknowledged.get(name) != offset
+            for name, offset in self._applied_offsets.items()
+            if name in assignment and self._committed_offsets.get(name) != offset
         }
-        self._acknowledged |= self._applied
-        return commit
-
-    def keep_refused(self, refused: Sequence[Refused]) -> None:
-        self._dead_letters.keep(refused)
+        self._committed_offsets |= self._applied_offsets
+        return uncommitted_offsets
 
     def close(self) -> None:
-        self._dead_letters.close()
-        self._topics.close()
-        self._consumer.close(self._unacknowledged() if self._trouble is None else {})
+        self._dead_letter_producer.close()
+        self._admin.close()
+        self._consumer.close(self._take_uncommitted_offsets() if self._problem is None else {})
 
 
 def _topic(partition: str) -> str:

@@ -1,4 +1,8 @@
-"""The seam to where events come from."""
+"""The interface between the pipeline and the origin of records: Kafka, files, or simulated traffic.
+
+A source returns records by partition, in the order of their offsets. The pipeline stores the offset of each partition
+together with the effect of its records, so a source starts each partition where `Source.seek` sets it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from monitor.state import Position
 
-Kind = Literal["response", "feedback", "event"]
+EventType = Literal["response", "feedback", "event"]
+"""Type of the events in a partition; "event" is a mixture of responses and feedback."""
 
 
 class Record(Protocol):
@@ -25,7 +30,7 @@ class Record(Protocol):
 
 
 class PlainRecord(NamedTuple):
-    """A record of a source that has no suitable record type of its own."""
+    """A record without metadata, for clients without a suitable record type."""
 
     offset: int
     key: bytes | None
@@ -33,119 +38,156 @@ class PlainRecord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """Consecutive records of one partition."""
+class PartitionRecords:
+    """Consecutive records of a partition, from a single poll."""
 
     partition: str
-    """`topic:number`, the name of its position in the store."""
-    kind: Kind
-    """What the records must be; "event" where either may stand."""
-    begin: int
-    """Position before the first of them: where the slice before ended, or where the partition was placed."""
+    """`topic:number`, the name of the partition's position in the store."""
+    event_type: EventType
+    start_offset: int
+    """`next_offset` of the previous poll, or the offset of the last `seek`."""
     records: Sequence[Record]
+    """May be empty: transaction markers and aborted records have offsets, but are not returned."""
     next_offset: int
-    """Position after the last of them; gaps between offsets are nothing."""
+    """Offset after the last record. Offsets without a record in between are transaction markers or were compacted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A record that is not an acceptable event."""
+class RejectedRecord:
+    """A record that is not a valid event, with the reason."""
 
     partition: str
     offset: int
-    payload: bytes | None
+    value: bytes | None
     reason: str
+    """One of `monitor.events.REJECTION_REASONS`."""
     detail: str
     key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """A stored position from which the source cannot go on."""
+class OffsetGap:
+    """A stored position at which the source cannot continue, because later records are gone."""
 
     partition: str
-    held: Position
-    resume: Position
-    """Where it can go on: at the oldest record that is still there. What is read again changes nothing."""
-    lost: int
-    """Offsets that are known to be gone without having been applied."""
+    stored_position: Position
+    resume_position: Position
+    """Oldest record that the source still has. Events that are read again change no aggregate."""
+    lost_count: int
+    """Number of offsets that are known to be gone and were never applied."""
     reason: str
 
 
+class DeadLetterQueue(Protocol):
+    """Destination of the rejected records of a source."""
+
+    def write(self, rejected_records: Sequence[RejectedRecord]) -> None:
+        """Write the records, and return when every record is stored.
+
+        Called before the offsets of these records are committed. May block for seconds. Raises `DependencyUnavailable`
+        if some records may not be stored; the caller then writes all of them again.
+        """
+
+
 class Source(Protocol):
-    """Partitions with positions. Not for use by several threads."""
+    """Partitions with offsets, in Kafka's words. Used by a single thread.
+
+    A partition that was just assigned returns no records before `seek`. The caller therefore repeats, until
+    `partitions_to_seek` is empty: `find_offset_gaps`, `initial_positions`, `seek`.
+
+    Unless stated otherwise, methods do not block, and raise `DependencyUnavailable` if the source cannot be reached and
+    `UsageError` if it refuses the request for good. Every call may be repeated after `DependencyUnavailable`.
+    """
 
     restarts: int
-    """Times it began anew because nothing arrived although there was something."""
+    """Number of times that the source rejoined its group because a partition had records but returned none."""
 
-    def unplaced(self) -> Sequence[str]:
-        """Return the partitions that were assigned and wait for `place`."""
+    @property
+    def dead_letter_queue(self) -> DeadLetterQueue: ...
 
-    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:
-        """Return where the unplaced partitions cannot go on from their positions."""
+    def partitions_to_seek(self) -> Sequence[str]:
+        """Return the assigned partitions that wait for `seek`: after an assignment, `rewind`, or a failed poll."""
 
-    def starts(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
-        """Return where the partitions that have no position yet begin, also of those that others read."""
+    def find_offset_gaps(self, positions: Mapping[str, Position]) -> Sequence[OffsetGap]:
+        """Return the gaps between the stored positions and the oldest records of the partitions to seek. May block."""
 
-    def place(self, positions: Mapping[str, Position]) -> None:
-        """Start every unplaced partition at its position."""
+    def initial_positions(self, positions: Mapping[str, Position]) -> Mapping[str, Position]:
+        """Return first positions for all partitions without a stored position, of any worker.
+
+        Called after a rebalance, so that the first worker decides once for all workers. May block.
+        """
+
+    def seek(self, positions: Mapping[str, Position]) -> None:
+        """Read every partition in `partitions_to_seek` from the stored position on."""
 
     def rewind(self) -> None:
-        """Have all assigned partitions placed again."""
+        """Make all assigned partitions wait for `seek` again, because the stored positions have changed."""
 
-    def poll(self, *, wait: bool = True) -> Sequence[Slice]:
-        """Return the next records; none after a short wait (or at once), or when nothing is left."""
+    def poll(self, *, wait: bool = True) -> Sequence[PartitionRecords]:
+        """Return the next records of the partitions that are not paused.
 
-    def hold(self, partitions: Collection[str]) -> None:
-        """Read nothing from these partitions, and from all others again."""
+        If no record has arrived, blocks for a fraction of a second (not at all without `wait`), then returns nothing.
+        """
 
-    def idle(self) -> None:
-        """Stay a member without reading anything, for a short while."""
+    def poll_paused(self) -> None:
+        """Remain a member of the group while a dependency is unavailable: poll with all partitions paused.
 
-    def ends(self) -> Mapping[str, int | None]:
-        """Return the end of every partition, also of those that others read; None where it is not known yet."""
+        Blocks for a fraction of a second; raises `UsageError` only. The next `poll` resumes the partitions.
+        """
 
-    def ask_ends(self) -> Mapping[str, int | None]:
-        """Return the same as it is now; raises `DependencyUnavailable`."""
+    def pause(self, partitions: Collection[str]) -> None:
+        """Return no records of the partitions until `resume`. Paused partitions lose no records."""
 
-    def joined(self) -> bool:
-        """Return whether it is known which partitions are this worker's, be it none."""
+    def resume(self, partitions: Collection[str]) -> None:
+        """Return records of the partitions again. Partitions that are not paused are ignored."""
 
-    def own(self) -> Collection[str]:
-        """Return the partitions that are assigned to this worker."""
+    def end_offsets(self) -> Mapping[str, int | None]:
+        """Return the last known end offset of every partition of all workers; None if unknown."""
 
-    def trouble(self) -> str | None:
-        """Look around and return why nothing can arrive now, if that is so; may take a second."""
+    def fetch_end_offsets(self) -> Mapping[str, int | None]:
+        """Request and return the current end offset of every partition of all workers. May block."""
 
-    def finished(self) -> bool:
-        """Return whether nothing will ever come any more."""
+    def has_assignment(self) -> bool:
+        """Return whether the group has assigned partitions to the worker, possibly none."""
 
-    def acknowledge(self, offsets: Mapping[str, int]) -> None:
-        """Tell the outside how far the store is, for its dashboards; never read back."""
+    def assignment(self) -> Collection[str]:
+        """Return the partitions that are assigned to the worker."""
 
-    def keep_refused(self, refused: Sequence[Refused]) -> None:
-        """Keep refused records where they can be found again; return once they are safe."""
+    def connection_problem(self) -> str | None:
+        """Return why no records can arrive at present, or None. May block for seconds.
+
+        Called once a second. A Kafka source also rejoins its group here if an assigned partition has stalled.
+        """
+
+    def is_exhausted(self) -> bool:
+        """Return whether all records were returned and no more can arrive."""
+
+    def commit_group_offsets(self, offsets: Mapping[str, int]) -> None:
+        """Commit applied offsets to the consumer group, for lag dashboards only; never read back."""
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the group and close connections. May block for seconds."""
 
 
 class UnsharedSource:
-    """What sources have in common that one worker alone reads, without a group: nothing is lost, held back or told."""
+    """Base of sources without a consumer group: a single worker reads all partitions, and no records can get lost."""
 
     restarts = 0
 
-    def gaps(self, positions: Mapping[str, Position]) -> Sequence[Gap]:  # noqa: ARG002
+    def find_offset_gaps(self, positions: Mapping[str, Position]) -> Sequence[OffsetGap]:  # noqa: ARG002
         return ()
 
-    def hold(self, partitions: Collection[str]) -> None:
-        """Hold nothing back: there is one partition, or all are merged by event time."""
+    def pause(self, partitions: Collection[str]) -> None:
+        """Ignore the request: a single partition, or files merged by event time, need no watermark alignment."""
 
-    def joined(self) -> bool:
+    def resume(self, partitions: Collection[str]) -> None:
+        """Ignore the request, as `pause` does."""
+
+    def has_assignment(self) -> bool:
         return True
 
-    def trouble(self) -> str | None:
+    def connection_problem(self) -> str | None:
         return None
 
-    def acknowledge(self, offsets: Mapping[str, int]) -> None:
-        """Report nothing: nobody else wants to know the position."""
+    def commit_group_offsets(self, offsets: Mapping[str, int]) -> None:
+        """Ignore the offsets, for lack of a consumer group."""

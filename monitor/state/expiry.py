@@ -1,4 +1,4 @@
-"""Deleting what is over and what is past, some at a time."""
+"""Deletion of students' rows after the end of an experiment, and of records past retention."""
 
 from __future__ import annotations
 
@@ -6,65 +6,66 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
-from monitor.state.redis_connection import unavailable
-from monitor.state.redis_store import RedisStore
+from monitor.state.redis_connection import translating_errors
 from monitor.state.store_records import ExpiredRange
+from monitor.state.store_shard import StoreShard
 
-_AT_ONCE: Final = 2000
+_KEYS_PER_COMMAND: Final = 2000
 
 
-def noted_hours(store: RedisStore) -> Iterator[tuple[str, int]]:
-    """Yield (experiment number or "p", hour) wherever rows are noted for sweeping."""
-    with unavailable(store.settings):
-        names = store.client.hkeys(store.keys.hours)
+def read_expiry_hours(store: StoreShard) -> Iterator[tuple[str, int]]:
+    """Yield (experiment number or `PENDING_FEEDBACK`, hour) for each list of rows that expire with an hour."""
+    with translating_errors(store.settings):
+        names = store.client.hkeys(store.keys.expiry_hours)
     for name in names:
         experiment, _, hour = name.decode().partition(":")
         yield experiment, int(hour)
 
 
-def closed_experiments(store: RedisStore) -> frozenset[int]:
-    """Return the numbers of the experiments that are over and whose students' rows were deleted."""
-    with unavailable(store.settings):
-        names = store.client.hkeys(store.keys.meta)
-    return frozenset(int(name[7:]) for name in names if name.startswith(b"closed:"))
+def read_closed_experiments(store: StoreShard) -> frozenset[int]:
+    """Return the numbers of the ended experiments whose students' rows are deleted."""
+    with translating_errors(store.settings):
+        fields = store.client.hkeys(store.keys.meta)
+    prefix = b"closed:"
+    return frozenset(int(field.removeprefix(prefix)) for field in fields if field.startswith(prefix))
 
 
-def drop_students(store: RedisStore, experiment: int) -> Iterator[int]:
-    """Delete an experiment's students' rows, some at each step; yield how many went."""
+def delete_student_rows(store: StoreShard, experiment: int) -> Iterator[int]:
+    """Delete the students' rows of an experiment, up to 2 000 at each step; yield the number of deleted rows."""
     client, keys = store.client, store.keys
-    with unavailable(store.settings):
-        # Whoever is about to write to them reads the state first, and then leaves them alone.
-        marking = client.pipeline(transaction=True)
-        marking.hset(keys.meta, f"closing:{experiment}", 1)
-        marking.hincrby(keys.meta, "closings", 1).hincrby(keys.meta, "sweeps", 1).execute()
-        pattern = keys.prefix + b"s" + _escaped(experiment.to_bytes(2)) + b"*"
-        names = client.scan_iter(pattern, count=_AT_ONCE)
-        left = True
-        while left:
-            batch = list(islice(names, _AT_ONCE))
-            left = len(batch) == _AT_ONCE
-            deleted = int(client.unlink(*batch)) if batch else 0
-            if not left:
+    with translating_errors(store.settings):
+        # A commit of another worker then fails with "expired"; the worker reads the state, and skips the experiment.
+        announcement = client.pipeline(transaction=True)
+        announcement.hset(keys.meta, f"closing:{experiment}", 1)
+        announcement.hincrby(keys.meta, "closings", 1).hincrby(keys.meta, "expirations", 1).execute()
+        pattern = _escape_glob(keys.student_row_prefix(experiment)) + b"*"
+        row_keys = client.scan_iter(pattern, count=_KEYS_PER_COMMAND)
+        has_more = True
+        while has_more:
+            batch = list(islice(row_keys, _KEYS_PER_COMMAND))
+            has_more = len(batch) == _KEYS_PER_COMMAND
+            deleted_rows = int(client.unlink(*batch)) if batch else 0
+            if not has_more:
                 client.hset(keys.meta, f"closed:{experiment}", 1)
-            yield deleted
+            yield deleted_rows
 
 
-def drop_past(store: RedisStore, pasts: Sequence[ExpiredRange]) -> None:
-    """Delete what is past, and its entries in the indexes that name it."""
+def delete_expired(store: StoreShard, ranges: Sequence[ExpiredRange]) -> None:
+    """Delete the records of expired ranges, and the members of the indexes that list the records."""
     client = store.client
-    with unavailable(store.settings):
-        looking = client.pipeline(transaction=False)
-        for past in pasts:
-            looking.zrange(past.index, 0, -1)
-        for past, names in zip(pasts, looking.execute(), strict=True):
-            begins = min(map(int, names), default=0) + past.kept
-            gone = [name for name in names if begins <= int(name) < past.before]
-            deleted = chain.from_iterable(past.records(int(name)) for name in gone)
-            while batch := list(islice(deleted, _AT_ONCE)):
+    with translating_errors(store.settings):
+        index_reads = client.pipeline(transaction=False)
+        for expired in ranges:
+            index_reads.zrange(expired.index_key, 0, -1)
+        for expired, members in zip(ranges, index_reads.execute(), strict=True):
+            first = min(map(int, members), default=0) + expired.kept_count
+            expired_members = [member for member in members if first <= int(member) < expired.end]
+            record_keys = chain.from_iterable(expired.record_keys(int(member)) for member in expired_members)
+            while batch := list(islice(record_keys, _KEYS_PER_COMMAND)):
                 client.unlink(*batch)
-            if gone:
-                client.zrem(past.index, *gone)
+            if expired_members:
+                client.zrem(expired.index_key, *expired_members)
 
 
-def _escaped(text: bytes) -> bytes:
+def _escape_glob(text: bytes) -> bytes:
     return b"".join(b"\\" + bytes((byte,)) if byte in b"*?[]^-\\" else bytes((byte,)) for byte in text)

@@ -1,4 +1,4 @@
-"""Generations of the store: one is live, the next may be built beside it."""
+"""Generations of the store: workers commit to the active generation, and a rebuild fills the next generation."""
 
 from __future__ import annotations
 
@@ -12,182 +12,194 @@ from typing import Any, Final
 import numpy as np
 
 from monitor.config import StoreSettings
-from monitor.errors import StoreOwned, UsageError
-from monitor.metrics import Layout, responses_of
-from monitor.state.keys import LIVE, ROOT, Keys, live_number
+from monitor.errors import CorruptStore, IncompatibleStore, UsageError
+from monitor.metrics import RecordLayout, ResponseRecord
+from monitor.state.keys import ACTIVE_GENERATION_KEY, FIRST_SHARD_PREFIX, StoreKeys, parse_active_generation
 from monitor.state.record_reader import decode_record
-from monitor.state.redis_connection import connect, unavailable
-from monitor.state.redis_store import SCHEMA
-from monitor.state.shards import Shards
-from monitor.state.store_metadata import stored_experiments
+from monitor.state.redis_connection import connect, translating_errors
+from monitor.state.sharded_store import ShardedStore
+from monitor.state.store_metadata import read_stored_experiments
+from monitor.state.store_shard import SCHEMA
 
-_AT_ONCE: Final = 5_000
-_NAME: Final = re.compile(rb"abm:\{\d+\}:(\d+):")
-_META: Final = re.compile(rb"abm:\{\d+\}:\d+:m")
-_SWITCH: Final = """
-if (redis.call('GET', KEYS[1]) or '0') ~= ARGV[1] then return 0 end
-for i = 3, #ARGV, 2 do redis.call('HINCRBY', KEYS[2], ARGV[i], ARGV[i + 1]) end
-redis.call('SET', KEYS[1], ARGV[2])
-return 1
-"""
+_KEYS_PER_COMMAND: Final = 5_000
+_GENERATION_KEY: Final = re.compile(rb"abm:\{\d+\}:(\d+):")
+_META_KEY: Final = re.compile(rb"abm:\{\d+\}:\d+:m(?:eta)?")
+"""Key of the hash meta; up to schema 13 its name was m."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArmTotals:
-    """One variant over all time."""
+class VariantTotals:
+    """Counts and means of one variant over all time."""
 
     responses: int
     rated: int
+    """Rated responses."""
     means: Mapping[str, float | None]
+    """Metric → mean over the rated responses; None without a defined value."""
 
 
-def live_store(settings: StoreSettings, *, as_stored: bool = False) -> Shards:
-    """Return the store's live generation; raises `StoreUnavailable`.
+def connect_active_generation(settings: StoreSettings, *, any_shard_count: bool = False) -> ShardedStore:
+    """Return a connection to the active generation.
 
-    Raises `StoreOwned` if it has another number of shards than the settings say, unless it is wanted `as_stored`.
+    A new store has `store.shards` shards, or if the setting is absent one for each master of a cluster. Raises
+    `StoreUnavailable`, and `UnusableStore` if the store is damaged or has another number of shards than the settings
+    demand. `any_shard_count` accepts both.
     """
     client: Any = connect(settings)
-    with unavailable(settings):
-        known = client.get(LIVE)
-        live = live_number(known)
-        # Stores that were made before there were several have one.
-        stored, schema = client.hmget(Keys(live).meta, ["shards", "schema"])
-        stored = stored or (1 if schema else None)
-    if not as_stored and known is None and schema is None and (others := _others(Shards(settings, client=client))):
-        raise StoreOwned(
-            f"{LIVE.decode()} is missing, but there is a generation {max(others)}: set it to what was live, or "
-            "start anew with `ab-monitor reset`"
+    with translating_errors(settings):
+        stored_generation = client.get(ACTIVE_GENERATION_KEY)
+        generation = parse_active_generation(stored_generation)
+        keys = StoreKeys(generation)
+        stored_count, schema = client.hmget(keys.meta, ["shards", "schema"])
+        if schema is None:
+            stored_count, schema = client.hmget(keys.meta_of_old_schema, ["shards", "schema"])
+        # The first schemas had one shard, and no field for the number of shards.
+        stored_count = stored_count or (1 if schema else None)
+    if not any_shard_count and stored_generation is None and schema is None:
+        later_generations = _find_later_generations(ShardedStore(settings, client=client))
+        if later_generations:
+            raise CorruptStore(
+                f"{ACTIVE_GENERATION_KEY.decode()} is missing, but there is a generation {max(later_generations)}: set "
+                "the key to the number of the active generation, or start anew with `ab-monitor reset`"
+            )
+    masters = len(client.get_primaries()) if stored_count is None and hasattr(client, "get_primaries") else 1
+    shard_count = settings.shards or masters if stored_count is None else int(stored_count)
+    if settings.shards not in {None, shard_count} and not any_shard_count:
+        raise IncompatibleStore(
+            f"store.shards: got {settings.shards}, but the store has {shard_count}. `ab-monitor rebuild` makes "
+            f"a new one of {settings.shards} from Kafka"
         )
-    # A new store has as many shards as a cluster has masters, unless the settings say.
-    masters = len(client.get_primaries()) if stored is None and hasattr(client, "get_primaries") else 1
-    count = settings.shards or masters if stored is None else int(stored)
-    if settings.shards not in {None, count} and not as_stored:
-        raise StoreOwned(
-            f"store.shards: got {settings.shards}, but the store has {count}. `ab-monitor rebuild` makes a new one of "
-            f"{settings.shards} from Kafka"
-        )
-    return Shards(settings, live, count=count, client=client)
+    return ShardedStore(settings, generation, shard_count=shard_count, client=client)
 
 
-def _others(store: Shards) -> set[int]:
-    """Return what generations there are, as far as this user may look; the first may just have been begun by others."""
+def _find_later_generations(store: ShardedStore) -> set[int]:
+    """Return the numbers of the generations after the first; none if the user has no right to list keys.
+
+    The first generation is left out, because another worker may have begun to create it.
+    """
     with suppress(UsageError):
-        return generation_numbers(store) - {0}
+        return read_generation_numbers(store) - {0}
     return set()
 
 
-def next_store(live: Shards) -> Shards:
-    """Return the generation that may be built beside the live one."""
-    count = live.settings.shards or len(live)
-    return Shards(live.settings, live.live + 1, live.live, count=count)
+def connect_next_generation(active: ShardedStore) -> ShardedStore:
+    """Return a connection to the generation after the active generation, which a rebuild may fill."""
+    shard_count = active.settings.shards or len(active)
+    generation = active.active_generation
+    return ShardedStore(active.settings, generation + 1, generation, shard_count=shard_count)
 
 
-def generation_numbers(store: Shards) -> set[int]:
-    """Return the numbers of the generations that there is anything of."""
-    return {int(name.split(b":")[2]) for name in _metas(store) if name.startswith(ROOT)}
+def read_generation_numbers(store: ShardedStore) -> set[int]:
+    """Return the numbers of the generations with stored keys."""
+    return {int(key.split(b":")[2]) for key in _meta_keys(store) if key.startswith(FIRST_SHARD_PREFIX)}
 
 
-def switch(store: Shards, to: Shards, lost: Mapping[str, int]) -> bool:
-    """Make a generation the live one in place of the one the store was opened under; False if that is live no more.
+def activate_generation(store: ShardedStore, new_generation: ShardedStore, lost_events: Mapping[str, int]) -> bool:
+    """Make a new generation the active one, and add to its lost events, in one write.
 
-    What is `lost` is added to the new one's lost events in the same write.
+    Return False, and write nothing, if the active generation is not the one that `store` was connected to.
     """
-    counts = [part for count in lost.items() for part in count]
-    with unavailable(store.settings):
-        script = store.client.register_script(_SWITCH)
-        names = [LIVE, to.first.keys.lost]
-        return bool(store.first.run_script(script, names, [store.live, to.generation, *counts]))
+    shard = store.first_shard
+    keys = [ACTIVE_GENERATION_KEY, new_generation.first_shard.keys.events_lost]
+    counts = [argument for field_and_count in lost_events.items() for argument in field_and_count]
+    arguments = [store.active_generation, new_generation.generation, *counts]
+    with translating_errors(store.settings):
+        return bool(shard.run_script(shard.scripts.activate_generation, keys, arguments))
 
 
-def lost_events(store: Shards) -> dict[str, int]:
-    """Return a generation's lost events, see `Keys`."""
-    lost = Counter[str]()
+def read_lost_events(store: ShardedStore) -> dict[str, int]:
+    """Return the lost events of a generation, by field of `StoreKeys.events_lost`."""
+    lost_events = Counter[str]()
     for shard in store:
-        with unavailable(store.settings):
-            lost.update({name.decode(): int(count) for name, count in store.client.hgetall(shard.keys.lost).items()})
-    return dict(lost)
+        with translating_errors(store.settings):
+            stored = store.client.hgetall(shard.keys.events_lost)
+        lost_events.update({field.decode(): int(count) for field, count in stored.items()})
+    return dict(lost_events)
 
 
-def first_day(store: Shards, experiments: Collection[str]) -> int | None:
-    """Return the first UTC day of which a generation has a response of these experiments; None without any.
+def read_first_response_day(store: ShardedStore, experiments: Collection[str]) -> int | None:
+    """Return the first UTC day on which a generation has a response of some experiments; None without a response.
 
-    0 for a generation of another schema: it may be any.
+    Return 0 for a generation of another schema, because its first day is unknown.
     """
     days: set[int] = set()
-    with unavailable(store.settings):
-        if int(store.client.hget(store.first.keys.meta, "schema") or 0) != SCHEMA:
+    with translating_errors(store.settings):
+        if int(store.client.hget(store.first_shard.keys.meta, "schema") or 0) != SCHEMA:
             return 0
-    for name, stored in stored_experiments(store).items():
-        for index in range(len(stored["definitions"]["variants"]) if name in experiments else 0):
+    for name, stored in read_stored_experiments(store).items():
+        for variant in range(len(stored["definitions"]["variants"]) if name in experiments else 0):
             for shard in store:
-                with unavailable(store.settings):
-                    days.update(map(int, store.client.zrange(shard.keys.cohorts(stored["number"], index), 0, -1)))
+                index_key = shard.keys.cohort_index(stored["number"], variant)
+                with translating_errors(store.settings):
+                    days.update(map(int, store.client.zrange(index_key, 0, -1)))
     return min(days, default=None)
 
 
-def drop_everything(store: Shards) -> int:
-    """Delete all generations in the same way, and what says which is live; return how many keys there were."""
-    return drop(store, None) + _unlink(store, [LIVE])
+def delete_all_generations(store: ShardedStore) -> int:
+    """Delete all generations and the number of the active generation; return the number of deleted keys."""
+    return delete_generation(store, None) + _unlink(store, [ACTIVE_GENERATION_KEY])
 
 
-def _names(store: Shards, pattern: bytes, generation: int | None) -> Iterator[bytes]:
-    """Yield the names of keys that match: of one generation, or of any."""
-    with unavailable(store.settings):
-        for name in store.client.scan_iter(pattern, count=_AT_ONCE):
-            found = _NAME.match(name)
-            if found is not None and generation in {None, int(found[1])}:
-                yield name
+def delete_generation(store: ShardedStore, generation: int | None) -> int:
+    """Delete a generation, or all generations if `generation` is None; return the number of deleted keys.
 
-
-def _metas(store: Shards, generation: int | None = None) -> list[bytes]:
-    return [name for name in _names(store, b"abm:{*}:*:m", generation) if _META.fullmatch(name)]
-
-
-def drop(store: Shards, generation: int | None) -> int:
-    """Delete a generation, or all of them; return how many keys there were.
-
-    What names it goes last, so that one that is interrupted is found again (`generations`), and first loses its schema,
-    so that no worker writes to it any more.
+    First, the generation loses its schema, so that no worker commits to it. The hashes meta are deleted last, so that
+    `read_generation_numbers` returns the number of a generation whose deletion was interrupted.
     """
-    metas = _metas(store, generation)
-    with unavailable(store.settings):
-        for name in metas:
-            store.client.hdel(name, "schema")
-    deleted = 0
+    meta_keys = _meta_keys(store, generation)
+    with translating_errors(store.settings):
+        for key in meta_keys:
+            store.client.hdel(key, "schema")
+    deleted_keys = 0
     batch: list[bytes] = []
-    for name in _names(store, b"abm:{*}:*", generation):
-        if name not in metas:
-            batch.append(name)
-        if len(batch) >= _AT_ONCE:
-            deleted += _unlink(store, batch)
+    for key in _keys_of_generation(store, b"abm:{*}:*", generation):
+        if key not in meta_keys:
+            batch.append(key)
+        if len(batch) >= _KEYS_PER_COMMAND:
+            deleted_keys += _unlink(store, batch)
             batch = []
-    return deleted + _unlink(store, batch) + _unlink(store, metas)
+    return deleted_keys + _unlink(store, batch) + _unlink(store, meta_keys)
 
 
-def _unlink(store: Shards, names: Sequence[bytes]) -> int:
-    with unavailable(store.settings):
-        return int(store.client.unlink(*names)) if names else 0
+def _keys_of_generation(store: ShardedStore, pattern: bytes, generation: int | None) -> Iterator[bytes]:
+    """Yield the keys of a generation that match a pattern; None stands for all generations."""
+    with translating_errors(store.settings):
+        for key in store.client.scan_iter(pattern, count=_KEYS_PER_COMMAND):
+            match = _GENERATION_KEY.match(key)
+            if match is not None and generation in {None, int(match[1])}:
+                yield key
 
 
-def totals(store: Shards) -> dict[str, dict[str, ArmTotals]]:
-    """Return experiment → variant → totals of a generation, whatever its definitions."""
-    found: dict[str, dict[str, ArmTotals]] = {}
-    for name, stored in stored_experiments(store).items():
+def _meta_keys(store: ShardedStore, generation: int | None = None) -> list[bytes]:
+    keys = _keys_of_generation(store, b"abm:{*}:*:m*", generation)
+    return [key for key in keys if _META_KEY.fullmatch(key)]
+
+
+def _unlink(store: ShardedStore, keys: Sequence[bytes]) -> int:
+    with translating_errors(store.settings):
+        return int(store.client.unlink(*keys)) if keys else 0
+
+
+def read_variant_totals(store: ShardedStore) -> dict[str, dict[str, VariantTotals]]:
+    """Return experiment → variant → totals of a generation, under the definitions that the generation stores."""
+    totals: dict[str, dict[str, VariantTotals]] = {}
+    for name, stored in read_stored_experiments(store).items():
         definitions = stored["definitions"]
         metrics = definitions["metrics"]
-        layout = Layout(len(metrics), (0,) * len(metrics))
-        found[name] = {}
+        layout = RecordLayout(len(metrics), (0,) * len(metrics))
+        totals[name] = {}
         for index, variant in enumerate(definitions["variants"]):
             record = np.zeros(layout.response_width, dtype=np.int64)
             for shard in store:
-                with unavailable(store.settings):
-                    key = shard.keys.responses(stored["number"], index)
-                    part = decode_record(key, store.client.get(key))
-                record[: len(part)] += part
-            rated = int(record[2])
+                with translating_errors(store.settings):
+                    key = shard.keys.all_time_sums(stored["number"], index)
+                    shard_record = decode_record(key, store.client.get(key))
+                record[: len(shard_record)] += shard_record
+            sums = ResponseRecord(record)
+            rated = int(sums.rated)
             means = {
                 metric: total / (rated - undefined) if rated > undefined else None
-                for metric, (undefined, total, _) in zip(metrics, responses_of(record, layout), strict=True)
+                for metric, (undefined, total, _) in zip(metrics, sums.metric_sums(layout), strict=True)
             }
-            found[name][variant] = ArmTotals(int(record[0]), rated, means)
-    return found
+            totals[name][variant] = VariantTotals(int(sums.responses), rated, means)
+    return totals

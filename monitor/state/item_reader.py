@@ -1,6 +1,6 @@
-"""The counts of items as the store holds them, summed over the shards, slices and variants.
+"""Stored counts of items, summed over shards and slices.
 
-All buckets of the horizon are read, some thousands at a time: that is for whoever asks, not for every scrape.
+All buckets of the horizon are read, some thousand at a time. So reading is for single requests, not for each scrape.
 """
 
 from __future__ import annotations
@@ -11,143 +11,159 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
-from monitor.analysis import Entry, StoredItems, Sums, first_to_look_at
+from monitor.analysis import ItemSums, StoredItems, TriageEntry, rank_for_review
 from monitor.clock import DAY_MS
-from monitor.config import OTHER, ExperimentSettings
-from monitor.engine import OTHERS
-from monitor.metrics import BAD_DAYS, ItemLayout
-from monitor.state.redis_connection import unavailable
-from monitor.state.redis_store import RedisStore
-from monitor.state.shards import Shards, newest_response_ms
+from monitor.config import OTHER_CATEGORY, ExperimentSettings
+from monitor.engine import OTHER_ITEMS_HASH
+from monitor.metrics import BAD_ANSWER_DAYS, ItemLayout
+from monitor.state.redis_connection import translating_errors
+from monitor.state.sharded_store import ShardedStore, read_newest_response_ms
+from monitor.state.store_shard import StoreShard
 
-_AT_ONCE = 2_000
-OTHERS_NAME = "(not in the catalogue)"
+_KEYS_PER_PIPELINE = 2_000
+OTHER_ITEMS_NAME = "(not in the catalogue)"
 
 
 class ItemReader:
-    """Reads the counts of one experiment's items; everything raises `StoreUnavailable`."""
+    """Reads the counts of one experiment's items. All methods raise `StoreUnavailable`."""
 
-    def __init__(self, store: Shards, settings: ExperimentSettings, number: int) -> None:
+    def __init__(self, store: ShardedStore, settings: ExperimentSettings, number: int) -> None:
         self._store = store
         self._settings = settings
         self._number = number
-        self._layout = ItemLayout.of(settings)
+        self._layout = ItemLayout.for_experiment(settings)
 
-    def newest_ms(self) -> int | None:
-        """Return the time of the newest response; None before the first."""
+    def read_newest_response_ms(self) -> int | None:
+        """Return the time of the newest response; None before the first response."""
         variants = range(len(self._settings.variants))
-        return newest_response_ms(self._store, self._number, variants)
+        return read_newest_response_ms(self._store, self._number, variants)
 
-    def counts(self, newest_ms: int) -> dict[str, dict[bytes, Sums]]:
-        """Return variant → item's hash → what the slices of the horizon up to that time add up to."""
-        oldest, newest = self._layout.oldest(newest_ms), self._layout.slice_of(newest_ms)
-        found: dict[str, dict[bytes, Counter[bytes]]] = {}
+    def read_sums(self, newest_ms: int) -> dict[str, dict[bytes, ItemSums]]:
+        """Return variant → item's hash → sums over the slices of the horizon that ends at `newest_ms`."""
+        oldest, newest = self._layout.oldest_slice(newest_ms), self._layout.slice_of(newest_ms)
+        sums: dict[str, dict[bytes, ItemSums]] = {}
         for variant, name in enumerate(sorted(self._settings.variants)):
-            own: dict[bytes, Counter[bytes]] = {}
+            counts: dict[bytes, Counter[bytes]] = {}
             for shard in self._store:
                 keys = shard.keys
-                slices = self._places(shard, keys.item_slices(self._number, variant), oldest, newest)
-                wanted = (
-                    keys.items(self._number, variant, piece, bucket)
-                    for piece in slices
-                    for bucket in range(self._layout.buckets)
+                slices = self._read_members(shard, keys.item_index(self._number, variant), oldest, newest)
+                hash_keys = (
+                    keys.item_counts(self._number, variant, slice_number, bucket)
+                    for slice_number in slices
+                    for bucket in range(self._layout.bucket_count)
                 )
-                for field, count in fields(shard, wanted):
-                    own.setdefault(field[:-1], Counter())[field[-1:]] += int(count)
-            found[name] = own
-        return {
-            name: {item: Sums.of(counts, self._layout) for item, counts in own.items() if any(counts.values())}
-            for name, own in found.items()
-        }
+                for field, count in read_nonzero_fields(shard, hash_keys):
+                    counts.setdefault(field[:-1], Counter())[field[-1:]] += int(count)
+            sums[name] = {
+                item: ItemSums.of(item_counts, self._layout)
+                for item, item_counts in counts.items()
+                if any(item_counts.values())
+            }
+        return sums
 
-    def _bad_items(self, today: int) -> dict[bytes, Counter[int]]:
-        found: dict[bytes, Counter[int]] = {}
-        for day, field, count in self._bad(today, self._layout.buckets):
+    def _read_bad_item_answers(self, today: int) -> dict[bytes, Counter[int]]:
+        """Return item's hash → day → bad answers."""
+        bad_answers: dict[bytes, Counter[int]] = {}
+        for day, field, count in self._read_bad_answers(today, self._layout.bucket_count):
             if not field[-1:].isdigit():
-                found.setdefault(field[:-1], Counter())[day] += count
-        return found
+                bad_answers.setdefault(field[:-1], Counter())[day] += count
+        return bad_answers
 
-    def _bad_categories(self, today: int) -> dict[str, Counter[int]]:
-        found: dict[str, Counter[int]] = {}
-        names = [*sorted(self._settings.categories), OTHER]
+    def _read_bad_category_answers(self, today: int) -> dict[str, Counter[int]]:
+        """Return category → day → bad answers."""
+        bad_answers: dict[str, Counter[int]] = {}
+        names = [*sorted(self._settings.categories), OTHER_CATEGORY]
         # Categories are in the first bucket.
-        for day, field, count in self._bad(today, 1):
+        for day, field, count in self._read_bad_answers(today, 1):
             if field[-1:].isdigit():
-                found.setdefault(names[int(field)], Counter())[day] += count
-        return found
+                bad_answers.setdefault(names[int(field)], Counter())[day] += count
+        return bad_answers
 
-    def _bad(self, today: int, buckets: int) -> Iterator[tuple[int, bytes, int]]:
-        """Yield (day, field, bad answers) of the days that count today."""
+    def _read_bad_answers(self, today: int, bucket_count: int) -> Iterator[tuple[int, bytes, int]]:
+        """Yield (day, field, bad answers) of `today` and of the days that are compared with `today`."""
         for shard in self._store:
-            for day in self._places(shard, shard.keys.bad_days(self._number), today - BAD_DAYS, today):
-                wanted = (shard.keys.bad(self._number, day, bucket) for bucket in range(buckets))
-                yield from ((day, field, int(count)) for field, count in fields(shard, wanted))
+            keys, first_day = shard.keys, today - BAD_ANSWER_DAYS
+            for day in self._read_members(shard, keys.bad_answer_index(self._number), first_day, today):
+                hash_keys = (keys.bad_answers(self._number, day, bucket) for bucket in range(bucket_count))
+                yield from ((day, field, int(count)) for field, count in read_nonzero_fields(shard, hash_keys))
 
-    def names(self, items: Iterable[bytes], newest_ms: int) -> Mapping[bytes, str]:
-        """Return the ids of items that were shown within the horizon; `OTHERS` has a name that says so."""
-        wanted = list(dict.fromkeys(items))
-        found = {item: item.hex() for item in wanted} | {OTHERS: OTHERS_NAME}
+    def read_names(self, items: Iterable[bytes], newest_ms: int) -> Mapping[bytes, str]:
+        """Return item's hash → item's id, or the hash as text for an item without a stored id.
+
+        The hash of all items outside the catalogue has the name `OTHER_ITEMS_NAME`.
+        """
+        item_hashes = list(dict.fromkeys(items))
+        names = {item: item.hex() for item in item_hashes} | {OTHER_ITEMS_HASH: OTHER_ITEMS_NAME}
         layout = self._layout
-        oldest, newest = layout.oldest(newest_ms), layout.slice_of(newest_ms)
+        oldest, newest = layout.oldest_slice(newest_ms), layout.slice_of(newest_ms)
         for shard in self._store:
-            for era in range(layout.era_of(oldest), layout.era_of(newest) + 1):
-                for some in _chunks(iter(wanted)):
-                    keys = [shard.keys.item_names(self._number, era, layout.bucket(item)) for item in some]
-                    with unavailable(self._store.settings):
+            for epoch in range(layout.epoch_of(oldest), layout.epoch_of(newest) + 1):
+                for batch in _batches(iter(item_hashes)):
+                    keys = [shard.keys.item_ids(self._number, epoch, layout.bucket_of(item)) for item in batch]
+                    with translating_errors(self._store.settings):
                         pipeline = shard.client.pipeline(transaction=False)
-                        for key, item in zip(keys, some, strict=True):
+                        for key, item in zip(keys, batch, strict=True):
                             pipeline.hget(key, item)
-                        names = pipeline.execute()
-                    found |= {item: name.decode() for item, name in zip(some, names, strict=True) if name is not None}
-        return found
+                        stored = pipeline.execute()
+                    names |= {item: name.decode() for item, name in zip(batch, stored, strict=True) if name is not None}
+        return names
 
-    def items(self, grades: Sequence[float]) -> StoredItems:
-        """Return what the horizon says of items; `grades` are those of the prior."""
-        newest_ms = self.newest_ms()
-        nothing: dict[str, dict[bytes, Sums]] = {variant: {} for variant in sorted(self._settings.variants)}
-        counts = nothing if newest_ms is None else self.counts(newest_ms)
-        names = self.names((item for own in counts.values() for item in own), newest_ms or 0)
-        counted = self._settings.items
+    def read_items(self, grades: Sequence[float]) -> StoredItems:
+        """Return the statistics of all items in the horizon; `grades` are the grades of the prior of mean grades."""
+        newest_ms = self.read_newest_response_ms()
+        empty: dict[str, dict[bytes, ItemSums]] = {variant: {} for variant in sorted(self._settings.variants)}
+        sums_by_variant = empty if newest_ms is None else self.read_sums(newest_ms)
+        names = self.read_names((item for sums in sums_by_variant.values() for item in sums), newest_ms or 0)
+        item_settings = self._settings.items
         return StoredItems(
-            since_ms=None if newest_ms is None else self._layout.oldest(newest_ms) * self._layout.days * DAY_MS,
-            by_variant={variant: {names[item]: sums for item, sums in own.items()} for variant, own in counts.items()},
-            # Of a catalogue of which only a part is counted nobody knows how much was shown.
-            catalogue=(counted.catalogue if counted is not None and counted.one_in == 1 else None) or frozenset(),
-            grades=grades,
+            since_ms=None
+            if newest_ms is None
+            else self._layout.oldest_slice(newest_ms) * self._layout.days_per_slice * DAY_MS,
+            by_variant={
+                variant: {names[item]: item_sums for item, item_sums in sums.items()}
+                for variant, sums in sums_by_variant.items()
+            },
+            # If only a sample of the catalogue is counted, the number of displayed items is unknown.
+            catalogue=(
+                item_settings.catalogue if item_settings is not None and item_settings.sample_one_in == 1 else None
+            )
+            or frozenset(),
+            prior_grades=grades,
         )
 
-    def attention(self, by: Literal["item", "category"]) -> tuple[Entry, ...]:
-        """Return what to look at first on the day of the newest response."""
-        newest_ms = self.newest_ms()
+    def read_review_ranking(self, by: Literal["item", "category"]) -> tuple[TriageEntry, ...]:
+        """Return the items or categories to review first, as of the day of the newest response."""
+        newest_ms = self.read_newest_response_ms()
         if newest_ms is None:
             return ()
         today = newest_ms // DAY_MS
         if by == "category":
-            return first_to_look_at(self._bad_categories(today), today)
-        items = self._bad_items(today)
-        entries = first_to_look_at({item.hex(): days for item, days in items.items()}, today)
-        names = self.names((bytes.fromhex(entry.name) for entry in entries), newest_ms)
-        named = [replace(entry, name=names[bytes.fromhex(entry.name)]) for entry in entries]
-        return tuple(sorted(named, key=lambda entry: (-entry.urgency, entry.name)))
+            return rank_for_review(self._read_bad_category_answers(today), today)
+        bad_answers = self._read_bad_item_answers(today)
+        entries = rank_for_review({item.hex(): days for item, days in bad_answers.items()}, today)
+        names = self.read_names((bytes.fromhex(entry.name) for entry in entries), newest_ms)
+        named_entries = [replace(entry, name=names[bytes.fromhex(entry.name)]) for entry in entries]
+        return tuple(sorted(named_entries, key=lambda entry: (-entry.urgency, entry.name)))
 
-    def _places(self, shard: RedisStore, index: bytes, oldest: int, newest: int) -> Sequence[int]:
-        with unavailable(self._store.settings):
-            return sorted(place for place in map(int, shard.client.zrange(index, 0, -1)) if oldest <= place <= newest)
+    def _read_members(self, shard: StoreShard, index_key: bytes, first: int, last: int) -> Sequence[int]:
+        """Return the members of an index from `first` to `last`, in rising order."""
+        with translating_errors(self._store.settings):
+            members = map(int, shard.client.zrange(index_key, 0, -1))
+            return sorted(member for member in members if first <= member <= last)
 
 
-def fields(shard: RedisStore, names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (field, number) of the hashes, of all their fields that are not 0."""
-    waiting = iter(names)
-    for some in _chunks(waiting):
-        with unavailable(shard.settings):
+def read_nonzero_fields(shard: StoreShard, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (field, number) for each field of some hashes whose number is not 0."""
+    for batch in _batches(iter(keys)):
+        with translating_errors(shard.settings):
             pipeline = shard.client.pipeline(transaction=False)
-            for name in some:
-                pipeline.hgetall(name)
+            for key in batch:
+                pipeline.hgetall(key)
             replies = pipeline.execute()
         for fields in replies:
             yield from ((field, count) for field, count in fields.items() if count != b"0")
 
 
-def _chunks(items: Iterator[bytes]) -> Iterator[list[bytes]]:
-    while some := list(islice(items, _AT_ONCE)):
-        yield some
+def _batches(items: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while batch := list(islice(items, _KEYS_PER_PIPELINE)):
+        yield batch

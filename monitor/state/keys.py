@@ -1,48 +1,64 @@
-"""Names of everything in the store. All of a shard's names share one hash tag, so that one script may touch them.
+"""Key names of the store.
 
-The first shard's tag is 0; `shard_tag` gives the others'. `abm:{0}:live` is the number of the generation that counts; a
-rebuild fills the next one beside it. An index is a sorted set, by the number of the commit that last changed what it
-names. A generation's names are `abm:{tag}:`, its number, a colon, and then
-    m                       hash: schema, seq (number of commits), sweeps (number), swept:<e> (ms), closings (number),
-                            closing:<e>, closed:<e>, begun, run, made (at random); on the first shard also hash key,
-                            shards
-    d                       hash: experiment → its number and definitions, as JSON (first shard)
-    z                       hash: number of an experiment → how long its rows may change (ms; first shard)
-    o                       hash: topic:partition → its `Position`
-    l                       hash: topic:partition → events that Kafka had lost before they could be applied; with <
-                            before it, those that a rebuild had to do without; <experiment>/<variant> → such responses
-    S                       hash: r<hash of an experiment's name> or f<e> → events that were skipped, see
-                            `monitor.state.skip_counts`
-    r<response>             a response's row
-    s<experiment><student>  a student's row
-    a:<e>:<v>               all-time sums over responses       (64-bit big-endian integers)
-    u:<e>:<v>               sums over students
-    c:<e>:<v>:<day>         sums over the students first shown a response that day
-    b:<e>:<v>:<decay>:<n>   64 time buckets, see `monitor.engine.row_codec`
-    i:<e>:<v>:<decay>       index of chunks n
-    y:<e>:<v>               index of cohort days
-    g:<e>:<v>               traffic over all time, see `monitor.metrics.traffic`
-    g:<e>:<v>:<hour>        the same of one hour
-    e:<e>:<v>               index of hours
-    v:<e>:<v>:<day>         responses of a UTC day, items shown by cell, responses by category (`metrics.traffic`)
-    f:<e>:<v>               index of days
-    I:<e>:<v>:<slice>:<n>   hash: item and what is counted of it (`metrics.item_layout`) → integer; n is a bucket
-    J:<e>:<v>               index of slices
-    B:<e>:<day>:<n>         hash: item, or place of a category → bad answers
-    D:<e>                   index of days
-    N:<e>:<era>:<n>         hash: item → its id
-    M:<e>                   index of eras
-    k:<e>:<v>               hash: kind → reactions, and "+" kind → responses with at least one
-    t                       hash: <e>:<v>:r, <e>:<v>:e → newest response, newest event (ms); +<field of S>,
-                            -<field of S> → newest and oldest of what was skipped (ms; the oldest less than 0)
-    x:<e>:<hour>            list: keys of the rows of that hour, to be swept when they can no longer change
-    X:<e>:<hour>            hash: keys of rows noted there that belonged elsewhere since → nothing
-    h                       hash: <e>:<hour> → a number, at least as long as there is such a list
-    U                       hash: kind of feedback → reactions whose response had not arrived when they expired
-    p:<e>                   hash: hour → what was known then (`monitor.analysis.snapshots`; first shard)
+All keys of a shard share one hash tag, so that one script may use them: `abm:{0}:…` on the first shard, see
+`shard_tag` for the other shards. `abm:{0}:active` is the number of the active generation; a rebuild fills the next one.
+A key of a generation is `abm:{TAG}:NUMBER:` and one of the names below. Only rows of responses and students exist in
+millions, so only their names are short. No other name begins with r or s, so that a pattern can select the rows.
 
-With more than one shard, a Kafka partition belongs to one of them (`shard_of_partition`): its position, its rows and
-all that is summed over them.
+In the list, e is the number of an experiment, v the index of a variant, and an index a sorted set whose score is the
+number of the commit that last changed the member's record.
+
+    meta                            hash, see below
+    definitions                     hash: experiment → JSON with its number and definitions (first shard)
+    horizons                        hash: number of an experiment → how long its rows may change, in ms (first shard)
+    positions                       hash: topic:partition → `Position`
+    events_lost                     hash: topic:partition → events that Kafka deleted before they were applied;
+                                    `REBUILD_LOSS_PREFIX` topic:partition → events that a rebuild did not find in Kafka;
+                                    experiment/variant → responses that a rebuild did not find
+    events_skipped                  hash of counts, see `monitor.state.skip_counts`
+    feedback_unmatched              hash: kind of feedback → reactions whose response had not arrived when they expired
+    newest_times                    hash: e:v:response, e:v:event → time of the newest response or event, in ms; also
+                                    times of skipped events, see `monitor.state.skip_counts`
+    r<response>                     row of a response
+    s<experiment><student>          row of a student
+    all_time_sums:e:v               record: sums over all responses
+    unit_sums:e:v                   record: sums over students
+    cohort_sums:e:v:day             record: sums over students whose first response was on that UTC day
+    cohort_index:e:v                index of days in cohort_sums
+    bucket_chunk:e:v:decay:n        64 time buckets, see `monitor.engine.row_codec`
+    bucket_index:e:v:decay          index of chunks n in bucket_chunk
+    traffic:e:v                     record: all traffic, see `monitor.metrics.traffic`
+    traffic_hour:e:v:hour           record: traffic of one hour
+    traffic_hour_index:e:v          index of hours in traffic_hour
+    traffic_day:e:v:day             record: responses of a UTC day, items by cell, responses by category
+    traffic_day_index:e:v           index of days in traffic_day
+    item_counts:e:v:slice:n         hash: item and kind of count, see `monitor.metrics.item_layout` → integer; n is
+                                    a bucket
+    item_index:e:v                  index of slices in item_counts
+    item_ids:e:era:n                hash: item's hash → item's id
+    item_id_index:e                 index of eras in item_ids
+    bad_answers:e:day:n             hash: item, or index of a category → bad answers
+    bad_answer_index:e              index of days in bad_answers
+    feedback_kinds:e:v              hash: kind → reactions; + kind → responses with at least one such reaction
+    expiry_rows:e:hour              list: names of the rows that expire with that hour
+    expiry_moved_rows:e:hour        hash: names of rows in that list that have moved to another hour → empty text
+    expiry_hours                    hash: e:hour → 1, for each list of expiry_rows
+    hourly_snapshots:e              hash: hour → snapshot (`monitor.analysis.snapshots`; first shard)
+
+Names that begin with `expiry_` have `PENDING_FEEDBACK` instead of e for feedback whose response has not arrived. A
+record is a string of 64-bit big-endian integers. The fields of meta are
+
+    schema, shards, hash_key, hash_check, experiments (how many are defined; the last four on the first shard only)
+    store_id                        random; differs after a reset
+    run_id                          run id of the server when its append-only file was last rewritten
+    commits, commits_begun          commits applied, and begun: equal unless a commit was applied in part
+    expirations                     calls that have deleted rows or moved a boundary
+    expired_before:e                rows of responses before this time (ms) are deleted
+    closings                        experiments whose students' rows have begun to be deleted
+    closing:e, closed:e             students' rows of the experiment are being deleted; are deleted
+
+With more than one shard, a Kafka partition belongs to one shard (`shard_of_partition`). The shard stores the position
+of the partition, its rows, and all sums over these rows.
 """
 
 from __future__ import annotations
@@ -55,160 +71,170 @@ from typing import Final
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
-from monitor.errors import StoreOwned
+from monitor.errors import CorruptStore
 
-ROOT: Final = b"abm:{0}:"
-LIVE: Final = ROOT + b"live"
-BEFORE: Final = "<"
-PENDING_CLASS: Final = "p"
-"""In the place of an experiment's number: rows of feedback whose response has not arrived."""
-_TOLERANCE: Final = 16
+FIRST_SHARD_PREFIX: Final = b"abm:{0}:"
+ACTIVE_GENERATION_KEY: Final = FIRST_SHARD_PREFIX + b"active"
+REBUILD_LOSS_PREFIX: Final = "<"
+"""Begins the fields of `StoreKeys.events_lost` that count what a rebuild did not find in Kafka."""
+PENDING_FEEDBACK: Final = "pending"
+"""Stands for the number of an experiment in rows of feedback whose response has not arrived."""
+_SLOT_TOLERANCE: Final = 16
+"""A tag's slot may be off by one sixteenth of the distance between two shards."""
 
 
 @cache
-def shard_tag(shard: int, shards: int) -> bytes:
-    """Return the hash tag of one of the shards: their slots lie at even distances, so masters get equal shares."""
-    wanted = key_slot(b"0") + shard * SLOTS // shards
+def shard_tag(shard: int, shard_count: int) -> bytes:
+    """Return the hash tag of a shard. The slots of the shards' tags are equally spaced, so masters get equal shares."""
+    ideal_slot = key_slot(b"0") + shard * SLOTS // shard_count
 
-    def away(tag: int) -> int:
-        off = (key_slot(b"%d" % tag) - wanted) % SLOTS
-        return min(off, SLOTS - off)
+    def distance(tag: int) -> int:
+        offset = (key_slot(b"%d" % tag) - ideal_slot) % SLOTS
+        return min(offset, SLOTS - offset)
 
-    return b"%d" % next(tag for tag in count() if away(tag) * shards * _TOLERANCE <= SLOTS)
+    return b"%d" % next(tag for tag in count() if distance(tag) * shard_count * _SLOT_TOLERANCE <= SLOTS)
 
 
-def shard_of_partition(partition: str, shards: int) -> int:
-    """Return the shard of `topic:number`: the number modulo the number of shards; 0 for what is no such partition.
+def shard_of_partition(partition: str, shard_count: int) -> int:
+    """Return the shard of the partition `topic:number`: the number modulo the number of shards.
 
-    Partitions of one number, of any topic, are on one shard. Files and simulated traffic are on the first.
+    Partitions with the same number, of any topic, are on the same shard. Other sources than Kafka have partitions
+    without a number; these are on the first shard.
 
     >>> shard_of_partition("feedback:5", 3), shard_of_partition("events.jsonl", 3)
     (2, 0)
     """
     number = partition.rpartition(":")[2]
-    return int(number) % shards if number.isdecimal() else 0
+    return int(number) % shard_count if number.isdecimal() else 0
 
 
-def live_number(stored: bytes | None) -> int:
-    """Return the number of the live generation: the first one's until there was another."""
+def parse_active_generation(stored: bytes | None) -> int:
+    """Return the number in a value of `ACTIVE_GENERATION_KEY`; 0 for an absent value."""
     if stored is not None and not stored.isdigit():
-        raise StoreOwned(f"{LIVE.decode()} is {stored!r}, not the number of a generation")
+        raise CorruptStore(f"{ACTIVE_GENERATION_KEY.decode()}: expected the number of a generation, got {stored!r}")
     return int(stored or 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """The names of one generation on one of its shards."""
+class StoreKeys:
+    """Keys of a generation on a shard; the head of the module describes the values."""
 
     generation: int = 0
     shard: int = 0
-    shards: int = 1
+    shard_count: int = 1
     prefix: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prefix", b"abm:{%b}:%d:" % (shard_tag(self.shard, self.shards), self.generation))
+        prefix = b"abm:{%b}:%d:" % (shard_tag(self.shard, self.shard_count), self.generation)
+        object.__setattr__(self, "prefix", prefix)
 
     @property
-    def meta(self) -> bytes:
+    def meta_of_old_schema(self) -> bytes:
+        """Return the key of `meta` in schemas 2 to 13, which is read to report the schema."""
         return self.prefix + b"m"
 
     @property
+    def meta(self) -> bytes:
+        return self.prefix + b"meta"
+
+    @property
     def definitions(self) -> bytes:
-        return self.prefix + b"d"
+        return self.prefix + b"definitions"
 
     @property
     def horizons(self) -> bytes:
-        return self.prefix + b"z"
+        return self.prefix + b"horizons"
 
     @property
     def positions(self) -> bytes:
-        return self.prefix + b"o"
+        return self.prefix + b"positions"
 
     @property
-    def lost(self) -> bytes:
-        return self.prefix + b"l"
+    def events_lost(self) -> bytes:
+        return self.prefix + b"events_lost"
 
     @property
-    def skipped(self) -> bytes:
-        return self.prefix + b"S"
+    def events_skipped(self) -> bytes:
+        return self.prefix + b"events_skipped"
 
     @property
-    def latest(self) -> bytes:
-        return self.prefix + b"t"
+    def feedback_unmatched(self) -> bytes:
+        return self.prefix + b"feedback_unmatched"
 
     @property
-    def unmatched(self) -> bytes:
-        return self.prefix + b"U"
+    def newest_times(self) -> bytes:
+        return self.prefix + b"newest_times"
 
     @property
-    def hours(self) -> bytes:
-        return self.prefix + b"h"
+    def expiry_hours(self) -> bytes:
+        return self.prefix + b"expiry_hours"
 
-    def row(self, response: bytes) -> bytes:
+    def response_row(self, response: bytes) -> bytes:
         return self.prefix + b"r" + response
 
-    def students(self, experiment: int) -> bytes:
+    def student_row_prefix(self, experiment: int) -> bytes:
+        """Return the beginning of the keys of an experiment's student rows; the student's hash follows."""
         return self.prefix + b"s" + experiment.to_bytes(2)
 
-    def responses(self, experiment: int, variant: int) -> bytes:
-        return b"%ba:%d:%d" % (self.prefix, experiment, variant)
+    def all_time_sums(self, experiment: int, variant: int) -> bytes:
+        return b"%ball_time_sums:%d:%d" % (self.prefix, experiment, variant)
 
-    def units(self, experiment: int, variant: int) -> bytes:
-        return b"%bu:%d:%d" % (self.prefix, experiment, variant)
+    def unit_sums(self, experiment: int, variant: int) -> bytes:
+        return b"%bunit_sums:%d:%d" % (self.prefix, experiment, variant)
 
-    def cohort(self, experiment: int, variant: int, day: int) -> bytes:
-        return b"%bc:%d:%d:%d" % (self.prefix, experiment, variant, day)
+    def cohort_sums(self, experiment: int, variant: int, day: int) -> bytes:
+        return b"%bcohort_sums:%d:%d:%d" % (self.prefix, experiment, variant, day)
 
-    def cohorts(self, experiment: int, variant: int) -> bytes:
-        return b"%by:%d:%d" % (self.prefix, experiment, variant)
+    def cohort_index(self, experiment: int, variant: int) -> bytes:
+        return b"%bcohort_index:%d:%d" % (self.prefix, experiment, variant)
 
-    def chunk(self, experiment: int, variant: int, decay: str, number: int) -> bytes:
-        return b"%bb:%d:%d:%b:%d" % (self.prefix, experiment, variant, decay.encode(), number)
+    def bucket_chunk(self, experiment: int, variant: int, decay: str, number: int) -> bytes:
+        return b"%bbucket_chunk:%d:%d:%b:%d" % (self.prefix, experiment, variant, decay.encode(), number)
 
-    def chunks(self, experiment: int, variant: int, decay: str) -> bytes:
-        return b"%bi:%d:%d:%b" % (self.prefix, experiment, variant, decay.encode())
-
-    def kinds(self, experiment: int, variant: int) -> bytes:
-        return b"%bk:%d:%d" % (self.prefix, experiment, variant)
+    def bucket_index(self, experiment: int, variant: int, decay: str) -> bytes:
+        return b"%bbucket_index:%d:%d:%b" % (self.prefix, experiment, variant, decay.encode())
 
     def traffic(self, experiment: int, variant: int) -> bytes:
-        return b"%bg:%d:%d" % (self.prefix, experiment, variant)
+        return b"%btraffic:%d:%d" % (self.prefix, experiment, variant)
 
     def traffic_hour(self, experiment: int, variant: int, hour: int) -> bytes:
-        return b"%bg:%d:%d:%d" % (self.prefix, experiment, variant, hour)
+        return b"%btraffic_hour:%d:%d:%d" % (self.prefix, experiment, variant, hour)
 
-    def traffic_hours(self, experiment: int, variant: int) -> bytes:
-        return b"%be:%d:%d" % (self.prefix, experiment, variant)
+    def traffic_hour_index(self, experiment: int, variant: int) -> bytes:
+        return b"%btraffic_hour_index:%d:%d" % (self.prefix, experiment, variant)
 
-    def day(self, experiment: int, variant: int, day: int) -> bytes:
-        return b"%bv:%d:%d:%d" % (self.prefix, experiment, variant, day)
+    def traffic_day(self, experiment: int, variant: int, day: int) -> bytes:
+        return b"%btraffic_day:%d:%d:%d" % (self.prefix, experiment, variant, day)
 
-    def days(self, experiment: int, variant: int) -> bytes:
-        return b"%bf:%d:%d" % (self.prefix, experiment, variant)
+    def traffic_day_index(self, experiment: int, variant: int) -> bytes:
+        return b"%btraffic_day_index:%d:%d" % (self.prefix, experiment, variant)
 
-    def items(self, experiment: int, variant: int, piece: int, bucket: int) -> bytes:
-        return b"%bI:%d:%d:%d:%d" % (self.prefix, experiment, variant, piece, bucket)
+    def item_counts(self, experiment: int, variant: int, slice_number: int, bucket: int) -> bytes:
+        return b"%bitem_counts:%d:%d:%d:%d" % (self.prefix, experiment, variant, slice_number, bucket)
 
-    def item_slices(self, experiment: int, variant: int) -> bytes:
-        return b"%bJ:%d:%d" % (self.prefix, experiment, variant)
+    def item_index(self, experiment: int, variant: int) -> bytes:
+        return b"%bitem_index:%d:%d" % (self.prefix, experiment, variant)
 
-    def bad(self, experiment: int, day: int, bucket: int) -> bytes:
-        return b"%bB:%d:%d:%d" % (self.prefix, experiment, day, bucket)
+    def item_ids(self, experiment: int, epoch: int, bucket: int) -> bytes:
+        return b"%bitem_ids:%d:%d:%d" % (self.prefix, experiment, epoch, bucket)
 
-    def bad_days(self, experiment: int) -> bytes:
-        return b"%bD:%d" % (self.prefix, experiment)
+    def item_id_index(self, experiment: int) -> bytes:
+        return b"%bitem_id_index:%d" % (self.prefix, experiment)
 
-    def item_names(self, experiment: int, era: int, bucket: int) -> bytes:
-        return b"%bN:%d:%d:%d" % (self.prefix, experiment, era, bucket)
+    def bad_answers(self, experiment: int, day: int, bucket: int) -> bytes:
+        return b"%bbad_answers:%d:%d:%d" % (self.prefix, experiment, day, bucket)
 
-    def item_eras(self, experiment: int) -> bytes:
-        return b"%bM:%d" % (self.prefix, experiment)
+    def bad_answer_index(self, experiment: int) -> bytes:
+        return b"%bbad_answer_index:%d" % (self.prefix, experiment)
 
-    def hour(self, experiment: str, hour: int) -> bytes:
-        return b"%bx:%b:%d" % (self.prefix, experiment.encode(), hour)
+    def feedback_kinds(self, experiment: int, variant: int) -> bytes:
+        return b"%bfeedback_kinds:%d:%d" % (self.prefix, experiment, variant)
 
-    def moved(self, experiment: str, hour: int) -> bytes:
-        return b"%bX:%b:%d" % (self.prefix, experiment.encode(), hour)
+    def expiry_rows(self, experiment: str, hour: int) -> bytes:
+        return b"%bexpiry_rows:%b:%d" % (self.prefix, experiment.encode(), hour)
 
-    def history(self, experiment: int) -> bytes:
-        return b"%bp:%d" % (self.prefix, experiment)
+    def expiry_moved_rows(self, experiment: str, hour: int) -> bytes:
+        return b"%bexpiry_moved_rows:%b:%d" % (self.prefix, experiment.encode(), hour)
+
+    def hourly_snapshots(self, experiment: int) -> bytes:
+        return b"%bhourly_snapshots:%d" % (self.prefix, experiment)

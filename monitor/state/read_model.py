@@ -1,4 +1,4 @@
-"""Summaries of the store: the only reader behind status, HTTP and Prometheus."""
+"""Reading of summaries, for the status command, reports, HTTP and Prometheus."""
 
 from __future__ import annotations
 
@@ -10,305 +10,336 @@ from itertools import chain, islice
 import numpy as np
 
 from monitor.analysis import (
-    Coverage,
+    Analyzer,
     DecayedMean,
     ExperimentSummary,
-    Judge,
+    ItemCoverage,
     MetricSummary,
-    Past,
-    Summary,
+    SnapshotHistory,
+    StoreSummary,
     VariantSummary,
-    shares_at,
+    find_intended_shares,
 )
 from monitor.clock import DAY_MS, HOUR_MS, Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.engine import IdHasher
-from monitor.errors import StoreOwned, StoreUnavailable, UsageError
-from monitor.metrics import Ints, Layout, bucket_span_ms, responses_of
+from monitor.errors import StoreUnavailable, UnusableStore, UsageError
+from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
 from monitor.state.item_coverage import CoverageReader
 from monitor.state.item_reader import ItemReader
-from monitor.state.keys import LIVE
-from monitor.state.record_reader import decode_records, transaction, values
-from monitor.state.redis_connection import pairs, unavailable
-from monitor.state.redis_store import RedisStore
-from monitor.state.shards import Shards
-from monitor.state.skip_counts import SkippedEvents
-from monitor.state.snapshot_log import History
-from monitor.state.store_metadata import stored_hash_key
+from monitor.state.keys import ACTIVE_GENERATION_KEY
+from monitor.state.record_reader import decode_records, read_in_transaction, read_records
+from monitor.state.redis_connection import hash_from_reply, translating_errors
+from monitor.state.sharded_store import ShardedStore
+from monitor.state.skip_counts import SkippedEventTotals
+from monitor.state.snapshot_log import SnapshotLog
+from monitor.state.store_metadata import read_hash_key
 from monitor.state.store_records import decode_positions
-from monitor.state.time_buckets import BucketReading, Cache, Name, Series
-from monitor.state.traffic_reader import DayReader, Drifts, UsedVariant, read_traffic
-from monitor.stats import Cohorts, Estimate, Skipped, StoredStudents, design_effect, live_rated_shares
+from monitor.state.store_shard import StoreShard
+from monitor.state.time_buckets import BucketCache, BucketReading, BucketSeries, SeriesKey
+from monitor.state.traffic_reader import DriftReader, Drifts, VariantTraffic, read_traffic
+from monitor.stats import (
+    CohortTable,
+    Estimate,
+    SkippedEventCounts,
+    StoredStudentSums,
+    design_effect,
+    live_rated_share_statistic,
+)
 
-_OTHER_KINDS = 50
+_MAX_OTHER_KINDS = 50
 
 
 @dataclass(slots=True)
-class _Arm:
-    """One variant's all-time records, summed over the shards."""
+class _VariantRecords:
+    """Stored records of a variant, summed over the shards."""
 
     experiment: ExperimentSettings
     number: int
-    variant: int
+    """Number of the experiment."""
+    index: int
+    """Index of the variant among the sorted names of the experiment's variants."""
     name: str
-    responses: Ints
-    units: Ints
+    all_time_sums: IntArray
+    unit_sums: IntArray
     kinds: Counter[str] = field(default_factory=Counter)
-    days: set[int] = field(default_factory=set)
+    cohort_days: set[int] = field(default_factory=set)
     """UTC days with a record over the students who were first exposed on that day."""
-    cohorts: Mapping[int, Ints] = field(default_factory=dict)
-    """Those records by day, once they are read."""
+    cohorts: Mapping[int, IntArray] = field(default_factory=dict)
+    """Day → record; empty before `StoreReader._read_cohorts`."""
     last_response_ms: int | None = None
     last_event_ms: int | None = None
 
 
 @dataclass(slots=True)
-class _Log:
+class _EventCounts:
     """Counts over the events of all experiments."""
 
     newest_ms: int = 0
-    lost: int = 0
-    records: int = 0
-    """Newest records of all partitions: of each, `limits.refused_window` to twice as many."""
-    refused: int = 0
-    """Of those."""
-    skipped: SkippedEvents = field(default_factory=SkippedEvents)
+    """Newest event time of all partitions and experiments."""
+    lost_events: int = 0
+    recent_records: int = 0
+    """Records in the rejection windows of all partitions, for each `limits.rejection_window` to twice as many."""
+    rejected_records: int = 0
+    """Rejected records in these windows."""
+    skipped: SkippedEventTotals = field(default_factory=SkippedEventTotals)
     unmatched: Counter[str] = field(default_factory=Counter)
-    """Reactions that expired without their response, by kind of feedback."""
-    missing: Mapping[str, Skipped] = field(default_factory=dict)
-    """Skipped events that may be missing, by experiment."""
+    """Kind of feedback → reactions that expired without a response."""
+    skipped_by_experiment: Mapping[str, SkippedEventCounts] = field(default_factory=dict)
+    """Experiment → skipped events that may belong to the experiment."""
 
 
-class Reader:
-    """Reads summaries; safe for several threads."""
+class StoreReader:
+    """Reads a store. Several threads may use the same reader."""
 
-    def __init__(self, store: Shards, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
+    def __init__(self, store: ShardedStore, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
         self.store = store
         self._settings = settings
         self.numbers = numbers
         self._clock = clock
-        self._layouts = {each.name: Layout.of(each) for each in settings.experiments}
-        self._judges = {each.name: Judge(each) for each in settings.experiments}
-        self._days = DayReader(store, settings)
-        self._coverage = {
-            each.name: CoverageReader(store, each, numbers[each.name])
-            for each in settings.experiments
-            if each.items is not None
+        self._layouts = {
+            experiment.name: RecordLayout.for_experiment(experiment) for experiment in settings.experiments
         }
-        self._caches: dict[bool, Cache] = {}
-        """Of readings of the present, and of readings of the past (True), which need other chunks."""
+        self._analyzers = {experiment.name: Analyzer(experiment) for experiment in settings.experiments}
+        self._drift_reader = DriftReader(store, settings)
+        self._coverage_readers = {
+            experiment.name: CoverageReader(store, experiment, numbers[experiment.name])
+            for experiment in settings.experiments
+            if experiment.items is not None
+        }
+        self._caches: dict[bool, BucketCache] = {}
+        """Whether a reading is of the is_past → cache. Readings of the is_past need other chunks."""
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:
+        """Return the configured experiments."""
         return self._settings.experiments
 
-    def students(self, experiment: str) -> StoredStudents:
-        """Return the sums over an experiment's students that verdicts of any time need. Raises `StoreUnavailable`."""
-        arms, log = self._arms()
-        own = [arm for arm in arms if arm.experiment.name == experiment]
-        self._read_cohorts(own)
-        self._check_live()
-        return _students(own, log)
+    def read_student_sums(self, experiment: str) -> StoredStudentSums:
+        """Return the sums over an experiment's students, for verdicts as of any time. Raises `StoreUnavailable`."""
+        variants, counts = self._read_variants()
+        experiment_variants = [variant for variant in variants if variant.experiment.name == experiment]
+        self._read_cohorts(experiment_variants)
+        self._check_active_generation()
+        return _student_sums(experiment_variants, counts)
 
-    def items(self, experiment: str) -> ItemReader:
-        """Return the reader of an experiment's items; raises `UsageError` where they are not counted."""
-        (own,) = (each for each in self.experiments if each.name == experiment)
-        if own.items is None:
+    def item_reader(self, experiment: str) -> ItemReader:
+        """Return a reader of an experiment's items. Raises `UsageError` if the experiment counts no items."""
+        (experiment_settings,) = (settings for settings in self.experiments if settings.name == experiment)
+        if experiment_settings.items is None:
             raise UsageError(f'{experiment}: items are not counted; experiments.{experiment}.items = "30d" does so')
-        return ItemReader(self.store, own, self.numbers[experiment])
+        return ItemReader(self.store, experiment_settings, self.numbers[experiment])
 
-    def history(self, experiment: str) -> Past:
+    def read_snapshots(self, experiment: str) -> SnapshotHistory:
         """Return an experiment's snapshots, oldest first. Raises `StoreUnavailable`."""
-        return History(self.store).read(self.numbers[experiment])
+        return SnapshotLog(self.store).read_all(self.numbers[experiment])
 
-    def summary(self, as_of_ms: int | None = None) -> Summary:
-        """Return a summary, decayed to `as_of_ms` (default: the newest event). Raises `StoreUnavailable`.
+    def read_summary(self, as_of_ms: int | None = None) -> StoreSummary:
+        """Return a summary of all experiments; decayed means are as of `as_of_ms` (default: the newest event).
 
-        All-time numbers are those of now, whatever `as_of_ms` says. Verdicts are of the store's newest event, of
-        whichever experiment, or of `as_of_ms` if that is earlier: no window is over before its time has been read.
+        All-time numbers are current numbers for any `as_of_ms`. Verdicts are as of the newest event of any experiment,
+        or of `as_of_ms` if that is earlier, because a student's window is complete only when later events were read.
+        Raises `StoreUnavailable`.
         """
-        past = as_of_ms is not None
-        cache = self._caches.get(past) or Cache(self._runs())
+        is_past = as_of_ms is not None
+        cache = self._caches.get(is_past) or BucketCache(self._read_run_ids())
         while True:
-            arms, log = self._arms()
-            newest = [arm.last_event_ms for arm in arms if arm.last_event_ms is not None]
+            variants, counts = self._read_variants()
+            newest = [variant.last_event_ms for variant in variants if variant.last_event_ms is not None]
             at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
-            self._read_cohorts(arms)
-            series = self._series(arms)
-            means, refreshed = BucketReading(self.store, cache, at_ms, past=past).means(series)
-            runs = self._runs()
-            if runs == cache.runs:
+            self._read_cohorts(variants)
+            series = self._bucket_series(variants)
+            means, refreshed = BucketReading(self.store, cache, at_ms, past=is_past).read_means(series)
+            run_ids = self._read_run_ids()
+            if run_ids == cache.run_ids:
                 break
-            # A server that was started again may have lost commits: everything is read again.
-            cache = Cache(runs)
-        self._caches[past] = refreshed
-        until_ms = (log.newest_ms or at_ms) + 1
-        if as_of_ms is not None and as_of_ms < log.newest_ms:
-            # The hour that the time cuts through holds what came after it as well.
+            # A server that was restarted may have lost commits, so all chunks are read again.
+            cache = BucketCache(run_ids)
+        self._caches[is_past] = refreshed
+        until_ms = (counts.newest_ms or at_ms) + 1
+        if as_of_ms is not None and as_of_ms < counts.newest_ms:
+            # The hour of that time also contains later responses.
             until_ms = as_of_ms // HOUR_MS * HOUR_MS
-        traffic = read_traffic(self.store, [(arm.number, arm.variant) for arm in arms], until_ms)
-        drifts = self._drifts(arms, until_ms)
-        judged_ms = min(at_ms, log.newest_ms) if as_of_ms is not None else log.newest_ms
-        attention = {
-            each.name: self.items(each.name).attention("category")
-            for each in self.experiments
-            if each.items is not None and not past
+        traffic = read_traffic(self.store, [(variant.number, variant.index) for variant in variants], until_ms)
+        drifts = self._read_drifts(variants, until_ms)
+        analyzed_ms = min(at_ms, counts.newest_ms) if as_of_ms is not None else counts.newest_ms
+        categories_for_review = {
+            experiment.name: self.item_reader(experiment.name).read_review_ranking("category")
+            for experiment in self.experiments
+            if experiment.items is not None and not is_past
         }
-        coverage = {} if past else self._coverages(arms, runs)
-        self._check_live()
+        coverage = {} if is_past else self._read_coverage(variants, run_ids)
+        self._check_active_generation()
         experiments = {}
         for experiment in self._settings.experiments:
-            own = [arm for arm in arms if arm.experiment is experiment]
-            students = _students(own, log)
-            live = students.live(self._layouts[experiment.name], "rated")
-            by_name = {
-                arm.name: replace(
-                    self._variant(arm, means, live[arm.name]),
-                    traffic=traffic[arm.number, arm.variant],
-                    categories=drifts[arm.number, arm.variant][0],
-                    recommended=drifts[arm.number, arm.variant][1],
-                    coverage=coverage.get((arm.number, arm.variant)),
+            experiment_variants = [variant for variant in variants if variant.experiment is experiment]
+            students = _student_sums(experiment_variants, counts)
+            live_estimates = students.live_estimates(self._layouts[experiment.name], "rated")
+            summaries = {
+                variant.name: replace(
+                    self._summarize_variant(variant, means, live_estimates[variant.name]),
+                    traffic=traffic[variant.number, variant.index],
+                    category_drift=drifts[variant.number, variant.index][0],
+                    item_drift=drifts[variant.number, variant.index][1],
+                    coverage=coverage.get((variant.number, variant.index)),
                 )
-                for arm in own
+                for variant in experiment_variants
             }
             experiments[experiment.name] = ExperimentSummary(
                 name=experiment.name,
                 control=experiment.control,
                 primary=experiment.primary,
-                crossovers=sum(int(arm.units[1]) for arm in own),
-                variants={name: by_name[name] for name in experiment.variants},
-                judgement=self._judges[experiment.name].judge(students, judged_ms),
+                crossovers=sum(UnitRecord(variant.unit_sums).crossovers for variant in experiment_variants),
+                variants={name: summaries[name] for name in experiment.variants},
+                analysis=self._analyzers[experiment.name].analyze(students, analyzed_ms),
                 starts_at_ms=experiment.starts_at_ms,
-                intended_shares=shares_at(experiment, judged_ms),
-                attention=attention.get(experiment.name),
+                intended_shares=find_intended_shares(experiment, analyzed_ms),
+                categories_for_review=categories_for_review.get(experiment.name),
             )
-        configured = frozenset[str]().union(*(each.feedback_kinds for each in self._settings.experiments))
-        unmatched = dict.fromkeys(configured, 0) | _limited(log.unmatched, configured)
-        return Summary(as_of_ms=at_ms, experiments=experiments, unmatched_feedback=dict(sorted(unmatched.items())))
+        configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
+        unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)
+        return StoreSummary(as_of_ms=at_ms, experiments=experiments, unmatched_feedback=dict(sorted(unmatched.items())))
 
-    def _arms(self) -> tuple[list[_Arm], _Log]:
-        """Read every variant's all-time records and the log, in one transaction on each shard."""
-        arms = []
+    def _read_variants(self) -> tuple[list[_VariantRecords], _EventCounts]:
+        """Return all-time records of all variants, and counts of events, each read in a transaction on a shard."""
+        variants = []
         for experiment in self.experiments:
             layout, number = self._layouts[experiment.name], self.numbers[experiment.name]
             for index, name in enumerate(sorted(experiment.variants)):
                 responses, units = (np.zeros(width, np.int64) for width in (layout.response_width, layout.unit_width))
-                arms.append(_Arm(experiment, number, index, name, responses, units))
-        log = _Log()
+                variants.append(_VariantRecords(experiment, number, index, name, responses, units))
+        counts = _EventCounts()
         for shard in self.store:
-            self._add(arms, log, shard)
-        if log.skipped.events:
-            identities = IdHasher(stored_hash_key(self.store, self._settings))
-            log.missing = log.skipped.missing(self.experiments, self.numbers, identities)
-        return arms, log
+            self._add_shard(variants, counts, shard)
+        if counts.skipped.events:
+            id_hasher = IdHasher(read_hash_key(self.store, self._settings))
+            counts.skipped_by_experiment = counts.skipped.by_experiment(self.experiments, self.numbers, id_hasher)
+        return variants, counts
 
-    def _add(self, arms: Sequence[_Arm], log: _Log, shard: RedisStore) -> None:
+    def _add_shard(self, variants: Sequence[_VariantRecords], counts: _EventCounts, shard: StoreShard) -> None:
+        """Add the records and counts of a shard."""
         keys = shard.keys
         commands: list[Sequence[str | bytes | int]]
-        commands = [
-            ("HGETALL", each) for each in (keys.latest, keys.lost, keys.skipped, keys.unmatched, keys.positions)
-        ]
-        for arm in arms:
-            place = arm.number, arm.variant
+        hash_keys = (keys.newest_times, keys.events_lost, keys.events_skipped, keys.feedback_unmatched, keys.positions)
+        commands = [("HGETALL", key) for key in hash_keys]
+        for variant in variants:
+            numbers = variant.number, variant.index
             commands += (
-                ("GET", keys.responses(*place)),
-                ("GET", keys.units(*place)),
-                ("HGETALL", keys.kinds(*place)),
-                ("ZRANGE", keys.cohorts(*place), 0, -1),
+                ("GET", keys.all_time_sums(*numbers)),
+                ("GET", keys.unit_sums(*numbers)),
+                ("HGETALL", keys.feedback_kinds(*numbers)),
+                ("ZRANGE", keys.cohort_index(*numbers), 0, -1),
             )
-        replies = iter(transaction(shard, commands))
-        times, lost, skipped, unmatched, positions = map(pairs, islice(replies, 5))
-        latest = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
-        log.newest_ms = max(log.newest_ms, *latest.values(), 0)
-        log.lost += sum(map(int, lost.values()))
-        log.skipped.add(skipped, times)
-        log.unmatched.update({kind.decode(): int(reactions) for kind, reactions in unmatched.items()})
+        replies = iter(read_in_transaction(shard, commands))
+        times, lost, skipped, unmatched, positions = map(hash_from_reply, islice(replies, len(hash_keys)))
+        newest_times = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
+        counts.newest_ms = max(counts.newest_ms, *newest_times.values(), 0)
+        counts.lost_events += sum(map(int, lost.values()))
+        counts.skipped.add(skipped, times)
+        counts.unmatched.update({kind.decode(): int(reactions) for kind, reactions in unmatched.items()})
         for position in decode_positions(positions).values():
-            log.newest_ms = max(log.newest_ms, position.newest_ms)
-            log.records += position.refusals.records
-            log.refused += position.refusals.refused
-        for arm in arms:
-            for total, name in ((arm.responses, keys.responses), (arm.units, keys.units)):
-                own = decode_records([name(arm.number, arm.variant)], [next(replies)], len(total))
-                np.add(total, own[0], out=total)
-            arm.kinds.update({kind.decode(): int(count) for kind, count in pairs(next(replies)).items()})
-            arm.days.update(map(int, next(replies)))
-            response_ms, event_ms = (latest.get(f"{arm.number}:{arm.variant}:{what}", 0) for what in "re")
-            arm.last_response_ms = max(arm.last_response_ms or 0, response_ms) or None
-            arm.last_event_ms = max(arm.last_event_ms or 0, event_ms) or None
+            counts.newest_ms = max(counts.newest_ms, position.newest_ms)
+            counts.recent_records += position.rejections.records
+            counts.rejected_records += position.rejections.rejected
+        for variant in variants:
+            for total, key_of in ((variant.all_time_sums, keys.all_time_sums), (variant.unit_sums, keys.unit_sums)):
+                (record,) = decode_records([key_of(variant.number, variant.index)], [next(replies)], len(total))
+                np.add(total, record, out=total)
+            variant.kinds.update({kind.decode(): int(count) for kind, count in hash_from_reply(next(replies)).items()})
+            variant.cohort_days.update(map(int, next(replies)))
+            response_ms, event_ms = (
+                newest_times.get(f"{variant.number}:{variant.index}:{event}", 0) for event in ("response", "event")
+            )
+            variant.last_response_ms = max(variant.last_response_ms or 0, response_ms) or None
+            variant.last_event_ms = max(variant.last_event_ms or 0, event_ms) or None
 
-    def _read_cohorts(self, arms: Sequence[_Arm]) -> None:
-        """Read the records of all cohort days, of one moment on each shard."""
-        wanted = [(arm, sorted(arm.days)) for arm in arms if arm.days]
-        widths = [self._layouts[arm.experiment.name].cohort_width for arm, _ in wanted]
-        tables = [np.zeros((len(days), width), dtype=np.int64) for (_, days), width in zip(wanted, widths, strict=True)]
+    def _read_cohorts(self, variants: Sequence[_VariantRecords]) -> None:
+        """Read the records of all cohort days, on each shard at the same moment, into `cohorts` of the variants."""
+        variant_days = [(variant, sorted(variant.cohort_days)) for variant in variants if variant.cohort_days]
+        tables = [
+            np.zeros((len(days), self._layouts[variant.experiment.name].cohort_width), dtype=np.int64)
+            for variant, days in variant_days
+        ]
         for shard in self.store:
-            names = [[shard.keys.cohort(arm.number, arm.variant, day) for day in days] for arm, days in wanted]
-            stored = iter(values(shard, list(chain(*names))))
-            for own, total in zip(names, tables, strict=True):
-                np.add(total, decode_records(own, list(islice(stored, len(own))), total.shape[1]), out=total)
-        for (arm, days), table in zip(wanted, tables, strict=True):
-            arm.cohorts = Cohorts(days, table)
+            keys_by_variant = [
+                [shard.keys.cohort_sums(variant.number, variant.index, day) for day in days]
+                for variant, days in variant_days
+            ]
+            stored = iter(read_records(shard, list(chain(*keys_by_variant))))
+            for keys, total in zip(keys_by_variant, tables, strict=True):
+                np.add(total, decode_records(keys, list(islice(stored, len(keys))), total.shape[1]), out=total)
+        for (variant, days), table in zip(variant_days, tables, strict=True):
+            variant.cohorts = CohortTable(days, table)
 
-    def _drifts(self, arms: Sequence[_Arm], until_ms: int) -> Mapping[tuple[int, int], Drifts]:
-        """Return how each variant's last whole day differs from its references."""
-        variants = []
-        for arm in arms:
-            sums = live_rated_shares(arm.units)
-            per_student = sums.count_squares / sums.count if sums.count else 1.0
-            variants.append(UsedVariant(arm.experiment, arm.number, arm.variant, max(per_student, 1.0)))
-        return self._days.drifts(variants, until_ms // DAY_MS)
+    def _read_drifts(self, variants: Sequence[_VariantRecords], until_ms: int) -> Mapping[tuple[int, int], Drifts]:
+        """Return the drift of each variant's last complete day from reference days."""
+        variant_traffic = []
+        for variant in variants:
+            sums = live_rated_share_statistic(variant.unit_sums)
+            per_student = sums.denominator_sum_of_squares / sums.denominator_total if sums.denominator_total else 1.0
+            variant_traffic.append(
+                VariantTraffic(variant.experiment, variant.number, variant.index, max(per_student, 1.0))
+            )
+        return self._drift_reader.read_drifts(variant_traffic, until_ms // DAY_MS)
 
-    def _coverages(self, arms: Sequence[_Arm], runs: tuple[str, ...]) -> Mapping[tuple[int, int], Coverage]:
-        """Return how much each variant has shown, where items are counted."""
-        newest = _newest_responses_ms(arms)
-        coverage: dict[tuple[int, int], Coverage] = {}
-        for name, reader in self._coverage.items():
+    def _read_coverage(
+        self, variants: Sequence[_VariantRecords], run_ids: tuple[str, ...]
+    ) -> Mapping[tuple[int, int], ItemCoverage]:
+        """Return (experiment number, variant) → coverage, for experiments that count items."""
+        newest = _newest_responses_ms(variants)
+        coverage: dict[tuple[int, int], ItemCoverage] = {}
+        for name, reader in self._coverage_readers.items():
             if newest[name]:
-                coverage |= reader.coverage(newest[name], runs)
+                coverage |= reader.read_coverage(newest[name], run_ids)
         return coverage
 
-    def _check_live(self) -> None:
-        """Raise `StoreUnavailable` if another generation is live: this one may be gone, and zeros would be wrong."""
-        with unavailable(self._settings.store):
-            live = self.store.client.get(LIVE)
+    def _check_active_generation(self) -> None:
+        """Raise `StoreUnavailable` if another generation is active, because the records may have been deleted."""
+        with translating_errors(self._settings.store):
+            active_generation = self.store.client.get(ACTIVE_GENERATION_KEY)
         try:
-            self.store.first.check_live(live)
-        except StoreOwned as error:
+            self.store.first_shard.check_active_generation(active_generation)
+        except UnusableStore as error:
             raise StoreUnavailable(str(error)) from error
 
-    def _runs(self) -> tuple[str, ...]:
+    def _read_run_ids(self) -> tuple[str, ...]:
         """Return the run id of each shard's server, which changes with each start."""
-        with unavailable(self._settings.store):
-            servers = [shard.on_own_node(shard.client.info, "server") for shard in self.store]
+        with translating_errors(self._settings.store):
+            servers = [shard.execute_on_node(shard.client.info, "server") for shard in self.store]
         return tuple([str(server["run_id"]) for server in servers])
 
-    def _series(self, arms: Sequence[_Arm]) -> list[Series]:
-        """Return the time buckets of every variant and decay."""
-        newest = _newest_responses_ms(arms)
+    def _bucket_series(self, variants: Sequence[_VariantRecords]) -> list[BucketSeries]:
+        """Return the series of time buckets of each variant and decay."""
+        newest = _newest_responses_ms(variants)
         return [
-            Series(
-                name=(arm.number, arm.variant, decay.name),
+            BucketSeries(
+                key=(variant.number, variant.index, decay.name),
                 decay=decay,
-                layout=self._layouts[arm.experiment.name],
-                observed=arm.responses[4::8] < arm.responses[2],
-                oldest=(newest[arm.experiment.name] - arm.experiment.retention_ms) // bucket_span_ms(decay),
+                layout=self._layouts[variant.experiment.name],
+                observed_metrics=ResponseRecord(variant.all_time_sums).undefined
+                < ResponseRecord(variant.all_time_sums).rated,
+                oldest_chunk=(newest[variant.experiment.name] - variant.experiment.retention_ms)
+                // chunk_length_ms(decay),
             )
-            for arm in arms
-            for decay in arm.experiment.decay
+            for variant in variants
+            for decay in variant.experiment.decay
         ]
 
-    def _variant(
-        self, arm: _Arm, means: Mapping[Name, Sequence[DecayedMean]], live: Sequence[Estimate]
+    def _summarize_variant(
+        self,
+        variant: _VariantRecords,
+        means: Mapping[SeriesKey, Sequence[DecayedMean]],
+        live_estimates: Sequence[Estimate],
     ) -> VariantSummary:
-        responses, rated = int(arm.responses[0]), int(arm.responses[2])
-        layout = self._layouts[arm.experiment.name]
+        response_record, unit_record = ResponseRecord(variant.all_time_sums), UnitRecord(variant.unit_sums)
+        responses, rated = int(response_record.responses), int(response_record.rated)
+        layout = self._layouts[variant.experiment.name]
         metrics = {}
-        for index, (undefined, total, square) in enumerate(responses_of(arm.responses, layout)):
+        for index, (undefined, total, square) in enumerate(response_record.metric_sums(layout)):
             count = rated - undefined
             variance = max(square - total * total / count, 0.0) / (count - 1) if count > 1 else None
-            clustered = live[index].variance
-            metrics[arm.experiment.metrics[index].name] = MetricSummary(
+            clustered_variance = live_estimates[index].variance
+            metrics[variant.experiment.metrics[index].name] = MetricSummary(
                 count=count,
                 undefined=undefined,
                 sum=total,
@@ -316,54 +347,59 @@ class Reader:
                 mean_over_all=total / responses if responses else None,
                 variance=variance,
                 decayed={
-                    decay.name: means[arm.number, arm.variant, decay.name][index] for decay in arm.experiment.decay
+                    decay.name: means[variant.number, variant.index, decay.name][index]
+                    for decay in variant.experiment.decay
                 },
                 design_effect=None
-                if clustered is None or variance is None
-                else design_effect(clustered, variance / count),
+                if clustered_variance is None or variance is None
+                else design_effect(clustered_variance, variance / count),
             )
         return VariantSummary(
             responses=responses,
             rated_responses=rated,
-            students=int(arm.units[0] + arm.units[2]),
-            responses_without_user=int(arm.units[2]),
-            feedback=_limited(
-                {kind: count for kind, count in arm.kinds.items() if kind[0] != "+"}, arm.experiment.grades
+            students=unit_record.students + unit_record.anonymous_responses,
+            responses_without_user=unit_record.anonymous_responses,
+            feedback=_limit_kinds(
+                {kind: count for kind, count in variant.kinds.items() if kind[0] != "+"}, variant.experiment.grades
             ),
-            responses_with_feedback=_limited(
-                {kind[1:]: count for kind, count in arm.kinds.items() if kind[0] == "+"}, arm.experiment.grades
+            responses_with_feedback=_limit_kinds(
+                {kind[1:]: count for kind, count in variant.kinds.items() if kind[0] == "+"}, variant.experiment.grades
             ),
-            last_response_at_ms=arm.last_response_ms,
-            last_event_at_ms=arm.last_event_ms,
+            last_response_at_ms=variant.last_response_ms,
+            last_event_at_ms=variant.last_event_ms,
             metrics=metrics,
         )
 
 
-def _newest_responses_ms(arms: Sequence[_Arm]) -> dict[str, int]:
-    """Return experiment → the time of its newest response, 0 before the first."""
+def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:
+    """Return experiment → time of the newest response, 0 before the first response."""
     newest: dict[str, int] = {}
-    for arm in arms:
-        newest[arm.experiment.name] = max(newest.get(arm.experiment.name, 0), arm.last_response_ms or 0)
+    for variant in variants:
+        newest[variant.experiment.name] = max(newest.get(variant.experiment.name, 0), variant.last_response_ms or 0)
     return newest
 
 
-def _students(arms: Sequence[_Arm], log: _Log) -> StoredStudents:
+def _student_sums(variants: Sequence[_VariantRecords], counts: _EventCounts) -> StoredStudentSums:
     """Return the sums over the students of an experiment's variants."""
-    return StoredStudents(
-        units={arm.name: arm.units for arm in arms},
-        cohorts={arm.name: arm.cohorts for arm in arms},
-        newest_ms=max((arm.last_event_ms for arm in arms if arm.last_event_ms is not None), default=None),
-        lost_events=log.lost,
-        refused_share=log.refused / log.records if log.records else None,
-        skipped=log.missing.get(arms[0].experiment.name),
+    return StoredStudentSums(
+        variant_records={variant.name: variant.unit_sums for variant in variants},
+        cohorts={variant.name: variant.cohorts for variant in variants},
+        newest_ms=max(
+            (variant.last_event_ms for variant in variants if variant.last_event_ms is not None), default=None
+        ),
+        lost_events=counts.lost_events,
+        rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
+        skipped_events=counts.skipped_by_experiment.get(variants[0].experiment.name),
     )
 
 
-def _limited(kinds: Mapping[str, int], configured: Collection[str]) -> dict[str, int]:
-    """Return the counts above zero by kind, sorted: of all configured kinds, and of the 50 most frequent others.
+def _limit_kinds(kinds: Mapping[str, int], configured: Collection[str]) -> dict[str, int]:
+    """Return kind → count above 0, sorted by kind, of all configured kinds and of the 50 most frequent further kinds.
 
-    Kinds become labels, and any producer may write a new one.
+    Kinds become labels of metrics, and any producer may send new kinds.
     """
     counts = {kind: count for kind, count in kinds.items() if count}
-    others = sorted(counts.keys() - set(configured), key=lambda kind: (-counts[kind], kind))
-    return {kind: counts[kind] for kind in sorted([*(counts.keys() & set(configured)), *others[:_OTHER_KINDS]])}
+    further_kinds = sorted(counts.keys() - set(configured), key=lambda kind: (-counts[kind], kind))
+    return {
+        kind: counts[kind] for kind in sorted([*(counts.keys() & set(configured)), *further_kinds[:_MAX_OTHER_KINDS]])
+    }

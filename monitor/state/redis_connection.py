@@ -1,10 +1,13 @@
-"""Connections to Redis, Valkey or a cluster of them, and what its errors mean."""
+"""Connections to Redis, Valkey or a cluster, and translation of their errors into those of `monitor.errors`."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import redis
 import redis.exceptions
@@ -13,17 +16,19 @@ from redis.cluster import ClusterNode
 from redis.retry import Retry
 
 from monitor.config import StoreSettings
-from monitor.errors import StoreOwned, StoreUnavailable, UsageError
-from monitor.state.tls import refusal
+from monitor.errors import IncompatibleStore, StoreUnavailable, UsageError, tls_failure_reason
 
 _TIMEOUT_S: Final = 10.0
+_TLS_ALERT_TIMEOUT_S: Final = 1.0
 _CLUSTER: Final = "+cluster"
 
 
 def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
-    """Return a client that never sends a command twice by itself: a lost reply is for the caller to judge.
+    """Return a client that never repeats a command by itself.
 
-    Raises `StoreUnavailable` for a cluster that cannot be reached: its map is read at once.
+    A command whose reply was lost may have been executed, so the caller has to decide.
+
+    The map of a cluster is read at once; raises `StoreUnavailable` if the cluster cannot be reached.
     """
     options: dict[str, Any] = {
         "socket_timeout": _TIMEOUT_S,
@@ -36,7 +41,7 @@ def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
     if settings.password:
         options["password"] = settings.password
     clustered = settings.url.partition("://")[0].endswith(_CLUSTER)
-    url, *others = (settings.url.replace(_CLUSTER, "", 1) if clustered else settings.url).split(",")
+    url, *further_addresses = (settings.url.replace(_CLUSTER, "", 1) if clustered else settings.url).split(",")
     if url.startswith("rediss://"):
         options |= {
             "ssl_ca_certs": settings.ssl_ca_file,
@@ -45,9 +50,9 @@ def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
         }
     try:
         if clustered:
-            with unavailable(settings):
-                options["startup_nodes"] = [_node(place) for place in others]
-                # A transaction looks for another master only after so many errors of its own.
+            with translating_errors(settings):
+                options["startup_nodes"] = [_cluster_node(address) for address in further_addresses]
+                # After one error, a transaction reads the map of the cluster again.
                 options["reinitialize_steps"] = 1
                 return redis.RedisCluster.from_url(url, **options)
         return redis.Redis.from_url(url, **options)
@@ -55,19 +60,23 @@ def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
         raise UsageError(f"store.url: {error}") from error
 
 
-def pairs(reply: Sequence[bytes] | dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the fields of a hash, which only the newer protocol says are pairs."""
+def hash_from_reply(reply: Sequence[bytes] | dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the fields of a hash from a reply; RESP2 replies with a list in which fields and values alternate."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _node(place: str) -> Any:
-    host, _, port = place.partition("/")[0].rpartition(":")
+def _cluster_node(address: str) -> Any:
+    host, _, port = address.partition("/")[0].rpartition(":")
     return cast(Any, ClusterNode)(host, int(port))
 
 
-_REFUSED: Final = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
-_NO_USER: Final = ("HELLO must be called with the client already authenticated", "NOAUTH", "Authentication required")
-_WAIT: Final = (
+_ACCESS_ERRORS: Final = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
+_LOGIN_MESSAGES: Final = (
+    "HELLO must be called with the client already authenticated",
+    "NOAUTH",
+    "Authentication required",
+)
+_TEMPORARY_ERRORS: Final = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
     redis.exceptions.ReadOnlyError,
@@ -78,57 +87,88 @@ _WAIT: Final = (
     redis.exceptions.TryAgainError,
     redis.exceptions.MovedError,
     redis.exceptions.AskError,
-    # Scripts were dropped again between loading one and running it.
+    # The server has dropped the script between SCRIPT LOAD and EVALSHA.
     redis.exceptions.NoScriptError,
 )
-_WAIT_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM", "-OOM")
+_TEMPORARY_ERROR_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM", "-OOM")
+
+
+_CLOSED_CONNECTION_TEXTS: Final = ("EOF", "reset", "Broken pipe", "closed")
 
 
 @contextmanager
-def unavailable(settings: StoreSettings) -> Iterator[None]:
-    """Turn what the store says when it cannot serve into `StoreUnavailable`; what it refuses, `UsageError`."""
-    place = settings.url.partition("://")[2].rpartition("@")[2]
+def translating_errors(settings: StoreSettings) -> Iterator[None]:
+    """Turn redis-py's errors in the block into `StoreUnavailable`, `UsageError` or `UnusableStore`."""
+    address = settings.url.partition("://")[2].rpartition("@")[2]
     try:
         yield
     except (redis.exceptions.RedisError, redis.exceptions.RedisClusterException) as error:
-        raise _meaning(settings, f"store at {place}", error) from error
+        raise _translate(settings, f"store at {address}", error) from error
 
 
-def _meaning(settings: StoreSettings, store: str, error: Exception) -> Exception:
-    """Return what an error means to whoever runs the service; the error itself if it is a defect of ours."""
+def _translate(settings: StoreSettings, store: str, error: Exception) -> Exception:
+    """Return the error of this program for an error of redis-py; the same error for a defect of this program."""
     cause: BaseException = error
     if isinstance(error, redis.exceptions.RedisClusterException) and error.__cause__ is not None:
-        # The map of the cluster could not be read from any of its nodes: the last one said why.
+        # No node has returned the map of the cluster; the cause is the error of the last node.
         cause = error.__cause__
-    said, meaning, mistake = str(cause), error, _mistake(settings, cause, error)
-    if mistake is not None:
-        meaning = UsageError(f"{store}{mistake}")
+    message, translation = str(cause), error
+    settings_problem = _find_settings_problem(settings, cause, error)
+    if settings_problem is not None:
+        translation = UsageError(f"{store}{settings_problem}")
     elif isinstance(cause, redis.exceptions.InvalidResponse):
-        # Perhaps what answers for a store that is away: that of a proxy, say.
-        meaning = StoreUnavailable(f"{store}: what answers there does not speak the Redis protocol ({said})")
+        # For example a proxy that replies while the store is down.
+        translation = StoreUnavailable(f"{store}: the server there does not speak the Redis protocol ({message})")
     elif isinstance(cause, (redis.exceptions.AskError, redis.exceptions.TryAgainError)):
-        meaning = StoreUnavailable(f"{store}: keys are moving from one master to another ({said})")
-    elif isinstance(cause, _WAIT) or said.startswith(_WAIT_CODES):
-        meaning = StoreUnavailable(f"{store}: {said}")
-    elif "WRONGTYPE" in said:
-        meaning = StoreOwned(f"{store} holds something else under the prefix abm: ({said})")
-    return meaning
+        translation = StoreUnavailable(f"{store}: keys are moving from one master to another ({message})")
+    elif isinstance(cause, _TEMPORARY_ERRORS) or message.startswith(_TEMPORARY_ERROR_CODES):
+        translation = StoreUnavailable(f"{store}: {message}")
+    elif "WRONGTYPE" in message:
+        translation = IncompatibleStore(f"{store} has a key of another type under the prefix abm: ({message})")
+    return translation
 
 
-def _mistake(settings: StoreSettings, cause: BaseException, error: Exception) -> str | None:
-    """Return what is wrong with the settings, None if an error does not say that: waiting would not mend it."""
-    said, refused = str(cause), refusal(settings, cause)
-    no_user = said.startswith(_NO_USER)
-    elsewhere = isinstance(cause, redis.exceptions.MovedError) and _CLUSTER not in settings.url
-    found = [
-        (no_user and not settings.password, " asks for a password: set ABMONITOR_STORE_PASSWORD"),
-        (no_user or isinstance(cause, _REFUSED), f" refuses this user: {said}"),
-        ("DB index is out of range" in said or "invalid DB index" in said, " has no database of this number"),
-        (refused is not None, f": {refused}"),
+def _find_settings_problem(settings: StoreSettings, cause: BaseException, error: Exception) -> str | None:
+    """Return the end of a sentence about a problem that only other settings can solve; None for other errors."""
+    message, tls_problem = str(cause), _find_tls_problem(settings, cause)
+    needs_login = message.startswith(_LOGIN_MESSAGES)
+    is_cluster_node = isinstance(cause, redis.exceptions.MovedError) and _CLUSTER not in settings.url
+    problems = [
+        (needs_login and not settings.password, " asks for a password: set ABMONITOR_STORE_PASSWORD"),
+        (needs_login or isinstance(cause, _ACCESS_ERRORS), f" refuses this user: {message}"),
+        ("DB index is out of range" in message or "invalid DB index" in message, " has no database of this number"),
+        (tls_problem is not None, f": {tls_problem}"),
         (
             "Cluster mode is not enabled" in str(error),
             " is not a cluster, or this user may not see its map (cluster|slots)",
         ),
-        (elsewhere, " is a node of a cluster: say redis+cluster:// instead of redis://"),
+        (is_cluster_node, " is a node of a cluster: set redis+cluster:// instead of redis://"),
     ]
-    return next((text for holds, text in found if holds), None)
+    return next((text for applies, text in problems if applies), None)
+
+
+def _find_tls_problem(settings: StoreSettings, error: BaseException) -> str | None:
+    """Return which certificate was rejected and why; None if TLS is not the cause of an error.
+
+    If the server closes the connection before this side has written its command, the server's TLS alert is lost. Then a
+    second handshake reads the alert.
+    """
+    message = str(error)
+    reason = tls_failure_reason(message)
+    is_closed = any(text in message for text in _CLOSED_CONNECTION_TEXTS)
+    if reason or not settings.url.startswith("rediss://") or not is_closed:
+        return reason
+    address = urlsplit(settings.url)
+    try:
+        context = ssl.create_default_context(cafile=settings.ssl_ca_file)
+        if settings.ssl_cert_file:
+            context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file)
+        endpoint = (address.hostname or "localhost", address.port or 6379)
+        with (
+            socket.create_connection(endpoint, _TLS_ALERT_TIMEOUT_S) as plain_socket,
+            context.wrap_socket(plain_socket, server_hostname=address.hostname) as tls_socket,
+        ):
+            tls_socket.recv(1)
+    except OSError as handshake_error:
+        return tls_failure_reason(str(handshake_error))
+    return None

@@ -1,8 +1,15 @@
-"""Events that workers skipped because their configuration did not have the experiment, as the store counts them.
+"""Counts of skipped events: events of experiments that the configuration of a worker does not contain.
 
-They are counted in the commit that moves the positions past them: responses by the experiment's name, as it may have no
-number yet. An experiment that is added to the configuration later thus knows what was read before, and one that some
-workers have and others do not knows what those have skipped.
+The counts change in the same commit as the positions. So an experiment that is added to the configuration later has a
+count of the events that were read before, and an experiment that only some workers know has a count of the events that
+the other workers have skipped. Fields of `StoreKeys.events_skipped`:
+
+    responses:HASH      responses of an experiment; HASH is the hash of its name, as it may have no number yet
+    responses:other     responses of further experiments, if there are too many to count separately
+    feedback:NUMBER     feedback about responses of an experiment that were applied earlier
+
+Two fields of `StoreKeys.newest_times` belong to each field: `newest:FIELD` is the newest time (ms), `oldest:FIELD` the
+oldest time, negated because the larger number stays.
 """
 
 from __future__ import annotations
@@ -13,94 +20,107 @@ from typing import Final
 
 from monitor.config import ExperimentSettings
 from monitor.engine import IdHasher
-from monitor.state.record_reader import transaction
-from monitor.state.redis_connection import pairs, unavailable
-from monitor.state.redis_store import RedisStore
-from monitor.state.shards import Shards
-from monitor.stats import Skipped
+from monitor.state.keys import StoreKeys
+from monitor.state.record_reader import read_in_transaction
+from monitor.state.redis_connection import hash_from_reply, translating_errors
+from monitor.state.sharded_store import ShardedStore
+from monitor.state.store_records import Commit
+from monitor.state.store_shard import StoreShard
+from monitor.stats import SkippedEventCounts
 
-OTHERS: Final = b"r"
-"""Field of the responses of experiments that are too many to be counted one by one."""
-
-
-def responses_field(experiment: str, identities: IdHasher) -> bytes:
-    """Return the field of an experiment's responses."""
-    return b"r" + identities.experiment(experiment).hex().encode()
+OTHER_EXPERIMENTS_FIELD: Final = b"responses:other"
+"""Counts the responses of experiments beyond the limit of separately counted experiments."""
 
 
-def reactions_field(number: int) -> bytes:
-    """Return the field of the reactions to an experiment's responses."""
-    return b"f%d" % number
+def skipped_responses_field(experiment: str, id_hasher: IdHasher) -> bytes:
+    """Return the field that counts the responses of an experiment."""
+    return b"responses:" + id_hasher.hash_experiment(experiment).hex().encode()
 
 
-def newest_field(field: bytes) -> bytes:
-    """Return the field of the newest time among what a field counts."""
-    return b"+" + field
+def skipped_feedback_field(number: int) -> bytes:
+    """Return the field that counts feedback about the responses of an experiment."""
+    return b"feedback:%d" % number
 
 
-def oldest_field(field: bytes) -> bytes:
-    """Return the field of the oldest time, which is kept below zero: of two the larger one stays."""
-    return b"-" + field
+def _newest_time_field(field: bytes) -> bytes:
+    return b"newest:" + field
 
 
-def counted(store: RedisStore) -> set[bytes]:
-    """Return the fields of a shard."""
-    with unavailable(store.settings):
-        return set(store.client.hkeys(store.keys.skipped))
+def _oldest_time_field(field: bytes) -> bytes:
+    return b"oldest:" + field
 
 
-class SkippedEvents:
-    """What was skipped, summed over the shards."""
+def add_skipped_events(
+    commit: Commit, keys: StoreKeys, field: bytes, count: int, *, first_ms: int, last_ms: int
+) -> None:
+    """Append skipped events to a commit; `first_ms` and `last_ms` are their oldest and newest event times."""
+    commit.counter_increments[keys.events_skipped, field] += count
+    commit.raise_newest_time(_newest_time_field(field).decode(), last_ms)
+    commit.raise_newest_time(_oldest_time_field(field).decode(), -first_ms)
+
+
+def read_skipped_fields(store: StoreShard) -> set[bytes]:
+    """Return the fields of a shard's counts."""
+    with translating_errors(store.settings):
+        return set(store.client.hkeys(store.keys.events_skipped))
+
+
+class SkippedEventTotals:
+    """Counts of skipped events, summed over the shards."""
 
     def __init__(self) -> None:
         self.events: Counter[bytes] = Counter()
-        """By field."""
+        """Field → events."""
         self._newest_ms: dict[bytes, int] = {}
         self._oldest_ms: dict[bytes, int] = {}
 
     def add(self, counts: Mapping[bytes, bytes], times: Mapping[bytes, bytes]) -> None:
-        """Add what a shard has counted; `times` is its hash of newest times."""
+        """Add the hashes `events_skipped` and `newest_times` of a shard."""
         for field, events in counts.items():
             self.events[field] += int(events)
-            newest_ms, oldest_ms = int(times[newest_field(field)]), -int(times[oldest_field(field)])
+            newest_ms, oldest_ms = int(times[_newest_time_field(field)]), -int(times[_oldest_time_field(field)])
             self._newest_ms[field] = max(newest_ms, self._newest_ms.get(field, newest_ms))
             self._oldest_ms[field] = min(oldest_ms, self._oldest_ms.get(field, oldest_ms))
 
-    def missing(
-        self, experiments: Iterable[ExperimentSettings], numbers: Mapping[str, int], identities: IdHasher
-    ) -> dict[str, Skipped]:
-        """Return by experiment what may be missing of it, where something may."""
-        found = {each.name: self._of(each, numbers[each.name], identities) for each in experiments}
-        return {name: skipped for name, skipped in found.items() if skipped is not None}
+    def by_experiment(
+        self, experiments: Iterable[ExperimentSettings], numbers: Mapping[str, int], id_hasher: IdHasher
+    ) -> dict[str, SkippedEventCounts]:
+        """Return the counts of the experiments of which events may have been skipped."""
+        counts = {
+            experiment.name: self._counts_of(experiment, numbers[experiment.name], id_hasher)
+            for experiment in experiments
+        }
+        return {name: skipped for name, skipped in counts.items() if skipped is not None}
 
-    def _of(self, experiment: ExperimentSettings, number: int, identities: IdHasher) -> Skipped | None:
-        named, reactions = responses_field(experiment.name, identities), reactions_field(number)
-        fields = [each for each in (named, OTHERS) if self._concerns(each, experiment)]
-        if self.events[reactions]:
-            fields.append(reactions)
+    def _counts_of(self, experiment: ExperimentSettings, number: int, id_hasher: IdHasher) -> SkippedEventCounts | None:
+        responses, feedback = skipped_responses_field(experiment.name, id_hasher), skipped_feedback_field(number)
+        fields = [field for field in (responses, OTHER_EXPERIMENTS_FIELD) if self._overlaps(field, experiment)]
+        if self.events[feedback]:
+            fields.append(feedback)
         if not fields:
             return None
-        return Skipped(
-            responses=self.events[named] if named in fields else 0,
-            reactions=self.events[reactions],
-            unnamed=self.events[OTHERS] if OTHERS in fields else 0,
-            first_ms=min(self._oldest_ms[each] for each in fields),
-            last_ms=max(self._newest_ms[each] for each in fields),
+        return SkippedEventCounts(
+            responses=self.events[responses] if responses in fields else 0,
+            reactions=self.events[feedback],
+            unnamed=self.events[OTHER_EXPERIMENTS_FIELD] if OTHER_EXPERIMENTS_FIELD in fields else 0,
+            first_ms=min(self._oldest_ms[field] for field in fields),
+            last_ms=max(self._newest_ms[field] for field in fields),
         )
 
-    def _concerns(self, field: bytes, experiment: ExperimentSettings) -> bool:
-        """Return whether an experiment may have counted responses of a field: some are of its time."""
+    def _overlaps(self, field: bytes, experiment: ExperimentSettings) -> bool:
+        """Return whether the times of a field's events overlap with the period of an experiment."""
         if not self.events[field]:
             return False
-        begins_ms = (experiment.starts_at_ms or 0) - (experiment.pre_period_ms or 0)
-        ends_ms = experiment.ends_at_ms
-        return self._newest_ms[field] >= begins_ms and (ends_ms is None or self._oldest_ms[field] < ends_ms)
+        starts_at_ms = (experiment.starts_at_ms or 0) - (experiment.pre_period_ms or 0)
+        ends_at_ms = experiment.ends_at_ms
+        return self._newest_ms[field] >= starts_at_ms and (ends_at_ms is None or self._oldest_ms[field] < ends_at_ms)
 
 
-def skipped_events(store: Shards) -> SkippedEvents:
-    """Return what was skipped. Raises `StoreUnavailable`."""
-    found = SkippedEvents()
+def read_skipped_events(store: ShardedStore) -> SkippedEventTotals:
+    """Return the counts of skipped events of all shards. Raises `StoreUnavailable`."""
+    totals = SkippedEventTotals()
     for shard in store:
-        skipped, latest = transaction(shard, [("HGETALL", shard.keys.skipped), ("HGETALL", shard.keys.latest)])
-        found.add(pairs(skipped), pairs(latest))
-    return found
+        commands = [("HGETALL", shard.keys.events_skipped), ("HGETALL", shard.keys.newest_times)]
+        skipped, newest_times = read_in_transaction(shard, commands)
+        totals.add(hash_from_reply(skipped), hash_from_reply(newest_times))
+    return totals

@@ -1,4 +1,4 @@
-"""Snapshots in the store: one hash for each experiment, on the first shard, gone with its generation."""
+"""Hourly snapshots in the store: one hash for each experiment, on the first shard, deleted with the generation."""
 
 from __future__ import annotations
 
@@ -6,52 +6,54 @@ from collections.abc import Collection
 
 import msgspec
 
-from monitor.analysis import Past, Snapshot
-from monitor.state.redis_connection import unavailable
-from monitor.state.shards import Shards
+from monitor.analysis import ExperimentSnapshot, SnapshotHistory
+from monitor.state.redis_connection import translating_errors
+from monitor.state.sharded_store import ShardedStore
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Snapshot).decode
+_decode = msgspec.msgpack.Decoder(ExperimentSnapshot).decode
 
 
-class History:
-    """Reads and writes snapshots; experiments go by their numbers. Everything raises `StoreUnavailable`."""
+class SnapshotLog:
+    """Reads and writes the snapshots of experiments, by experiment number. All methods raise `StoreUnavailable`."""
 
-    def __init__(self, store: Shards) -> None:
-        self._store = store.first
+    def __init__(self, store: ShardedStore) -> None:
+        self._shard = store.first_shard
 
-    def hours(self, number: int) -> set[int]:
-        with unavailable(self._store.settings):
-            return set(map(int, self._store.client.hkeys(self._store.keys.history(number))))
+    def read_hours(self, number: int) -> set[int]:
+        """Return the hours with a snapshot."""
+        with translating_errors(self._shard.settings):
+            return set(map(int, self._shard.client.hkeys(self._shard.keys.hourly_snapshots(number))))
 
-    def add(self, number: int, hour: int, taken: Snapshot) -> None:
-        """Keep a snapshot, unless somebody has kept one of that hour, or the generation is being deleted."""
-        store = self._store
-        with unavailable(store.settings):
-            names = [store.keys.meta, store.keys.history(number)]
-            store.run_script(store.scripts.append_snapshot, names, [hour, _encode(taken)])
+    def add(self, number: int, hour: int, snapshot: ExperimentSnapshot) -> None:
+        """Store a snapshot, unless the hour has a snapshot already, or the generation is being deleted."""
+        shard = self._shard
+        with translating_errors(shard.settings):
+            keys = [shard.keys.meta, shard.keys.hourly_snapshots(number)]
+            shard.run_script(shard.scripts.append_snapshot, keys, [hour, _encode(snapshot)])
 
-    def drop(self, number: int, hours: Collection[int]) -> None:
-        with unavailable(self._store.settings):
-            self._store.client.hdel(self._store.keys.history(number), *hours)
+    def delete(self, number: int, hours: Collection[int]) -> None:
+        """Delete the snapshots of some hours."""
+        with translating_errors(self._shard.settings):
+            self._shard.client.hdel(self._shard.keys.hourly_snapshots(number), *hours)
 
-    def latest(self, number: int, hours: Collection[int]) -> Snapshot | None:
-        """Return the newest of the hours' snapshots, if it can be read."""
+    def read_newest(self, number: int, hours: Collection[int]) -> ExperimentSnapshot | None:
+        """Return the snapshot of the newest of some hours; None without hours, or for an unknown format."""
         if not hours:
             return None
-        with unavailable(self._store.settings):
-            return _read(self._store.client.hget(self._store.keys.history(number), max(hours)))
+        with translating_errors(self._shard.settings):
+            return _decode_snapshot(self._shard.client.hget(self._shard.keys.hourly_snapshots(number), max(hours)))
 
-    def read(self, number: int) -> Past:
-        """Return all snapshots by hour, oldest first; none of those that another version has written in its own way."""
-        with unavailable(self._store.settings):
-            stored = self._store.client.hgetall(self._store.keys.history(number))
-        found = {int(hour): _read(packed) for hour, packed in stored.items()}
-        return {hour: then for hour, then in sorted(found.items()) if then is not None}
+    def read_all(self, number: int) -> SnapshotHistory:
+        """Return all snapshots by hour, oldest first, without those in the format of another version."""
+        with translating_errors(self._shard.settings):
+            stored = self._shard.client.hgetall(self._shard.keys.hourly_snapshots(number))
+        snapshots = {int(hour): _decode_snapshot(encoded) for hour, encoded in stored.items()}
+        return {hour: snapshot for hour, snapshot in sorted(snapshots.items()) if snapshot is not None}
 
 
-def _read(packed: bytes | None) -> Snapshot | None:
+def _decode_snapshot(encoded: bytes | None) -> ExperimentSnapshot | None:
     try:
-        return None if packed is None else _decode(packed)
+        return None if encoded is None else _decode(encoded)
     except msgspec.MsgspecError:
         return None

@@ -1,4 +1,4 @@
-"""Taking possession of a store: its schema, its experiments' numbers and definitions, its hash key."""
+"""Schema, experiments and hash key of a store: registered by workers, checked by all commands."""
 
 from __future__ import annotations
 
@@ -9,138 +9,144 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from monitor.config import Settings, definition_differences, definitions
-from monitor.errors import StoreOwned
-from monitor.state.keys import LIVE, ROOT
-from monitor.state.redis_connection import unavailable
-from monitor.state.redis_store import SCHEMA, RedisStore
-from monitor.state.shards import Shards
+from monitor.config import Settings, aggregate_definitions, definition_differences
+from monitor.errors import CorruptStore, IncompatibleStore
+from monitor.state.keys import ACTIVE_GENERATION_KEY, FIRST_SHARD_PREFIX
+from monitor.state.redis_connection import translating_errors
+from monitor.state.sharded_store import ShardedStore
+from monitor.state.store_shard import SCHEMA, StoreShard
 
-_KEY_BYTES = 32
+_HASH_KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """What a worker or a reader needs to know of the store."""
+class StoreMetadata:
+    """Numbers of the experiments and hash key of a store."""
 
     numbers: Mapping[str, int]
-    """Experiment → its number in the store."""
+    """Configured experiment → its number in the store."""
     hash_key: bytes
+    """Key of the hashes of ids."""
     horizons_ms: Mapping[str, int]
-    """Number of every experiment, also of those that are no longer configured → how long its rows may change."""
+    """Number of each stored experiment, configured or not → how long the experiment's rows may change."""
 
 
-def view_store(store: Shards, settings: Settings) -> Mapping[str, int]:
-    """Return the configured experiments' numbers without writing anything; negative ones for those it does not know.
+def read_experiment_numbers(store: ShardedStore, settings: Settings) -> Mapping[str, int]:
+    """Return the numbers of the configured experiments without a write; below 0 for an experiment that is not stored.
 
-    Raises `StoreOwned` as `open_store` does.
+    Raises `UnusableStore` as `initialize_store` does.
     """
-    with unavailable(settings.store):
+    with translating_errors(settings.store):
         meta = _check_schemas(store)
-        stored = _registered(store, meta)
+        stored = _read_registered_experiments(store, meta)
     _check_hash_key(settings, meta)
-    _check_definitions(stored, {experiment.name: definitions(experiment) for experiment in settings.experiments})
+    _check_definitions(
+        stored, {experiment.name: aggregate_definitions(experiment) for experiment in settings.experiments}
+    )
     return {
-        each.name: int(stored[each.name]["number"]) if each.name in stored else -1 - place
-        for place, each in enumerate(settings.experiments)
+        experiment.name: int(stored[experiment.name]["number"]) if experiment.name in stored else -1 - index
+        for index, experiment in enumerate(settings.experiments)
     }
 
 
-def open_store(store: Shards, settings: Settings) -> Opened:
-    """Register the configured experiments and return their numbers and the hash key.
+def initialize_store(store: ShardedStore, settings: Settings) -> StoreMetadata:
+    """Register the configured experiments, and return the metadata of the store.
 
-    Raises `StoreOwned` when the store was made by another schema, under another hash key, or when an experiment's
-    aggregates were made under other definitions: nothing is written then.
+    Raises `UnusableStore`, and writes nothing, if the store has another schema or another hash key, or if the stored
+    aggregates of an experiment were computed under other definitions.
     """
-    wanted = {experiment.name: definitions(experiment) for experiment in settings.experiments}
-    with unavailable(settings.store):
+    configured = {experiment.name: aggregate_definitions(experiment) for experiment in settings.experiments}
+    with translating_errors(settings.store):
         meta = _check_schemas(store)
-        stored = _registered(store, meta)
-        _check_definitions(stored, wanted)
+        stored = _read_registered_experiments(store, meta)
+        _check_definitions(stored, configured)
         if int(meta.get(b"shards", len(store))) != len(store):
-            raise StoreOwned(f"the store has {int(meta[b'shards'])} shards, not {len(store)}")
-        keys, client = store.first.keys, store.client
-        hash_key = _hash_key(store.first, settings, meta)
+            raise IncompatibleStore(f"the store has {int(meta[b'shards'])} shards, not {len(store)}")
+        first_shard, keys, client = store.first_shard, store.first_shard.keys, store.client
+        hash_key = _initialize_hash_key(first_shard, settings, meta)
         for shard in reversed(store):
-            client.hsetnx(shard.keys.meta, "made", secrets.token_hex(_KEY_BYTES))
-            # A schema without a number of shards would mean one.
-            shards = {"shards": len(store)} if shard is store.first else {}
-            client.hset(shard.keys.meta, mapping={"schema": SCHEMA, **shards})
-        client.set(LIVE, store.live, nx=True)
-        for name, definition in wanted.items():
+            client.hsetnx(shard.keys.meta, "store_id", secrets.token_hex(_HASH_KEY_BYTES))
+            # One write: without a number of shards, a stored schema would mean one shard.
+            shard_count = {"shards": len(store)} if shard is first_shard else {}
+            client.hset(shard.keys.meta, mapping={"schema": SCHEMA, **shard_count})
+        client.set(ACTIVE_GENERATION_KEY, store.active_generation, nx=True)
+        for name, definition in configured.items():
             if name not in stored:
-                # Unless somebody has done so by now.
-                register, names = store.first.scripts.register, [keys.meta, keys.definitions]
-                store.first.run_script(register, names, [name, json.dumps(definition, sort_keys=True)])
-        stored = stored_experiments(store)
-        horizons = {str(stored[each.name]["number"]): each.horizon_ms for each in settings.experiments}
+                definition_json = json.dumps(definition, sort_keys=True)
+                script = first_shard.scripts.register
+                first_shard.run_script(script, [keys.meta, keys.definitions], [name, definition_json])
+        stored = read_stored_experiments(store)
+        horizons = {
+            str(stored[experiment.name]["number"]): experiment.horizon_ms for experiment in settings.experiments
+        }
         client.hset(keys.horizons, mapping=horizons)
-        known = client.hgetall(keys.horizons)
-    _check_definitions(stored, wanted)
+        stored_horizons = client.hgetall(keys.horizons)
+    _check_definitions(stored, configured)
     for shard in store:
-        shard.opened = True
-    numbers = {name: int(stored[name]["number"]) for name in wanted}
-    return Opened(numbers, hash_key, {number.decode(): int(ms) for number, ms in known.items()})
+        shard.is_initialized = True
+    numbers = {name: int(stored[name]["number"]) for name in configured}
+    horizons_ms = {number.decode(): int(ms) for number, ms in stored_horizons.items()}
+    return StoreMetadata(numbers, hash_key, horizons_ms)
 
 
-def stored_experiments(store: Shards) -> dict[str, dict[str, Any]]:
-    """Return experiment → its number and definitions."""
-    with unavailable(store.settings):
-        texts = store.client.hgetall(store.first.keys.definitions)
+def read_stored_experiments(store: ShardedStore) -> dict[str, dict[str, Any]]:
+    """Return experiment → a dictionary with the stored `number` and `definitions` of the experiment."""
+    with translating_errors(store.settings):
+        texts = store.client.hgetall(store.first_shard.keys.definitions)
     return {name.decode(): json.loads(text) for name, text in texts.items()}
 
 
-def stored_hash_key(store: Shards, settings: Settings) -> bytes:
-    """Return the key that the rows were made with; empty where there is none yet."""
-    own = _own_key(settings)
-    if own is not None:
-        return own
-    with unavailable(settings.store):
-        return store.client.hget(store.first.keys.meta, "hash_key") or b""
+def read_hash_key(store: ShardedStore, settings: Settings) -> bytes:
+    """Return the key of the hashes of ids: from the settings, or else from the store; empty for a new store."""
+    configured_key = _configured_hash_key(settings)
+    if configured_key is not None:
+        return configured_key
+    with translating_errors(settings.store):
+        return store.client.hget(store.first_shard.keys.meta, "hash_key") or b""
 
 
-def _registered(store: Shards, meta: Mapping[bytes, bytes]) -> dict[str, dict[str, Any]]:
-    stored = stored_experiments(store)
+def _read_registered_experiments(store: ShardedStore, meta: Mapping[bytes, bytes]) -> dict[str, dict[str, Any]]:
+    stored = read_stored_experiments(store)
     if not stored and int(meta.get(b"experiments", 0)):
-        raise StoreOwned(
-            f"{store.first.keys.definitions.decode()} is missing, which says what the aggregates are of. "
-            "`ab-monitor rebuild` makes new ones from Kafka"
+        raise CorruptStore(
+            f"{store.first_shard.keys.definitions.decode()} is missing, so the definitions of the aggregates are "
+            "unknown. `ab-monitor rebuild` makes new ones from Kafka"
         )
     return stored
 
 
-def _check_schemas(store: Shards) -> Mapping[bytes, bytes]:
-    """Return what the first shard says of itself, once all of them are of this schema, or none is of any."""
-    metas = [store.client.hgetall(shard.keys.meta) for shard in store]
+def _check_schemas(store: ShardedStore) -> Mapping[bytes, bytes]:
+    """Return the hash meta of the first shard. Raises `UnusableStore` unless all shards, or none, have this schema."""
+    metas: list[Mapping[bytes, bytes]] = [store.client.hgetall(shard.keys.meta) for shard in store]
     schema = metas[0].get(b"schema")
     if schema is None:
-        # Until schema 2 there were no generations.
-        schema = store.client.hget(ROOT + b"m", "schema")
+        # Schemas up to 13 had other key names, and the first schema had no generations.
+        for key in (store.first_shard.keys.meta_of_old_schema, FIRST_SHARD_PREFIX + b"m"):
+            schema = schema or store.client.hget(key, "schema")
     if schema is not None and int(schema) != SCHEMA:
-        raise StoreOwned(
+        raise IncompatibleStore(
             f"the store has schema {int(schema)}, this version reads and writes schema {SCHEMA}: "
             "`ab-monitor rebuild` makes a new one from Kafka"
         )
-    used = [b"schema" in metas[0] or b"seq" in meta for meta in metas]
-    known = [b"schema" in meta for meta in metas]
-    if any(used) and not all(known):
-        raise StoreOwned(
-            f"shard {known.index(False)} of {len(store)} was emptied, others were not: what it held is missing. "
-            "`ab-monitor rebuild` makes everything new from Kafka"
+    is_used = [b"schema" in metas[0] or b"commits" in meta for meta in metas]
+    has_schema = [b"schema" in meta for meta in metas]
+    if any(is_used) and not all(has_schema):
+        raise CorruptStore(
+            f"shard {has_schema.index(False)} of {len(store)} was emptied, others were not: its rows and sums are "
+            "missing. `ab-monitor rebuild` makes everything new from Kafka"
         )
-    found: Mapping[bytes, bytes] = metas[0]
-    return found
+    return metas[0]
 
 
-def _check_definitions(stored: Mapping[str, dict[str, Any]], wanted: Mapping[str, dict[str, object]]) -> None:
+def _check_definitions(stored: Mapping[str, dict[str, Any]], configured: Mapping[str, dict[str, object]]) -> None:
     differences: list[str] = []
-    for name, definition in wanted.items():
+    for name, definition in configured.items():
         if name in stored:
-            # Through JSON, as the stored ones came.
-            made_with = json.loads(json.dumps(definition))
-            differences += definition_differences(name, stored[name]["definitions"], made_with)
+            # Through JSON, like the stored definitions.
+            json_definition = json.loads(json.dumps(definition))
+            differences += definition_differences(name, stored[name]["definitions"], json_definition)
     if differences:
-        raise StoreOwned(
+        raise IncompatibleStore(
             "the store's aggregates were made under other definitions: "
             + "; ".join(differences)
             + ". Use the old definitions, make new aggregates from Kafka with `ab-monitor rebuild`, give the "
@@ -148,35 +154,41 @@ def _check_definitions(stored: Mapping[str, dict[str, Any]], wanted: Mapping[str
         )
 
 
-def _hash_key(store: RedisStore, settings: Settings, meta: Mapping[bytes, bytes]) -> bytes:
-    """Return the configured key, or the one that the store made for itself; refuse one the rows were not made with."""
+def _initialize_hash_key(store: StoreShard, settings: Settings, meta: Mapping[bytes, bytes]) -> bytes:
+    """Return the configured hash key, else the stored one, which is created at random if absent.
+
+    Raises `UnusableStore` if the ids in the store were hashed with another key.
+    """
     _check_hash_key(settings, meta)
-    key = _own_key(settings)
-    if key is None:
-        store.client.hsetnx(store.keys.meta, "hash_key", secrets.token_bytes(_KEY_BYTES))
-        made: bytes = store.client.hget(store.keys.meta, "hash_key")
-        return made
-    store.client.hsetnx(store.keys.meta, "hash_check", _hash_check(key))
+    configured_key = _configured_hash_key(settings)
+    if configured_key is None:
+        store.client.hsetnx(store.keys.meta, "hash_key", secrets.token_bytes(_HASH_KEY_BYTES))
+        stored_key: bytes = store.client.hget(store.keys.meta, "hash_key")
+        return stored_key
+    store.client.hsetnx(store.keys.meta, "hash_check", _hash_check(configured_key))
     _check_hash_key(settings, store.client.hgetall(store.keys.meta))
-    return key
+    return configured_key
 
 
-def _own_key(settings: Settings) -> bytes | None:
+def _configured_hash_key(settings: Settings) -> bytes | None:
     secret = settings.store.user_hash_key
-    return None if secret is None else blake2b(secret.encode(), digest_size=_KEY_BYTES).digest()
+    return None if secret is None else blake2b(secret.encode(), digest_size=_HASH_KEY_BYTES).digest()
 
 
 def _hash_check(key: bytes) -> bytes:
-    return blake2b(b"check", key=key, digest_size=_KEY_BYTES).digest()
+    """Return a digest that identifies a hash key and does not reveal the key."""
+    return blake2b(b"check", key=key, digest_size=_HASH_KEY_BYTES).digest()
 
 
 def _check_hash_key(settings: Settings, meta: Mapping[bytes, bytes]) -> None:
-    """Raise `StoreOwned` if the rows were made with another key."""
-    key = _own_key(settings)
-    if key is None:
+    """Raise `UnusableStore` if the ids in the store were hashed with another key."""
+    configured_key = _configured_hash_key(settings)
+    if configured_key is None:
         if b"hash_check" in meta and b"hash_key" not in meta:
-            raise StoreOwned("the store was made with a store.user_hash_key; set the same one")
+            raise IncompatibleStore("the store was made with a store.user_hash_key; set the same one")
     elif b"hash_key" in meta:
-        raise StoreOwned("the store was made without store.user_hash_key; start without it, or with an empty store")
-    elif meta.get(b"hash_check", _hash_check(key)) != _hash_check(key):
-        raise StoreOwned("the store was made with another store.user_hash_key")
+        raise IncompatibleStore(
+            "the store was made without store.user_hash_key; start without it, or with an empty store"
+        )
+    elif meta.get(b"hash_check", _hash_check(configured_key)) != _hash_check(configured_key):
+        raise IncompatibleStore("the store was made with another store.user_hash_key")

@@ -1,4 +1,4 @@
-"""What passes between a worker and the store."""
+"""Records that pass between workers and the store: positions, the writes of a batch, the state of a shard."""
 
 from __future__ import annotations
 
@@ -7,167 +7,204 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-Status = Literal["applied", "moved", "changed", "swept", "restarted", "switched"]
-"""See commit.lua."""
+CommitStatus = Literal[
+    "applied", "generation_switched", "server_restarted", "positions_changed", "expired", "rows_changed"
+]
+"""Result of `StoreShard.commit`; lua/commit.lua describes the values."""
 
 
-class Refusals(NamedTuple):
-    """How many of a partition's events were refused: in a row up to now, and of the latest ones."""
+class RejectionCounts(NamedTuple):
+    """Counts of a partition's rejected records."""
 
-    run: int = 0
+    consecutive: int = 0
+    """Rejected records at the end of the applied records, without a valid record between them."""
     records: int = 0
-    refused: int = 0
+    """Records of the latest window, valid or not."""
+    rejected: int = 0
+    """Rejected records of the latest window."""
 
 
-_NONE_REFUSED: Final = Refusals()
+class LogEpoch(NamedTuple):
+    """The log that an offset belongs to: a topic that was created anew, or truncated, has another log.
+
+    Stored as `TOPIC_ID#NUMBER@START`; `^FIRST_OFFSET` follows if the number is not 0 and the first offset is known.
+
+    >>> LogEpoch.parse("T#1@30^5")
+    LogEpoch(topic_id='T', number=1, start=30, first_offset=5)
+    >>> str(LogEpoch("T", 0, 5, 5)), str(LogEpoch())
+    ('T#0@5', '')
+    """
+
+    topic_id: str = ""
+    """Kafka's id of the topic; empty if unknown, as for files."""
+    number: int = 0
+    """How often the worker has resumed behind lost records."""
+    start: int | None = None
+    """First offset that was to be applied since the latest loss; None if not recorded."""
+    first_offset: int | None = None
+    """First offset of this log that was to be applied, before any loss.
+
+    None if not recorded, or if records of another log were applied before.
+    """
+
+    def __str__(self) -> str:
+        if self.start is None:
+            return self.topic_id
+        first_offset = "" if self.number == 0 or self.first_offset is None else f"^{self.first_offset}"
+        return f"{self.topic_id}#{self.number}@{self.start}{first_offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> LogEpoch:
+        """Return the epoch of a stored text."""
+        topic_id, _, numbers = text.partition("#")
+        if not numbers:
+            return cls(topic_id)
+        number, _, offsets = numbers.partition("@")
+        start, _, first_offset = offsets.partition("^")
+        if int(number) == 0:
+            return cls(topic_id, 0, int(start), int(start))
+        return cls(topic_id, int(number), int(start), int(first_offset) if first_offset else None)
+
+
+_NO_REJECTIONS: Final = RejectionCounts()
+_UNKNOWN_LOG: Final = LogEpoch()
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a partition was applied."""
+    """The offset up to which a partition was applied, and the partition's state there."""
 
     next_offset: int
     newest_ms: int = 0
-    """The newest event time applied; 0 before the first."""
-    refusals: Refusals = _NONE_REFUSED
-    origin: str = ""
-    """The log that the offset is of: `T#N@B` is the topic's identity, how often it was `entered`, and where last.
-
-    `T#N@B^F` went on behind a gap in the same log, of which F was the `first`.
-    """
+    """The newest event time applied; 0 before the first event."""
+    rejections: RejectionCounts = _NO_REJECTIONS
+    log: LogEpoch = _UNKNOWN_LOG
+    """The log of `next_offset`."""
 
     @property
-    def topic(self) -> str:
-        """The topic's identity: one of the same name that was created anew is another; empty if it is not known."""
-        return self.origin.partition("#")[0]
-
-    @property
-    def reached(self) -> tuple[int, int]:
-        """What says which of two positions of a partition is further: the number of logs entered, the offset."""
-        return self._entries()[0], self.next_offset
-
-    @property
-    def first(self) -> int | None:
-        """The first offset of this log that was to be applied; None if it was not noted, or others came before it."""
-        number, begin = self._entries()
-        first = self.origin.partition("^")[2]
-        return int(first) if first else None if number or "@" not in self.origin else begin
+    def sort_key(self) -> tuple[int, int]:
+        """Return a key by which positions of one partition are ordered: number of the log epoch, offset."""
+        return self.log.number, self.next_offset
 
     @classmethod
-    def start(cls, topic: str, begin: int) -> Position:
+    def at_log_start(cls, topic_id: str, first_offset: int) -> Position:
         """Return the first position in a topic's partition."""
-        return cls(begin, origin=f"{topic}#0@{begin}")
+        return cls(first_offset, log=LogEpoch(topic_id, 0, first_offset, first_offset))
 
-    def entered(self, topic: str, begin: int) -> Position:
-        """Return the position in what follows after a loss: behind a gap in the same log, or in another one.
+    def after_reset(self, topic_id: str, start: int) -> Position:
+        """Return the position at which a worker resumes after lost records.
 
-        Offsets of another one mean nothing here.
+        The topic has the same id if records were deleted before they were applied, or if the log was truncated. In a
+        topic that was created anew, offsets have another meaning.
         """
-        origin = f"{topic}#{self._entries()[0] + 1}@{begin}"
-        if topic and topic == self.topic and self.first is not None and begin >= self.next_offset:
-            origin += f"^{self.first}"
-        return Position(begin, origin=origin)
+        is_same_log = bool(topic_id) and topic_id == self.log.topic_id and start >= self.next_offset
+        first_offset = self.log.first_offset if is_same_log else None
+        return Position(start, log=LogEpoch(topic_id, self.log.number + 1, start, first_offset))
 
-    def entry(self) -> Position:
-        """Return the position at which this log was entered."""
-        return Position(self._entries()[1], origin=self.origin)
-
-    def _entries(self) -> tuple[int, int]:
-        number, _, begin = self.origin.partition("#")[2].partition("@")
-        return int(number or 0), int(begin.partition("^")[0] or 0)
+    def log_start(self) -> Position:
+        """Return the position at which the epoch of the log began."""
+        return Position(self.log.start or 0, log=self.log)
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
-    """One partition's step: from the offset the worker expects (None: no position yet) to its next position."""
+class PositionUpdate:
+    """The step of one partition in a commit."""
 
     partition: str
-    expected: int | None
+    expected_offset: int | None
+    """The stored offset that the worker expects; None if it expects no stored position."""
     position: Position
-    left: str | None = None
-    """Origin of the position that is expected, if it is another log's."""
+    """The new position."""
+    expected_log: LogEpoch | None = None
+    """The stored log that the worker expects; None for the log of the new position."""
 
 
 @dataclass(slots=True)
 class Commit:
-    """The writes of one batch on one shard; commit.lua applies all of them or none."""
+    """The writes of one batch on one shard; lua/commit.lua applies all of them or none."""
 
-    advances: list[Advance] = field(default_factory=list)
+    position_updates: list[PositionUpdate] = field(default_factory=list)
     new_row_keys: list[bytes] = field(default_factory=list)
     new_row_values: list[bytes] = field(default_factory=list)
-    """Rows that the store must not have yet."""
-    row_keys: list[bytes] = field(default_factory=list)
-    row_values: list[bytes] = field(default_factory=list)
-    """Rows begin with their new version: the stored row must have the version before it."""
-    sums: dict[bytes, bytes] = field(default_factory=dict)
-    """Key of a record → what is added to its integers, in the format of `monitor.engine.row_codec`."""
-    chunks: dict[bytes, bytes] = field(default_factory=dict)
-    """Key of a chunk of time buckets → runs that are appended to it."""
-    chunk_limits: list[int] = field(default_factory=list)
-    """Length in bytes from which on each chunk is compacted; not part of the script's arguments."""
-    counters: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)
+    """Rows that must not be stored yet, in the order of `new_row_keys`."""
+    changed_row_keys: list[bytes] = field(default_factory=list)
+    changed_row_values: list[bytes] = field(default_factory=list)
+    """Rows in the order of `changed_row_keys`; a row begins with its version, one more than the stored version."""
+    record_increments: dict[bytes, bytes] = field(default_factory=dict)
+    """Key of a record → runs that are added to its integers, in the format of `monitor.engine.row_codec`."""
+    bucket_appends: dict[bytes, bytes] = field(default_factory=dict)
+    """Key of a chunk of time buckets → runs that are appended to the chunk."""
+    compaction_limits: list[int] = field(default_factory=list)
+    """Length (bytes) from which on a chunk is compacted, in the order of `bucket_appends`; not sent to the server."""
+    counter_increments: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)
     """(key of a hash, field) → difference."""
-    members: set[tuple[bytes, int]] = field(default_factory=set)
-    """(key of an index, member): the index records the number of this commit as the member's score."""
-    hours: list[tuple[bytes, str, bytes]] = field(default_factory=list)
-    """(key of an hour's list, its field among the hours, names of new rows with their lengths), for the sweep."""
-    texts: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
+    index_members: set[tuple[bytes, int]] = field(default_factory=set)
+    """(key of an index, member): the number of this commit becomes the member's score."""
+    expiry_entries: list[tuple[bytes, str, bytes]] = field(default_factory=list)
+    """(key of `expiry_rows`, its field of `expiry_hours`, names of new rows, each behind a byte with its length)."""
+    hash_texts: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
     """(key of a hash, field) → text."""
-    latest: dict[str, int] = field(default_factory=dict)
-    """Field of `Keys.latest` → time (ms); the larger one is kept."""
-    oldest_dependencies: dict[str, int] = field(default_factory=dict)
-    """Experiment number (or "p" for rows without a response) → time (ms) of the oldest row or event that the outcome
-    depends on: if rows were swept up to a later time, it may be gone."""
+    newest_times: dict[str, int] = field(default_factory=dict)
+    """Field of `StoreKeys.newest_times` → time (ms); a larger stored time stays."""
+    oldest_dependencies_ms: dict[str, int] = field(default_factory=dict)
+    """Experiment number or `PENDING_FEEDBACK` → time (ms) of the oldest row or event on which the commit depends.
+
+    If rows up to a later time have expired, the row or event may be deleted, and the commit is not applied.
+    """
 
     def add_row(self, key: bytes, row: bytes, *, is_new: bool) -> None:
-        """Append a row."""
+        """Append a row to the new rows or to the changed rows."""
         if is_new:
             self.new_row_keys.append(key)
             self.new_row_values.append(row)
         else:
-            self.row_keys.append(key)
-            self.row_values.append(row)
+            self.changed_row_keys.append(key)
+            self.changed_row_values.append(row)
 
-    def see_latest(self, name: str, timestamp_ms: int) -> None:
-        """Raise a field of `latest` to this time."""
-        self.latest[name] = max(timestamp_ms, self.latest.get(name, timestamp_ms))
+    def raise_newest_time(self, field_name: str, time_ms: int) -> None:
+        """Raise a field of `newest_times` to a time, unless the field is later already."""
+        self.newest_times[field_name] = max(time_ms, self.newest_times.get(field_name, time_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredRange:
-    """Records of times that an index names, and which of those are past."""
+    """Records of consecutive hours, days or chunks that are listed in an index and have expired."""
 
-    index: bytes
-    records: Callable[[int], Iterable[bytes]]
-    """The keys of one time."""
-    before: int
-    kept: int = 0
-    """So many times from the earliest one on stay."""
+    index_key: bytes
+    record_keys: Callable[[int], Iterable[bytes]]
+    """Member of the index → keys of its records."""
+    end: int
+    """Members from this one on are kept."""
+    kept_count: int = 0
+    """Number of members from the smallest on that are kept, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What the store says of itself."""
+class StoreState:
+    """What a worker has to read before it can commit to a shard."""
 
     commits: int
-    sweeps: int
-    swept_ms: Mapping[str, int]
-    """Experiment number (or "p" for rows without their response) → responses before this time are gone."""
+    """Number of commits applied."""
+    expirations: int
+    """Number of expiry calls that have deleted rows or moved a boundary."""
+    expired_before_ms: Mapping[str, int]
+    """Experiment number or `PENDING_FEEDBACK` → rows of earlier responses are deleted."""
     positions: Mapping[str, Position]
-    closing: frozenset[int] = frozenset()
-    """Numbers of the experiments whose students' rows are gone, or going."""
+    """Position by partition."""
+    closing_experiments: frozenset[int] = frozenset()
+    """Numbers of the experiments whose students' rows are deleted, or are being deleted."""
 
 
 def encode_position(position: Position) -> str:
-    """Return a position as it is stored: offset, newest event time, three counts of rejections and origin."""
-    return ":".join(map(str, (position.next_offset, position.newest_ms, *position.refusals, position.origin)))
+    """Return a position as text: offset, newest event time, three counts of rejections, log, separated by colons."""
+    return ":".join(map(str, (position.next_offset, position.newest_ms, *position.rejections, position.log)))
 
 
 def decode_positions(stored: Mapping[bytes, bytes]) -> dict[str, Position]:
-    """Return the positions of `Keys.positions` by partition."""
+    """Return the positions of a hash `StoreKeys.positions` by partition."""
     positions = {}
     for partition, text in stored.items():
-        next_offset, newest_ms, run, records, refused, origin = text.decode().split(":", 5)
-        refusals = Refusals(int(run), int(records), int(refused))
-        positions[partition.decode()] = Position(int(next_offset), int(newest_ms), refusals, origin)
+        next_offset, newest_ms, consecutive, records, rejected, log = text.decode().split(":", 5)
+        rejections = RejectionCounts(int(consecutive), int(records), int(rejected))
+        positions[partition.decode()] = Position(int(next_offset), int(newest_ms), rejections, LogEpoch.parse(log))
     return positions

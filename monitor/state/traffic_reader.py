@@ -1,4 +1,4 @@
-"""TrafficAccumulator in the store, summed over the shards: counts by variant and hour, and differences between days."""
+"""Stored traffic, summed over the shards: counts by variant and hour, and distribution drift between days."""
 
 from __future__ import annotations
 
@@ -8,62 +8,68 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from monitor.analysis import SMALLEST_ALPHA, Counts, DayDrift, TrafficSummary, day_drift
+from monitor.analysis import MIN_DRIFT_ALPHA, CellCounts, DayDrift, TrafficSummary, measure_day_drift
 from monitor.clock import HOUR_MS
-from monitor.config import NONE, OTHER, ExperimentSettings, Settings
+from monitor.config import NO_CATEGORY, OTHER_CATEGORY, ExperimentSettings, Settings
 from monitor.engine import IdHasher
 from monitor.metrics import (
-    FIRST_CATEGORY,
-    FIRST_CELL,
-    ITEM_CELLS,
-    TRAFFIC_WIDTH,
-    Ints,
+    HOUR_RECORD_WIDTH,
+    ITEM_CELL_COUNT,
+    DayRecord,
+    IntArray,
     TrafficCounts,
-    cell_of,
-    day_width,
+    day_record_width,
+    item_cell,
 )
-from monitor.state.record_reader import decode_records, transaction, values
-from monitor.state.shards import Shards
-from monitor.state.store_metadata import stored_hash_key
+from monitor.state.record_reader import decode_records, read_in_transaction, read_records
+from monitor.state.sharded_store import ShardedStore
+from monitor.state.store_metadata import read_hash_key
 
-_CELLS: Final = tuple(f"cell {number:02}" for number in range(ITEM_CELLS))
-_STEPS: Final = 4
-"""A divisor is rounded up, in so many steps to each doubling: a response more makes no other threshold of a day."""
+_CELLS: Final = tuple(f"cell {number:02}" for number in range(ITEM_CELL_COUNT))
+_STEPS_PER_DOUBLING: Final = 4
+"""Divisors are rounded up in steps of a quarter of a doubling, so a further response rarely changes a threshold."""
 
-Arm: TypeAlias = tuple[int, int]
-"""(experiment number, variant)."""
+VariantNumbers: TypeAlias = tuple[int, int]
+"""(experiment number, index of the variant)."""
 Drifts: TypeAlias = tuple[DayDrift | None, DayDrift | None]
-"""Differences of categories and of items."""
-Days: TypeAlias = Mapping[int, Ints]
+"""Drift of the categories and of the displayed items."""
+Days: TypeAlias = Mapping[int, IntArray]
 """UTC day → record, see `monitor.metrics.traffic`; a day without responses is missing."""
 
 
-def read_traffic(store: Shards, arms: Sequence[Arm], until_ms: int) -> dict[Arm, TrafficSummary]:
-    """Return every variant's traffic, over all time and recently, at the same moment on each shard.
+def read_traffic(
+    store: ShardedStore, variants: Sequence[VariantNumbers], until_ms: int
+) -> dict[VariantNumbers, TrafficSummary]:
+    """Return the traffic of each variant, over all time and recently, at the same moment on each shard.
 
-    Recent are the last whole hour before `until_ms` and the hour that has begun since: an hour or more, less than two.
+    Recent traffic is that of the last complete hour before `until_ms` and of the current hour.
     Raises `StoreUnavailable`.
     """
     hours = range(until_ms // HOUR_MS - 1, -(-until_ms // HOUR_MS))
-    total = np.zeros((len(arms) * (1 + len(hours)), TRAFFIC_WIDTH), dtype=np.int64)
+    total = np.zeros((len(variants) * (1 + len(hours)), HOUR_RECORD_WIDTH), dtype=np.int64)
     for shard in store:
         keys = shard.keys
-        names = [
-            name for arm in arms for name in (keys.traffic(*arm), *(keys.traffic_hour(*arm, hour) for hour in hours))
+        record_keys = [
+            key
+            for variant in variants
+            for key in (keys.traffic(*variant), *(keys.traffic_hour(*variant, hour) for hour in hours))
         ]
-        total += decode_records(names, values(shard, names), TRAFFIC_WIDTH)
-    records = total.reshape(len(arms), 1 + len(hours), TRAFFIC_WIDTH)
+        total += decode_records(record_keys, read_records(shard, record_keys), HOUR_RECORD_WIDTH)
+    records = total.reshape(len(variants), 1 + len(hours), HOUR_RECORD_WIDTH)
     all_time, recent = records[:, 0].tolist(), records[:, 1:].sum(axis=1).tolist()
     return {
-        arm: TrafficSummary(
-            TrafficCounts.of(all_time[index]), TrafficCounts.of(recent[index]), hours.start * HOUR_MS, until_ms
+        variant: TrafficSummary(
+            TrafficCounts.from_record(all_time[index]),
+            TrafficCounts.from_record(recent[index]),
+            hours.start * HOUR_MS,
+            until_ms,
         )
-        for index, arm in enumerate(arms)
+        for index, variant in enumerate(variants)
     }
 
 
-class UsedVariant(NamedTuple):
-    """A variant whose last day is compared with its reference days."""
+class VariantTraffic(NamedTuple):
+    """A variant whose last day is compared with reference days."""
 
     experiment: ExperimentSettings
     number: int
@@ -72,104 +78,115 @@ class UsedVariant(NamedTuple):
     """Σm²/Σm over the students, m the responses of each; at least 1."""
 
 
-class DayReader:
-    """Reads differences between days; computes each reference that is given by item only once."""
+class DriftReader:
+    """Reads the drift between days; the reference of configured item counts is computed only once."""
 
-    def __init__(self, store: Shards, settings: Settings) -> None:
+    def __init__(self, store: ShardedStore, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._width = max(day_width(len(experiment.categories)) for experiment in settings.experiments)
-        self._references: dict[str, Counts] = {}
+        self._width = max(day_record_width(len(experiment.categories)) for experiment in settings.experiments)
+        self._references: dict[str, CellCounts] = {}
 
-    def drifts(self, variants: Sequence[UsedVariant], today: int) -> Mapping[Arm, Drifts]:
-        """Return how the categories and the items of each variant's last day before `today` differ from references.
+    def read_drifts(self, variants: Sequence[VariantTraffic], today: int) -> Mapping[VariantNumbers, Drifts]:
+        """Return the drift of each variant's last day before `today` from reference days, for categories and items.
 
-        None where a day or a reference is missing. Raises `StoreUnavailable`.
+        The drift is None if a day or the reference is missing. Raises `StoreUnavailable`.
         """
-        by_arm = {(variant.number, variant.variant): variant for variant in variants}
-        days = self._read({arm: variant.experiment.drift.days for arm, variant in by_arm.items()}, today - 1)
-        return {arm: self._drifts_of(variant, days[arm], today) for arm, variant in by_arm.items()}
+        by_numbers = {(variant.number, variant.variant): variant for variant in variants}
+        days = self._read(
+            {numbers: variant.experiment.drift.reference_days for numbers, variant in by_numbers.items()}, today - 1
+        )
+        return {numbers: self._drifts_of(variant, days[numbers], today) for numbers, variant in by_numbers.items()}
 
-    def _drifts_of(self, variant: UsedVariant, days: Days, today: int) -> Drifts:
+    def _drifts_of(self, variant: VariantTraffic, days: Days, today: int) -> Drifts:
         experiment, categories = variant.experiment, None
-        alpha = max(experiment.drift.alpha / len(experiment.variants), SMALLEST_ALPHA)
+        alpha = max(experiment.drift.alpha / len(experiment.variants), MIN_DRIFT_ALPHA)
         if experiment.categories:
-            names = (*sorted(experiment.categories), OTHER, NONE)
-            counts = {day: _counts(names, record[FIRST_CATEGORY:]) for day, record in days.items()}
-            alike = _rounded(variant.responses_per_student)
-            categories = day_drift(counts, today, experiment.drift.reference, alpha=alpha, alike=alike)
+            names = (*sorted(experiment.categories), OTHER_CATEGORY, NO_CATEGORY)
+            counts = {day: _counts(names, DayRecord(record).categories) for day, record in days.items()}
+            cluster_size = _round_up(variant.responses_per_student)
+            categories = measure_day_drift(
+                counts, today, experiment.drift.reference, alpha=alpha, cluster_size=cluster_size
+            )
         reference = self._items_reference(experiment)
-        counts = {day: _counts(_CELLS, record[FIRST_CELL:FIRST_CATEGORY]) for day, record in days.items()}
-        together = _items_per_answer(days, today, reference)
-        alike = _rounded(variant.responses_per_student * together)
-        items = day_drift(counts, today, reference, alpha=alpha, alike=alike, together=ceil(together))
+        counts = {day: _counts(_CELLS, DayRecord(record).item_cells) for day, record in days.items()}
+        items_per_answer = _items_per_answer(days, today, reference)
+        cluster_size = _round_up(variant.responses_per_student * items_per_answer)
+        items = measure_day_drift(
+            counts, today, reference, alpha=alpha, cluster_size=cluster_size, cells_per_cluster=ceil(items_per_answer)
+        )
         return categories, items
 
-    def _items_reference(self, experiment: ExperimentSettings) -> int | Counts:
-        """Return a number of days, or the counts of shown items by cell."""
+    def _items_reference(self, experiment: ExperimentSettings) -> int | CellCounts:
+        """Return the number of reference days, or the configured reference counts of items by cell."""
         reference = experiment.drift.items_reference
         if isinstance(reference, int):
             return reference
         if experiment.name not in self._references:
-            identities = IdHasher(stored_hash_key(self._store, self._settings))
+            id_hasher = IdHasher(read_hash_key(self._store, self._settings))
             counts = dict.fromkeys(_CELLS, 0)
             for item, count in reference.items():
-                counts[_CELLS[cell_of(identities.item(item))]] += count
+                counts[_CELLS[item_cell(id_hasher.hash_item(item))]] += count
             self._references[experiment.name] = counts
         return self._references[experiment.name]
 
-    def _read(self, reference_days: Mapping[Arm, int], last: int) -> Mapping[Arm, Days]:
-        """Return the first days of each variant, as many as are given from its first responses on, and its last day."""
-        days_read: dict[Arm, Days] = {arm: {} for arm in reference_days}
-        named = self._named(list(reference_days), last)
-        while any(named.values()):
-            chosen = {
-                arm: [day for day in days if day < days[0] + reference_days[arm] or day == last]
-                for arm, days in named.items()
+    def _read(self, reference_days: Mapping[VariantNumbers, int], last: int) -> Mapping[VariantNumbers, Days]:
+        """Return the records of each variant's first days, as many as `reference_days`, and of the day `last`."""
+        days_read: dict[VariantNumbers, Days] = {numbers: {} for numbers in reference_days}
+        listed_days = self._list_days(list(reference_days), last)
+        while any(listed_days.values()):
+            days_to_read = {
+                numbers: [day for day in days if day < days[0] + reference_days[numbers] or day == last]
+                for numbers, days in listed_days.items()
                 if days
             }
-            records = self._records({arm: days for arm, days in chosen.items() if days})
+            records = self._read_records({numbers: days for numbers, days in days_to_read.items() if days})
             days_read |= records
-            # The index still names a day that a revision has emptied: then another one is the first.
-            emptied = [arm for arm, days in records.items() if reference_days[arm] and chosen[arm][0] not in days]
-            named = {arm: named[arm][1:] for arm in emptied}
+            # The index may list a day that has no response any more, after a revision. Then the next day is the first.
+            emptied = [
+                numbers
+                for numbers, days in records.items()
+                if reference_days[numbers] and days_to_read[numbers][0] not in days
+            ]
+            listed_days = {numbers: listed_days[numbers][1:] for numbers in emptied}
         return days_read
 
-    def _named(self, arms: Sequence[Arm], last: int) -> dict[Arm, list[int]]:
+    def _list_days(self, variants: Sequence[VariantNumbers], last: int) -> dict[VariantNumbers, list[int]]:
         """Return the days up to `last` in the indexes, at the same moment on each shard."""
-        named: dict[Arm, set[int]] = {arm: set() for arm in arms}
+        listed_days: dict[VariantNumbers, set[int]] = {numbers: set() for numbers in variants}
         for shard in self._store:
-            indexes = [("ZRANGE", shard.keys.days(*arm), 0, -1) for arm in arms]
-            for arm, days in zip(arms, transaction(shard, indexes), strict=True):
-                named[arm].update(map(int, days))
-        return {arm: sorted(day for day in days if day <= last) for arm, days in named.items()}
+            indexes = [("ZRANGE", shard.keys.traffic_day_index(*numbers), 0, -1) for numbers in variants]
+            for numbers, days in zip(variants, read_in_transaction(shard, indexes), strict=True):
+                listed_days[numbers].update(map(int, days))
+        return {numbers: sorted(day for day in days if day <= last) for numbers, days in listed_days.items()}
 
-    def _records(self, days_by_arm: Mapping[Arm, Sequence[int]]) -> dict[Arm, Days]:
-        """Return the records of days that have responses, at the same moment on each shard."""
-        keys = [(arm, day) for arm, days in days_by_arm.items() for day in days]
+    def _read_records(self, days_by_variant: Mapping[VariantNumbers, Sequence[int]]) -> dict[VariantNumbers, Days]:
+        """Return the records of the days with responses, at the same moment on each shard."""
+        keys = [(numbers, day) for numbers, days in days_by_variant.items() for day in days]
         total = np.zeros((len(keys), self._width), dtype=np.int64)
         for shard in self._store:
-            names = [shard.keys.day(*arm, day) for arm, day in keys]
-            total += decode_records(names, values(shard, names), self._width)
+            record_keys = [shard.keys.traffic_day(*numbers, day) for numbers, day in keys]
+            total += decode_records(record_keys, read_records(shard, record_keys), self._width)
         records = dict(zip(keys, total, strict=True))
         return {
-            arm: {day: records[arm, day] for day in days if records[arm, day][0]} for arm, days in days_by_arm.items()
+            numbers: {day: records[numbers, day] for day in days if DayRecord(records[numbers, day]).responses}
+            for numbers, days in days_by_variant.items()
         }
 
 
-def _counts(names: Sequence[str], record: Ints) -> Counts:
+def _counts(names: Sequence[str], record: IntArray) -> CellCounts:
     return dict(zip(names, record.tolist(), strict=False))
 
 
-def _items_per_answer(days: Days, today: int, reference: int | Counts) -> float:
-    """Return Σm²/Σm over the answers that are compared, m the items of each; 1 where none has any."""
+def _items_per_answer(days: Days, today: int, reference: int | CellCounts) -> float:
+    """Return Σm²/Σm over the compared answers, where m is the number of items of an answer; 1 without items."""
     compared = {today - 1}
     if isinstance(reference, int) and days:
         compared |= set(range(min(days), min(days) + reference))
     records = [record for day, record in days.items() if day in compared]
-    shown = sum(int(record[FIRST_CELL:FIRST_CATEGORY].sum()) for record in records)
-    return sum(int(record[1]) for record in records) / shown if shown else 1.0
+    item_count = sum(int(DayRecord(record).item_cells.sum()) for record in records)
+    return sum(DayRecord(record).item_count_squares for record in records) / item_count if item_count else 1.0
 
 
-def _rounded(divisor: float) -> float:
-    return float(2.0 ** (ceil(_STEPS * log2(divisor)) / _STEPS))
+def _round_up(divisor: float) -> float:
+    return float(2.0 ** (ceil(_STEPS_PER_DOUBLING * log2(divisor)) / _STEPS_PER_DOUBLING))

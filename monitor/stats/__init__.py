@@ -1,77 +1,90 @@
-"""From sums to a verdict that stays right while everybody watches.
+"""Statistics of an experiment: from stored sums to a verdict that is valid at every look. Pure functions, no I/O.
 
-Pure functions of numbers: no clock, no store. Estimands, formulas, sources, and what may not be claimed:
-docs/statistics.md.
+- `stored_sums`: sufficient statistics from stored records. `estimates`: means, variances and effects from statistics.
+- `confidence_sequences`: sequential tests. `comparison`: one treatment against the control on one metric.
+- `rare_events`: variance corrections for small samples. `cuped`: regression adjustment. `segments`: subgroup effects.
+- `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
+- `decayed_means`: bands around decayed means, for display.
+
+docs/statistics.md has the estimands, formulas, sources and the limits of what may be claimed.
 """
 
 from __future__ import annotations
 
-from monitor.stats.comparison import SHOWN_UNITS, Comparison, compare, split_alpha
-from monitor.stats.cuped import Adjusted, PairedSums, adjust
-from monitor.stats.decayed_means import band_constant, design_effect
-from monitor.stats.decision import State, Verdict, decide
-from monitor.stats.estimates import Estimand, Estimate, UnitSums, stratified
-from monitor.stats.evidence import Adjustment, Arms, Criteria, Diagnostic, Evidence, Skipped, Watched
-from monitor.stats.guardrails import Guardrail, GuardrailResult, GuardrailState
-from monitor.stats.segments import Segment, compare_segments
-from monitor.stats.srm import Phase, SampleRatio, sample_ratio_test
+from monitor.stats.comparison import MIN_UNITS_FOR_INTERVAL, VariantComparison, compare_variants, split_alpha
+from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
+from monitor.stats.decayed_means import decay_band_multiplier, design_effect
+from monitor.stats.decision import Reason, ReasonCode, Verdict, VerdictState, decide_verdict, parse_evidence
+from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
+from monitor.stats.evidence import (
+    CupedAdjustment,
+    DecisionCriteria,
+    DiagnosticMetric,
+    EstimatePair,
+    GuardrailEvidence,
+    SkippedEventCounts,
+    VerdictEvidence,
+)
+from monitor.stats.guardrails import Guardrail, GuardrailResult, GuardrailState, evaluate_guardrail
+from monitor.stats.segments import SegmentComparison, compare_segments
+from monitor.stats.srm import PhaseCounts, SrmResult, check_srm
 from monitor.stats.stored_sums import (
-    Cohorts,
-    Population,
-    StoredStudents,
-    closed_pairs,
-    closed_part,
-    closed_rated_shares,
-    closed_units,
-    closed_watched,
-    is_closed,
-    live_rated_shares,
-    pair_scale,
-    units_place,
+    CohortTable,
+    StoredStudentSums,
+    closed_covariate_statistic,
+    closed_guardrail_statistic,
+    closed_metric_statistic,
+    closed_rated_share_statistic,
+    closed_subgroup_statistic,
+    covariate_square_scale,
+    is_cohort_closed,
+    live_rated_share_statistic,
 )
 
 __all__ = [
-    "SHOWN_UNITS",
-    "Adjusted",
-    "Adjustment",
-    "Arms",
-    "Cohorts",
-    "Comparison",
-    "Criteria",
-    "Diagnostic",
+    "MIN_UNITS_FOR_INTERVAL",
+    "CohortTable",
+    "CovariateStatistic",
+    "CupedAdjustment",
+    "DecisionCriteria",
+    "DiagnosticMetric",
     "Estimand",
     "Estimate",
-    "Evidence",
+    "EstimatePair",
     "Guardrail",
+    "GuardrailEvidence",
     "GuardrailResult",
     "GuardrailState",
-    "PairedSums",
-    "Phase",
-    "Population",
-    "SampleRatio",
-    "Segment",
-    "Skipped",
-    "State",
-    "StoredStudents",
-    "UnitSums",
+    "PhaseCounts",
+    "Reason",
+    "ReasonCode",
+    "RegressionAdjustedStatistics",
+    "SampleMeanStatistic",
+    "SegmentComparison",
+    "SkippedEventCounts",
+    "SrmResult",
+    "StoredStudentSums",
+    "VariantComparison",
     "Verdict",
-    "Watched",
-    "adjust",
-    "band_constant",
-    "closed_pairs",
-    "closed_part",
-    "closed_rated_shares",
-    "closed_units",
-    "closed_watched",
-    "compare",
+    "VerdictEvidence",
+    "VerdictState",
+    "apply_cuped",
+    "check_srm",
+    "closed_covariate_statistic",
+    "closed_guardrail_statistic",
+    "closed_metric_statistic",
+    "closed_rated_share_statistic",
+    "closed_subgroup_statistic",
     "compare_segments",
-    "decide",
+    "compare_variants",
+    "covariate_square_scale",
+    "decay_band_multiplier",
+    "decide_verdict",
     "design_effect",
-    "is_closed",
-    "live_rated_shares",
-    "pair_scale",
-    "sample_ratio_test",
+    "estimate_stratified",
+    "evaluate_guardrail",
+    "is_cohort_closed",
+    "live_rated_share_statistic",
+    "parse_evidence",
     "split_alpha",
-    "stratified",
-    "units_place",
 ]

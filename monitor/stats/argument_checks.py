@@ -1,26 +1,26 @@
-"""Refusals of numbers that no formula here is defined for; each names the argument, the value and what was expected."""
+"""Checks of numeric arguments; the ValueError of a failed check names the argument, the value and the expectation."""
 
 from __future__ import annotations
 
 import math
 
 
-def level(name: str, value: float) -> float:
-    """Return a level between 0 and 1; raises ValueError."""
+def check_level(name: str, value: float) -> float:
+    """Return `value`; raise ValueError unless 0 < value < 1."""
     if not 0 < value < 1:
         raise ValueError(f"{name} is {value!r}, expected a level between 0 and 1")
     return value
 
 
-def positive(name: str, value: float) -> float:
-    """Return a finite number above 0; raises ValueError."""
+def check_positive(name: str, value: float) -> float:
+    """Return `value`; raise ValueError unless 0 < value < ∞."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name} is {value!r}, expected a finite number above 0")
     return value
 
 
-def not_negative(name: str, value: float) -> float:
-    """Return a finite number of at least 0; raises ValueError."""
+def check_non_negative(name: str, value: float) -> float:
+    """Return `value`; raise ValueError unless 0 ≤ value < ∞."""
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} is {value!r}, expected a finite number of at least 0")
     return value

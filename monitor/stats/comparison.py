@@ -1,4 +1,4 @@
-"""One treatment against the control on one metric, with everything that may be said about it."""
+"""The sequential comparison of a treatment with the control on a metric, and the days until the mde is resolved."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from functools import lru_cache
 
 import msgspec
 
-from monitor.stats.estimates import Effect, Estimand, Estimate, effect_of
-from monitor.stats.rare_events import unseen_variance
-from monitor.stats.sequences import NormalMixture, anytime_p, mde_information, root
+from monitor.stats.confidence_sequences import NormalMixture, anytime_p_value, find_root, mde_information
+from monitor.stats.estimates import Effect, Estimand, Estimate, estimate_effect
+from monitor.stats.rare_events import rare_event_variance
 
-SHOWN_UNITS = 20
-"""Students per variant from which an interval is shown: below, means are not yet near enough to normal."""
+MIN_UNITS_FOR_INTERVAL = 20
+"""Students per variant from which an interval is computed: with fewer, means are not close enough to normal."""
 
-DECIDING_UNITS = 50
-"""Students per variant from which an interval decides."""
+MIN_UNITS_FOR_DECISION = 50
+"""Students per variant from which a verdict may use an interval."""
 
-_LONGEST_DAYS = 3650.0
+_MAX_DAYS_TO_RESOLVE = 3650.0
 
 
-class Comparison(msgspec.Struct, frozen=True):
-    """A treatment's effect with its confidence sequence, as it stands now.
+class VariantComparison(msgspec.Struct, frozen=True):
+    """The effect of a treatment with the current bounds of the confidence sequence.
 
-    Intervals of earlier looks are never intersected with it: that would be narrower, and empty where the truth drifts.
+    Intervals of earlier looks are never intersected with the current one. The intersection would be narrower, and empty
+    if the true effect drifts.
     """
 
     estimand: Estimand
@@ -31,125 +32,128 @@ class Comparison(msgspec.Struct, frozen=True):
     difference: Effect
     alpha: float
     lower: float | None
-    """The sequence's bounds at level 1 − alpha; None below 20 students per variant, or where nothing varies."""
+    """Lower bound at level 1 − alpha; None with fewer than 20 students in a variant, or if nothing varies."""
     upper: float | None
     log_e: float | None
-    """Evidence now against no effect; an e-process, so e ≥ 1/α ever happens with probability α at most."""
+    """ln of the current evidence e against no effect; an e-process, so e ever reaches 1/α with probability ≤ α."""
     p: float | None
-    """Anytime-valid: from the largest e so far."""
+    """Anytime-valid p-value, from the largest e so far."""
 
     @property
     def decides(self) -> bool:
-        """Whether a verdict may rest on it: closed units, and 50 of them per variant."""
-        enough = min(self.control.units, self.treatment.units) >= DECIDING_UNITS
-        return self.estimand == "closed" and enough and self.lower is not None
+        """Whether a verdict may use the interval: closed estimand, and at least 50 students per variant."""
+        enough_units = min(self.control.units, self.treatment.units) >= MIN_UNITS_FOR_DECISION
+        return self.estimand == "closed" and enough_units and self.lower is not None
 
 
-def compare(
+def compare_variants(
     control: Estimate,
     treatment: Estimate,
     *,
     alpha: float,
     mde: float,
-    largest: float | None = None,
+    max_value: float | None = None,
     estimand: Estimand = "closed",
     largest_log_e: float | None = None,
-) -> Comparison:
-    """Return the comparison at level 1 − `alpha`, its band tightest where it resolves an effect of `mde`.
+) -> VariantComparison:
+    """Return the comparison at level 1 − `alpha`, with the interval tightest where an effect of `mde` is resolved.
 
-    `largest` is the largest value that a student can have (the smallest is 0), if there is one: where few students
-    differ from either, bounds and e are those of `monitor.stats.rare_events`. `largest_log_e` is the largest of earlier
-    looks under the same `alpha` and `mde`, for p; default: none was kept.
+    `max_value` is the largest value that a student can have (the smallest is 0), or None if values are unbounded. If
+    few students differ from either end of this scale, bounds and e include `monitor.stats.rare_events`.
+    `largest_log_e` is the largest ln e of earlier looks under the same `alpha` and `mde`, for the p-value. None: the
+    p-value is that of the current look.
     """
-    return compare_under(
-        mixture_for(mde, alpha),
+    return compare_with_mixture(
+        tuned_mixture(mde, alpha),
         control,
         treatment,
         alpha,
-        largest=largest,
+        max_value=max_value,
         estimand=estimand,
         largest_log_e=largest_log_e,
     )
 
 
 @lru_cache(maxsize=256)
-def mixture_for(mde: float, alpha: float) -> NormalMixture:
-    """Return the mixture for an effect of `mde`: the same for every look."""
-    return NormalMixture.tuned(mde_information(mde), alpha)
+def tuned_mixture(mde: float, alpha: float) -> NormalMixture:
+    """Return the mixture for an effect of `mde`, which is the same at all looks."""
+    return NormalMixture.tune(mde_information(mde), alpha)
 
 
-def compare_under(
+def compare_with_mixture(
     mixture: NormalMixture,
     control: Estimate,
     treatment: Estimate,
     alpha: float,
     *,
-    largest: float | None = None,
+    max_value: float | None = None,
     family_alpha: float | None = None,
     estimand: Estimand = "closed",
     largest_log_e: float | None = None,
-) -> Comparison:
-    """Return the comparison under a mixture that was tuned elsewhere.
+) -> VariantComparison:
+    """Return the comparison at level 1 − `alpha` under a given mixture.
 
-    `family_alpha` is the level of what rare events add, so that e stays the same at all levels; default: `alpha`.
+    `family_alpha` is the level of the rare-event correction, so that e does not depend on `alpha`; default: `alpha`.
     """
-    difference = effect_of(control, treatment)
+    difference = estimate_effect(control, treatment)
     effect, information = difference.effect, difference.information
-    if effect is None or information is None or min(control.units, treatment.units) < SHOWN_UNITS:
-        return Comparison(estimand, control, treatment, difference, alpha, None, None, None, None)
-    unseen = unseen_variance(control, treatment, largest, family_alpha or alpha)
-    if unseen:
-        information = 1 / (1 / information + unseen)
-    half = mixture.half_width(information, alpha)
+    if effect is None or information is None or min(control.units, treatment.units) < MIN_UNITS_FOR_INTERVAL:
+        return VariantComparison(estimand, control, treatment, difference, alpha, None, None, None, None)
+    added_variance = rare_event_variance(control, treatment, max_value, family_alpha or alpha)
+    if added_variance:
+        information = 1 / (1 / information + added_variance)
+    half_width = mixture.half_width(information, alpha)
     log_e = mixture.log_e(information * effect, information)
-    p = anytime_p(log_e if largest_log_e is None else max(log_e, largest_log_e))
-    return Comparison(estimand, control, treatment, difference, alpha, effect - half, effect + half, log_e, p)
+    p = anytime_p_value(log_e if largest_log_e is None else max(log_e, largest_log_e))
+    lower, upper = effect - half_width, effect + half_width
+    return VariantComparison(estimand, control, treatment, difference, alpha, lower, upper, log_e, p)
 
 
 def split_alpha(alpha: float, treatments: int) -> float:
-    """Return each treatment's part of `alpha`: any of them is wrong with probability `alpha` at most (Bonferroni)."""
+    """Return alpha/treatments, so that any of the comparisons is wrong with probability ≤ `alpha` (Bonferroni)."""
     if treatments < 1:
         raise ValueError(f"treatments is {treatments!r}, expected at least one besides the control")
     return alpha / treatments
 
 
 @lru_cache(maxsize=256)
-def resolving_information(mde: float, alpha: float) -> float:
-    """Return the information at which the half width has come down to the `mde`.
+def information_to_resolve(mde: float, alpha: float) -> float:
+    """Return the information at which the half width equals the `mde`.
 
-    There an observed effect of `mde` excludes 0, and one of 0 excludes `mde`.
+    There an observed effect of `mde` excludes 0, and an observed effect of 0 excludes `mde`.
 
-    >>> needed = resolving_information(0.1, 0.05)
-    >>> round(needed), round(NormalMixture.tuned(900, 0.05).half_width(needed, 0.05), 12)
+    >>> needed_information = information_to_resolve(0.1, 0.05)
+    >>> round(needed_information), round(NormalMixture.tune(900, 0.05).half_width(needed_information, 0.05), 12)
     (921, 0.1)
     """
-    mixture, most = mixture_for(mde, alpha), mde_information(mde)
-    while mixture.half_width(most, alpha) > mde:
-        most *= 2
-    return root(lambda information: mde - mixture.half_width(information, alpha), 0.0, most)
+    mixture, upper_bound = tuned_mixture(mde, alpha), mde_information(mde)
+    while mixture.half_width(upper_bound, alpha) > mde:
+        upper_bound *= 2
+    return find_root(lambda information: mde - mixture.half_width(information, alpha), 0.0, upper_bound)
 
 
 def days_to_resolve(
     control: Estimate, treatment: Estimate, units_per_day: tuple[float, float], *, alpha: float, mde: float
 ) -> float | None:
-    """Return the days until the half width is down to `mde`, with this many (control, treatment) students a day.
+    """Return the days until the half width equals `mde`, if (control, treatment) students arrive at `units_per_day`.
 
-    Each variant's variance per student is taken to stay. 0 if it is resolved already; None if it never will be at this
-    rate (or within ten years), if the variances are not known, or if nothing varies.
+    The variance per student of each variant is assumed to stay as it is. 0 if the mde is resolved already. None if the
+    mde is not resolved within ten years at this rate, if a variance is undefined, or if nothing varies.
     """
     if not (control.unit_variance or treatment.unit_variance):
         return None
     if control.unit_variance is None or treatment.unit_variance is None:
         return None
-    allowed = 1 / resolving_information(mde, alpha)
-    arms = [
+    resolving_variance = 1 / information_to_resolve(mde, alpha)
+    variants = [
         (estimate.unit_variance or 0.0, estimate.units, rate)
         for estimate, rate in zip((control, treatment), units_per_day, strict=True)
     ]
 
-    def missing(days: float) -> float:
-        return allowed - sum(variance / (units + rate * days) for variance, units, rate in arms)
+    def surplus(days: float) -> float:
+        """Return `resolving_variance` minus the variance of the effect after so many days."""
+        return resolving_variance - sum(variance / (units + rate * days) for variance, units, rate in variants)
 
-    if missing(0.0) >= 0:
+    if surplus(0.0) >= 0:
         return 0.0
-    return root(missing, 0.0, _LONGEST_DAYS) if missing(_LONGEST_DAYS) >= 0 else None
+    return find_root(surplus, 0.0, _MAX_DAYS_TO_RESOLVE) if surplus(_MAX_DAYS_TO_RESOLVE) >= 0 else None

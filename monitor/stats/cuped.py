@@ -1,10 +1,10 @@
-"""CUPED: a student's own mean from before the experiment explains part of the spread, and is taken out of it.
+"""CUPED: regression adjustment by each student's mean of the same metric from before the experiment.
 
-y* = y − θ·(x − x̄), with x the student's mean before the experiment. Assignment cannot have changed x, so the effect
-stays what it was, and its variance falls by the squared correlation. θ and x̄ are pooled over all variants: one of each
-per variant would let them differ in what they take out. Strata that are compared each by itself (`stratified`) have
-their own x̄, and θ is of what varies within them. A student without an x keeps y as it is; having an x is itself settled
-before the experiment.
+y* = y − θ·(x − x̄), with the covariate x, the student's mean before the experiment. The assignment cannot have changed
+x, so the expected effect stays the same, and its variance falls by the squared correlation of x and y. θ and x̄ are
+pooled over all variants: separate ones would adjust the variants differently. Strata that are compared separately
+(`estimate_stratified`) have separate x̄, and θ is computed from the variation within strata. A student without an x
+keeps y unchanged; whether a student has an x is also decided before the experiment.
 
 Reference: Deng, Xu, Kohavi & Walker, "Improving the sensitivity of online controlled experiments by utilizing
 pre-experiment data", WSDM 2013.
@@ -16,82 +16,103 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.stats.estimates import Estimate, Sums, UnitSums
+from monitor.stats.estimates import AdditiveSums, Estimate, SampleMeanStatistic
 
-_ROUNDING: Final = 1e-12
-"""Of a sum of squares in float64."""
+_RELATIVE_ROUNDING_ERROR: Final = 1e-12
+"""A spread below this part of the sum of squares is float64 rounding and is taken as 0."""
 
 
-class PairedSums(Sums, frozen=True):
-    """Sums over the units with both values: n, Σy, Σy², Σx, Σx², Σxy."""
+class CovariateStatistic(AdditiveSums, frozen=True):
+    """Sums over the units with a value y and a covariate x from before the experiment: n, Σy, Σy², Σx, Σx², Σxy."""
 
     units: int = 0
     total: float = 0.0
-    squares: float = 0.0
-    before: float = 0.0
-    before_squares: float = 0.0
-    products: float = 0.0
+    sum_of_squares: float = 0.0
+    covariate_total: float = 0.0
+    covariate_sum_of_squares: float = 0.0
+    sum_of_products: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Adjusted:
-    """The adjusted sums of every variant, by stratum, to be used like any others."""
+class RegressionAdjustedStatistics:
+    """The statistics of y* of every variant, by stratum, with the θ of the adjustment."""
 
     theta: float
-    strata: Sequence[Mapping[str, UnitSums]]
+    strata: Sequence[Mapping[str, SampleMeanStatistic]]
+    """Variant → statistic, for each stratum."""
 
 
-def slope(strata: Sequence[PairedSums], resolution: float = 0.0) -> float | None:
-    """Return θ = cov(y, x)/var(x) within the strata, each about its own means; None where x does not vary in any.
+def estimate_theta(strata: Sequence[CovariateStatistic], resolution: float = 0.0) -> float | None:
+    """Return θ = cov(y, x)/var(x) within strata, about the means of each stratum; None if x varies in no stratum.
 
-    Each square may be off by `resolution`: what varies by less does not.
+    `resolution` is the possible rounding error of each square of x. A stratum in which x varies by less is left out.
 
     By hand: (x, y) = (1, 1), (2, 3), (3, 5) lie on a line of slope 2, (5, 1), (7, 5) on another one. All five points
     together would have a slope of 8/23.2.
 
-    >>> slope([PairedSums(3, 9.0, 35.0, 6.0, 14.0, 22.0), PairedSums(2, 6.0, 26.0, 12.0, 74.0, 40.0)])
+    >>> strata = [CovariateStatistic(3, 9.0, 35.0, 6.0, 14.0, 22.0), CovariateStatistic(2, 6.0, 26.0, 12.0, 74.0, 40.0)]
+    >>> estimate_theta(strata)
     2.0
     """
     spread = product = 0.0
     for sums in strata:
         if sums.units:
-            own = sums.before_squares - sums.before / sums.units * sums.before
-            if own > max(sums.units * resolution, _ROUNDING * sums.before_squares):
-                spread += own
-                product += sums.products - sums.before / sums.units * sums.total
+            stratum_spread = sums.covariate_sum_of_squares - sums.covariate_total / sums.units * sums.covariate_total
+            if stratum_spread > max(sums.units * resolution, _RELATIVE_ROUNDING_ERROR * sums.covariate_sum_of_squares):
+                spread += stratum_spread
+                product += sums.sum_of_products - sums.covariate_total / sums.units * sums.total
     return product / spread if spread else None
 
 
-def adjusted_sums(sums: UnitSums, paired: PairedSums, theta: float, centre: float) -> UnitSums:
-    """Return the sums of y − θ·(x − centre) for the units of `paired`, of y for the other units of `sums`.
+def adjust_statistic(
+    statistic: SampleMeanStatistic, covariates: CovariateStatistic, theta: float, centre: float
+) -> SampleMeanStatistic:
+    """Return the statistic of y − θ·(x − centre) for units with a covariate x and of y for all other units.
 
-    `sums` are over all units, those of `paired` among them.
+    `statistic` is over all units, including the units of `covariates`.
     """
-    shift = paired.before - centre * paired.units
-    spread = paired.before_squares - 2 * centre * paired.before + centre * centre * paired.units
-    product = paired.products - centre * paired.total
-    squares = sums.squares - 2 * theta * product + theta * theta * spread
-    return UnitSums(sums.units, sums.total - theta * shift, squares)
+    shift = covariates.covariate_total - centre * covariates.units
+    spread = (
+        covariates.covariate_sum_of_squares
+        - 2 * centre * covariates.covariate_total
+        + centre * centre * covariates.units
+    )
+    product = covariates.sum_of_products - centre * covariates.total
+    sum_of_squares = statistic.sum_of_squares - 2 * theta * product + theta * theta * spread
+    return SampleMeanStatistic(statistic.units, statistic.total - theta * shift, sum_of_squares)
 
 
-def adjust(strata: Sequence[Mapping[str, tuple[UnitSums, PairedSums]]], resolution: float = 0.0) -> Adjusted | None:
-    """Return the adjusted sums of all variants; None where no student has an x, or x does not vary."""
-    together = [sum((paired for _, paired in variants.values()), PairedSums()) for variants in strata]
-    theta = slope(together, resolution)
+def apply_cuped(
+    strata: Sequence[Mapping[str, tuple[SampleMeanStatistic, CovariateStatistic]]], resolution: float = 0.0
+) -> RegressionAdjustedStatistics | None:
+    """Return the adjusted statistics of all variants; None if no student has a covariate, or covariates do not vary.
+
+    `resolution`: see `estimate_theta`.
+    """
+    pooled_covariates: list[CovariateStatistic] = [
+        sum((covariates for _, covariates in variants.values()), CovariateStatistic()) for variants in strata
+    ]
+    theta = estimate_theta(pooled_covariates, resolution)
     if theta is None:
         return None
-    centres = [sums.before / sums.units if sums.units else 0.0 for sums in together]
-    adjusted = [
-        {name: adjusted_sums(*sums, theta, centre) for name, sums in variants.items()}
+    centres = [sums.covariate_total / sums.units if sums.units else 0.0 for sums in pooled_covariates]
+    adjusted_strata = [
+        {
+            name: adjust_statistic(statistic, covariates, theta, centre)
+            for name, (statistic, covariates) in variants.items()
+        }
         for variants, centre in zip(strata, centres, strict=True)
     ]
-    return Adjusted(theta, adjusted)
+    return RegressionAdjustedStatistics(theta, adjusted_strata)
 
 
 def variance_reduction(raw: tuple[Estimate, Estimate], adjusted: tuple[Estimate, Estimate]) -> float | None:
-    """Return the part by which a difference's variance fell: 0.3 saves 30 % of the students. None if unknown."""
-    before = [estimate.variance for estimate in raw]
-    after = [estimate.variance for estimate in adjusted]
-    if None in before or None in after or not sum(before):  # type: ignore[arg-type]
+    """Return the fraction by which the adjustment lowered the variance of the effect, from (control, treatment) pairs.
+
+    0.3 saves 30 % of the students. None if a variance is undefined or the unadjusted variance is 0.
+    """
+    raw_variances = [estimate.variance for estimate in raw]
+    adjusted_variances = [estimate.variance for estimate in adjusted]
+    if None in raw_variances or None in adjusted_variances or not sum(raw_variances):  # type: ignore[arg-type]
         return None
-    return 1 - sum(after) / sum(before)  # type: ignore[arg-type]
+    return 1 - sum(adjusted_variances) / sum(raw_variances)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Bands around decayed means: for watching. They never enter a verdict.
+"""Uncertainty bands around decayed means, for display only; verdicts do not use bands.
 
-An exponentially decayed mean forgets as it goes, so its band has no end at which it is right: watched for long enough,
-any constant band is left. c is chosen so that the whole of a horizon is covered.
+An exponentially decayed mean forgets old data, so no band is valid for ever: watched for long enough, any constant band
+is left by chance. The multiplier c of the standard error is therefore chosen to cover a whole horizon.
 
 References: Leadbetter, Lindgren & Rootzén, "Extremes and related properties of random sequences and processes", 1983,
 theorem 12.2.9 (with α = 1). Kish, "Survey sampling", 1965, section 8.2 (the design effect).
@@ -11,40 +11,43 @@ from __future__ import annotations
 
 import math
 
-from monitor.stats.argument_checks import not_negative, positive
-from monitor.stats.sequences import root
+from monitor.stats.argument_checks import check_non_negative, check_positive
+from monitor.stats.confidence_sequences import find_root
 
-BAND_CONSTANTS = ((1, 2.53), (7, 3.29), (14, 3.51), (28, 3.72), (56, 3.92))
-"""(half-lives watched, c): simulated, 5 % over the whole horizon, two-sided, hourly looks at a half-life of a day."""
+BAND_MULTIPLIERS = ((1, 2.53), (7, 3.29), (14, 3.51), (28, 3.72), (56, 3.92))
+"""(horizon in half-lives, c): simulated, 5 % over the whole horizon, two-sided, hourly looks, a half-life of a day."""
 
 
-def band_constant(half_lives: float) -> float:
-    """Return c, such that a mean ± c·se covers the truth throughout a horizon with 95 %.
+def decay_band_multiplier(half_lives: float) -> float:
+    """Return c such that a decayed mean ± c·se covers the true mean throughout a horizon with probability 95 %.
 
-    Up to 56 half-lives the next larger horizon of `BAND_CONSTANTS`. Beyond, the c with 2·ln 2·T·c·φ(c) = −ln 0.95: a
-    decayed mean is nearly an Ornstein-Uhlenbeck process with autocorrelation 2^(−|lag|), whose high levels are passed
-    like this; looking continuously, so a little wide.
+    Up to 56 half-lives, c is the multiplier of the next larger horizon in `BAND_MULTIPLIERS`. Beyond, c solves
+    2·ln 2·T·c·φ(c) = −ln 0.95: a decayed mean is nearly an Ornstein-Uhlenbeck process with autocorrelation 2^(−|lag|),
+    and the equation is the asymptotic rate at which such a process crosses high levels. The equation is for continuous
+    observation, so the band is slightly wide for hourly looks.
 
-    >>> band_constant(7), band_constant(20), round(band_constant(672), 2)
+    >>> decay_band_multiplier(7), decay_band_multiplier(20), round(decay_band_multiplier(672), 2)
     (3.29, 3.72, 4.56)
     """
-    positive("half_lives", half_lives)
-    for horizon, constant in BAND_CONSTANTS:
+    check_positive("half_lives", half_lives)
+    for horizon, multiplier in BAND_MULTIPLIERS:
         if half_lives <= horizon:
-            return constant
+            return multiplier
     rate = 2 * math.log(2) * half_lives / math.sqrt(2 * math.pi)
-    allowed = -math.log(0.95)
-    most = math.sqrt(2 * math.log(rate / allowed)) + 3
-    return root(lambda c: allowed - rate * c * math.exp(-c * c / 2), BAND_CONSTANTS[-1][1], most)
+    expected_crossings = -math.log(0.95)
+    upper_bound = math.sqrt(2 * math.log(rate / expected_crossings)) + 3
+    return find_root(
+        lambda c: expected_crossings - rate * c * math.exp(-c * c / 2), BAND_MULTIPLIERS[-1][1], upper_bound
+    )
 
 
 def design_effect(clustered_variance: float, independent_variance: float) -> float | None:
-    """Return how many times more a mean over responses varies because students give several (Kish 1965).
+    """Return the factor by which several responses per student increase the variance of a mean (Kish 1965).
 
-    Both are variances of the all-time mean: that of `RatioSums`, and s²/n as if responses were independent. At least 1;
-    None where the second is 0.
+    Both arguments are variances of the all-time mean over responses: the cluster-robust variance of `RatioStatistic`,
+    and s²/n as if responses were independent. The factor is at least 1, and None if `independent_variance` is 0.
     """
-    not_negative("clustered_variance", clustered_variance)
-    if not not_negative("independent_variance", independent_variance):
+    check_non_negative("clustered_variance", clustered_variance)
+    if not check_non_negative("independent_variance", independent_variance):
         return None
     return max(1.0, clustered_variance / independent_variance)

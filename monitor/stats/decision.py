@@ -1,8 +1,8 @@
-"""The verdict: a pure function of the evidence. The first state that applies, with the reasons for it.
+"""The decision rule: a verdict on a treatment as a pure function of the evidence.
 
-`insufficient_data` → `invalid` → `stop_harm` → `ship` → `non_inferior` → `futile` → `continue`; what each asks for, and
-why `ship` and `non_inferior` wait for guardrails, is in docs/statistics.md. Reasons are those of the state; notes are
-what else the reader should know.
+The verdict's state is the first that applies of `insufficient_data` → `invalid` → `stop_harm` → `ship` →
+`non_inferior` → `futile` → `continue`. docs/statistics.md defines the states and explains why `ship` and `non_inferior`
+wait for guardrails. Reasons explain the state; notes are further findings, whatever the state.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from monitor.stats.comparison import DECIDING_UNITS, Comparison, compare, days_to_resolve, split_alpha
+from monitor.stats.comparison import (
+    MIN_UNITS_FOR_DECISION,
+    VariantComparison,
+    compare_variants,
+    days_to_resolve,
+    split_alpha,
+)
 from monitor.stats.cuped import variance_reduction
-from monitor.stats.evidence import Arms, Evidence
-from monitor.stats.guardrails import GuardrailResult, watch
-from monitor.stats.rare_events import unseen_variance
-from monitor.stats.srm import SampleRatio, sample_ratio_test
+from monitor.stats.evidence import EstimatePair, VerdictEvidence
+from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
+from monitor.stats.rare_events import rare_event_variance
+from monitor.stats.srm import SrmResult, check_srm
 
-State: TypeAlias = Literal["insufficient_data", "invalid", "stop_harm", "ship", "non_inferior", "futile", "continue"]
-Code: TypeAlias = Literal[
+VerdictState: TypeAlias = Literal[
+    "insufficient_data", "invalid", "stop_harm", "ship", "non_inferior", "futile", "continue"
+]
+ReasonCode: TypeAlias = Literal[
     "few_students", "young", "no_variation",
     "sample_ratio", "empty_variant", "stray_traffic", "crossovers", "lost_events", "refused_events",
     "worse", "guardrail_crossed",
@@ -30,193 +38,209 @@ Code: TypeAlias = Literal[
     "adjusted", "guardrail_held", "guardrail_open", "rated_share_differs", "populations_disagree", "metrics_disagree",
     "skipped_events",
 ]  # fmt: skip
+"""`young` means that the experiment has not run for `min_days`; `stray_traffic` means students in a variant without a
+share; docs/statistics.md lists all codes."""
 
-_NOTICEABLE: Final = 0.05
-"""Of the variance: what widens an interval by more than a fortieth."""
+_NOTICEABLE_VARIANCE_FRACTION: Final = 0.05
+"""Rare events that add more than this part of the variance widen the interval by more than a fortieth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: a bounded code for machines, a sentence for people."""
+    """A reason or note of a verdict: a code from a fixed set for machines, a sentence for people."""
 
-    code: Code
+    code: ReasonCode
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A state, why, and every number that led there; `evidence` is enough to compute the rest again."""
+    """The state of a treatment with reasons and statistics; `evidence` is enough to compute the rest again."""
 
-    state: State
+    state: VerdictState
     reasons: tuple[Reason, ...]
     notes: tuple[Reason, ...]
+    """Findings that are not reasons of the state."""
     days_to_resolve: float | None
-    """Until the primary's band is as narrow as the mde on either side.
+    """Days until the half width of the primary metric's interval equals the mde.
 
-    None if unknown, for example where rare values widen the band (`monitor.stats.rare_events`), or if never reached
-    at today's rate.
+    None if unknown, for example if rare values widen the interval (`monitor.stats.rare_events`), or if the mde is never
+    resolved at the current rate.
     """
-    primary: Comparison
-    other_population: Comparison | None
-    unadjusted: Comparison | None
-    """The primary one without adjustment for students' means before the experiment; None if there was none."""
+    primary: VariantComparison
+    other_population: VariantComparison | None
+    unadjusted: VariantComparison | None
+    """The comparison of the primary metric without CUPED; None if the evidence is not adjusted."""
     guardrails: tuple[GuardrailResult, ...]
-    diagnostics: tuple[tuple[str, Comparison], ...]
-    sample_ratio: SampleRatio
-    evidence: Evidence
+    diagnostics: tuple[tuple[str, VariantComparison], ...]
+    """(metric, comparison) of the metrics that do not decide."""
+    sample_ratio: SrmResult
+    evidence: VerdictEvidence
 
     @property
     def variance_reduction(self) -> float | None:
-        """The part by which the adjustment lowered the variance of the effect; None without adjustment."""
+        """The fraction by which CUPED lowered the variance of the effect; None without CUPED."""
         if self.evidence.adjustment is None:
             return None
-        arms, raw = self.evidence.arms, self.evidence.adjustment.unadjusted
-        return variance_reduction((raw.control, raw.treatment), (arms.control, arms.treatment))
+        arms, unadjusted_arms = self.evidence.arms, self.evidence.adjustment.unadjusted
+        return variance_reduction((unadjusted_arms.control, unadjusted_arms.treatment), (arms.control, arms.treatment))
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON; `evidence_from` reads its `evidence` back."""
+        """Return all fields as JSON; `parse_evidence` reads the value of `evidence`."""
         return {**msgspec.to_builtins(self), "sample_ratio": self.sample_ratio.to_json()}
 
 
-def evidence_from(printed: object) -> Evidence:
-    """Return the evidence that a verdict was printed with; raises `msgspec.ValidationError` where it is none."""
-    return msgspec.convert(printed, Evidence)
+def parse_evidence(content: object) -> VerdictEvidence:
+    """Return the evidence from the JSON of a verdict's `evidence`; malformed JSON raises `msgspec.ValidationError`."""
+    return msgspec.convert(content, VerdictEvidence)
 
 
-def decide(evidence: Evidence, sample_ratio: SampleRatio | None = None) -> Verdict:
+def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = None) -> Verdict:
     """Return the verdict that follows from the evidence.
 
-    `sample_ratio` is what the test says of its phases, where that is known: it is the same for every treatment.
+    `sample_ratio` is the SRM result of the evidence's phases, which is the same for all treatments; None computes it.
     """
     criteria = evidence.criteria
     alpha = split_alpha(criteria.alpha, criteria.treatments)
 
-    def compared(arms: Arms, mde: float, largest: float | None, largest_log_e: float | None = None) -> Comparison:
-        pair = arms.control, arms.treatment
-        return compare(*pair, alpha=alpha, mde=mde, largest=largest, largest_log_e=largest_log_e)
+    def compare_arms(
+        arms: EstimatePair, mde: float, max_value: float | None, largest_log_e: float | None = None
+    ) -> VariantComparison:
+        return compare_variants(
+            arms.control, arms.treatment, alpha=alpha, mde=mde, max_value=max_value, largest_log_e=largest_log_e
+        )
 
-    other, largest = evidence.other_population, evidence.largest
-    findings = _Findings(
+    max_value = evidence.max_value
+    rule = _DecisionRule(
         evidence,
-        compared(evidence.arms, criteria.mde, largest, evidence.largest_log_e),
-        None if other is None else compared(other, criteria.mde, largest),
-        tuple(
-            watch(each.guardrail, each.arms.control, each.arms.treatment, alpha=alpha) for each in evidence.guardrails
+        primary=compare_arms(evidence.arms, criteria.mde, max_value, evidence.largest_log_e),
+        other_population=None
+        if evidence.other_population is None
+        else compare_arms(evidence.other_population, criteria.mde, max_value),
+        guardrails=tuple(
+            evaluate_guardrail(item.guardrail, item.arms.control, item.arms.treatment, alpha=alpha)
+            for item in evidence.guardrails
         ),
-        tuple((each.name, compared(each.arms, each.mde, each.largest)) for each in evidence.diagnostics),
-        sample_ratio
-        or sample_ratio_test(
+        diagnostics=tuple(
+            (metric.name, compare_arms(metric.arms, metric.mde, metric.max_value)) for metric in evidence.diagnostics
+        ),
+        sample_ratio=sample_ratio
+        or check_srm(
             evidence.phases, alpha=criteria.sample_ratio_alpha, largest_log_e=evidence.largest_sample_ratio_log_e
         ),
     )
-    state, reasons = findings.state()
+    state, reasons = rule.decide_state()
     adjustment = evidence.adjustment
-    pair = evidence.arms.control, evidence.arms.treatment
-    # Where events are rare the interval is noticeably wider than the variances say, for nobody knows how long.
-    variances = [each.variance for each in pair if each.variance is not None]
-    rare = len(variances) == len(pair) and unseen_variance(*pair, largest, alpha) > _NOTICEABLE * sum(variances)
+    arms = evidence.arms.control, evidence.arms.treatment
+    # Rare events make the interval noticeably wider than the variances, for an unknown number of days.
+    variances = [estimate.variance for estimate in arms if estimate.variance is not None]
+    rare_events_matter = len(variances) == len(arms) and rare_event_variance(
+        *arms, max_value, alpha
+    ) > _NOTICEABLE_VARIANCE_FRACTION * sum(variances)
     verdict = Verdict(
         state=state,
         reasons=reasons,
-        notes=tuple(note for note in findings.notes() if note not in reasons),
+        notes=tuple(reason for reason in rule.additional_findings() if reason not in reasons),
         days_to_resolve=None
-        if rare
-        else days_to_resolve(*pair, evidence.students_per_day, alpha=alpha, mde=criteria.mde),
-        primary=findings.primary,
-        other_population=findings.other,
-        unadjusted=None if adjustment is None else compared(adjustment.unadjusted, criteria.mde, largest),
-        guardrails=findings.guardrails,
-        diagnostics=findings.diagnostics,
-        sample_ratio=findings.ratio,
+        if rare_events_matter
+        else days_to_resolve(*arms, evidence.students_per_day, alpha=alpha, mde=criteria.mde),
+        primary=rule.primary,
+        other_population=rule.other_population,
+        unadjusted=None if adjustment is None else compare_arms(adjustment.unadjusted, criteria.mde, max_value),
+        guardrails=rule.guardrails,
+        diagnostics=rule.diagnostics,
+        sample_ratio=rule.sample_ratio,
         evidence=evidence,
     )
-    return replace(verdict, notes=(*verdict.notes, *_adjusted(verdict)))
+    return replace(verdict, notes=(*verdict.notes, *_cuped_findings(verdict)))
 
 
-def _adjusted(verdict: Verdict) -> Iterator[Reason]:
-    """Yield what was adjusted, and what would be said without it."""
-    adjustment, reduction, raw = verdict.evidence.adjustment, verdict.variance_reduction, verdict.unadjusted
-    if adjustment is not None and reduction is not None and raw is not None and raw.lower is not None:
+def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
+    """Yield the note on CUPED, with the unadjusted interval, if the evidence is adjusted."""
+    adjustment, reduction, unadjusted = verdict.evidence.adjustment, verdict.variance_reduction, verdict.unadjusted
+    if adjustment is not None and reduction is not None and unadjusted is not None and unadjusted.lower is not None:
         text = (
             f"{verdict.evidence.metric} is adjusted for what {adjustment.students} students were like before the "
             f"experiment, which makes the effect's variance {reduction:.1%} smaller; without it the effect is between "
-            f"{raw.lower:+.4g} and {raw.upper:+.4g}"
+            f"{unadjusted.lower:+.4g} and {unadjusted.upper:+.4g}"
         )
         yield Reason("adjusted", text)
 
 
 @dataclass(frozen=True, slots=True)
-class _Findings:
-    """The statistics of the evidence, and what each of the gates says to them."""
+class _DecisionRule:
+    """The decision rule, applied to the statistics of a treatment."""
 
-    evidence: Evidence
-    primary: Comparison
-    other: Comparison | None
+    evidence: VerdictEvidence
+    primary: VariantComparison
+    other_population: VariantComparison | None
     guardrails: tuple[GuardrailResult, ...]
-    diagnostics: tuple[tuple[str, Comparison], ...]
-    ratio: SampleRatio
+    diagnostics: tuple[tuple[str, VariantComparison], ...]
+    sample_ratio: SrmResult
 
-    def state(self) -> tuple[State, tuple[Reason, ...]]:
-        """Return the first state that applies, and why."""
+    def decide_state(self) -> tuple[VerdictState, tuple[Reason, ...]]:
+        """Return the first state that applies, with the reasons."""
         lower, upper = self.primary.lower, self.primary.upper
-        missing = tuple(self.missing())
-        if missing or lower is None or upper is None:
-            return "insufficient_data", missing
-        if wrong := tuple(self.wrong()):
-            return "invalid", wrong
-        if harm := tuple(self.harm(upper)):
-            return "stop_harm", harm
-        return self.outcome(lower, upper)
+        insufficiencies = tuple(self.insufficiencies())
+        if insufficiencies or lower is None or upper is None:
+            return "insufficient_data", insufficiencies
+        if validity_failures := tuple(self.validity_failures()):
+            return "invalid", validity_failures
+        if harms := tuple(self.harms(upper)):
+            return "stop_harm", harms
+        return self.decide_by_primary_metric(lower, upper)
 
-    def outcome(self, lower: float, upper: float) -> tuple[State, tuple[Reason, ...]]:
-        """Return what the primary metric says where nothing forbids to listen to it."""
+    def decide_by_primary_metric(self, lower: float, upper: float) -> tuple[VerdictState, tuple[Reason, ...]]:
+        """Return the state and reasons from the primary metric's bounds, for sufficient, valid and harmless data."""
         margin, mde = self.evidence.criteria.margin, self.evidence.criteria.mde
         bounds = f"{self.evidence.metric}: the effect is between {lower:+.4g} and {upper:+.4g}"
         if lower > -margin:
-            gained = (Reason("better", f"{bounds}, so above 0"),) if lower > 0 else ()
-            tolerable = (Reason("not_worse", f"{bounds}, so above the tolerable loss of {-margin:+.4g}"),)
-            waiting = tuple(self.open_guardrails())
-            doubted, disputed = tuple(self.disputes(0.0)), tuple(self.disputes(-margin))
-            if gained and not (waiting or doubted):
-                return "ship", (*gained, *self.held())
-            if not (waiting or disputed):
-                return "non_inferior", (*tolerable, *(doubted if gained else ()), *self.held())
-            return "continue", (*(gained or tolerable), *waiting, *disputed)
+            gain = (Reason("better", f"{bounds}, so above 0"),) if lower > 0 else ()
+            tolerable_loss = (Reason("not_worse", f"{bounds}, so above the tolerable loss of {-margin:+.4g}"),)
+            open_guardrails = tuple(self.open_guardrails())
+            gain_conflicts = tuple(self.population_conflicts(0.0))
+            margin_conflicts = tuple(self.population_conflicts(-margin))
+            if gain and not (open_guardrails or gain_conflicts):
+                return "ship", (*gain, *self.held_guardrails())
+            if not (open_guardrails or margin_conflicts):
+                return "non_inferior", (*tolerable_loss, *(gain_conflicts if gain else ()), *self.held_guardrails())
+            return "continue", (*(gain or tolerable_loss), *open_guardrails, *margin_conflicts)
         if upper < mde:
             return "futile", (Reason("too_small", f"{bounds}, so below the smallest of interest, {mde:+.4g}"),)
-        needed = "neither a gain nor a tolerable loss is shown, and the effect of interest is still possible"
-        return "continue", (Reason("undecided", f"{bounds}: {needed}"),)
+        explanation = "neither a gain nor a tolerable loss is shown, and the effect of interest is still possible"
+        return "continue", (Reason("undecided", f"{bounds}: {explanation}"),)
 
-    def missing(self) -> Iterator[Reason]:
-        """Yield what there is too little of."""
+    def insufficiencies(self) -> Iterator[Reason]:
+        """Yield the reasons why the data is insufficient for a decision."""
         evidence = self.evidence
-        few = min(self.primary.control.units, self.primary.treatment.units) < DECIDING_UNITS
+        has_few_units = min(self.primary.control.units, self.primary.treatment.units) < MIN_UNITS_FOR_DECISION
         for name, estimate in ((evidence.control, self.primary.control), (evidence.treatment, self.primary.treatment)):
-            if estimate.units < DECIDING_UNITS:
-                text = f"{name} has {estimate.units} students whose window is over, of {DECIDING_UNITS} needed"
+            if estimate.units < MIN_UNITS_FOR_DECISION:
+                text = f"{name} has {estimate.units} students whose window is over, of {MIN_UNITS_FOR_DECISION} needed"
                 yield Reason("few_students", text)
         if evidence.age_days < evidence.criteria.min_days:
-            # Never rounded up to the days that are needed.
+            # Rounded down, so that the text never shows the required number of days.
             days = math.floor(evidence.age_days * 100) / 100
             text = f"{days:g} days of {evidence.criteria.min_days:g} that it has to run"
             yield Reason("young", text)
-        if not few and self.primary.difference.information is None:
+        if not has_few_units and self.primary.difference.information is None:
             yield Reason("no_variation", f"{evidence.metric} does not vary yet, so nothing can be said about it")
 
-    def wrong(self) -> Iterator[Reason]:
-        """Yield what makes the data no fair comparison."""
-        evidence, criteria, ratio = self.evidence, self.evidence.criteria, self.ratio
-        if ratio.mismatch:
-            worst = max(ratio.phases, key=lambda phase: phase.log_e)
+    def validity_failures(self) -> Iterator[Reason]:
+        """Yield the reasons why the variants cannot be compared: SRM, crossovers, lost or rejected events."""
+        evidence, criteria, sample_ratio = self.evidence, self.evidence.criteria, self.sample_ratio
+        if sample_ratio.mismatch:
+            worst_phase = max(sample_ratio.phases, key=lambda phase: phase.log_e)
             split = ", ".join(
                 f"{arm.variant} {arm.observed:.2%} for {arm.intended:.2%}"
-                for arm in worst.arms
+                for arm in worst_phase.arms
                 if arm.observed is not None
             )
-            yield Reason("sample_ratio", f"students are not split as intended: {split} (anytime p = {ratio.p:.2g})")
-        for variant in ratio.empty:
+            text = f"students are not split as intended: {split} (anytime p = {sample_ratio.p:.2g})"
+            yield Reason("sample_ratio", text)
+        for variant in sample_ratio.empty_variants:
             yield Reason("empty_variant", f"{variant} has a share, but no student")
-        for variant in ratio.stray:
+        for variant in sample_ratio.stray_variants:
             yield Reason("stray_traffic", f"{variant} has no share, but students were shown it")
         if evidence.crossovers > criteria.crossover_limit * evidence.students:
             share = f"{evidence.crossovers} of {evidence.students} students"
@@ -225,13 +249,13 @@ class _Findings:
             )
         if evidence.lost_events:
             yield Reason("lost_events", f"{evidence.lost_events} events were lost before they were applied")
-        if evidence.refused_share is not None and evidence.refused_share > criteria.refused_limit:
-            share = f"{evidence.refused_share:.2%} of the newest events were refused"
-            text = f"{share}; the limit is {criteria.refused_limit:.2%}"
+        if evidence.rejected_share is not None and evidence.rejected_share > criteria.rejected_limit:
+            share = f"{evidence.rejected_share:.2%} of the newest events were refused"
+            text = f"{share}; the limit is {criteria.rejected_limit:.2%}"
             yield Reason("refused_events", text)
 
-    def harm(self, upper: float) -> Iterator[Reason]:
-        """Yield what is shown to be worse than tolerable."""
+    def harms(self, upper: float) -> Iterator[Reason]:
+        """Yield the harms above the margins: of the primary metric with upper bound `upper`, and of guardrails."""
         margin = self.evidence.criteria.margin
         if upper < -margin:
             text = f"{self.evidence.metric}: the effect is below {upper:+.4g}; {-margin:+.4g} would be tolerable"
@@ -242,8 +266,8 @@ class _Findings:
                 text = f"{rail.name} is worse by at least {result.least_harm:.4g}; {rail.margin:.4g} would be tolerable"
                 yield Reason("guardrail_crossed", text)
 
-    def held(self) -> Iterator[Reason]:
-        """Yield the guardrails that are shown to be no worse than tolerable."""
+    def held_guardrails(self) -> Iterator[Reason]:
+        """Yield the held guardrails: the upper bound of the harm is below the margin."""
         for result in self.guardrails:
             if result.state == "held" and result.most_harm is not None:
                 rail = result.guardrail
@@ -253,41 +277,42 @@ class _Findings:
                 yield Reason("guardrail_held", text)
 
     def open_guardrails(self) -> Iterator[Reason]:
-        """Yield the guardrails that keep the treatment from going out."""
+        """Yield the guardrails that prevent shipping: the upper bound of the harm is not below the margin."""
         for result in self.guardrails:
             if result.state in {"open", "unknown"}:
                 rail = result.guardrail
-                known = "nothing is known yet" if result.most_harm is None else f"it may be {result.most_harm:.4g}"
-                yield Reason(
-                    "guardrail_open", f"{rail.name} is not shown to be worse by less than {rail.margin:.4g}: {known}"
+                upper_bound = (
+                    "nothing is known yet" if result.most_harm is None else f"it may be {result.most_harm:.4g}"
                 )
+                text = f"{rail.name} is not shown to be worse by less than {rail.margin:.4g}: {upper_bound}"
+                yield Reason("guardrail_open", text)
 
-    def disputes(self, least: float) -> Iterator[Reason]:
-        """Yield why the other population's lower bound has to be above `least`, too, if it has to and is not."""
-        difference = self.rated_share_difference()
+    def population_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
+        """Yield a reason if rated shares differ and the other population's lower bound is too low."""
+        difference = self.excess_rated_share_difference()
         if difference is None:
             return
-        lower = None if self.other is None else self.other.lower
-        if lower is None or lower <= least:
-            known = "is not known" if lower is None else f"has a lower bound of {lower:+.4g}"
-            text = f"rated shares differ by {difference:+.2%}, and the effect in the other population {known}"
-            yield Reason("populations_disagree", f"{text}; it would have to be above {least:+.4g}")
+        lower = None if self.other_population is None else self.other_population.lower
+        if lower is None or lower <= required_lower_bound:
+            other_effect = "is not known" if lower is None else f"has a lower bound of {lower:+.4g}"
+            text = f"rated shares differ by {difference:+.2%}, and the effect in the other population {other_effect}"
+            yield Reason("populations_disagree", f"{text}; it would have to be above {required_lower_bound:+.4g}")
 
-    def rated_share_difference(self) -> float | None:
-        """Return the observed difference of the rated shares if it is beyond its margin."""
+    def excess_rated_share_difference(self) -> float | None:
+        """Return the difference of the observed rated shares; None if the margin is not exceeded."""
         arms = self.evidence.rated_share
         if arms is None or arms.control.mean is None or arms.treatment.mean is None:
             return None
         difference = arms.treatment.mean - arms.control.mean
         return difference if abs(difference) > self.evidence.criteria.rated_share_margin else None
 
-    def notes(self) -> Iterator[Reason]:
-        """Yield what else the reader should know, whatever the state."""
-        yield from self.wrong()
-        yield from self.harm(self.primary.upper if self.primary.upper is not None else float("inf"))
-        if self.evidence.skipped is not None:
-            yield Reason("skipped_events", str(self.evidence.skipped))
-        if (difference := self.rated_share_difference()) is not None:
+    def additional_findings(self) -> Iterator[Reason]:
+        """Yield the findings that a reader should know in every state; some may also be reasons of the state."""
+        yield from self.validity_failures()
+        yield from self.harms(self.primary.upper if self.primary.upper is not None else float("inf"))
+        if self.evidence.skipped_events is not None:
+            yield Reason("skipped_events", str(self.evidence.skipped_events))
+        if (difference := self.excess_rated_share_difference()) is not None:
             margin = self.evidence.criteria.rated_share_margin
             text = f"rated shares differ by {difference:+.2%}, more than {margin:.2%}: who rates may have changed"
             yield Reason("rated_share_differs", text)

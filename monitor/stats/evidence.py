@@ -1,4 +1,7 @@
-"""What a verdict follows from: numbers and criteria, printed with it, from which it can be computed again."""
+"""The evidence of a verdict: criteria and estimates, printed with the verdict and sufficient to recompute the verdict.
+
+The field names are the keys of the printed JSON, unless a field has a `name` of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,139 +10,144 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from monitor.stats.argument_checks import level, not_negative, positive
+from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.estimates import Estimate
 from monitor.stats.guardrails import Guardrail
-from monitor.stats.srm import Phase
+from monitor.stats.srm import PhaseCounts
 
 
-@dataclass(frozen=True, slots=True)
-class Criteria:
-    """What was decided before the experiment began; wrong ones raise ValueError."""
+class DecisionCriteria(msgspec.Struct, frozen=True):
+    """The criteria that are fixed before the experiment begins; values out of range raise ValueError."""
 
     mde: float
-    """The smallest effect on the primary metric that the product team cares about, in the metric's own unit."""
+    """The smallest effect on the primary metric that matters to the product team, in the metric's own unit."""
     margin: float
-    """The loss on the primary metric that is tolerable; 0 tolerates none."""
+    """The tolerable loss on the primary metric, in the metric's own unit; 0 tolerates none."""
     alpha: float = 0.05
-    """Over all treatments: each gets its equal part."""
+    """The error rate of all treatments together; each treatment gets an equal part."""
     treatments: int = 1
     min_days: float = 7
+    """The minimum duration of the experiment."""
     rated_share_margin: float = 0.05
-    """The difference in rated shares from which both populations have to agree."""
+    """The difference of the rated shares above which the effect must be shown in both populations."""
     sample_ratio_alpha: float = 0.01
+    """The error rate of the SRM test."""
     crossover_limit: float = 0.01
-    """Of students."""
-    refused_limit: float = 0.01
-    """Of events."""
+    """The largest acceptable fraction of students who are crossovers."""
+    rejected_limit: float = msgspec.field(default=0.01, name="refused_limit")
+    """The largest acceptable fraction of events that are rejected."""
 
     def __post_init__(self) -> None:
-        positive("mde", self.mde)
-        level("alpha", self.alpha)
-        level("sample_ratio_alpha", self.sample_ratio_alpha)
-        for name in ("margin", "min_days", "rated_share_margin", "crossover_limit", "refused_limit"):
-            not_negative(name, getattr(self, name))
+        check_positive("mde", self.mde)
+        check_level("alpha", self.alpha)
+        check_level("sample_ratio_alpha", self.sample_ratio_alpha)
+        for name in ("margin", "min_days", "rated_share_margin", "crossover_limit", "rejected_limit"):
+            check_non_negative(name, getattr(self, name))
         if self.treatments < 1:
             raise ValueError(f"treatments is {self.treatments!r}, expected at least one besides the control")
 
 
-class Arms(msgspec.Struct, frozen=True):
-    """Closed-unit estimates of the two variants that are compared."""
+class EstimatePair(msgspec.Struct, frozen=True):
+    """The closed estimates of the control and of a treatment."""
 
     control: Estimate
     treatment: Estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """A guardrail and what it is about; closed units."""
+class GuardrailEvidence:
+    """A guardrail with the closed estimates of the guardrail's metric."""
 
     guardrail: Guardrail
-    arms: Arms
+    arms: EstimatePair
 
 
-class Diagnostic(msgspec.Struct, frozen=True):
-    """A metric that does not decide, such as nDCG; `mde` tunes its band."""
+class DiagnosticMetric(msgspec.Struct, frozen=True):
+    """The closed estimates of a metric that never decides, such as nDCG; `mde` tunes the interval."""
 
     name: str
     mde: float
-    arms: Arms
-    largest: float | None = None
-    """See `Evidence`."""
+    arms: EstimatePair
+    max_value: float | None = msgspec.field(default=None, name="largest")
+    """The largest value that a student can have (the smallest is 0); None if values are unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Adjustment:
-    """How the estimates of the primary metric were adjusted: see `monitor.stats.cuped`."""
+class CupedAdjustment:
+    """The CUPED adjustment of the primary metric: see `monitor.stats.cuped`."""
 
     theta: float
     students: int
-    """Of all variants, with a mean from before the experiment and one of now."""
-    unadjusted: Arms
+    """Students of all variants with a mean from before the experiment and a mean within it."""
+    unadjusted: EstimatePair
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """Events that workers skipped because their configuration did not have the experiment."""
+class SkippedEventCounts:
+    """Events that workers skipped because their configuration did not contain the experiment."""
 
     responses: int
     reactions: int
-    """To responses of before."""
+    """Skipped feedback events about responses that were applied earlier."""
     unnamed: int
-    """Responses of experiments that are too many to be counted one by one: this one may be among them."""
+    """Skipped responses of experiments beyond the limit of separately counted ones; some may be of this experiment."""
     first_ms: int
+    """The earliest event time of the skipped events."""
     last_ms: int
+    """The latest event time of the skipped events."""
 
     def __str__(self) -> str:
-        """Return what is missing, and how it comes back."""
+        """Return a sentence with the counts, the period, the cause and the command that counts the events."""
         counts = ((self.responses, "response"), (self.reactions, "reaction"))
-        found = [f"{count:,} {what}{'s' * (count > 1)}" for count, what in counts if count]
+        phrases = [f"{count:,} {noun}{'s' * (count > 1)}" for count, noun in counts if count]
         if self.unnamed:
-            found.append(f"perhaps some of {self.unnamed:,} responses of experiments that are not counted one by one")
+            phrases.append(f"perhaps some of {self.unnamed:,} responses of experiments that are not counted one by one")
         verb = "was" if self.responses + self.reactions + self.unnamed == 1 else "were"
         return (
-            f"{' and '.join(found)} {verb} skipped, dated {_utc(self.first_ms)} to {_utc(self.last_ms)}, because a "
+            f"{' and '.join(phrases)} {verb} skipped, dated {_utc(self.first_ms)} to {_utc(self.last_ms)}, because a "
             "worker's configuration did not have the experiment; `ab-monitor rebuild` counts them"
         )
 
 
-def _utc(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+def _utc(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One treatment against the control, at one moment."""
+class VerdictEvidence(msgspec.Struct, frozen=True):
+    """The evidence on a treatment against the control at an event time."""
 
     control: str
+    """The name of the control variant."""
     treatment: str
+    """The name of the treatment variant."""
     metric: str
-    """The primary one; `arms` is about it."""
-    criteria: Criteria
-    arms: Arms
+    """The name of the primary metric."""
+    criteria: DecisionCriteria
+    arms: EstimatePair
+    """Closed estimates of the primary metric, adjusted if `adjustment` is not None."""
     age_days: float
-    """From the experiment's first event to its newest."""
+    """Days from the experiment's first event to its newest."""
     students_per_day: tuple[float, float]
-    """At which (control, treatment) students' windows close now."""
-    phases: tuple[Phase, ...]
-    """Allocation phases with students at first exposure."""
+    """(control, treatment) students who become closed per day at the current rate."""
+    phases: tuple[PhaseCounts, ...]
+    """Allocation phases with the numbers of students at first exposure."""
     crossovers: int = 0
     students: int = 0
-    """Different students, crossovers included."""
+    """Distinct students, including crossovers."""
     lost_events: int = 0
-    refused_share: float | None = None
-    """Of the newest events of this experiment's topics; None where nobody has counted."""
-    skipped: Skipped | None = None
-    other_population: Arms | None = None
-    """The primary metric over the other population: all responses where `arms` is about rated ones, or the reverse."""
-    rated_share: Arms | None = None
-    guardrails: tuple[Watched, ...] = ()
-    diagnostics: tuple[Diagnostic, ...] = ()
+    rejected_share: float | None = msgspec.field(default=None, name="refused_share")
+    """Rejected fraction of the newest events of this experiment's topics; None if no events were counted."""
+    skipped_events: SkippedEventCounts | None = msgspec.field(default=None, name="skipped")
+    other_population: EstimatePair | None = None
+    """The primary metric in the other population: over all responses if `arms` is over rated ones, and vice versa."""
+    rated_share: EstimatePair | None = None
+    guardrails: tuple[GuardrailEvidence, ...] = ()
+    diagnostics: tuple[DiagnosticMetric, ...] = ()
     largest_log_e: float | None = None
-    """Of the primary metric's sequence at earlier looks, if kept; only the printed p depends on it."""
+    """The largest ln e of the primary metric at earlier looks, if stored; only the printed p-value depends on it."""
     largest_sample_ratio_log_e: float | None = None
-    """Of the sample-ratio test at earlier looks, if kept: an alarm once raised stays."""
-    adjustment: Adjustment | None = None
-    """What made `arms` and `other_population` from students' own means before the experiment, where there are any."""
-    largest: float | None = None
-    """The largest value of the primary metric that a student can have; the smallest is 0."""
+    """The largest ln e of the SRM test at earlier looks, if stored: an alarm then persists."""
+    adjustment: CupedAdjustment | None = None
+    """The CUPED adjustment of `arms` and `other_population`; None without students seen before the experiment."""
+    max_value: float | None = msgspec.field(default=None, name="largest")
+    """The largest value of the primary metric that a student can have (the smallest is 0); None if unbounded."""

@@ -1,14 +1,15 @@
-"""Guardrails: what must not get worse while the primary metric gets better.
+"""Guardrails: metrics that a treatment must not harm by more than a margin (non-inferiority tests).
 
-A guardrail has a direction in which it is bad and a margin that is tolerable. Two one-sided confidence sequences about
-the harm (the effect, counted in the bad direction) look at it from both sides:
+The harm is the effect counted in the guardrail's harmful direction. Two one-sided confidence sequences bound the harm
+from both sides and give the state:
 
-- `crossed`: the harm is shown to be above the margin; the experiment should stop;
-- `held`: the harm is shown to be below the margin; as far as this guardrail goes, the treatment may ship;
-- `open`: neither yet; `unknown`: fewer than 50 students in a variant, or nothing of what is watched in either.
+- `crossed`: the lower bound of the harm is above the margin; the experiment should stop.
+- `held`: the upper bound of the harm is below the margin; this guardrail does not prevent shipping.
+- `open`: neither yet.
+- `unknown`: fewer than 50 students in a variant, or no student of either variant had any of the events counted.
 
-Shipping asks every guardrail to be held, so no correction for their number is due; that one crosses by mistake has
-probability α for each of them.
+Shipping requires all guardrails to be held, so their number needs no correction. Each guardrail crosses by mistake with
+probability α at most.
 
 Reference: Schultzberg, Ankargren & Frånberg, "Risk-aware product decisions in A/B tests with multiple metrics", 2024.
 """
@@ -18,32 +19,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from monitor.stats.argument_checks import level, positive
-from monitor.stats.comparison import DECIDING_UNITS
-from monitor.stats.estimates import Effect, Estimate, effect_of
-from monitor.stats.rare_events import unmet_variance, unseen_variance
-from monitor.stats.sequences import HalfNormalMixture, mde_information
+import msgspec
+
+from monitor.stats.argument_checks import check_level, check_positive
+from monitor.stats.comparison import MIN_UNITS_FOR_DECISION
+from monitor.stats.confidence_sequences import HalfNormalMixture, mde_information
+from monitor.stats.estimates import Effect, Estimate, estimate_effect
+from monitor.stats.rare_events import rare_event_variance, timeout_variance
 
 GuardrailState = Literal["held", "open", "crossed", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Guardrail:
-    """What is watched."""
+class Guardrail(msgspec.Struct, frozen=True):
+    """A metric with a harmful direction and a tolerable margin."""
 
     name: str
-    bad: Literal["up", "down"]
+    harmful_direction: Literal["up", "down"]
     margin: float
     """Tolerable harm, in the metric's own unit; above 0."""
-    largest: float | None = None
-    """The largest value that a student can have, 1 for shares (the smallest is 0); None if there is none."""
-    worst: float | None = None
-    """Without a `largest` one: a value that few may have and nobody yet, such as a time-out; None for none."""
+    max_value: float | None = msgspec.field(default=None, name="largest")
+    """The largest value that a student can have (1 for shares, the smallest is 0); None if values are unbounded."""
+    timeout_value: float | None = None
+    """For unbounded metrics: a value that rare students have and the sample may lack, such as a time-out."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardrailResult:
-    """What is known about the harm; bounds are one-sided, each at level 1 − alpha."""
+    """A guardrail's state with the lower and the upper bound of the harm, each valid with probability 1 − alpha."""
 
     guardrail: Guardrail
     control: Estimate
@@ -51,59 +53,63 @@ class GuardrailResult:
     difference: Effect
     alpha: float
     least_harm: float | None
+    """Lower bound of the harm; None if undefined."""
     most_harm: float | None
+    """Upper bound of the harm; None if undefined."""
     state: GuardrailState
 
 
-def watch(guardrail: Guardrail, control: Estimate, treatment: Estimate, *, alpha: float) -> GuardrailResult:
-    """Return what the guardrail's sequences say, tightest where they just resolve its margin."""
-    positive(f"the margin of {guardrail.name}", guardrail.margin)
-    difference = effect_of(control, treatment)
-    least, most = _bounds(guardrail, difference, control, treatment, level("alpha", alpha))
+def evaluate_guardrail(
+    guardrail: Guardrail, control: Estimate, treatment: Estimate, *, alpha: float
+) -> GuardrailResult:
+    """Return the state of a guardrail, from bounds of level 1 − `alpha`, tightest where the margin is resolved."""
+    check_positive(f"the margin of {guardrail.name}", guardrail.margin)
+    difference = estimate_effect(control, treatment)
+    lower, upper = _harm_bounds(guardrail, difference, control, treatment, check_level("alpha", alpha))
     state: GuardrailState = "open"
-    if most is None:
+    if upper is None:
         state = "unknown"
-    elif most < guardrail.margin:
+    elif upper < guardrail.margin:
         state = "held"
-    elif least is not None and least > guardrail.margin:
+    elif lower is not None and lower > guardrail.margin:
         state = "crossed"
-    return GuardrailResult(guardrail, control, treatment, difference, alpha, least, most, state)
+    return GuardrailResult(guardrail, control, treatment, difference, alpha, lower, upper, state)
 
 
-def _bounds(
+def _harm_bounds(
     guardrail: Guardrail, difference: Effect, control: Estimate, treatment: Estimate, alpha: float
 ) -> tuple[float | None, float | None]:
-    """Return the least and the most harm that is compatible with what was seen."""
-    if difference.effect is None or min(control.units, treatment.units) < DECIDING_UNITS:
+    """Return the lower and the upper bound of the harm; None if undefined."""
+    if difference.effect is None or min(control.units, treatment.units) < MIN_UNITS_FOR_DECISION:
         return None, None
-    if guardrail.bad == "up" and control.mean == treatment.mean == 0:
-        # Nothing of the kind was ever seen: perhaps it has another name.
+    if guardrail.harmful_direction == "up" and control.mean == treatment.mean == 0:
+        # No such event was ever counted: the name in the configuration may be misspelt.
         return None, None
     if difference.information is None:
-        return None, _most_unseen(guardrail, treatment, alpha)
-    unseen = unseen_variance(control, treatment, guardrail.largest, alpha)
-    mixture = HalfNormalMixture.tuned(mde_information(guardrail.margin), alpha)
+        return None, _zero_event_harm_bound(guardrail, treatment, alpha)
+    added_variance = rare_event_variance(control, treatment, guardrail.max_value, alpha)
+    mixture = HalfNormalMixture.tune(mde_information(guardrail.margin), alpha)
     information = difference.information
 
-    def half(lacking: float) -> float:
-        return mixture.half_width(1 / (1 / information + lacking) if lacking else information, alpha)
+    def half_width(extra_variance: float) -> float:
+        return mixture.half_width(1 / (1 / information + extra_variance) if extra_variance else information, alpha)
 
-    harm = difference.effect if guardrail.bad == "up" else -difference.effect
-    # What the treatment has not met would make the harm larger, what the control has not met smaller.
-    unmet = [
-        0.0 if guardrail.worst is None else unmet_variance(each, guardrail.worst, alpha)
-        for each in ((control, treatment) if guardrail.bad == "up" else (treatment, control))
-    ]
-    return harm - half(unseen + unmet[0]), harm + half(unseen + unmet[1])
+    harm = difference.effect if guardrail.harmful_direction == "up" else -difference.effect
+    # Time-outs missing from the treatment's sample would increase the harm, from the control's sample decrease it.
+    lower_variance, upper_variance = (
+        0.0 if guardrail.timeout_value is None else timeout_variance(estimate, guardrail.timeout_value, alpha)
+        for estimate in ((control, treatment) if guardrail.harmful_direction == "up" else (treatment, control))
+    )
+    return harm - half_width(added_variance + lower_variance), harm + half_width(added_variance + upper_variance)
 
 
-def _most_unseen(guardrail: Guardrail, treatment: Estimate, alpha: float) -> float | None:
-    """Return a bound of the harm if not one of the treatment's students showed any: L·(1 − α^(1/n)).
+def _zero_event_harm_bound(guardrail: Guardrail, treatment: Estimate, alpha: float) -> float | None:
+    """Return the upper bound L·(1 − α^(1/n)) of the harm if none of n treatment students showed any; otherwise None.
 
-    Were the mean harm m of values from 0 to L, a student would show none with probability 1 − m/L at most. Having seen
-    none can only end, so the bound may be watched.
+    If the mean harm were m, of values from 0 to L, a student would show none with probability 1 − m/L at most. A sample
+    without any event can only stay so or end, so the bound is valid at all looks.
     """
-    if guardrail.largest is None:
+    if guardrail.max_value is None:
         return None
-    best = 0.0 if guardrail.bad == "up" else guardrail.largest
-    return guardrail.largest * (1 - alpha ** (1 / treatment.units)) if treatment.mean == best else None
+    harmless_mean = 0.0 if guardrail.harmful_direction == "up" else guardrail.max_value
+    return guardrail.max_value * (1 - alpha ** (1 / treatment.units)) if treatment.mean == harmless_mean else None

@@ -1,21 +1,23 @@
-"""Values that few students have: a small sample's own spread says too little of them.
+"""Variance corrections for small samples: the variance that is missing if few students had rare values.
 
-**At an end of the scale.** Of 60 students with a success rate of 2 %, three in ten samples have no success at all.
-Their variance is 0 then, and an interval that takes it as it is excludes the truth in up to a third of experiments with
-uneven shares, at some look. So where fewer than 20 students differ from one end of the scale, the spread gets what z²/2
-students more who differ would add, as Agresti & Coull do for a proportion: of all of them where nobody differs, of none
-from 20 on. z is the two-sided boundary in standard errors where it is tightest, 3.04 at 5 %.
+**At an end of the scale.** Of 60 students with a success rate of 2 %, three in ten samples have no success at all. The
+sample variance is then 0, and intervals from it exclude the truth at some look in up to a third of experiments with
+uneven shares. So if fewer than 20 students differ from an end of the scale, the variance gets pseudo-observations, as
+Agresti & Coull add for a proportion: z²/2 students who differ if no student does, fewer with each student who does, and
+none from 20 on. z is the two-sided boundary in standard errors where the boundary is tightest, 3.04 at α = 5 %.
 
-By hand: no success among n students, z²/2 = 4.6. The variance of the mean gets 4.6/n², so that the boundary is at a
-rate of 3.04·√4.6/n = 6.5/n at least, and (1 − 6.5/n)ⁿ < 0.0015.
+By hand: no success among n students, z²/2 = 4.6. The variance of the mean gets 4.6/n², so that the upper bound is at
+least 3.04·√4.6/n = 6.5/n, and (1 − 6.5/n)ⁿ < 0.0015. For a single look the rule of three has 3/n (Hanley &
+Lippman-Hand 1983).
 
-**Anywhere, where shares are uneven.** The few may have none of those students who make the many's variance, and then
-both parts of the variance are small: the many's for their number, the few's for want of those students. So it is taken
-to be at least half of what it would be if both varied as the one that varies more. With equal numbers it is that in any
-case, and so it is wherever neither variance is more than twice the other.
+**With uneven shares.** The smaller variant may lack the students who cause the variance of the larger variant. Both
+parts of the variance of the difference are then too small. The floor of that variance is therefore half of the variance
+that two variants with the larger variance per student would have. This floor has no effect with equal numbers of
+students, or if neither variance exceeds twice the other.
 
 References: Agresti & Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
-Amer. Statist. 52(2), 1998. Kish 1965 (the effective number, (Σy)²/Σy²). Howard et al. 2021 (the boundary).
+Amer. Statist. 52(2), 1998. Hanley & Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249(13),
+1983. Kish 1965 (the effective number, (Σy)²/Σy²). Howard et al. 2021 (the boundary).
 """
 
 from __future__ import annotations
@@ -23,93 +25,115 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from monitor.stats.argument_checks import level
+from monitor.stats.argument_checks import check_level
 from monitor.stats.estimates import Estimate
 
-ENOUGH: Final = 20
-"""Students who differ from an end of the scale, from which on their own spread is relied on."""
-LEAST: Final = 0.5
-"""Part of the variance that variants would have if they varied alike, which is always assumed."""
+SUFFICIENT_RARE_STUDENTS: Final = 20
+"""From this effective number of students who differ from an end of the scale, the sample variance is used as it is."""
+MIN_VARIANCE_FRACTION: Final = 0.5
+"""The variance of a difference is at least this part of its value if both variants had the larger unit variance."""
 
 
-def students_to_add(alpha: float) -> float:
-    """Return z²/2, with z = u(v)/√v at the v that ρ is tuned for; see `monitor.stats.sequences.tuned_rho`.
+def agresti_coull_pseudo_count(alpha: float) -> float:
+    """Return z²/2, the number of pseudo-observations if no student differs from an end of the scale.
 
-    >>> round(students_to_add(0.05), 2), round(math.sqrt(2 * students_to_add(0.05)), 2)
+    z = u(v)/√v at the v for which ρ is tuned; see `monitor.stats.confidence_sequences.optimal_rho`.
+
+    >>> round(agresti_coull_pseudo_count(0.05), 2), round(math.sqrt(2 * agresti_coull_pseudo_count(0.05)), 2)
     (4.61, 3.04)
     """
-    odds = -2 * math.log(level("alpha", alpha))
-    tuned = odds + math.log1p(odds)
-    return (1 + 1 / tuned) * (math.log1p(tuned) + odds) / 2
+    log_term = -2 * math.log(check_level("alpha", alpha))
+    information_over_rho = log_term + math.log1p(log_term)
+    return (1 + 1 / information_over_rho) * (math.log1p(information_over_rho) + log_term) / 2
 
 
-def unseen_variance(control: Estimate, treatment: Estimate, largest: float | None, alpha: float) -> float:
-    """Return what the variance of the difference lacks, 0 where it rests on enough; both estimates are to be known.
+def rare_event_variance(control: Estimate, treatment: Estimate, max_value: float | None, alpha: float) -> float:
+    """Return the variance to add to the variance of a difference for rare values; 0 if both samples are sufficient.
 
-    `largest` is the largest value that a student can have, the smallest is 0; None if there is no bound. A variant in
-    which nothing varies, while the other one does, is taken to vary as that one.
+    Means and variances of both estimates must be defined. `max_value` is the largest value that a student can have (the
+    smallest is 0), or None if values are unbounded. A variant without variation gets the unit variance of the other
+    variant.
 
     By hand: of 50 students two have a success, so 18/20 of 4.6 students are added, each with 1/50².
 
-    >>> from monitor.stats.estimates import UnitSums
-    >>> few, many = UnitSums(50, 2.0, 2.0).estimate(), UnitSums(60, 30.0, 30.0).estimate()
-    >>> round(unseen_variance(many, few, 1.0, 0.05) * 50**2, 2)
+    >>> from monitor.stats.estimates import SampleMeanStatistic
+    >>> control = SampleMeanStatistic(60, 30.0, 30.0).estimate()
+    >>> treatment = SampleMeanStatistic(50, 2.0, 2.0).estimate()
+    >>> round(rare_event_variance(control, treatment, 1.0, 0.05) * 50**2, 2)
     4.15
 
-    Of 400 students with 1 ± 2 and 100 with 1 ± 0.5, the variance is 4/400 + 0.25/100, and half of 4/400 + 4/100 more:
+    Of 400 students with 1 ± 2 and 100 with 1 ± 0.5, the variance is 4/400 + 0.25/100, and half of 4/400 + 4/100 is
+    0.0125 more:
 
     >>> control, treatment = Estimate(400, 1.0, 4.0 / 400), Estimate(100, 1.0, 0.25 / 100)
-    >>> round(unseen_variance(control, treatment, None, 0.05), 6)
+    >>> round(rare_event_variance(control, treatment, None, 0.05), 6)
     0.0125
     """
-    missing = _unequal(control, treatment)
-    if largest is not None:
-        missing += sum(students_to_add(alpha) * _rarity(own, largest) / own.units**2 for own in (control, treatment))
-    return missing
+    added_variance = _uneven_shares_variance(control, treatment)
+    if max_value is not None:
+        added_variance += sum(
+            agresti_coull_pseudo_count(alpha) * _pseudo_observation_square(estimate, max_value) / estimate.units**2
+            for estimate in (control, treatment)
+        )
+    return added_variance
 
 
-def _unequal(control: Estimate, treatment: Estimate) -> float:
-    """Return what is missing to half of the variance that there would be if both varied alike; of strata, of each."""
+def _uneven_shares_variance(control: Estimate, treatment: Estimate) -> float:
+    """Return the floor of the variance of a difference minus the variance, at least 0; for strata, the weighted sum.
+
+    The floor is half of the variance that two variants with the larger unit variance would have.
+    """
     if control.strata:
         pairs = zip(control.strata, treatment.strata, strict=True)
-        return sum(share**2 * _unequal(one, other) for (share, one), (_, other) in pairs)
-    both = (control, treatment), (treatment, control)
-    known = (control.variance or 0.0) + (treatment.variance or 0.0)
-    likewise = max(own.unit_variance or 0.0 for own, _ in both) * sum(1 / own.units for own, _ in both)
-    as_the_other = sum((other.unit_variance or 0.0) / own.units for own, other in both if own.variance == 0)
-    return max(as_the_other, LEAST * likewise - known, 0.0)
+        return sum(
+            weight**2 * _uneven_shares_variance(control_estimate, treatment_estimate)
+            for (weight, control_estimate), (_, treatment_estimate) in pairs
+        )
+    variance = (control.variance or 0.0) + (treatment.variance or 0.0)
+    max_unit_variance = max(estimate.unit_variance or 0.0 for estimate in (control, treatment))
+    equal_variance = max_unit_variance * sum(1 / estimate.units for estimate in (control, treatment))
+    borrowed_variance = sum(
+        (other_variant.unit_variance or 0.0) / constant_variant.units
+        for constant_variant, other_variant in ((control, treatment), (treatment, control))
+        if constant_variant.variance == 0
+    )
+    return max(borrowed_variance, MIN_VARIANCE_FRACTION * equal_variance - variance, 0.0)
 
 
-def unmet_variance(estimate: Estimate, worst: float, alpha: float) -> float:
-    """Return what the variance of a mean lacks if few students may have the value `worst`, and nobody met it yet.
+def timeout_variance(estimate: Estimate, timeout_value: float, alpha: float) -> float:
+    """Return the variance to add to the variance of a mean if time-outs are possible and rare in the sample.
 
-    Again z²/2 students who do, (worst − mean) away from the others; none from 20 on. So many would make all of the
-    spread at least: how many there are is not known. They may all be of the stratum in which one weighs most.
+    The addition is z²/2 pseudo-observations at a distance of (timeout_value − mean), fewer with each student who had a
+    time-out, and none from 20 on. The number of students with a time-out is not stored; at most that many students can
+    explain the sample variance. The pseudo-observations are placed in the stratum with the largest weight per student.
 
-    By hand: 1000 students with 800 ± 300 ms, of whom none can have met 30 s: 300²/29200² of a student, effectively.
+    By hand: 1000 students with 800 ± 300 ms, of whom none can have had 30 s: 300²/29200² of a student, effectively.
 
-    >>> seen = Estimate(1000, 800.0, 300.0**2 / 1000)
-    >>> round(unmet_variance(seen, 30_000.0, 0.05) ** 0.5, 1)
+    >>> estimate = Estimate(1000, 800.0, 300.0**2 / 1000)
+    >>> round(timeout_variance(estimate, 30_000.0, 0.05) ** 0.5, 1)
     62.5
     """
-    away = max(worst - (estimate.mean or 0.0), 0.0) ** 2
-    parts = estimate.strata or ((1.0, estimate),)
-    met = sum(part.units * (part.unit_variance or 0.0) for _, part in parts) / away if away else ENOUGH
-    weight = max(share / part.units for share, part in parts)
-    return students_to_add(alpha) * max(1 - met / ENOUGH, 0.0) * away * weight**2
+    squared_distance = max(timeout_value - (estimate.mean or 0.0), 0.0) ** 2
+    strata = estimate.strata or ((1.0, estimate),)
+    sum_of_squares = sum(stratum.units * (stratum.unit_variance or 0.0) for _, stratum in strata)
+    timeout_students = sum_of_squares / squared_distance if squared_distance else SUFFICIENT_RARE_STUDENTS
+    max_unit_weight = max(weight / stratum.units for weight, stratum in strata)
+    missing_fraction = max(1 - timeout_students / SUFFICIENT_RARE_STUDENTS, 0.0)
+    return agresti_coull_pseudo_count(alpha) * missing_fraction * squared_distance * max_unit_weight**2
 
 
-def _rarity(estimate: Estimate, largest: float) -> float:
-    """Return the square of what a student who differs from an end differs by, times how far from enough they are.
+def _pseudo_observation_square(estimate: Estimate, max_value: float) -> float:
+    """Return Σ (1 − K/20)·D² over both ends of the scale, the weighted squared distance of a pseudo-observation.
 
-    With y the distance from the end, (Σy)²/Σy² students differ, by Σy²/Σy; where none does, by all of the scale.
+    With y the distance of a student from an end, the effective number of students who differ is K = (Σy)²/Σy², at a
+    distance of D = Σy²/Σy. If no student differs, D is the whole scale. The weight is 0 from K = 20 on.
     """
     mean, units = estimate.mean or 0.0, estimate.units
-    spread = (estimate.unit_variance or 0.0) * (units - 1) / units
-    found = 0.0
-    for distance in (mean, largest - mean):
-        square = spread + distance * distance
-        differing = units * distance * distance / square if square else 0.0
-        by = min(square / distance, largest) if distance > 0 else largest
-        found += max(1 - differing / ENOUGH, 0.0) * by * by
-    return found
+    sample_variance = (estimate.unit_variance or 0.0) * (units - 1) / units
+    weighted_square = 0.0
+    for mean_distance in (mean, max_value - mean):
+        mean_square = sample_variance + mean_distance * mean_distance
+        rare_students = units * mean_distance * mean_distance / mean_square if mean_square else 0.0
+        rare_distance = min(mean_square / mean_distance, max_value) if mean_distance > 0 else max_value
+        weighted_square += max(1 - rare_students / SUFFICIENT_RARE_STUDENTS, 0.0) * rare_distance * rare_distance
+    return weighted_square

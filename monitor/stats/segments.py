@@ -1,8 +1,8 @@
-"""Effects within parts of the students, without being fooled by how many parts there are.
+"""Subgroup effects with control of the false discovery rate over all declared segments.
 
 References: Wang & Ramdas, "False discovery rate control with e-values", J. R. Statist. Soc. B 84(3), 2022 (e-BH: valid
-however the e-values depend on each other). Xu, Wang & Ramdas, "Post-selection inference for e-value based confidence
-intervals", Electron. J. Statist. 18(1), 2024 (the intervals that go with it).
+for e-values with any dependence). Xu, Wang & Ramdas, "Post-selection inference for e-value based confidence intervals",
+Electron. J. Statist. 18(1), 2024 (the matching intervals).
 """
 
 from __future__ import annotations
@@ -11,54 +11,67 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from monitor.stats.argument_checks import level
-from monitor.stats.comparison import Comparison, compare_under, mixture_for
+from monitor.stats.argument_checks import check_level
+from monitor.stats.comparison import VariantComparison, compare_with_mixture, tuned_mixture
 from monitor.stats.estimates import Estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A comparison within one segment."""
+class SegmentComparison:
+    """The comparison of treatment and control within a segment of the students."""
 
     name: str
-    comparison: Comparison
-    """Its interval excludes 0 exactly if the segment is discovered."""
+    comparison: VariantComparison
+    """The interval excludes 0 exactly if the segment is discovered."""
     discovered: bool
+    """Whether e-BH rejects the hypothesis of no effect in this segment."""
 
 
-def e_bh(log_e: Sequence[float | None], alpha: float) -> list[bool]:
-    """Return which of K hypotheses are rejected, with a false discovery rate of at most `alpha`.
+def e_benjamini_hochberg(log_e: Sequence[float | None], alpha: float) -> list[bool]:
+    """Return which of K hypotheses e-BH rejects, with a false discovery rate of at most `alpha`.
 
-    Those with the k largest e, for the largest k whose k-th e is at least K/(αk). None: there is no evidence.
-    They must be e-values of now: a running maximum is not an e-value.
+    e-BH rejects the hypotheses with the k largest e, for the largest k whose k-th largest e is at least K/(αk). None is
+    a hypothesis without evidence. The arguments must be current e-values: a running maximum is not an e-value.
 
-    By hand: K = 3 at α = 0.1 asks e ≥ 30 of the largest, ≥ 15 of the second, ≥ 10 of the third.
+    By hand: K = 3 at α = 0.1 requires e ≥ 30 of the largest, ≥ 15 of the second, ≥ 10 of the third.
 
-    >>> e_bh([math.log(16), None, math.log(20)], 0.1)
+    >>> e_benjamini_hochberg([math.log(16), None, math.log(20)], 0.1)
     [True, False, True]
-    >>> e_bh([math.log(14), None, math.log(20)], 0.1)
+    >>> e_benjamini_hochberg([math.log(14), None, math.log(20)], 0.1)
     [False, False, False]
     """
-    level("alpha", alpha)
-    known = sorted((each for each in log_e if each is not None), reverse=True)
-    needed = math.log(len(log_e) / alpha) if log_e else 0.0
-    reached = [each for rank, each in enumerate(known, start=1) if each >= needed - math.log(rank)]
-    return [bool(reached) and each is not None and each >= reached[-1] for each in log_e]
+    check_level("alpha", alpha)
+    ranked_log_e = sorted((value for value in log_e if value is not None), reverse=True)
+    first_threshold = math.log(len(log_e) / alpha) if log_e else 0.0
+    rejected = [value for rank, value in enumerate(ranked_log_e, start=1) if value >= first_threshold - math.log(rank)]
+    return [bool(rejected) and value is not None and value >= rejected[-1] for value in log_e]
 
 
 def compare_segments(
-    parts: Mapping[str, tuple[Estimate, Estimate]], *, alpha: float, mde: float, largest: float | None = None
-) -> tuple[Segment, ...]:
-    """Return the comparison (control, treatment) of each segment; all declared ones count, also those without data.
+    estimates_by_segment: Mapping[str, tuple[Estimate, Estimate]],
+    *,
+    alpha: float,
+    mde: float,
+    max_value: float | None = None,
+) -> tuple[SegmentComparison, ...]:
+    """Return the comparison within each segment, from (control, treatment) estimates by segment.
 
-    With R of K segments discovered, intervals have level 1 − α·max(R, 1)/K: those of discovered segments are wrong at a
-    rate of at most α. `largest`: see `compare`.
+    All declared segments count in the correction, also segments without data. With R of K segments discovered,
+    intervals have level 1 − α·max(R, 1)/K. Then on average at most a fraction α of the intervals of discovered segments
+    is wrong. `max_value`: see `compare_variants`.
     """
-    mixture = mixture_for(mde, alpha)
-    looked_at = {name: compare_under(mixture, *pair, alpha, largest=largest) for name, pair in parts.items()}
-    discovered = e_bh([comparison.log_e for comparison in looked_at.values()], alpha)
-    own = alpha * max(1, sum(discovered)) / max(1, len(parts))
+    mixture = tuned_mixture(mde, alpha)
+    log_e = [
+        compare_with_mixture(mixture, *estimates, alpha, max_value=max_value).log_e
+        for estimates in estimates_by_segment.values()
+    ]
+    discoveries = e_benjamini_hochberg(log_e, alpha)
+    segment_alpha = alpha * max(1, sum(discoveries)) / max(1, len(estimates_by_segment))
     return tuple(
-        Segment(name, compare_under(mixture, *pair, own, largest=largest, family_alpha=alpha), found)
-        for (name, pair), found in zip(parts.items(), discovered, strict=True)
+        SegmentComparison(
+            name,
+            compare_with_mixture(mixture, *estimates, segment_alpha, max_value=max_value, family_alpha=alpha),
+            discovered,
+        )
+        for (name, estimates), discovered in zip(estimates_by_segment.items(), discoveries, strict=True)
     )

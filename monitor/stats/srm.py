@@ -1,11 +1,12 @@
-"""The sequential sample-ratio test: are students split as intended? Watched at every look, and still right.
+"""The sequential SRM (sample ratio mismatch) test: whether students are split between variants as intended.
 
-Against the intended shares p stands a Dirichlet(k·p) over shares; the marginal likelihood of the counts under it, over
-their likelihood under p, is an e-process (Lindon & Malek, "Anytime-valid inference for multinomial count data", NeurIPS
-2022). The mean of e-values over several k is one again: large k finds small deviations, small k large ones sooner.
-Intended shares that change start a new phase with counts of its own; e-values of phases multiply.
+The null hypothesis is the intended shares p, the alternative a Dirichlet(k·p) distribution of shares. The marginal
+likelihood of the counts under the alternative, divided by their likelihood under p, is an e-process, so the test is
+valid at every look (Lindon & Malek, "Anytime-valid inference for multinomial count data", NeurIPS 2022). The mean of
+e-values over several k is again an e-value: large k detect small deviations, small k detect large deviations sooner.
+A change of the intended shares starts a new allocation phase with separate counts; e-values of phases multiply.
 
-The counts are students where they were first exposed, also those who later saw another variant.
+The counts are students by the variant of their first exposure, including students who later saw another variant.
 """
 
 from __future__ import annotations
@@ -15,43 +16,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.stats.argument_checks import level, positive
-from monitor.stats.sequences import anytime_p, root
+from monitor.stats.argument_checks import check_level, check_positive
+from monitor.stats.confidence_sequences import anytime_p_value, find_root
 
 CONCENTRATIONS = (10.0, 100.0, 1_000.0, 10_000.0)
-_SHARES_AGREE = 1e-6
+"""The values k of the Dirichlet(k·p) alternatives."""
+_SHARE_SUM_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """A time of constant intended shares, and the students first exposed in it; both by variant."""
+class PhaseCounts:
+    """The intended shares and the numbers of students at first exposure in an allocation phase, by variant."""
 
     shares: Mapping[str, float]
     students: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ArmShare:
-    """A variant's part of a phase's students, beside the intended one."""
+class VariantShare:
+    """A variant's observed and intended share of a phase's students."""
 
     variant: str
     students: int
-    others: int
+    other_students: int
     """The phase's students in the other variants."""
     intended: float
     alpha: float
 
     @property
     def observed(self) -> float | None:
-        """The share of the phase's students; None without any."""
-        total = self.students + self.others
+        """The variant's share of the phase's students; None without students."""
+        total = self.students + self.other_students
         return self.students / total if total else None
 
     def bounds(self) -> tuple[float, float]:
-        """Return those of the confidence sequence of the true share, at the level of the alarm."""
+        """Return the bounds of the true share, from a confidence sequence at level 1 − alpha."""
         if self.intended == 1:
             return 0.0, 1.0
-        return share_sequence(self.students, self.others, self.intended, self.alpha)
+        return share_confidence_sequence(self.students, self.other_students, self.intended, self.alpha)
 
     def to_json(self) -> dict[str, Any]:
         lower, upper = self.bounds()
@@ -60,39 +62,40 @@ class ArmShare:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseRatio:
-    """The evidence of one phase, and how far its shares are off."""
+class PhaseSrmResult:
+    """The evidence of SRM in an allocation phase, with the observed shares."""
 
     log_e: float
     students: int
-    arms: tuple[ArmShare, ...]
-    """Variants with a share."""
+    arms: tuple[VariantShare, ...]
+    """Variants with an intended share above 0."""
 
     @property
     def deviation(self) -> float:
-        """The largest distance of an observed share from the intended one; 0 without students."""
+        """The largest absolute difference between an observed and an intended share; 0 without students."""
         return max((abs(arm.observed - arm.intended) for arm in self.arms if arm.observed is not None), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class SampleRatio:
-    """What the test says about all phases together."""
+class SrmResult:
+    """The result of the SRM test over all allocation phases."""
 
     alpha: float
     log_e: float
     p: float
+    """Anytime-valid p-value, from the largest e so far."""
     mismatch: bool
     """Whether e has reached 1/alpha at this look or at an earlier one."""
-    empty: tuple[str, ...]
-    """Variants with a share that had no student in a phase where chance leaves none with probability alpha at most."""
-    stray: tuple[str, ...]
-    """Variants without a share that were shown to students nevertheless."""
-    phases: tuple[PhaseRatio, ...]
+    empty_variants: tuple[str, ...]
+    """Variants with a share and without students in a phase, if chance explains that with probability ≤ alpha."""
+    stray_variants: tuple[str, ...]
+    """Variants without a share that students were exposed to."""
+    phases: tuple[PhaseSrmResult, ...]
 
     @property
     def alarm(self) -> bool:
-        """Whether the split is not the intended one, in whichever way."""
-        return self.mismatch or bool(self.empty or self.stray)
+        """Whether the split differs from the intended shares: a mismatch, an empty variant or a stray variant."""
+        return self.mismatch or bool(self.empty_variants or self.stray_variants)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -100,11 +103,11 @@ class SampleRatio:
             "log_e": self.log_e,
             "p": self.p,
             "mismatch": self.mismatch,
-            "empty": list(self.empty),
-            "stray": list(self.stray),
+            "empty": list(self.empty_variants),
+            "stray": list(self.stray_variants),
             "phases": [
-                {"log_e": each.log_e, "students": each.students, "arms": [arm.to_json() for arm in each.arms]}
-                for each in self.phases
+                {"log_e": phase.log_e, "students": phase.students, "arms": [arm.to_json() for arm in phase.arms]}
+                for phase in self.phases
             ],
             "alarm": self.alarm,
         }
@@ -120,84 +123,98 @@ def log_bayes_factor(counts: Sequence[int], shares: Sequence[float], prior: Sequ
     0.666666666667
     """
     posterior = [a + n for a, n in zip(prior, counts, strict=True)]
-    null = math.fsum(n * math.log(p) for n, p in zip(counts, shares, strict=True))
-    return _log_beta(posterior) - _log_beta(prior) - null
+    null_log_likelihood = math.fsum(n * math.log(p) for n, p in zip(counts, shares, strict=True))
+    return _log_beta(posterior) - _log_beta(prior) - null_log_likelihood
 
 
-def log_e_value(
+def srm_log_e_value(
     counts: Sequence[int], shares: Sequence[float], concentrations: Sequence[float] = CONCENTRATIONS
 ) -> float:
-    """Return the ln of the mean of e over the concentrations k, with prior k·p; all shares must be above 0."""
-    each = [log_bayes_factor(counts, shares, [k * p for p in shares]) for k in concentrations]
-    largest = max(each)
-    return largest + math.log(math.fsum(math.exp(log_e - largest) for log_e in each) / len(each))
+    """Return the ln of the mean of e over the concentrations k, with the prior k·p; all shares must be above 0."""
+    log_e_values = [log_bayes_factor(counts, shares, [k * p for p in shares]) for k in concentrations]
+    max_log_e = max(log_e_values)
+    return max_log_e + math.log(math.fsum(math.exp(log_e - max_log_e) for log_e in log_e_values) / len(log_e_values))
 
 
-def share_sequence(
-    students: int, others: int, share: float, alpha: float, concentrations: Sequence[float] = CONCENTRATIONS
+def share_confidence_sequence(
+    students: int, other_students: int, share: float, alpha: float, concentrations: Sequence[float] = CONCENTRATIONS
 ) -> tuple[float, float]:
-    """Return the bounds of a variant's true share: every q that the test would not reject at this look.
+    """Return the bounds of a variant's true share, at level 1 − `alpha` and valid at every look.
 
-    These are the q with students·ln q + others·ln(1 − q) ≥ ln(marginal likelihood) + ln α. With two variants the
-    intended share is outside exactly when the test alarms.
+    `share` is the intended share. The interval contains the shares q that the test does not reject at this look, which
+    satisfy students·ln q + other_students·ln(1 − q) ≥ ln(marginal likelihood) + ln α. With two variants the intended
+    share is outside exactly when the test alarms.
     """
-    level("alpha", alpha)
-    level("share", share)
-    marginal = log_e_value((students, others), (share, 1 - share), concentrations) + _log_likelihood(
-        students, others, share
+    check_level("alpha", alpha)
+    check_level("share", share)
+    marginal_log_likelihood = srm_log_e_value(
+        (students, other_students), (share, 1 - share), concentrations
+    ) + _log_likelihood(students, other_students, share)
+    threshold = marginal_log_likelihood + math.log(alpha)
+
+    total = students + other_students
+    peak = students / total if total else share
+    lower = (
+        find_root(lambda q: _log_likelihood(students, other_students, q) - threshold, 0.0, peak) if students else 0.0
     )
-    threshold = marginal + math.log(alpha)
+    # The upper bound is computed as its distance from 1, which may be too small to change a float near 1.
+    distance_from_one = (
+        find_root(lambda q: _log_likelihood(other_students, students, q) - threshold, 0.0, 1 - peak)
+        if other_students
+        else 0.0
+    )
+    return lower, 1 - distance_from_one
 
-    peak = students / (students + others) if students + others else share
-    lower = root(lambda q: _log_likelihood(students, others, q) - threshold, 0.0, peak) if students else 0.0
-    # In terms of what is left of 1, which may be too small to be seen beside it.
-    rest = root(lambda q: _log_likelihood(others, students, q) - threshold, 0.0, 1 - peak) if others else 0.0
-    return lower, 1 - rest
 
+def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01, largest_log_e: float | None = None) -> SrmResult:
+    """Return the result of the SRM test at level `alpha` over all allocation phases.
 
-def sample_ratio_test(
-    phases: Sequence[Phase], *, alpha: float = 0.01, largest_log_e: float | None = None
-) -> SampleRatio:
-    """Return the test's result; `largest_log_e` is that of earlier looks, if kept: an alarm once raised stays.
+    `largest_log_e` is the largest ln e of earlier looks, if stored: an alarm then persists.
 
-    A variant with a share p stays empty among n students with probability (1 − p)ⁿ. It alarms where that is below
-    `alpha` divided by the number of such variants and phases; being empty can only end, so this, too, may be watched.
+    A variant with share p has no student among n with probability (1 − p)ⁿ. The variant counts as empty if this
+    probability is at most `alpha` divided by the number of such variants and phases. An empty variant can only stop
+    being empty, so this check, too, is valid at every look.
     """
-    level("alpha", alpha)
-    rest = alpha / max(1, sum(len(_intended(phase)) for phase in phases))
-    ratios, empty, stray = [], set(), set()
+    check_level("alpha", alpha)
+    empty_alpha = alpha / max(1, sum(len(_intended_shares(phase)) for phase in phases))
+    phase_results, empty_variants, stray_variants = [], set(), set()
     for phase in phases:
-        shares = _intended(phase)
+        shares = _intended_shares(phase)
         counts = {variant: phase.students.get(variant, 0) for variant in shares}
         total = sum(counts.values())
-        log_e = log_e_value(list(counts.values()), list(shares.values())) if total and len(shares) > 1 else 0.0
+        has_choice = total and len(shares) > 1
+        log_e = srm_log_e_value(list(counts.values()), list(shares.values())) if has_choice else 0.0
         arms = tuple(
-            ArmShare(variant, counts[variant], total - counts[variant], share, alpha)
+            VariantShare(variant, counts[variant], total - counts[variant], share, alpha)
             for variant, share in shares.items()
         )
-        ratios.append(PhaseRatio(log_e, total, arms))
-        empty |= {arm.variant for arm in arms if not arm.students and (1 - arm.intended) ** total <= rest}
-        stray |= {variant for variant, students in phase.students.items() if students and variant not in shares}
-    log_e = math.fsum(ratio.log_e for ratio in ratios)
-    largest = log_e if largest_log_e is None else max(log_e, largest_log_e)
-    return SampleRatio(
+        phase_results.append(PhaseSrmResult(log_e, total, arms))
+        empty_variants |= {
+            arm.variant for arm in arms if not arm.students and (1 - arm.intended) ** total <= empty_alpha
+        }
+        stray_variants |= {
+            variant for variant, students in phase.students.items() if students and variant not in shares
+        }
+    log_e = math.fsum(result.log_e for result in phase_results)
+    max_log_e = log_e if largest_log_e is None else max(log_e, largest_log_e)
+    return SrmResult(
         alpha=alpha,
         log_e=log_e,
-        p=anytime_p(largest),
-        mismatch=largest >= -math.log(alpha),
-        empty=tuple(sorted(empty)),
-        stray=tuple(sorted(stray)),
-        phases=tuple(ratios),
+        p=anytime_p_value(max_log_e),
+        mismatch=max_log_e >= -math.log(alpha),
+        empty_variants=tuple(sorted(empty_variants)),
+        stray_variants=tuple(sorted(stray_variants)),
+        phases=tuple(phase_results),
     )
 
 
-def _intended(phase: Phase) -> dict[str, float]:
-    """Return the shares that are not 0, scaled to sum to exactly 1."""
+def _intended_shares(phase: PhaseCounts) -> dict[str, float]:
+    """Return the phase's shares above 0, scaled to a sum of exactly 1; raise ValueError for invalid shares."""
     for variant, share in phase.shares.items():
         if not 0 <= share <= 1:
             raise ValueError(f"the share of {variant} is {share!r}, expected 0 to 1")
-    total = positive("the sum of shares", math.fsum(phase.shares.values()))
-    if abs(total - 1) > _SHARES_AGREE:
+    total = check_positive("the sum of shares", math.fsum(phase.shares.values()))
+    if abs(total - 1) > _SHARE_SUM_TOLERANCE:
         raise ValueError(f"the sum of shares is {total!r}, expected 1")
     return {variant: share / total for variant, share in phase.shares.items() if share > 0}
 
@@ -206,5 +223,7 @@ def _log_beta(parameters: Sequence[float]) -> float:
     return math.fsum(map(math.lgamma, parameters)) - math.lgamma(math.fsum(parameters))
 
 
-def _log_likelihood(students: int, others: int, share: float) -> float:
-    return (students * math.log(share) if students else 0.0) + (others * math.log1p(-share) if others else 0.0)
+def _log_likelihood(students: int, other_students: int, share: float) -> float:
+    """Return students·ln(share) + other_students·ln(1 − share), where 0·ln 0 is 0."""
+    other_term = other_students * math.log1p(-share) if other_students else 0.0
+    return (students * math.log(share) if students else 0.0) + other_term

@@ -1,171 +1,169 @@
-"""Sufficient statistics, read from the stored records of `monitor.metrics.record_layout`."""
+"""Sufficient statistics from the stored records of `monitor.metrics.record_layout`.
+
+*Closed* statistics are over students whose window is over, from sums of cohort records. *Live* statistics are over all
+responses so far, from a variant's record over students. docs/statistics.md defines both estimands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from monitor.clock import DAY_MS
-from monitor.metrics import LIMB_BITS, PAIR_WIDTH, SCALE_BITS, Ints, Layout
-from monitor.stats.cuped import PairedSums
-from monitor.stats.estimates import Estimate, RatioSums, UnitSums
-from monitor.stats.evidence import Skipped
-
-Population: TypeAlias = Literal["rated", "all"]
-"""Means over rated responses, or over all of them with unrated ones counting 0."""
-
-_SCALE = float(1 << SCALE_BITS)
-_LIMB = float(1 << LIMB_BITS)
-_LIMB_MASK = (1 << LIMB_BITS) - 1
+from monitor.config import Population
+from monitor.metrics import CohortField, CohortRecord, IntArray, RecordLayout, StudentMeanSums, UnitRecord
+from monitor.stats.cuped import CovariateStatistic
+from monitor.stats.estimates import Estimate, RatioStatistic, SampleMeanStatistic
+from monitor.stats.evidence import SkippedEventCounts
 
 
-class Cohorts(Mapping[int, Ints]):
-    """UTC day since 1970 → record over a variant's students first exposed there; many add up in one call."""
+class CohortTable(Mapping[int, IntArray]):
+    """Cohort records of a variant by UTC day of first exposure (days since 1970), as rows of a table."""
 
-    def __init__(self, days: Sequence[int], table: Ints) -> None:
-        self._places = {day: place for place, day in enumerate(days)}
+    def __init__(self, days: Sequence[int], table: IntArray) -> None:
+        self._row_by_day = {day: row for row, day in enumerate(days)}
         self._table = table
 
     @classmethod
-    def of(cls, records: Mapping[int, Ints], width: int) -> Cohorts:
-        """Return such records of that width."""
-        if isinstance(records, Cohorts):
+    def from_records(cls, records: Mapping[int, IntArray], width: int) -> CohortTable:
+        """Return the table of the records (day → record), each of `width` integers; a table is returned unchanged."""
+        if isinstance(records, CohortTable):
             return records
         return cls(list(records), np.array(list(records.values()), dtype=np.int64).reshape(len(records), width))
 
-    def __getitem__(self, day: int) -> Ints:
-        record: Ints = self._table[self._places[day]]
+    def __getitem__(self, day: int) -> IntArray:
+        record: IntArray = self._table[self._row_by_day[day]]
         return record
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
+        return iter(self._row_by_day)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._row_by_day)
 
-    def filled(self, last: int) -> set[int]:
-        """Return the days up to `last` whose record is not zero."""
-        filled = np.count_nonzero(self._table, axis=1).tolist()
-        return {day for day, place in self._places.items() if filled[place] and day <= last}
+    def nonempty_days(self, last_day: int) -> set[int]:
+        """Return the days up to and including `last_day` with a record that is not all zeros."""
+        nonzero_counts = np.count_nonzero(self._table, axis=1).tolist()
+        return {day for day, row in self._row_by_day.items() if nonzero_counts[row] and day <= last_day}
 
-    def count(self, days: Iterable[int], place: int = 0) -> int:
-        """Return the sum of one integer of the records of some days; the first is the students first exposed there."""
-        return int(self._table[self._rows(days), place].sum())
+    def sum_column(self, days: Iterable[int], column: int = CohortField.EXPOSURES) -> int:
+        """Return the sum of a column over the records of `days`; by default of the students exposed."""
+        return int(self._table[self._row_indices(days), column].sum())
 
-    def total(self, days: Iterable[int]) -> Ints:
-        total: Ints = self._table[self._rows(days)].sum(axis=0)
+    def sum_records(self, days: Iterable[int]) -> IntArray:
+        """Return the sum of the records of `days`; days without a record count as 0."""
+        total: IntArray = self._table[self._row_indices(days)].sum(axis=0)
         return total
 
-    def _rows(self, days: Iterable[int]) -> NDArray[np.intp]:
-        return np.array([self._places[day] for day in days if day in self._places], dtype=np.intp)
+    def _row_indices(self, days: Iterable[int]) -> NDArray[np.intp]:
+        return np.array([self._row_by_day[day] for day in days if day in self._row_by_day], dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredStudents:
-    """What the store holds of an experiment's students, summed over its shards."""
+class StoredStudentSums:
+    """The stored sums over an experiment's students, summed over the shards."""
 
-    units: Mapping[str, Ints]
-    """Variant → record over students (`Layout.unit_width`)."""
-    cohorts: Mapping[str, Mapping[int, Ints]]
-    """Variant → UTC day since 1970 → record over the students first exposed there (`Layout.cohort_width`)."""
+    variant_records: Mapping[str, IntArray]
+    """Variant → record over all students (`RecordLayout.unit_width` integers)."""
+    cohorts: Mapping[str, Mapping[int, IntArray]]
+    """Variant → UTC day of first exposure (days since 1970) → record (`RecordLayout.cohort_width` integers)."""
     newest_ms: int | None
-    """The experiment's newest event."""
+    """Event time of the experiment's newest event; None without events."""
     lost_events: int = 0
-    """Events that were gone from Kafka before they could be applied; of all experiments, as nobody has read them."""
-    refused_share: float | None = None
-    """Of the newest events of the topics, of all experiments; None where there were none."""
-    skipped: Skipped | None = None
+    """Events that Kafka deleted before they were applied, over all experiments: unread events have no experiment."""
+    rejected_share: float | None = None
+    """Rejected fraction of the newest events of the topics, over all experiments; None without events."""
+    skipped_events: SkippedEventCounts | None = None
 
-    def live(self, layout: Layout, population: Population) -> Mapping[str, list[Estimate]]:
+    def live_estimates(self, layout: RecordLayout, population: Population) -> Mapping[str, list[Estimate]]:
+        """Return variant → live estimates of all metrics, in the order of the layout."""
         return {
-            name: [live_sums(record, layout, metric, population).estimate() for metric in range(layout.metrics)]
-            for name, record in self.units.items()
+            name: [
+                live_metric_statistic(record, layout, metric, population).estimate()
+                for metric in range(layout.metric_count)
+            ]
+            for name, record in self.variant_records.items()
         }
 
 
-def is_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:
-    """Return whether the windows of students first exposed on a UTC day (days since 1970) are over at an event time."""
+def is_cohort_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:
+    """Return whether the windows of all students first exposed on UTC day `day` (since 1970) are over at `at_ms`."""
     return (day + exposure_days) * DAY_MS + feedback_window_ms <= at_ms
 
 
-def closed_units(record: Ints, layout: Layout, metric: int, population: Population) -> UnitSums:
-    """Return the sums over students of one metric (its index) from the sum of closed cohorts' records."""
-    first = 7 + 9 * metric + (1 if population == "rated" else 5)
-    units = int(record[units_place(metric, population)])
-    return _unit_sums(units, record[first : first + 4], 2.0 ** layout.squares[metric])
+def closed_metric_statistic(
+    record: IntArray, layout: RecordLayout, metric: int, population: Population
+) -> SampleMeanStatistic:
+    """Return the statistic of students' means of metric number `metric`, from a sum of closed cohort records."""
+    return _sample_mean_statistic(CohortRecord(record, layout).metric_means(metric, population))
 
 
-def units_place(metric: int, population: Population) -> int:
-    """Return where a record over cohorts has how many students one metric (its index) has a mean of."""
-    return 7 + 9 * metric if population == "rated" else 1
+def closed_rated_share_statistic(record: IntArray, layout: RecordLayout) -> SampleMeanStatistic:
+    """Return the statistic of students' rated shares of responses, from a sum of closed cohort records."""
+    return _sample_mean_statistic(CohortRecord(record, layout).rated_share_means())
 
 
-def closed_rated_shares(record: Ints) -> UnitSums:
-    """Return the sums over students of the rated share of their responses, from the sum of closed cohorts' records."""
-    return _unit_sums(int(record[1]), record[3:7], _SCALE)
+def closed_guardrail_statistic(record: IntArray, layout: RecordLayout, guardrail: int) -> SampleMeanStatistic:
+    """Return the statistic of guardrail metric number `guardrail`, from a sum of closed cohort records."""
+    return _sample_mean_statistic(CohortRecord(record, layout).guardrail_means(guardrail))
 
 
-def closed_watched(record: Ints, layout: Layout, place: int) -> UnitSums:
-    """Return the sums over students of what is watched at a place, from the sum of closed cohorts' records."""
-    at = layout.watched_place + 5 * place
-    return _unit_sums(int(record[at]), record[at + 1 : at + 5], 2.0 ** layout.watched[place])
+def closed_subgroup_statistic(
+    record: IntArray, layout: RecordLayout, subgroup: int, population: Population
+) -> SampleMeanStatistic:
+    """Return the statistic of the primary metric over the students of subgroup number `subgroup`."""
+    return _sample_mean_statistic(CohortRecord(record, layout).subgroup_means(subgroup, population))
 
 
-def closed_part(record: Ints, layout: Layout, part: int, population: Population) -> UnitSums:
-    """Return the sums over the students of a part (`Layout.part_place`) of the primary metric."""
-    at = layout.part_place(part) + (0 if population == "rated" else 5)
-    return _unit_sums(int(record[at]), record[at + 1 : at + 5], 2.0 ** layout.squares[layout.primary])
+def closed_covariate_statistic(record: IntArray, layout: RecordLayout, population: Population) -> CovariateStatistic:
+    """Return the statistic of the primary metric and the CUPED covariate, over the students with both means."""
+    return CovariateStatistic(*CohortRecord(record, layout).pair_sums(population))
 
 
-def closed_pairs(record: Ints, layout: Layout, population: Population) -> PairedSums:
-    """Return the sums over students of the primary metric now and before the experiment, of those who have both."""
-    at = layout.part_place(layout.parts) + (0 if population == "rated" else PAIR_WIDTH)
-    total, squares, before, before_squares, products = _pairs(record[at + 1 : at + PAIR_WIDTH])
-    scale = pair_scale(layout)
-    return PairedSums(
-        int(record[at]), total / _SCALE, squares / scale, before / _SCALE, before_squares / scale, products / scale
+def covariate_square_scale(layout: RecordLayout) -> float:
+    """Return the scale 2^bits of the fixed-point squares and products in covariate sums."""
+    return 2.0 ** layout.square_bits[layout.primary_index]
+
+
+def live_metric_statistic(
+    record: IntArray, layout: RecordLayout, metric: int, population: Population
+) -> RatioStatistic:
+    """Return the ratio statistic of metric number `metric`, from a variant's record over all students."""
+    unit_sums = UnitRecord(record)
+    units, defined, total, squares, defined_products, defined_squares, response_products = unit_sums.metric_sums(
+        layout, metric
+    )
+    if population == "rated":
+        return RatioStatistic(units, total, float(defined), squares, defined_products, defined_squares)
+    return RatioStatistic(
+        unit_sums.units, total, float(unit_sums.responses), squares, response_products, unit_sums.response_squares
     )
 
 
-def pair_scale(layout: Layout) -> float:
-    """Return 2^bits of the squares of pairs."""
-    return 2.0 ** layout.squares[layout.primary]
+def live_rated_share_statistic(record: IntArray) -> RatioStatistic:
+    """Return the ratio statistic of rated responses per response, from a variant's record over all students."""
+    sums = UnitRecord(record)
+    return RatioStatistic(
+        sums.units,
+        float(sums.rated),
+        float(sums.responses),
+        sums.rated_squares,
+        sums.rated_response_products,
+        sums.response_squares,
+    )
 
 
-def live_sums(record: Ints, layout: Layout, metric: int, population: Population) -> RatioSums:
-    """Return the sums of one metric (its index) over all responses from a variant's record over students."""
-    at = 13 + 12 * metric
-    pairs = _pairs(record[at + 2 : at + 12])
-    total, products = pairs[0] / _SCALE, pairs[2 if population == "rated" else 4] / _SCALE
-    squares = pairs[1] / 2.0 ** layout.squares[metric]
-    if population == "rated":
-        return RatioSums(int(record[at]), total, float(record[at + 1]), squares, products, pairs[3])
-    return RatioSums(int(record[3]), total, float(record[4]), squares, products, float(_pairs(record[7:9])[0]))
+def _sample_mean_statistic(sums: StudentMeanSums) -> SampleMeanStatistic:
+    """Return the statistic of students' means.
 
-
-def live_rated_shares(record: Ints) -> RatioSums:
-    """Return the sums of the rated share over all responses from a variant's record over students."""
-    shown_squares, rated_squares, products = _pairs(record[7:13])
-    return RatioSums(int(record[3]), float(record[5]), float(record[4]), rated_squares, products, shown_squares)
-
-
-def _unit_sums(units: int, limbs: Ints, square_scale: float) -> UnitSums:
-    """Return the sums of [Σy (2), Σy² (2)]; a spread that is within the rounding of the squares is none.
-
-    Each square is rounded to 1/square_scale, so students with one and the same value would seem to vary.
+    Each stored square is rounded to a multiple of 1/`square_scale`, so equal values would seem to vary. A spread within
+    this rounding error is taken as 0.
     """
-    total, squares = _pairs(limbs)
-    total, squares = total / _SCALE, squares / square_scale
-    even = total * (total / units) if units else 0.0
-    return UnitSums(units, total, even if squares - even <= units / square_scale else squares)
-
-
-def _pairs(limbs: Ints) -> list[float]:
-    """Return the sums that pairs of limbs stand for, as `join_limbs` does: of so few, numpy's calls would cost more."""
-    summed = limbs.tolist()
-    pairs = zip(summed[0::2], summed[1::2], strict=True)
-    return [float(high + (low >> LIMB_BITS)) * _LIMB + float(low & _LIMB_MASK) for low, high in pairs]
+    units, total, squares, square_scale = sums
+    zero_spread_squares = total * (total / units) if units else 0.0
+    return SampleMeanStatistic(
+        units, total, zero_spread_squares if squares - zero_spread_squares <= units / square_scale else squares
+    )

@@ -1,15 +1,22 @@
-"""The HTTP server: the page, the JSON API, health, and the HTML reports."""
+"""The HTTP server with page, metrics and JSON API, and the HTML reports.
+
+- `server`, `http_connections`: uvicorn in a background thread, with limits of connections and times
+- `routes`, `pages`: the Starlette application, and the page at /
+- `experiment_report`, `experiment_charts`, `charts`: the report on an experiment
+- `evaluation_report`: the report on an offline evaluation
+- `templates/`, `static/`: Jinja templates, and the style and script of the page
+"""
 
 from __future__ import annotations
 
 from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, render_evaluation_report
 from monitor.web.experiment_report import render_experiment_report
-from monitor.web.routes import PATHS, Endpoints
+from monitor.web.routes import HTTP_PATHS, HttpEndpoints
 from monitor.web.server import HttpServer
 
 __all__ = [
-    "PATHS",
-    "Endpoints",
+    "HTTP_PATHS",
+    "HttpEndpoints",
     "HttpServer",
     "evaluation_csv",
     "evaluation_tables",

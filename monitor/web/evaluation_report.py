@@ -1,4 +1,4 @@
-"""An offline evaluation as tables in a terminal, as CSV and as one HTML file."""
+"""The results of an offline evaluation as tables in a terminal, as CSV, and as a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -14,184 +14,210 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from monitor.export import ABSENT, count
-from monitor.offline import Definition, Evaluation, Mean, Paired
-from monitor.web.pages import template
+from monitor.export import ABSENT_TEXT, format_count
+from monitor.offline import Evaluation, MeanScore, MetricDefinition, PairedTest
+from monitor.web.pages import load_template
 
 CSV_HEADER: Final = (
     "experiment", "level", "query_id", "rater", "variant", "measure", "k", "gain", "discount", "ideal", "value",
     "count", "undefined",
 )  # fmt: skip
-NOTES: Final = (
+COMPARISON_FOOTNOTES: Final = (
     "Means over the n queries that both have, of their raters' means; p: paired t-test over queries, not raters.",
     "Each row is the same comparison, otherwise defined: choose one before looking; the others show what hangs on it.",
 )
-_MOST_QUERIES: Final = 500
-_MOST_CIRCLES: Final = 20
-_IN_GAINS: Final = ("cg", "dcg")
-"""The measures whose unit is the gain's; others are shares."""
-_BAR: Final = 24
-_DIGITS: Final = 7
-"""Characters of a number."""
-_NARROW: Final = 110
-"""Characters below which a terminal has no place for intervals."""
-_LARGE: Final = 10
-_SMALL: Final = 0.00005
+_MAX_QUERIES: Final = 500
+_MAX_RATER_CIRCLES: Final = 20
+_GAIN_MEASURES: Final = ("cg", "dcg")
+"""Measures in the unit of the gain; all other measures are between 0 and 1."""
+_BAR_CHARACTERS: Final = 24
+_NUMBER_CHARACTERS: Final = 7
+"""Width of a number in a terminal."""
+_MIN_WIDTH_FOR_INTERVALS: Final = 110
+"""In a terminal with fewer characters per line, the comparisons are printed without intervals."""
+_TWO_DIGITS_FROM: Final = 10
+_SMALLEST_DISPLAYED_P: Final = 0.00005
 
 
-def number(value: float | None) -> str:
-    """Return four digits after the point, or two from 10 on."""
-    return ABSENT if value is None else f"{value:.4f}" if abs(value) < _LARGE else f"{value:.2f}"
+def format_value(value: float | None) -> str:
+    """Return a number with four decimals, or with two decimals from an absolute value of 10; None gives a dash."""
+    return ABSENT_TEXT if value is None else f"{value:.4f}" if abs(value) < _TWO_DIGITS_FROM else f"{value:.2f}"
 
 
-def probability(p: float | None) -> str:
-    """Return four digits after the point; what rounds to 0 is not 0."""
-    return "<0.0001" if p is not None and p < _SMALL else number(p)
+def format_p_value(p: float | None) -> str:
+    """Return a p-value with four decimals, or "<0.0001" instead of a rounded 0."""
+    return "<0.0001" if p is not None and p < _SMALLEST_DISPLAYED_P else format_value(p)
 
 
-def heading(evaluation: Evaluation) -> list[str]:
-    """Return a line for each variant: what its numbers stand on."""
+def variant_summaries(evaluation: Evaluation) -> list[str]:
+    """Return a line for each variant with the numbers of rated responses, responses and queries."""
     return [
-        f"{each.variant}{' (control)' if each.variant == evaluation.control else ''}: {count(each.rated_responses)} of "
-        f"{count(each.responses)} responses rated, {count(each.queries)} queries"
-        for each in evaluation.variants
+        f"{variant.variant}{' (control)' if variant.variant == evaluation.control else ''}: "
+        f"{format_count(variant.rated_responses)} of {format_count(variant.responses)} responses rated, "
+        f"{format_count(variant.queries)} queries"
+        for variant in evaluation.variants
     ]
 
 
-def evaluation_tables(evaluation: Evaluation, shown: Definition, most: int, width: int) -> RenderableType:
-    """Return the comparisons, and the queries under one definition: those `most` that differ most.
+def evaluation_tables(
+    evaluation: Evaluation, query_definition: MetricDefinition, max_queries: int, width: int
+) -> RenderableType:
+    """Return a table of comparisons per treatment, and the `max_queries` queries that differ most between variants.
 
-    With fewer than 110 characters of `width`, the comparisons lack their intervals.
+    The queries are evaluated under `query_definition`. In a terminal of fewer than 110 characters, `width`, the
+    comparisons are printed without intervals.
     """
     parts: list[RenderableType] = [Text(evaluation.experiment, style="bold")]
-    parts += [Text(line, style="dim") for line in heading(evaluation)]
-    wide = width >= _NARROW
+    parts += [Text(line, style="dim") for line in variant_summaries(evaluation)]
+    has_intervals = width >= _MIN_WIDTH_FOR_INTERVALS
     for comparison in evaluation.comparisons:
-        more = ("95 % from", "to", "p", "n", "differ") if wide else ("p", "n")
-        table = _table("mean over queries", evaluation.control, comparison.variant, "difference", *more)
+        test_columns = ("95 % from", "to", "p", "n", "differ") if has_intervals else ("p", "n")
+        table = _aligned_table("mean over queries", evaluation.control, comparison.variant, "difference", *test_columns)
         for definition, test in zip(evaluation.definitions, comparison.tests, strict=True):
             table.add_row(
-                Text(definition.name, style="bold" if definition == shown else ""),
-                *map(number, (test.control, test.treatment, test.difference)),
-                *(map(number, test.interval or (None, None)) if wide else ()),
-                probability(test.p), str(test.queries), *([str(test.differing)] if wide else []),
+                Text(definition.name, style="bold" if definition == query_definition else ""),
+                *map(format_value, (test.control, test.treatment, test.difference)),
+                *(map(format_value, test.interval or (None, None)) if has_intervals else ()),
+                format_p_value(test.p), str(test.queries), *([str(test.differing)] if has_intervals else []),
             )  # fmt: skip
         parts.append(table)
-    if not wide:
+    if not has_intervals:
         parts.append(Text("95 % intervals: in a wider terminal, --html or --json", style="dim"))
-    parts.append(_query_table(evaluation, shown, most))
-    parts += [Text(note, style="dim") for note in NOTES]
+    parts.append(_query_table(evaluation, query_definition, max_queries))
+    parts += [Text(footnote, style="dim") for footnote in COMPARISON_FOOTNOTES]
     return Group(*parts)
 
 
-def _query_table(evaluation: Evaluation, shown: Definition, most: int) -> RenderableType:
-    variants = [each.variant for each in evaluation.variants]
-    rows, left_out = _queries(evaluation, shown, most)
-    largest = max((value for _, values in rows for value in values if value is not None), default=0.0) or 1.0
-    table = _table(f"{shown.name}, query", *variants)
+def _query_table(evaluation: Evaluation, definition: MetricDefinition, max_queries: int) -> RenderableType:
+    variants = [variant.variant for variant in evaluation.variants]
+    rows, omitted_count = _most_different_queries(evaluation, definition, max_queries)
+    max_value = max((value for _, values in rows for value in values if value is not None), default=0.0) or 1.0
+    table = _aligned_table(f"{definition.name}, query", *variants)
     table.add_column("")
     for query, values in rows:
         bars = Text()
-        for place, value in enumerate(values):
-            bar = "█" * round(_BAR * (value or 0) / largest)
-            bars.append(bar or "▏" * (value is not None), style="dim" if variants[place] == evaluation.control else "")
-            bars.append("\n" * (place + 1 < len(values)))
-        table.add_row(Text(query), *map(number, values), bars)
-    if not left_out:
+        for index, value in enumerate(values):
+            bar = "█" * round(_BAR_CHARACTERS * (value or 0) / max_value)
+            bars.append(bar or "▏" * (value is not None), style="dim" if variants[index] == evaluation.control else "")
+            bars.append("\n" * (index + 1 < len(values)))
+        table.add_row(Text(query), *map(format_value, values), bars)
+    if not omitted_count:
         return table
-    return Group(table, Text(f"{count(left_out)} queries that differ less are left out; --csv has all", style="dim"))
+    return Group(
+        table, Text(f"{format_count(omitted_count)} queries that differ less are left out; --csv has all", style="dim")
+    )
 
 
-def _table(*columns: str) -> Table:
+def _aligned_table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(Text(columns[0]), overflow="fold")
     for column in columns[1:]:
-        table.add_column(Text(column), justify="right", overflow="fold", min_width=min(len(column), _DIGITS))
+        table.add_column(Text(column), justify="right", overflow="fold", min_width=min(len(column), _NUMBER_CHARACTERS))
     return table
 
 
-def _queries(evaluation: Evaluation, shown: Definition, most: int) -> tuple[list[tuple[str, list[float | None]]], int]:
-    """Return queries with a value per variant, in their order, and how many are left out: those that differ least."""
-    at = evaluation.definitions.index(shown)
-    variants = [each.variant for each in evaluation.variants]
-    found: dict[str, list[float | None]] = defaultdict(lambda: [None] * len(variants))
-    for each in evaluation.queries:
-        found[each.query_id][variants.index(each.variant)] = each.means[at].mean
+def _most_different_queries(
+    evaluation: Evaluation, definition: MetricDefinition, max_queries: int
+) -> tuple[list[tuple[str, list[float | None]]], int]:
+    """Return (query, mean per variant) of the queries with the largest range, and the number of omitted queries.
 
-    def spread(query: str) -> float:
-        values = [value for value in found[query] if value is not None]
+    The queries keep the order of the evaluation.
+    """
+    definition_index = evaluation.definitions.index(definition)
+    variants = [variant.variant for variant in evaluation.variants]
+    means_by_query: dict[str, list[float | None]] = defaultdict(lambda: [None] * len(variants))
+    for query_scores in evaluation.queries:
+        variant_index = variants.index(query_scores.variant)
+        means_by_query[query_scores.query_id][variant_index] = query_scores.means[definition_index].mean
+
+    def value_range(query: str) -> float:
+        values = [value for value in means_by_query[query] if value is not None]
         return max(values) - min(values) if len(values) > 1 else -1.0
 
-    kept = set(sorted(found, key=lambda query: (-spread(query), query))[:most])
-    return [(query, values) for query, values in found.items() if query in kept], len(found) - len(kept)
+    selected = set(sorted(means_by_query, key=lambda query: (-value_range(query), query))[:max_queries])
+    rows = [(query, values) for query, values in means_by_query.items() if query in selected]
+    return rows, len(means_by_query) - len(selected)
 
 
 def evaluation_csv(evaluations: Sequence[Evaluation]) -> str:
-    """Return one row per definition and value; `level` says of what: a rater, a query or a variant."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    """Return the evaluations as CSV, with a row per mean and metric definition.
+
+    The column `level` is `rater`, `query`, `over_queries` or `over_responses`; the last two are means of a variant.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_HEADER)
     for evaluation in evaluations:
-        for level, query, rater, variant, means in _levels(evaluation):
+        for level, query, rater, variant, means in _means_by_level(evaluation):
             for definition, mean in zip(evaluation.definitions, means, strict=True):
                 metric = definition.metric
                 writer.writerow([
                     evaluation.experiment, level, query, rater, variant, metric.measure, metric.k, definition.gain,
                     definition.discount, definition.ideal, mean.mean, mean.count, mean.undefined,
                 ])  # fmt: skip
-    return out.getvalue()
+    return text.getvalue()
 
 
-def _levels(evaluation: Evaluation) -> Iterator[tuple[str, str, int | None, str, Sequence[Mean]]]:
+def _means_by_level(evaluation: Evaluation) -> Iterator[tuple[str, str, int | None, str, Sequence[MeanScore]]]:
+    """Yield (level, query id, rater, variant, mean per definition)."""
     for rater in evaluation.raters:
         yield "rater", rater.query_id, rater.rater, rater.variant, rater.means
     for query in evaluation.queries:
         yield "query", query.query_id, None, query.variant, query.means
     for variant in evaluation.variants:
-        yield "over_queries", "", None, variant.variant, variant.over_queries
-        yield "over_responses", "", None, variant.variant, variant.over_responses
+        yield "over_queries", "", None, variant.variant, variant.query_means
+        yield "over_responses", "", None, variant.variant, variant.response_means
 
 
-def render_evaluation_report(evaluations: Sequence[tuple[Evaluation, Definition]]) -> str:
-    """Return one file that needs no other: tables, and bars drawn by their style.
+def render_evaluation_report(evaluations: Sequence[tuple[Evaluation, MetricDefinition]]) -> str:
+    """Return the evaluations, each with a highlighted metric definition, as a self-contained HTML file.
 
-    Bars and intervals are boxes with a width in per cent: a library for plots would bring megabytes for what a few
-    lines of CSS do.
+    Bars and intervals are boxes whose width is a percentage in CSS. A charting library would add megabytes.
     """
-    views = [_view(evaluation, shown) for evaluation, shown in evaluations]
-    return template("evaluation.html").render(
-        evaluations=views, notes=NOTES, circles=_MOST_CIRCLES, number=number, probability=probability
+    contexts = [_evaluation_context(evaluation, highlighted) for evaluation, highlighted in evaluations]
+    return load_template("evaluation.html").render(
+        evaluations=contexts,
+        footnotes=COMPARISON_FOOTNOTES,
+        max_rater_circles=_MAX_RATER_CIRCLES,
+        format_value=format_value,
+        format_p_value=format_p_value,
     )
 
 
-def _view(evaluation: Evaluation, shown: Definition) -> dict[str, object]:
-    rows, left_out = _queries(evaluation, shown, _MOST_QUERIES)
+def _evaluation_context(evaluation: Evaluation, highlighted: MetricDefinition) -> dict[str, object]:
+    query_means, omitted_count = _most_different_queries(evaluation, highlighted, _MAX_QUERIES)
     return {
-        "found": evaluation,
-        "heading": heading(evaluation),
+        "evaluation": evaluation,
+        "variant_summaries": variant_summaries(evaluation),
         "comparisons": [
-            {"variant": each.variant, "rows": _test_rows(evaluation.definitions, each.tests, shown)}
-            for each in evaluation.comparisons
+            {"variant": comparison.variant, "rows": _test_rows(evaluation.definitions, comparison.tests, highlighted)}
+            for comparison in evaluation.comparisons
         ],
-        "shown": shown.name,
-        "queries": _query_rows(evaluation, shown, rows),
-        "kept": {query for query, _ in rows},
-        "left_out": left_out,
+        "highlighted_definition": highlighted.name,
+        "query_rows": _query_rows(evaluation, highlighted, query_means),
+        "selected_queries": {query for query, _ in query_means},
+        "omitted_count": omitted_count,
     }
 
 
 def _test_rows(
-    definitions: Sequence[Definition], tests: Sequence[Paired], shown: Definition
+    definitions: Sequence[MetricDefinition], tests: Sequence[PairedTest], highlighted: MetricDefinition
 ) -> list[dict[str, object]]:
-    """Return a row per definition, with places in per cent on an axis; what is in the same unit shares one."""
-    axes = [(each.metric.name, each.gain if each.metric.measure in _IN_GAINS else None) for each in definitions]
-    ends: dict[object, list[float]] = defaultdict(lambda: [0.0])
-    for axis, test in zip(axes, tests, strict=True):
-        ends[axis] += test.interval or (test.difference or 0.0,)
+    """Return a table row per metric definition; positions are percentages of the width of the row's axis.
 
-    def place(value: float, axis: object) -> float:
-        least, most = min(ends[axis]), max(ends[axis])
-        return round(2 + 96 * (value - least) / (most - least), 2) if most > least else 50.0
+    Definitions of the same metric share an axis if their values have the same unit.
+    """
+    axes = [
+        (definition.metric.name, definition.gain if definition.metric.measure in _GAIN_MEASURES else None)
+        for definition in definitions
+    ]
+    values_by_axis: dict[object, list[float]] = defaultdict(lambda: [0.0])
+    for axis, test in zip(axes, tests, strict=True):
+        values_by_axis[axis] += test.interval or (test.difference or 0.0,)
+
+    def position_percent(value: float, axis: object) -> float:
+        axis_min, axis_max = min(values_by_axis[axis]), max(values_by_axis[axis])
+        return round(2 + 96 * (value - axis_min) / (axis_max - axis_min), 2) if axis_max > axis_min else 50.0
 
     rows: list[dict[str, object]] = []
     for definition, axis, test in zip(definitions, axes, tests, strict=True):
@@ -199,30 +225,33 @@ def _test_rows(
         rows.append({
             "name": definition.name,
             "axis": axis,
-            "zero": place(0.0, axis),
-            "shown": definition == shown,
+            "zero_percent": position_percent(0.0, axis),
+            "highlighted": definition == highlighted,
             "test": test,
-            "at": None if test.difference is None else place(test.difference, axis),
-            "ends": None if low is None or high is None else (place(low, axis), place(high, axis)),
+            "difference_percent": None if test.difference is None else position_percent(test.difference, axis),
+            "interval_percent": None
+            if low is None or high is None
+            else (position_percent(low, axis), position_percent(high, axis)),
         })  # fmt: skip
     return rows
 
 
 def _query_rows(
-    evaluation: Evaluation, shown: Definition, rows: Sequence[tuple[str, Sequence[float | None]]]
+    evaluation: Evaluation, definition: MetricDefinition, query_means: Sequence[tuple[str, Sequence[float | None]]]
 ) -> list[dict[str, object]]:
-    at = evaluation.definitions.index(shown)
-    given: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for each in evaluation.raters:
-        mean = each.means[at].mean
+    """Return a table row per query: a bar per variant, and a circle per rater; widths are percentages of the axis."""
+    definition_index = evaluation.definitions.index(definition)
+    rater_means: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for rater in evaluation.raters:
+        mean = rater.means[definition_index].mean
         if mean is not None:
-            given[each.query_id, each.variant].append(mean)
-    drawn = [values for values in given.values() if len(values) <= _MOST_CIRCLES]
-    means = [[value for value in values if value is not None] for _, values in rows]
-    largest = max(chain.from_iterable([*drawn, *means]), default=0.0) or 1.0
-    if shown.metric.measure not in _IN_GAINS:
-        largest = max(largest, 1.0)
-    variants = [each.variant for each in evaluation.variants]
+            rater_means[rater.query_id, rater.variant].append(mean)
+    circle_values = [means for means in rater_means.values() if len(means) <= _MAX_RATER_CIRCLES]
+    bar_values = [[mean for mean in means if mean is not None] for _, means in query_means]
+    axis_max = max(chain.from_iterable([*circle_values, *bar_values]), default=0.0) or 1.0
+    if definition.metric.measure not in _GAIN_MEASURES:
+        axis_max = max(axis_max, 1.0)
+    variants = [variant.variant for variant in evaluation.variants]
     return [
         {
             "query": query,
@@ -230,13 +259,13 @@ def _query_rows(
                 {
                     "variant": variant,
                     "value": value,
-                    "width": 0 if value is None else round(100 * value / largest, 2),
-                    "raters": [round(100 * one / largest, 2) for one in given[query, variant]]
-                    if len(given[query, variant]) <= _MOST_CIRCLES
+                    "width_percent": 0 if value is None else round(100 * value / axis_max, 2),
+                    "rater_percents": [round(100 * mean / axis_max, 2) for mean in rater_means[query, variant]]
+                    if len(rater_means[query, variant]) <= _MAX_RATER_CIRCLES
                     else [],
                 }
                 for variant, value in zip(variants, values, strict=True)
             ],
         }
-        for query, values in rows
+        for query, values in query_means
     ]

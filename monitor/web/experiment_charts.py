@@ -1,163 +1,201 @@
-"""The plots of a report on one experiment: what came in, as lines with bands."""
+"""The charts of an experiment's report: effects, harm, students and decayed means over time, and subgroups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from monitor.analysis import DecayedThen, Judgement
+from monitor.analysis import Analysis, DecayedMeanSnapshot
 from monitor.clock import HOUR_MS
-from monitor.config import is_share
-from monitor.export import Account
-from monitor.stats import Comparison, GuardrailResult, Segment, Verdict, band_constant
-from monitor.web.charts import Bar, Level, Line, Point, chart, forest
+from monitor.config import is_proportion
+from monitor.export import ReportData
+from monitor.stats import GuardrailResult, SegmentComparison, VariantComparison, Verdict, decay_band_multiplier
+from monitor.web.charts import ForestRow, Line, Point, ReferenceLine, forest_plot_svg, line_chart_svg
 
-_MOST_STYLES: Final = 6
-_BAND_FROM: Final = 50
-"""Effective responses: with fewer a decayed mean leaves its band far more often than is said."""
-
-
-def legend(told: Account) -> list[tuple[str, str]]:
-    """Return (variant, class of its line), the control first."""
-    control = told.settings.control
-    others = [name for name in told.summary.variants if name != control]
-    return [(control, "v0"), *((name, f"v{1 + place % _MOST_STYLES}") for place, name in enumerate(others))]
+_TREATMENT_STYLE_COUNT: Final = 6
+_MIN_BAND_RESPONSES: Final = 50
+"""Effective responses. Below this, a decayed mean leaves its band far more often than the band's level."""
 
 
-def live(told: Account, treatment: str) -> Line:
-    """Return the effect over all responses so far, as it was noted at the time."""
-    noted = [(hour, then.treatments[treatment]) for hour, then in told.past.items() if treatment in then.treatments]
+def legend_entries(report: ReportData) -> list[tuple[str, str]]:
+    """Return (variant, CSS class of the line) of all variants, the control first."""
+    control = report.settings.control
+    treatments = [name for name in report.summary.variants if name != control]
+    return [
+        (control, "v0"),
+        *((name, f"v{1 + index % _TREATMENT_STYLE_COUNT}") for index, name in enumerate(treatments)),
+    ]
+
+
+def live_effect_line(report: ReportData, treatment: str) -> Line:
+    """Return the line of the live effect (over all responses so far), read from the snapshots."""
+    treatment_snapshots = [
+        (hour * HOUR_MS, snapshot.treatments[treatment])
+        for hour, snapshot in report.snapshots.items()
+        if treatment in snapshot.treatments
+    ]
     points = [
-        Point(at_ms, then.live[0] if told.showed(treatment, at_ms) else None)
-        for at_ms, then in ((hour * HOUR_MS, then) for hour, then in noted)
+        Point(at_ms, snapshot.live[0] if report.was_displayed(treatment, at_ms) else None)
+        for at_ms, snapshot in treatment_snapshots
     ]
     return Line("all responses", "live", points, band=False)
 
 
-def effect(told: Account, treatment: str, verdict: Verdict) -> str | None:
-    """Return the effect on the primary metric, with the bounds that decide."""
+def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> str | None:
+    """Return the SVG of the effect on the primary metric over time, with bounds; None without any value."""
     criteria = verdict.evidence.criteria
-    levels = [Level("no difference", 0.0, "zero"), Level("the smallest effect of interest", criteria.mde)]
-    if criteria.margin:
-        levels.append(Level("the tolerable loss", -criteria.margin))
-    closed = Line("effect", "treatment", [_step(told, look, treatment) for look in told.looks])
-    return chart(f"effect of {treatment} on {told.settings.primary} over time", [closed, live(told, treatment)], levels)
-
-
-def _step(told: Account, look: Judgement, treatment: str) -> Point:
-    primary = look.verdicts[treatment].primary
-    if primary.lower is None or not told.shows(primary):
-        # A value without a band would say more than is known.
-        return Point(look.at_ms, None)
-    return Point(look.at_ms, primary.difference.effect, primary.lower, primary.upper)
-
-
-def harm_of(result: GuardrailResult) -> float | None:
-    """Return the observed effect in the bad direction."""
-    observed = result.difference.effect
-    return None if observed is None else observed if result.guardrail.bad == "up" else -observed
-
-
-def guardrail(told: Account, treatment: str, place: int) -> str | None:
-    """Return the harm on one of the guardrails, with its bounds and what is tolerable."""
-    results = [(look.at_ms, look.verdicts[treatment].guardrails[place]) for look in told.looks]
-    points = [
-        Point(at_ms, harm_of(each), each.least_harm, each.most_harm)
-        if each.least_harm is not None and told.shows(each)
-        else Point(at_ms, None)
-        for at_ms, each in results
+    reference_lines = [
+        ReferenceLine("no difference", 0.0, "zero"),
+        ReferenceLine("the smallest effect of interest", criteria.mde),
     ]
-    rail = results[-1][1].guardrail
-    levels = [Level("no harm", 0.0, "zero"), Level("tolerable", rail.margin, "limit")]
-    title = f"harm of {treatment} on {rail.name} over time"
-    return chart(title, [Line("harm", "harm", points)], levels, percent=is_share(rail.name))
+    if criteria.margin:
+        reference_lines.append(ReferenceLine("the tolerable loss", -criteria.margin))
+    points = [_effect_point(report, analysis, treatment) for analysis in report.interim_analyses]
+    return line_chart_svg(
+        f"effect of {treatment} on {report.settings.primary} over time",
+        [Line("effect", "treatment", points), live_effect_line(report, treatment)],
+        reference_lines,
+    )
 
 
-def parts(title: str, shown: Sequence[tuple[Segment, Comparison | None]]) -> str | None:
-    """Return the effect within parts of the students; those whose comparison is not shown have only their name."""
-    bars = []
-    for each, found in shown:
-        # A value without an interval would say more than is known.
-        known = found if found is not None and found.lower is not None else None
-        value = None if known is None else known.difference.effect
-        bounds = (None, None) if known is None else (known.lower, known.upper)
-        bars.append(Bar(each.name, value, *bounds, marked=each.discovered))
-    return forest(title, bars)
+def _effect_point(report: ReportData, analysis: Analysis, treatment: str) -> Point:
+    """Return the effect at an interim analysis with bounds, or a gap if the bounds are undefined or hidden."""
+    primary = analysis.verdicts[treatment].primary
+    if primary.lower is None or not report.is_displayed(primary):
+        # A value without a band would look certain.
+        return Point(analysis.as_of_ms, None)
+    return Point(analysis.as_of_ms, primary.difference.effect, primary.lower, primary.upper)
 
 
-def split(told: Account, treatment: str) -> str | None:
-    """Return the share of students in a variant in the allocation phase of the time, beside the intended one."""
+def observed_harm(result: GuardrailResult) -> float | None:
+    """Return the observed difference from the control, positive in the guardrail's harmful direction."""
+    difference = result.difference.effect
+    return None if difference is None else difference if result.guardrail.harmful_direction == "up" else -difference
+
+
+def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) -> str | None:
+    """Return the SVG of the harm on a guardrail over time, with bounds and margin; None without any value."""
+    results = [
+        (analysis.as_of_ms, analysis.verdicts[treatment].guardrails[guardrail_index])
+        for analysis in report.interim_analyses
+    ]
+    points = [
+        Point(at_ms, observed_harm(result), result.least_harm, result.most_harm)
+        if result.least_harm is not None and report.is_displayed(result)
+        else Point(at_ms, None)
+        for at_ms, result in results
+    ]
+    guardrail = results[-1][1].guardrail
+    reference_lines = [ReferenceLine("no harm", 0.0, "zero"), ReferenceLine("tolerable", guardrail.margin, "limit")]
+    title = f"harm of {treatment} on {guardrail.name} over time"
+    return line_chart_svg(title, [Line("harm", "harm", points)], reference_lines, percent=is_proportion(guardrail.name))
+
+
+def subgroup_chart(title: str, subgroups: Sequence[tuple[SegmentComparison, VariantComparison | None]]) -> str | None:
+    """Return the forest plot of the effects within subgroups; a subgroup without a comparison has only a name."""
+    rows = []
+    for segment, comparison in subgroups:
+        # A value without an interval would look certain.
+        bounded = comparison if comparison is not None and comparison.lower is not None else None
+        effect = None if bounded is None else bounded.difference.effect
+        bounds = (None, None) if bounded is None else (bounded.lower, bounded.upper)
+        rows.append(ForestRow(segment.name, effect, *bounds, highlighted=segment.discovered))
+    return forest_plot_svg(title, rows)
+
+
+def student_share_chart(report: ReportData, treatment: str) -> str | None:
+    """Return the SVG of a variant's observed and intended share of students over time, a line per allocation phase."""
     observed: list[Point] = []
     intended: list[Point] = []
-    phases = 1
-    for each in told.splits:
-        if len(each.sample_ratio.phases) > phases:
-            # Another phase is another line.
-            phases = len(each.sample_ratio.phases)
-            observed.append(Point(each.at_ms, None))
-            intended.append(Point(each.at_ms, None))
-        arm = next((arm for arm in each.sample_ratio.phases[-1].arms if arm.variant == treatment), None)
+    phase_count = 1
+    for split in report.daily_splits:
+        if len(split.sample_ratio.phases) > phase_count:
+            # A gap separates the lines of two phases.
+            phase_count = len(split.sample_ratio.phases)
+            observed.append(Point(split.as_of_ms, None))
+            intended.append(Point(split.as_of_ms, None))
+        arm = next((arm for arm in split.sample_ratio.phases[-1].arms if arm.variant == treatment), None)
         if arm is not None and arm.observed is not None:
-            observed.append(Point(each.at_ms, arm.observed, *arm.bounds()))
-            intended.append(Point(each.at_ms, arm.intended))
+            observed.append(Point(split.as_of_ms, arm.observed, *arm.bounds()))
+            intended.append(Point(split.as_of_ms, arm.intended))
     lines = [Line("intended", "intended", intended, band=False), Line("observed", "treatment", observed)]
-    return chart(f"share of students in {treatment} over time", lines, percent=True)
+    return line_chart_svg(f"share of students in {treatment} over time", lines, percent=True)
 
 
-def students(told: Account) -> str | None:
-    """Return the students of each variant so far."""
+def student_count_chart(report: ReportData) -> str | None:
+    """Return the SVG of the cumulative number of students of each variant; None before the first student."""
     lines = [
-        Line(name, style, [Point(each.at_ms, float(each.students[name])) for each in told.splits], band=False)
-        for name, style in legend(told)
+        Line(
+            name,
+            style,
+            [Point(split.as_of_ms, float(split.students[name])) for split in report.daily_splits],
+            band=False,
+        )
+        for name, style in legend_entries(report)
     ]
-    return chart("students over time, by variant", lines, [Level("none", 0.0, "zero")])
+    return line_chart_svg("students over time, by variant", lines, [ReferenceLine("none", 0.0, "zero")])
 
 
-def noted(told: Account) -> Iterator[tuple[str, str]]:
-    """Yield plots, and what they are of, of what only the snapshots know; none of fewer than two."""
-    if len(told.past) > 1:
-        past = [(hour * HOUR_MS, then) for hour, then in told.past.items()]
-        responses, rated = [], []
-        for name, style in legend(told):
-            known = [(at_ms, then.variants[name]) for at_ms, then in past if name in then.variants]
-            responses.append(Line(name, style, [Point(at_ms, each.responses) for at_ms, each in known]))
-            shares = [(at_ms, each.rated_responses / each.responses) for at_ms, each in known if each.responses]
-            rated.append(Line(name, style, [Point(at_ms, share) for at_ms, share in shares]))
-        crossovers = Line("crossovers", "harm", [Point(at_ms, then.crossovers or None) for at_ms, then in past])
-        zero = Level("none", 0.0, "zero")
-        for title, lines, levels, percent in (
-            ("responses so far, by variant", responses, [zero], False),
-            ("rated responses of those so far, by variant", rated, [], True),
-            ("students who saw more than one variant so far", [crossovers], [zero], False),
+def snapshot_charts(report: ReportData) -> Iterator[tuple[str, str]]:
+    """Yield (title, SVG) of the charts that only snapshots have data for; nothing with fewer than two snapshots."""
+    if len(report.snapshots) > 1:
+        snapshots = [(hour * HOUR_MS, snapshot) for hour, snapshot in report.snapshots.items()]
+        response_lines, rated_lines = [], []
+        for name, style in legend_entries(report):
+            variants = [(at_ms, snapshot.variants[name]) for at_ms, snapshot in snapshots if name in snapshot.variants]
+            response_lines.append(Line(name, style, [Point(at_ms, variant.responses) for at_ms, variant in variants]))
+            rated_shares = [
+                (at_ms, variant.rated_responses / variant.responses) for at_ms, variant in variants if variant.responses
+            ]
+            rated_lines.append(Line(name, style, [Point(at_ms, share) for at_ms, share in rated_shares]))
+        crossovers = [Point(at_ms, snapshot.crossovers or None) for at_ms, snapshot in snapshots]
+        zero = ReferenceLine("none", 0.0, "zero")
+        for title, lines, reference_lines, percent in (
+            ("responses so far, by variant", response_lines, [zero], False),
+            ("rated responses of those so far, by variant", rated_lines, [], True),
+            ("students who saw more than one variant so far", [Line("crossovers", "harm", crossovers)], [zero], False),
         ):
-            plot = chart(title, lines, levels, percent=percent)
-            if plot is not None:
-                yield title, plot
+            svg = line_chart_svg(title, lines, reference_lines, percent=percent)
+            if svg is not None:
+                yield title, svg
 
 
-def decayed(told: Account) -> Iterator[dict[str, Any]]:
-    """Yield a plot for each decay, its bands as wide as they have to be to hold over all of it at once."""
-    for decay in told.settings.decay:
-        times = [(each.at_ms, each.means[decay.name]) for each in told.watched if decay.name in each.means]
-        constant = None
-        if decay.half_life_ms is not None and len(times) > 1:
-            constant = band_constant((times[-1][0] - times[0][0]) / decay.half_life_ms)
+def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
+    """Yield a chart for each decay, with bands that are valid simultaneously over the plotted time.
+
+    See `decay_band_multiplier` for the width of the bands.
+    """
+    for decay in report.settings.decay:
+        means_by_time = [
+            (decayed.at_ms, decayed.means[decay.name])
+            for decayed in report.decayed_means
+            if decay.name in decayed.means
+        ]
+        multiplier = None
+        if decay.half_life_ms is not None and len(means_by_time) > 1:
+            multiplier = decay_band_multiplier((means_by_time[-1][0] - means_by_time[0][0]) / decay.half_life_ms)
         lines = [
-            Line(name, style, [_mean(at_ms, means.get(name), constant) for at_ms, means in times])
-            for name, style in legend(told)
+            Line(
+                name, style, [decayed_mean_point(at_ms, means.get(name), multiplier) for at_ms, means in means_by_time]
+            )
+            for name, style in legend_entries(report)
         ]
         yield {
             "decay": decay.name,
-            "constant": None if constant is None else f"{constant:.2f}",
-            "plot": chart(f"{told.settings.primary}, decayed by {decay.name}, by variant", lines),
+            "band_multiplier": None if multiplier is None else f"{multiplier:.2f}",
+            "chart": line_chart_svg(f"{report.settings.primary}, decayed by {decay.name}, by variant", lines),
         }
 
 
-def _mean(at_ms: int, then: DecayedThen | None, constant: float | None) -> Point:
-    if then is None or then.mean is None:
+def decayed_mean_point(at_ms: int, decayed: DecayedMeanSnapshot | None, band_multiplier: float | None) -> Point:
+    """Return a decayed mean with a band of `band_multiplier` standard errors.
+
+    The band is None if the standard error is undefined or the mean has fewer than 50 effective responses.
+    """
+    if decayed is None or decayed.mean is None:
         return Point(at_ms, None)
-    known = then.effective_count is not None and then.effective_count >= _BAND_FROM
-    if constant is None or then.standard_error is None or not known:
-        return Point(at_ms, then.mean)
-    half = constant * then.standard_error
-    return Point(at_ms, then.mean, then.mean - half, then.mean + half)
+    enough = decayed.effective_count is not None and decayed.effective_count >= _MIN_BAND_RESPONSES
+    if band_multiplier is None or decayed.standard_error is None or not enough:
+        return Point(at_ms, decayed.mean)
+    half_width = band_multiplier * decayed.standard_error
+    return Point(at_ms, decayed.mean, decayed.mean - half_width, decayed.mean + half_width)

@@ -1,20 +1,36 @@
-"""The report on one experiment: one page that explains itself, for whoever decides."""
+"""The report on an experiment: an HTML file with the decision, the evidence, and an explanation of the method."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import ExperimentSettings, is_share
-from monitor.export import ABSENT, MEANINGS, Account, count, rests_on, sentence
-from monitor.stats import SHOWN_UNITS, Comparison, GuardrailResult, GuardrailState, Segment, State, Verdict
+from monitor.config import ExperimentSettings, is_proportion
+from monitor.export import (
+    ABSENT_TEXT,
+    STATE_DESCRIPTIONS,
+    ReportData,
+    describe_verdict,
+    format_count,
+    meets_min_students,
+)
+from monitor.stats import (
+    MIN_UNITS_FOR_INTERVAL,
+    GuardrailResult,
+    GuardrailState,
+    SegmentComparison,
+    VariantComparison,
+    Verdict,
+    VerdictState,
+)
 from monitor.web import experiment_charts as charts
-from monitor.web.pages import template
+from monitor.web.pages import load_template
 
-_HEADLINES: Final[Mapping[State, tuple[str, str]]] = {
+_HEADLINES: Final[Mapping[VerdictState, tuple[str, str]]] = {
     "ship": ("Ship it", "good"),
     "non_inferior": ("It may go out", "good"),
     "stop_harm": ("Stop it", "bad"),
@@ -23,9 +39,9 @@ _HEADLINES: Final[Mapping[State, tuple[str, str]]] = {
     "insufficient_data": ("Too early to say", "calm"),
     "continue": ("Undecided: go on", "calm"),
 }
-"""A few words, and the class that colours them."""
-_MOST_CHANGES: Final = 50
-_GUARDRAILS: Final[Mapping[GuardrailState, str]] = {
+"""State of a verdict → (headline, CSS class of its colour)."""
+_MAX_STATE_CHANGES: Final = 50
+_GUARDRAIL_STATES: Final[Mapping[GuardrailState, str]] = {
     "held": "shown to be no worse than is tolerable",
     "crossed": "shown to be worse than is tolerable",
     "open": "neither is shown yet",
@@ -33,112 +49,125 @@ _GUARDRAILS: Final[Mapping[GuardrailState, str]] = {
 }
 
 
-def render_experiment_report(told: Account) -> str:
-    """Return the page: nothing in it is fetched from anywhere, and there are no scripts."""
-    verdicts = told.judgement.verdicts
-    return template("experiment.html").render(
-        size=_size(told),
-        headlines=[_headline(told, *each) for each in verdicts.items()],
-        treatments=[_treatment(told, *each) for each in verdicts.items()],
-        told=told,
-        enough=partial(_enough, told),
-        figure=figure,
-        part=_part,
-        moment=moment,
-        students=charts.students(told),
-        unnamed=sum(variant.responses_without_user for variant in told.summary.variants.values()),
-        watched={
-            "plots": list(charts.decayed(told)),
-            "noted": sum(each.noted for each in told.watched),
-            "again": sum(not each.noted for each in told.watched),
+def render_experiment_report(report: ReportData) -> str:
+    """Return the report as a self-contained HTML file without scripts."""
+    verdicts = report.latest_analysis.verdicts
+    return load_template("experiment.html").render(
+        sample_size=_describe_sample_size(report),
+        headlines=[_headline_context(report, *treatment) for treatment in verdicts.items()],
+        treatments=[_treatment_context(report, *treatment) for treatment in verdicts.items()],
+        report=report,
+        meets_min_students=partial(_meets_min_students, report),
+        format_decimal=format_decimal,
+        format_signed_percent=_format_signed_percent,
+        format_time=format_time,
+        student_count_chart=charts.student_count_chart(report),
+        responses_without_user=sum(variant.responses_without_user for variant in report.summary.variants.values()),
+        decayed_means={
+            "charts": list(charts.decayed_mean_charts(report)),
+            "from_snapshots": sum(means.from_snapshot for means in report.decayed_means),
+            "recomputed": sum(not means.from_snapshot for means in report.decayed_means),
         },
-        legend=charts.legend(told),
-        history=[
-            {"name": name, "rows": rows[-_MOST_CHANGES:], "left_out": max(len(rows) - _MOST_CHANGES, 0)}
+        legend_entries=charts.legend_entries(report),
+        state_changes=[
+            {"name": name, "rows": rows[-_MAX_STATE_CHANGES:], "omitted_count": max(len(rows) - _MAX_STATE_CHANGES, 0)}
             for name in verdicts
-            if (rows := list(_said(told, name)))
+            if (rows := list(_state_changes(report, name)))
         ],
-        noted=list(charts.noted(told)),
-        settings=told.settings,
-        criteria=next((each.evidence.criteria for each in verdicts.values()), None),
-        adjusted=_adjusted_by(told),
-        shown=SHOWN_UNITS,
-        meanings=MEANINGS,
-        rails=_GUARDRAILS,
+        snapshot_charts=list(charts.snapshot_charts(report)),
+        settings=report.settings,
+        criteria=next((verdict.evidence.criteria for verdict in verdicts.values()), None),
+        adjustment_days=_adjustment_days(report),
+        state_descriptions=STATE_DESCRIPTIONS,
+        guardrail_states=_GUARDRAIL_STATES,
     )
 
 
-def _size(told: Account) -> str | None:
-    """Return since when and on how much the page rests; None before the first student."""
-    if not told.splits:
+def _describe_sample_size(report: ReportData) -> str | None:
+    """Return the number of students and responses with the first day; None before the first student."""
+    if not report.daily_splits:
         return None
-    began = moment(told.splits[0].at_ms).partition(",")[0]
-    students = sum(told.splits[-1].students.values())
-    responses = sum(variant.responses for variant in told.summary.variants.values())
-    return f"{count(students)} students and {count(responses)} responses since {began}"
+    first_day = format_time(report.daily_splits[0].as_of_ms).partition(",")[0]
+    students = sum(report.daily_splits[-1].students.values())
+    responses = sum(variant.responses for variant in report.summary.variants.values())
+    return f"{format_count(students)} students and {format_count(responses)} responses since {first_day}"
 
 
-def moment(at_ms: int) -> str:
-    """Return a time for people, to the minute."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{at.day} {at:%b %Y, %H:%M} UTC"
+def format_time(at_ms: int) -> str:
+    """Return a time in UTC with the precision of a minute.
+
+    >>> format_time(1_767_225_660_500)
+    '1 Jan 2026, 00:01 UTC'
+    """
+    timestamp = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{timestamp.day} {timestamp:%b %Y, %H:%M} UTC"
 
 
-def figure(value: float | None, *, sign: bool = False) -> str:
-    """Return a number with four digits after the point."""
-    return ABSENT if value is None else _minus(f"{round(value, 4) + 0.0:{'+' if sign else ''}.4f}")
+def format_decimal(value: float | None, *, sign: bool = False) -> str:
+    """Return a number with four decimals; `sign` adds a plus sign to positive numbers. None gives a dash."""
+    return ABSENT_TEXT if value is None else _with_minus_sign(f"{round(value, 4) + 0.0:{'+' if sign else ''}.4f}")
 
 
-def _part(part: float | None, *, sign: bool = False) -> str:
-    return (
-        ABSENT if part is None else _minus(f"{round(part, 3) + 0.0:{'+' if sign else ''}.1%}".replace("%", "\u202f%"))
-    )
+def _format_signed_percent(fraction: float | None, *, sign: bool = False) -> str:
+    if fraction is None:
+        return ABSENT_TEXT
+    percent = f"{round(fraction, 3) + 0.0:{'+' if sign else ''}.1%}"
+    return _with_minus_sign(percent.replace("%", "\u202f%"))
 
 
-def _minus(text: str) -> str:
+def _with_minus_sign(text: str) -> str:
+    """Return the text with each hyphen replaced by a minus sign (U+2212)."""
     return text.replace("-", "−")
 
 
-def disagreements(settings: ExperimentSettings, compared: Mapping[str, Comparison]) -> dict[str, bool]:
-    """Return what to say of each nDCG and DCG (or CG) that move in opposite ways, of which one at least is shown to.
+def describe_disagreements(
+    settings: ExperimentSettings, comparisons: Mapping[str, VariantComparison]
+) -> dict[str, bool]:
+    """Return a sentence for each pair of an nDCG and a DCG (or CG) with effects of opposite signs.
 
-    True where both are shown: then they contradict each other, as nDCG by the ideal of the shown list may do. Of
-    several DCGs the primary one is enough.
+    A pair is listed if at least one of its intervals excludes 0; the value of the sentence is True if both do. Then the
+    metrics contradict each other, which nDCG with the ideal of the shown list can cause. If the primary metric is a DCG
+    or CG, only pairs with the primary metric are listed.
     """
-    measures = {metric.name: metric.measure for metric in settings.metrics if metric.name in compared}
-    normed = [name for name, measure in measures.items() if measure == "ndcg"]
-    gains = [name for name, measure in measures.items() if measure in {"cg", "dcg"}]
-    gains = [settings.primary] if settings.primary in gains else gains
-    found = {}
-    for one, other in ((one, other) for one in normed for other in gains):
-        a, b = compared[one], compared[other]
-        if _direction(a) * _direction(b) < 0 and (_shown(a) or _shown(b)):
-            both = _shown(a) and _shown(b)
-            moved = f"{_moves(one, a)}, {_moves(other, b)}."
-            said = f"disagree: {moved} {_why(settings, other)}" if both else f"do not move together: {moved}"
-            found[f"{one} and {other} {said}"] = both
-    return found
+    measures = {metric.name: metric.measure for metric in settings.metrics if metric.name in comparisons}
+    normalized_metrics = [name for name, measure in measures.items() if measure == "ndcg"]
+    gain_metrics = [name for name, measure in measures.items() if measure in {"cg", "dcg"}]
+    gain_metrics = [settings.primary] if settings.primary in gain_metrics else gain_metrics
+    disagreements = {}
+    for normalized, gain in product(normalized_metrics, gain_metrics):
+        pair = comparisons[normalized], comparisons[gain]
+        significant_count = sum(map(_excludes_zero, pair))
+        if _effect_sign(pair[0]) * _effect_sign(pair[1]) < 0 and significant_count:
+            movements = f"{_describe_movement(normalized, pair[0])}, {_describe_movement(gain, pair[1])}."
+            contradictory = significant_count == len(pair)
+            sentence = (
+                f"disagree: {movements} {_explain_disagreement(settings, gain)}"
+                if contradictory
+                else f"do not move together: {movements}"
+            )
+            disagreements[f"{normalized} and {gain} {sentence}"] = contradictory
+    return disagreements
 
 
-def _direction(comparison: Comparison) -> int:
+def _effect_sign(comparison: VariantComparison) -> int:
     effect = comparison.difference.effect or 0.0
     return (effect > 0) - (effect < 0)
 
 
-def _shown(comparison: Comparison) -> bool:
+def _excludes_zero(comparison: VariantComparison) -> bool:
     lower, upper = comparison.lower, comparison.upper
     return lower is not None and upper is not None and (lower > 0 or upper < 0)
 
 
-def _moves(name: str, comparison: Comparison) -> str:
-    said = f"{name} is {'up' if _direction(comparison) > 0 else 'down'}"
+def _describe_movement(name: str, comparison: VariantComparison) -> str:
+    movement = f"{name} is {'up' if _effect_sign(comparison) > 0 else 'down'}"
     if comparison.lower is None:
-        return f"{said} (too few students to be sure)"
-    bounds = f"{figure(comparison.lower, sign=True)} to {figure(comparison.upper, sign=True)}"
-    return f"{said} ({bounds}{'' if _shown(comparison) else ', so not shown'})"
+        return f"{movement} (too few students to be sure)"
+    bounds = f"{format_decimal(comparison.lower, sign=True)} to {format_decimal(comparison.upper, sign=True)}"
+    return f"{movement} ({bounds}{'' if _excludes_zero(comparison) else ', so not shown'})"
 
 
-def _why(settings: ExperimentSettings, gain: str) -> str:
+def _explain_disagreement(settings: ExperimentSettings, gain: str) -> str:
     if settings.ideal == "shown":
         return (
             "nDCG compares each answer with the best order of the videos that this answer itself has (ideal: shown), "
@@ -147,49 +176,53 @@ def _why(settings: ExperimentSettings, gain: str) -> str:
     return "Both order single answers alike where they cut at the same rank: look at what each of them leaves out."
 
 
-def _headline(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
-    enough = told.shows(verdict.primary)
-    compared = {told.settings.primary: verdict.primary, **dict(verdict.diagnostics)} if enough else {}
-    said = disagreements(told.settings, compared)
-    headline, mood = _HEADLINES[verdict.state]
+def _headline_context(report: ReportData, name: str, verdict: Verdict) -> dict[str, Any]:
+    is_displayed = report.is_displayed(verdict.primary)
+    comparisons = {report.settings.primary: verdict.primary, **dict(verdict.diagnostics)} if is_displayed else {}
+    disagreements = describe_disagreements(report.settings, comparisons)
+    contradictions = [sentence for sentence, contradictory in disagreements.items() if contradictory]
+    minor_disagreements = [sentence for sentence, contradictory in disagreements.items() if not contradictory]
+    title, mood = _HEADLINES[verdict.state]
     return {
-        "headline": headline,
+        "title": title,
         "mood": mood,
-        "sentence": sentence(name, verdict),
-        "effect": _effect(told, name, verdict),
-        "disagreements": [text for text, both in said.items() if both],
-        "reasons": [reason.text for reason in verdict.reasons if enough],
-        "notes": [*(note.text for note in verdict.notes if enough), *(text for text, both in said.items() if not both)],
-        "days": _days(verdict),
+        "sentence": describe_verdict(name, verdict),
+        "effect": _describe_effect(report, name, verdict),
+        "disagreements": contradictions,
+        "reasons": [reason.text for reason in verdict.reasons if is_displayed],
+        "notes": [*(note.text for note in verdict.notes if is_displayed), *minor_disagreements],
+        "days_to_resolve": _describe_days_to_resolve(verdict),
     }
 
 
-def _effect(told: Account, treatment: str, verdict: Verdict) -> str:
-    settings, primary = told.settings, verdict.primary
-    if not _enough(told, primary) or primary.difference.effect is None:
+def _describe_effect(report: ReportData, treatment: str, verdict: Verdict) -> str:
+    settings, primary = report.settings, verdict.primary
+    if not _meets_min_students(report, primary) or primary.difference.effect is None:
         return f"Nothing is known of {settings.primary} yet: too few students have had their first days."
-    said = (
-        f"{settings.primary} per student is {figure(primary.treatment.mean)} with {treatment} and "
-        f"{figure(primary.control.mean)} with {settings.control}: a difference of "
-        f"{figure(primary.difference.effect, sign=True)}"
+    sentence = (
+        f"{settings.primary} per student is {format_decimal(primary.treatment.mean)} with {treatment} and "
+        f"{format_decimal(primary.control.mean)} with {settings.control}: a difference of "
+        f"{format_decimal(primary.difference.effect, sign=True)}"
     )
     if primary.difference.relative_effect is not None:
-        said += f" ({_part(primary.difference.relative_effect, sign=True)})"
-    if min(primary.control.units, primary.treatment.units) < SHOWN_UNITS:
-        return f"{said}. Below {SHOWN_UNITS} students per variant there is no telling how sure that is."
+        sentence += f" ({_format_signed_percent(primary.difference.relative_effect, sign=True)})"
+    if min(primary.control.units, primary.treatment.units) < MIN_UNITS_FOR_INTERVAL:
+        return f"{sentence}. Below {MIN_UNITS_FOR_INTERVAL} students per variant there is no telling how sure that is."
     if primary.lower is None:
-        return f"{said}. It does not vary between students, so there is no telling how sure that is."
+        return f"{sentence}. It does not vary between students, so there is no telling how sure that is."
     return (
-        f"{said}. With {100 * (1 - primary.alpha):.4g}\u202f% confidence the true difference is between "
-        f"{figure(primary.lower, sign=True)} and {figure(primary.upper, sign=True)}, however often one has looked."
+        f"{sentence}. With {100 * (1 - primary.alpha):.4g}\u202f% confidence the true difference is between "
+        f"{format_decimal(primary.lower, sign=True)} and {format_decimal(primary.upper, sign=True)}, "
+        "however often one has looked."
     )
 
 
-def _enough(told: Account, compared: Comparison) -> bool:
-    return rests_on(compared, max(told.least_students, 1))
+def _meets_min_students(report: ReportData, comparison: VariantComparison) -> bool:
+    """Return whether both variants have at least `min_students` students, and any students at all."""
+    return meets_min_students(comparison, max(report.min_students, 1))
 
 
-def _days(verdict: Verdict) -> str:
+def _describe_days_to_resolve(verdict: Verdict) -> str:
     mde = f"{verdict.evidence.criteria.mde:.4g}"
     days = verdict.days_to_resolve
     if days is None:
@@ -201,55 +234,78 @@ def _days(verdict: Verdict) -> str:
     )
 
 
-def _treatment(told: Account, name: str, verdict: Verdict) -> dict[str, Any]:
+def _treatment_context(report: ReportData, name: str, verdict: Verdict) -> dict[str, Any]:
     criteria = verdict.evidence.criteria
     return {
         "name": name,
-        "plot": charts.effect(told, name, verdict),
-        "live": sum(each.value is not None for each in charts.live(told, name).points) > 1,
+        "effect_chart": charts.effect_chart(report, name, verdict),
+        "has_live_effect": sum(point.value is not None for point in charts.live_effect_line(report, name).points) > 1,
         "margin": criteria.margin,
         "mde": f"{criteria.mde:.4g}",
-        "guardrails": [_guardrail(told, name, place, each) for place, each in enumerate(verdict.guardrails)],
-        "share": charts.split(told, name),
-        "segments": _parts(told, f"effect of {name} by category", told.judgement.parts[name].segments),
-        "ages": _parts(told, f"effect of {name} by days since first exposure", told.judgement.parts[name].ages),
+        "guardrails": [
+            _guardrail_context(report, name, index, result) for index, result in enumerate(verdict.guardrails)
+        ],
+        "student_share_chart": charts.student_share_chart(report, name),
+        "segments": _subgroups_context(
+            report, f"effect of {name} by category", report.latest_analysis.subgroup_effects[name].segments
+        ),
+        "exposure_ages": _subgroups_context(
+            report,
+            f"effect of {name} by days since first exposure",
+            report.latest_analysis.subgroup_effects[name].exposure_ages,
+        ),
     }
 
 
-def _parts(told: Account, title: str, parts: Sequence[Segment]) -> dict[str, Any]:
-    shown = [(each, each.comparison if _enough(told, each.comparison) else None) for each in parts]
-    return {"title": title, "rows": parts, "plot": charts.parts(title, shown)}
+def _subgroups_context(report: ReportData, title: str, segments: Sequence[SegmentComparison]) -> dict[str, Any]:
+    subgroups = [
+        (segment, segment.comparison if _meets_min_students(report, segment.comparison) else None)
+        for segment in segments
+    ]
+    return {"title": title, "rows": segments, "chart": charts.subgroup_chart(title, subgroups)}
 
 
-def _guardrail(told: Account, name: str, place: int, result: GuardrailResult) -> dict[str, Any]:
-    rail = result.guardrail
-    said = _part if is_share(rail.name) else figure
-    shown = (result.control.mean, result.treatment.mean, charts.harm_of(result), result.least_harm, result.most_harm)
-    enough = told.shows(result)
+def _guardrail_context(report: ReportData, name: str, guardrail_index: int, result: GuardrailResult) -> dict[str, Any]:
+    guardrail = result.guardrail
+    format_harm = _format_signed_percent if is_proportion(guardrail.name) else format_decimal
+    numbers = (
+        result.control.mean,
+        result.treatment.mean,
+        charts.observed_harm(result),
+        result.least_harm,
+        result.most_harm,
+    )
+    is_displayed = report.is_displayed(result)
     return {
-        "name": f"{rail.name} ({rail.bad} is bad)",
-        "margin": said(rail.margin),
+        "name": f"{guardrail.name} ({guardrail.harmful_direction} is bad)",
+        "margin": format_harm(guardrail.margin),
         "state": result.state,
-        "cells": [said(value if enough else None) for value in shown],
-        "plot": charts.guardrail(told, name, place),
+        "cells": [format_harm(number if is_displayed else None) for number in numbers],
+        "chart": charts.guardrail_chart(report, name, guardrail_index),
     }
 
 
-def _said(told: Account, treatment: str) -> Iterator[list[str]]:
-    """Yield when what was said of a treatment changed, by the snapshots."""
-    before = None
-    for hour, then in told.past.items():
-        now = then.treatments.get(treatment)
-        if now is not None and now.state != before:
+def _state_changes(report: ReportData, treatment: str) -> Iterator[list[str]]:
+    """Yield the cells (time, state, effect, lower, upper, description) of each change of a treatment's state.
+
+    The states are read from the snapshots.
+    """
+    previous_state = None
+    for hour, snapshot in report.snapshots.items():
+        treatment_snapshot = snapshot.treatments.get(treatment)
+        if treatment_snapshot is not None and treatment_snapshot.state != previous_state:
             at_ms = hour * HOUR_MS
-            shown = told.showed(treatment, at_ms)
-            bounds = [figure(value if shown else None, sign=True) for value in now.closed]
-            yield [moment(at_ms), now.state, *bounds, MEANINGS[now.state]]
-            before = now.state
+            was_displayed = report.was_displayed(treatment, at_ms)
+            effect_cells = [
+                format_decimal(value if was_displayed else None, sign=True) for value in treatment_snapshot.closed
+            ]
+            state = treatment_snapshot.state
+            yield [format_time(at_ms), state, *effect_cells, STATE_DESCRIPTIONS[state]]
+            previous_state = state
 
 
-def _adjusted_by(told: Account) -> str | None:
-    """Return the days from before the experiment that estimates were adjusted by; None where none was."""
-    before_ms = told.settings.pre_period_ms
-    adjusted = any(verdict.unadjusted is not None for verdict in told.judgement.verdicts.values())
-    return f"{before_ms / DAY_MS:g}" if before_ms is not None and adjusted else None
+def _adjustment_days(report: ReportData) -> str | None:
+    """Return the length of the pre-period in days; None if no estimate is adjusted by CUPED."""
+    pre_period_ms = report.settings.pre_period_ms
+    is_adjusted = any(verdict.unadjusted is not None for verdict in report.latest_analysis.verdicts.values())
+    return f"{pre_period_ms / DAY_MS:g}" if pre_period_ms is not None and is_adjusted else None

@@ -1,4 +1,4 @@
-"""The page at /: the same numbers for a person with a browser."""
+"""The HTML page at /, and the environment of all HTML templates."""
 
 from __future__ import annotations
 
@@ -10,60 +10,69 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from monitor.analysis import Summary, iso
+from monitor.analysis import StoreSummary, format_timestamp
 from monitor.config import DisplaySettings
-from monitor.export import count, decisions, notes, rows, share, unmatched_feedback
+from monitor.export import (
+    describe_decisions,
+    describe_unmatched_feedback,
+    experiment_footnotes,
+    experiment_table_rows,
+    format_count,
+    format_percent,
+)
 
-_MOST_ENTRIES: Final = 10
-_POLICY: Final = (
+_MAX_ATTENTION_ENTRIES: Final = 10
+_CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-ENVIRONMENT: Final = Environment(
+TEMPLATE_ENVIRONMENT: Final = Environment(
     loader=PackageLoader("monitor.web"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-"""Templates escape their values and refuse undefined ones."""
-ENVIRONMENT.filters |= {"share": share, "thousands": count}
-TEMPLATES: Final = Jinja2Templates(env=ENVIRONMENT)
+"""Templates escape their values; an undefined value is an error."""
+TEMPLATE_ENVIRONMENT.filters |= {"share": format_percent, "thousands": format_count}
+PAGE_TEMPLATES: Final = Jinja2Templates(env=TEMPLATE_ENVIRONMENT)
 
 
-def template(name: str) -> Template:
-    """Return a template of this package."""
-    return ENVIRONMENT.get_template(name)
+def load_template(name: str) -> Template:
+    """Return a template of the folder `templates`."""
+    return TEMPLATE_ENVIRONMENT.get_template(name)
 
 
 def page_response(request: Request, context: dict[str, Any], status: int = 200) -> Response:
-    """Return the page with the values of `page_context`."""
-    headers = {"Content-Security-Policy": _POLICY}
-    return TEMPLATES.TemplateResponse(request, "page.html", context, status, headers)
+    """Return the rendered page with a Content-Security-Policy; `context` is a result of `page_context`."""
+    headers = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}
+    return PAGE_TEMPLATES.TemplateResponse(request, "page.html", context, status, headers)
 
 
 def page_context(
-    summary: Summary | None, trouble: Sequence[str], display: DisplaySettings, now_ms: int
+    summary: StoreSummary | None, readiness_problems: Sequence[str], display: DisplaySettings, now_ms: int
 ) -> dict[str, Any]:
-    """Return the values of the template: of each experiment, and why the process is not ready."""
-    least = display.min_display_students
+    """Return the values for `page.html`: a dict per experiment, and the reasons why the process is not ready."""
+    min_students = display.min_display_students
     experiments = [] if summary is None else list(summary.experiments.values())
     return {
         "experiments": [
             {
                 "name": experiment.name,
                 "control": experiment.control,
-                "variants": [name for name, _ in experiment.ordered()],
-                "rows": rows(experiment, now_ms, least),
-                "decisions": decisions(experiment, least),
-                "notes": notes(experiment, least),
-                "attention": None if experiment.attention is None else experiment.attention[:_MOST_ENTRIES],
-                "empty": all(variant.last_event_at_ms is None for variant in experiment.variants.values()),
+                "variants": [name for name, _ in experiment.variants_control_first()],
+                "rows": experiment_table_rows(experiment, now_ms, min_students),
+                "decisions": describe_decisions(experiment, min_students),
+                "footnotes": experiment_footnotes(experiment, min_students),
+                "attention": None
+                if experiment.categories_for_review is None
+                else experiment.categories_for_review[:_MAX_ATTENTION_ENTRIES],
+                "has_no_events": all(variant.last_event_at_ms is None for variant in experiment.variants.values()),
             }
             for experiment in experiments
         ],
-        "unmatched_feedback": None if summary is None else unmatched_feedback(summary),
-        "trouble": trouble,
-        "as_of": None if summary is None else iso(summary.as_of_ms),
-        "now": iso(now_ms),
+        "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
+        "readiness_problems": readiness_problems,
+        "as_of": None if summary is None else format_timestamp(summary.as_of_ms),
+        "now": format_timestamp(now_ms),
     }

@@ -1,7 +1,7 @@
-"""The pages, metrics and JSON objects that are served over HTTP, as a Starlette application.
+"""The Starlette application: the page, metrics and JSON objects served over HTTP.
 
-A new page is a route in `Endpoints._routes`, a function that returns a response, and a template in `templates/`. Its
-style and scripts are files in `static/`: the Content-Security-Policy allows nothing inline.
+A new page needs a route in `HttpEndpoints._routes`, a function that returns a response, and a template in `templates/`.
+Styles and scripts are files in `static/`, because the Content-Security-Policy forbids inline code.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from monitor.analysis import Summary
+from monitor.analysis import StoreSummary
 from monitor.clock import Clock
 from monitor.config import DisplaySettings, parse_instant_ms
-from monitor.errors import DependencyUnavailable, StoreOwned, UsageError
+from monitor.errors import DependencyUnavailable, UnusableStore, UsageError
 from monitor.export import ExperimentsCollector
 from monitor.web.pages import page_context, page_response
 
 log = logging.getLogger(__name__)
-MAX_STORE_READS: Final = 16
-"""Requests that read the store at the same time, each until its response has been sent."""
-MAX_HEAD_BYTES: Final = 16_384
+MAX_CONCURRENT_STORE_READS: Final = 16
+"""Concurrent requests that may read the store; a request counts until its response has been sent."""
+MAX_REQUEST_HEAD_BYTES: Final = 16_384
 _RETRY_AFTER_S: Final = 10
-_OPEN_PATHS: Final = frozenset({"/-/healthy", "/-/ready"})
-"""Paths without a token: the probes of an orchestrator have none."""
-PATHS: Final = (
+_PUBLIC_PATHS: Final = frozenset({"/-/healthy", "/-/ready"})
+"""Paths that need no token, for the probes of an orchestrator."""
+HTTP_PATHS: Final = (
     "/",
     "/metrics",
     "/metrics/experiments",
@@ -55,140 +55,148 @@ PATHS: Final = (
     "/api/experiments/NAME/items",
     "/api/experiments/NAME/attention",
 )
-_VERDICT: Final = "/verdict"
-_ITEMS: Final = ("/items", "/attention")
+_VERDICT_SUFFIX: Final = "/verdict"
+_ITEM_SUFFIXES: Final = ("/items", "/attention")
 
 
-class Endpoints:
-    """The routes of the application, and the functions that answer them.
+class HttpEndpoints:
+    """The routes of the application and their endpoints.
 
-    `summary` and `items` may block, and may raise `DependencyUnavailable`. `items` takes the path after
-    `/api/experiments/` and the query; it raises `UsageError` for a wrong query and KeyError for an unknown experiment.
-    `readiness` returns the reasons why the process is not ready, and does not block.
+    `read_summary` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes the path after
+    `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an unknown experiment.
+    `readiness_problems` returns the reasons why the process is not ready, and does not block.
     """
 
     def __init__(
         self,
         *,
-        summary: Callable[[int | None], Summary],
-        items: Callable[[str, Mapping[str, str]], dict[str, Any]],
+        read_summary: Callable[[int | None], StoreSummary],
+        read_items: Callable[[str, Mapping[str, str]], dict[str, Any]],
         process_registry: CollectorRegistry,
-        readiness: Callable[[], Sequence[str]],
+        readiness_problems: Callable[[], Sequence[str]],
         display: DisplaySettings,
         clock: Clock,
     ) -> None:
-        self._summary = summary
-        self._items = items
-        self._process = process_registry
-        self._readiness = readiness
+        self._read_summary = read_summary
+        self._read_items = read_items
+        self._process_registry = process_registry
+        self._readiness_problems = readiness_problems
         self._display = display
         self._clock = clock
-        self._experiments = ExperimentsCollector(lambda: summary(None), display.min_display_students)
+        self._experiments_collector = ExperimentsCollector(lambda: read_summary(None), display.min_display_students)
 
     def application(self, token: str | None) -> Starlette:
-        """Return the application; with a token, only who sends it gets anything but the state of the process."""
+        """Return the application. A token, if given, is required for all paths except the health probes."""
         application = Starlette(
             routes=self._routes(),
             middleware=[Middleware(DefaultHeaders), Middleware(RequestRules, token=token)],
             exception_handlers={
                 HTTPException: _http_error,
-                DependencyUnavailable: _store_out_of_reach,
-                StoreOwned: _store_damaged,
+                DependencyUnavailable: _store_unavailable,
+                UnusableStore: _store_corrupt,
             },
         )
         application.router.redirect_slashes = False
         return application
 
     def _routes(self) -> list[BaseRoute]:
-        """Return the routes. Starlette calls an endpoint that is no coroutine function in a thread."""
-        reading = [Middleware(ConcurrencyLimit, turns=asyncio.Semaphore(MAX_STORE_READS))]
+        """Return the routes. Starlette runs plain functions in threads, so such endpoints may block."""
+        store_access = [Middleware(ConcurrencyLimit, slots=asyncio.Semaphore(MAX_CONCURRENT_STORE_READS))]
         return [
-            Route("/", self._show_page, middleware=reading),
-            Route("/metrics", partial(_metrics, self._process)),
-            Route("/metrics/experiments", partial(_metrics, self._experiments), middleware=reading),
+            Route("/", self._page, middleware=store_access),
+            Route("/metrics", partial(_metrics_response, self._process_registry)),
+            Route(
+                "/metrics/experiments", partial(_metrics_response, self._experiments_collector), middleware=store_access
+            ),
             Route("/-/healthy", _healthy),
             Route("/-/ready", self._ready),
-            Route("/api/experiments", self._all_experiments, middleware=reading),
-            Route("/api/experiments/{path:path}", self._experiment, middleware=reading),
+            Route("/api/experiments", self._all_experiments, middleware=store_access),
+            Route("/api/experiments/{path:path}", self._experiment, middleware=store_access),
             Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
         ]
 
-    def _show_page(self, request: Request) -> Response:
-        summary, trouble, status = None, self._readiness(), 200
+    def _page(self, request: Request) -> Response:
+        summary, problems, status = None, self._readiness_problems(), 200
         try:
-            summary = self._summary(None)
+            summary = self._read_summary(None)
         except DependencyUnavailable as error:
-            trouble, status = (f"The store is out of reach: {error}",), 503
-        return page_response(request, page_context(summary, trouble, self._display, self._clock()), status)
+            problems, status = (f"The store is out of reach: {error}",), 503
+        return page_response(request, page_context(summary, problems, self._display, self._clock()), status)
 
     async def _ready(self, _request: Request) -> Response:
-        reasons = self._readiness()
-        return _text("\n".join(reasons), 503) if reasons else _text("ready")
+        problems = self._readiness_problems()
+        return _text_response("\n".join(problems), 503) if problems else _text_response("ready")
 
     def _all_experiments(self, request: Request) -> Response:
-        return _json(self._summary(_as_of_ms(request)).to_json())
+        return _json_response(self._read_summary(_as_of_ms(request)).to_json())
 
     def _experiment(self, request: Request) -> Response:
-        """Answer for an experiment, its verdict or its items."""
+        """Return an experiment, a verdict or items as JSON, depending on the end of the path."""
         name = request.path_params["path"]
-        if name.endswith(_ITEMS):
+        if name.endswith(_ITEM_SUFFIXES):
             try:
-                return _json(self._items(name, {key: text for key, text in request.query_params.items() if text}))
+                return _json_response(
+                    self._read_items(name, {key: text for key, text in request.query_params.items() if text})
+                )
             except UsageError as error:
                 raise HTTPException(400, str(error)) from error
             except KeyError:
                 pass
-        content = experiment_json(self._summary(_as_of_ms(request)), name)
-        return _json({"error": "unknown experiment"}, 404) if content is None else _json(content)
+        content = experiment_json(self._read_summary(_as_of_ms(request)), name)
+        return _json_response({"error": "unknown experiment"}, 404) if content is None else _json_response(content)
 
 
-def _metrics(collector: Collector, request: Request) -> Response:
-    """Answer with the metrics of a collector, in the format that the request accepts."""
+def _metrics_response(collector: Collector, request: Request) -> Response:
+    """Return the metrics of a collector in the text format that the request accepts."""
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return Response(encode(collector), headers={"Content-Type": content_type})
 
 
 class ConcurrencyLimit:
-    """ASGI middleware that admits as many requests at a time as `turns` has places, and answers 503 to others."""
+    """ASGI middleware that limits concurrent requests: if `slots` has no free slot, the response is 503."""
 
-    def __init__(self, app: ASGIApp, turns: asyncio.Semaphore) -> None:
+    def __init__(self, app: ASGIApp, slots: asyncio.Semaphore) -> None:
         self._app = app
-        self._turns = turns
+        self._slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request; its place is free again when the response has been sent."""
-        if self._turns.locked():
-            raise HTTPException(503, f"{MAX_STORE_READS} requests read the store already: try again later")
-        async with self._turns:
+        """Occupy a slot until the response to the request has been sent."""
+        if self._slots.locked():
+            raise HTTPException(
+                503, f"{MAX_CONCURRENT_STORE_READS} requests are reading the store, which is the limit: try again later"
+            )
+        async with self._slots:
             await self._app(scope, receive, send)
 
 
 class RequestRules:
-    """ASGI middleware that refuses requests that are too large, have no valid token, or are neither GET nor HEAD."""
+    """ASGI middleware that rejects requests that are too large, lack a valid token, or are neither GET nor HEAD."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass an acceptable request on, and answer any other."""
-        await (self._refusal(scope) or self._app)(scope, receive, send)
+        """Pass a valid request on to the application; send an error response to any other request."""
+        await (self._error_response(scope) or self._app)(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _error_response(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         line_bytes = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
         head_bytes = line_bytes + sum(len(name) + len(text) + 4 for name, text in headers.raw)
-        if head_bytes > MAX_HEAD_BYTES:
-            status = 414 if line_bytes > MAX_HEAD_BYTES else 413
-            return _text(f"request line and headers: {head_bytes} bytes, expected at most {MAX_HEAD_BYTES}", status)
+        if head_bytes > MAX_REQUEST_HEAD_BYTES:
+            status = 414 if line_bytes > MAX_REQUEST_HEAD_BYTES else 413
+            return _text_response(
+                f"request line and headers: {head_bytes} bytes, expected at most {MAX_REQUEST_HEAD_BYTES}", status
+            )
         if scope["http_version"] not in ("1.0", "1.1"):
-            return _text("expected HTTP/1.0 or HTTP/1.1", 505)
-        if not (scope["path"] in _OPEN_PATHS or self._authorized(headers)):
-            return _text("a bearer token is needed here", 401, {"WWW-Authenticate": "Bearer"})
+            return _text_response("expected HTTP/1.0 or HTTP/1.1", 505)
+        if not (scope["path"] in _PUBLIC_PATHS or self._authorized(headers)):
+            return _text_response("a bearer token is needed here", 401, {"WWW-Authenticate": "Bearer"})
         if headers.get("Content-Length", "0").strip("0") or "Transfer-Encoding" in headers:
-            return _text("a request has no body here", 413, {"Connection": "close"})
+            return _text_response("a request has no body here", 413, {"Connection": "close"})
         if scope["method"] not in ("GET", "HEAD"):
-            return _text("only GET and HEAD", 405, {"Allow": "GET, HEAD"})
+            return _text_response("only GET and HEAD", 405, {"Allow": "GET, HEAD"})
         return None
 
     def _authorized(self, headers: Headers) -> bool:
@@ -201,13 +209,13 @@ class RequestRules:
 
 
 class DefaultHeaders:
-    """ASGI middleware that adds the headers that every response has."""
+    """ASGI middleware that adds the common headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+        """Answer the request with the common headers."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -221,54 +229,54 @@ class DefaultHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-def experiment_json(summary: Summary, path: str) -> dict[str, Any] | None:
-    """Return the object of an experiment or, for NAME/verdict, its verdict; None for an unknown experiment.
+def experiment_json(summary: StoreSummary, path: str) -> dict[str, Any] | None:
+    """Return the JSON object of an experiment or, for NAME/verdict, of the verdict; None for an unknown experiment.
 
-    An experiment may be named NAME/verdict itself: it comes first.
+    If an experiment itself is named NAME/verdict, its object is returned.
     """
     if path in summary.experiments:
         return summary.experiments[path].to_json()
-    name = path.removesuffix(_VERDICT)
+    name = path.removesuffix(_VERDICT_SUFFIX)
     return summary.verdict_json(name) if name != path and name in summary.experiments else None
 
 
 async def _healthy(_request: Request) -> Response:
-    return _text("healthy")
+    return _text_response("healthy")
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return _text(f"nothing here; there is {', '.join(PATHS)}", 404)
-    return _text(error.detail, error.status_code, error.headers)
+        return _text_response(f"nothing here; there is {', '.join(HTTP_PATHS)}", 404)
+    return _text_response(error.detail, error.status_code, error.headers)
 
 
-async def _store_out_of_reach(_request: Request, error: Exception) -> Response:
-    return _text(f"the store is out of reach: {error}", 503)
+async def _store_unavailable(_request: Request, error: Exception) -> Response:
+    return _text_response(f"the store is out of reach: {error}", 503)
 
 
-async def _store_damaged(_request: Request, error: Exception) -> Response:
-    """Return the name of the damaged key: no number is better than a wrong one."""
+async def _store_corrupt(_request: Request, error: Exception) -> Response:
+    """Return 500 with the name of the corrupt key, instead of numbers that may be wrong."""
     log.error("http %s", error)
-    return _text(str(error), 500)
+    return _text_response(str(error), 500)
 
 
-def _text(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _text_response(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return PlainTextResponse(f"{text}\n", status, headers)
 
 
-def _json(content: dict[str, Any], status: int = 200) -> Response:
+def _json_response(content: dict[str, Any], status: int = 200) -> Response:
     text = json.dumps(content, ensure_ascii=False, allow_nan=False)
     return Response(text, status, media_type="application/json")
 
 
 def _as_of_ms(request: Request) -> int | None:
-    """Return the time in ?as_of=, None without one."""
+    """Return the time in the query parameter `as_of`, None without the parameter."""
     text = request.query_params.get("as_of")
     if not text:
         return None
     try:
-        # A + that was not escaped arrives as a blank.
+        # In a query, an unescaped + means a blank.
         return parse_instant_ms("as_of", text.replace(" ", "+"))
     except UsageError as error:
         raise HTTPException(400, str(error)) from error

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from monitor.simulation.simulator import w1
+from monitor.simulation.simulator import benchmark_scenario
 from tests.bench import latency, scrape, workers
 from tests.bench.figures import Figure, line, write_page
 
@@ -31,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print a line for each figure as soon as it is known."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; all without any")
-    parser.add_argument("--responses", type=int, default=w1().responses, help="of the stream of throughput, scaleout")
+    parser.add_argument(
+        "--responses", type=int, default=benchmark_scenario().responses, help="of the stream of throughput, scaleout"
+    )
     arguments = parser.parse_args(argv)
     unknown = [part for part in arguments.parts if part not in _PARTS]
     if unknown:
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for figure in _PARTS[part](arguments.responses):
             figures.append(figure)
             print("  " + line(figure), flush=True)
-    if not arguments.parts and arguments.responses == w1().responses:
+    if not arguments.parts and arguments.responses == benchmark_scenario().responses:
         write_page(figures)
     return int(any(figure.missed for figure in figures))
 

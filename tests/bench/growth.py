@@ -10,9 +10,9 @@ from typing import Any, Final
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.engine import EventNormalizer
-from monitor.engine.decoder import Decoder
-from monitor.pipeline.batch_decoding import Decoded, decode
-from monitor.sources.source import Slice
+from monitor.engine.decoder import EventDecoder
+from monitor.pipeline.batch_decoding import DecodedBatch, decode_records
+from monitor.sources.source import PartitionRecords
 from tests.bench.loader import END_MS, response_name, videos
 from tests.support.streams import records_of
 
@@ -22,7 +22,7 @@ _POLL: Final = 1000
 _PARTITION: Final = "bench:0"
 
 
-def _stream(settings: Settings, size: int, polls: int) -> Iterator[Slice]:
+def _stream(settings: Settings, size: int, polls: int) -> Iterator[PartitionRecords]:
     """Yield polls of two responses to one rating."""
     chance = random.Random(1)
     begin = 0
@@ -54,12 +54,12 @@ def _stream(settings: Settings, size: int, polls: int) -> Iterator[Slice]:
                     "score": chance.randrange(5),
                 }
             payloads.append(json.dumps(found).encode())
-        yield Slice(_PARTITION, "event", begin, records_of(payloads, begin), begin + _POLL)
+        yield PartitionRecords(_PARTITION, "event", begin, records_of(payloads, begin), begin + _POLL)
         begin += _POLL
 
 
-def decoded(settings: Settings, normalizer: EventNormalizer, size: int, polls: int) -> Iterator[Decoded]:
+def decoded(settings: Settings, normalizer: EventNormalizer, size: int, polls: int) -> Iterator[DecodedBatch]:
     """Yield the decoded polls of the stream."""
-    decoder = Decoder(settings)
+    decoder = EventDecoder(settings)
     for each in _stream(settings, size, polls):
-        yield decode([each], decoder, normalizer, wall_clock())
+        yield decode_records([each], decoder, normalizer, wall_clock())

@@ -28,11 +28,11 @@ import numpy as np
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from monitor.cli.simulate import paced, send_to_kafka
+from monitor.cli.simulate import pace_events, send_to_kafka
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, StoreSettings
-from monitor.simulation.simulator import Scenario, default_config, generate, w1
-from monitor.state import Shards
+from monitor.simulation.simulator import Scenario, benchmark_scenario, generate_events, render_example_config
+from monitor.state import ShardedStore
 from tests.bench.figures import Figure
 from tests.bench.settings import peak_mb, settings_from
 from tests.servers.kafka import KafkaBroker
@@ -69,13 +69,16 @@ def measure() -> Iterator[Figure]:
         for topic in _TOPICS:
             broker.create_topic(topic, _PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
         port = free_port()
-        text = default_config(_BACKLOG).replace("localhost:9092", broker.bootstrap)
+        text = render_example_config(_BACKLOG).replace("localhost:9092", broker.bootstrap)
         text = text.replace("redis://localhost:6379/0", server.url).replace("port = 9464", f"port = {port}") + _PROBES
         config, log = Path(directory) / "config.toml", Path(directory) / "log"
         config.write_text(text)
         kafka = settings_from(text).kafka
-        events = send_to_kafka(generate(_BACKLOG), kafka)
-        with service(config, log) as worker, closing(Shards(StoreSettings(url=server.url), count=1)) as store:
+        events = send_to_kafka(generate_events(_BACKLOG), kafka)
+        with (
+            service(config, log) as worker,
+            closing(ShardedStore(StoreSettings(url=server.url), shard_count=1)) as store,
+        ):
             eventually("the first commit", lambda: _applied(store) > 0, every_s=0.005)
             started, before = time.perf_counter(), _applied(store)
             eventually("the backlog is applied", lambda: _applied(store) >= events, within_s=120, every_s=0.02)
@@ -93,11 +96,11 @@ def measure() -> Iterator[Figure]:
             yield Figure("the worker under live traffic, most memory resident", peak_mb(worker.pid), "MB", 250)
 
 
-def _applied(store: Shards) -> int:
-    return sum(position.next_offset for position in store.positions().values())
+def _applied(store: ShardedStore) -> int:
+    return sum(position.next_offset for position in store.read_positions().values())
 
 
-def _largest_load(source: _Source, broker: KafkaBroker, store: Shards, rate: float) -> float:
+def _largest_load(source: _Source, broker: KafkaBroker, store: ShardedStore, rate: float) -> float:
     """Return the events written per second when the worker keeps up; a trial begins at nine tenths of a rate."""
     partitions = [TopicPartition(topic, number) for topic in _TOPICS[:2] for number in range(_PARTITIONS)]
     load = 0.9 * rate
@@ -119,7 +122,7 @@ def _largest_load(source: _Source, broker: KafkaBroker, store: Shards, rate: flo
     raise SystemExit(f"the worker fell behind at {load:.0f} events/s")
 
 
-def _wait_until_idle(store: Shards) -> None:
+def _wait_until_idle(store: ShardedStore) -> None:
     before = -1
     while (now := _applied(store)) != before:
         before = now
@@ -140,12 +143,12 @@ class _Source:
         seconds += _SPARE_S
         self._calls += 1
         scenario = replace(
-            w1(),
+            benchmark_scenario(),
             responses=round(rate * seconds / _EVENTS_PER_RESPONSE),
             days=seconds / 86_400,
             start_ms=self._start_ms,
             feedback_delay_s=2.0,
-            part=self._calls,
+            segment=self._calls,
         )
         self._start_ms += round(seconds * 1000)
         context = multiprocessing.get_context("spawn")
@@ -165,7 +168,7 @@ class _Source:
 
 def _write(kafka: KafkaSettings, scenario: Scenario, sender: Connection) -> None:
     """Write a scenario's events at the pace of their arrival; first send by how many ms event time is behind."""
-    events = generate(scenario)
+    events = generate_events(scenario)
     first = next(events)
     behind_ms = wall_clock() - scenario.start_ms
     sender.send(behind_ms)
@@ -179,7 +182,7 @@ def _write(kafka: KafkaSettings, scenario: Scenario, sender: Connection) -> None
             "partitioner": "murmur2_random",
         }
     )
-    for event in paced(chain([first], events), clock=lambda: wall_clock() - behind_ms):
+    for event in pace_events(chain([first], events), clock=lambda: wall_clock() - behind_ms):
         producer.produce(topics[event.kind], event.payload, event.key)
         producer.poll(0)
     producer.flush(60)
@@ -188,7 +191,7 @@ def _write(kafka: KafkaSettings, scenario: Scenario, sender: Connection) -> None
 class _Prober:
     """Sends one probe after the other and waits for each."""
 
-    def __init__(self, broker: KafkaBroker, port: int, store: Shards) -> None:
+    def __init__(self, broker: KafkaBroker, port: int, store: ShardedStore) -> None:
         self._producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=0, metrics_enabled=False)
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self._store = store
@@ -207,7 +210,7 @@ class _Prober:
         latencies = []
         while time.monotonic() < until_s:
             partition, offset, appended_ms = self._send()
-            while (position := self._store.positions().get(partition)) is None or position.next_offset <= offset:
+            while (position := self._store.read_positions().get(partition)) is None or position.next_offset <= offset:
                 time.sleep(0.002)
             if self._count() < self._sent:
                 raise SystemExit("the store has applied the probe, but the scrape does not count it")

@@ -15,9 +15,9 @@ from monitor.clock import HOUR_MS
 from monitor.engine import Experiment
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.response_row import ResponseRow
-from monitor.engine.row_codec import encode_response, encode_student
+from monitor.engine.row_codec import encode_response_row, encode_student_row
 from monitor.engine.student import Student
-from monitor.state import Keys
+from monitor.state import StoreKeys
 
 END_MS: Final = 1_793_577_600_000
 _EVERY_MS: Final = 864
@@ -40,7 +40,7 @@ class Loader:
     """Puts `responses` rows of `students` students of one experiment into a store of one shard."""
 
     def __init__(
-        self, client: Any, keys: Keys, experiment: Experiment, hash_key: bytes, responses: int, students: int
+        self, client: Any, keys: StoreKeys, experiment: Experiment, hash_key: bytes, responses: int, students: int
     ) -> None:
         self._client = client
         self._keys = keys
@@ -48,7 +48,7 @@ class Loader:
         self._identities = IdHasher(hash_key)
         self._responses = responses
         self._students = students
-        self._variants = len(experiment.arms)
+        self._variants = len(experiment.variant_keys)
 
     def _row(self, number: int) -> tuple[bytes, ResponseRow]:
         name, own = response_name(number), self._identities
@@ -58,21 +58,21 @@ class Loader:
         row = ResponseRow(
             at_ms,
             self._experiment.number << 8 | student % self._variants,
-            own.student(f"student-{student}"),
-            own.items(shown),
+            own.hash_student(f"student-{student}"),
+            own.hash_items(shown),
             version=1,
         )
         if number % 5 < 2:
             rank = number % ITEMS
-            item, score = own.item(shown[rank]), float(number * 7 % 5)
+            item, score = own.hash_item(shown[rank]), float(number * 7 % 5)
             row.reactions = ((at_ms + 60_000, f"{name}-0", b"", item, "rating", score),)
-        return own.response(name), row
+        return own.stored_response_id(name), row
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield a sample of what is stored of responses, keys and values."""
         for number in random.Random(1).sample(range(self._responses), min(2000, self._responses)):
             stored, row = self._row(number)
-            yield self._keys.row(stored), encode_response(row)
+            yield self._keys.response_row(stored), encode_response_row(row)
 
     def load_responses(self) -> None:
         """Write the rows of responses and their notes for the sweep."""
@@ -81,7 +81,7 @@ class Loader:
         for number in range(self._responses):
             stored, row = self._row(number)
             notes[row.timestamp_ms // HOUR_MS].append(stored)
-            batch[self._keys.row(stored)] = encode_response(row)
+            batch[self._keys.response_row(stored)] = encode_response_row(row)
             if len(batch) == _AT_ONCE or number == self._responses - 1:
                 self._write(batch, notes)
                 batch, notes = {}, defaultdict(list)
@@ -91,24 +91,26 @@ class Loader:
         with self._client.pipeline(transaction=False) as pipeline:
             pipeline.mset(batch)
             for hour, noted in notes.items():
-                pipeline.rpush(self._keys.hour(number, hour), b"".join(bytes((len(key),)) + key for key in noted))
-                pipeline.hset(self._keys.hours, f"{number}:{hour}", 1)
+                pipeline.rpush(
+                    self._keys.expiry_rows(number, hour), b"".join(bytes((len(key),)) + key for key in noted)
+                )
+                pipeline.hset(self._keys.expiry_hours, f"{number}:{hour}", 1)
             pipeline.execute()
 
     def students(self, first: int = 0, last: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yield what is stored of students, keys and values."""
-        experiment, prefix = self._experiment, self._keys.students(self._experiment.number)
+        experiment, prefix = self._experiment, self._keys.student_row_prefix(self._experiment.number)
         for number in range(first, self._students if last is None else last):
             student: Student | None = None
             for response in range(number, self._responses, self._students):
                 _, row = self._row(response)
-                variant = row.arm & 255
+                variant = row.variant_key & 255
                 if student is None:
                     student = Student(experiment.sums_width, version=1)
                 sums = experiment.rules.evaluate(row).sums
-                student.add(row.timestamp_ms, variant, -1, sums, experiment.kept_days)
+                student.add_difference(row.timestamp_ms, variant, -1, sums, experiment.tracked_days)
             if student is not None:
-                yield prefix + self._identities.student(f"student-{number}"), encode_student(student)
+                yield prefix + self._identities.hash_student(f"student-{number}"), encode_student_row(student)
 
     def load_students(self) -> None:
         """Write the rows of students."""

@@ -20,19 +20,19 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from monitor.app import Opening, http_for, opened
+from monitor.app import WritableStore, open_writable_store, serve_http
 from monitor.clock import wall_clock
 from monitor.config import Settings, StoreSettings
 from monitor.engine import EventNormalizer, Experiment
 from monitor.engine.id_hash import IdHasher
-from monitor.engine.row_codec import pack_runs
+from monitor.engine.row_codec import pack_vector_changes
 from monitor.engine.student import Student
-from monitor.metrics.record_layout import BUCKETS_PER_CHUNK, bucket_span_ms
-from monitor.pipeline.commit_pipeline import Batch, ShardedWriter
+from monitor.metrics.record_layout import BUCKETS_PER_CHUNK, chunk_length_ms
+from monitor.pipeline.commit_pipeline import ShardBatch, ShardedWriter
 from monitor.pipeline.telemetry import Telemetry
-from monitor.state import Advance, Commit, Position, RedisStore, sum_up
-from monitor.state.keys import PENDING_CLASS
-from monitor.state.record_deltas import write_tally
+from monitor.state import Commit, Position, PositionUpdate, StoreShard, compact_time_buckets
+from monitor.state.keys import PENDING_FEEDBACK
+from monitor.state.record_deltas import add_metric_sums
 from monitor.state.record_reader import encode_chunk
 from tests.bench import growth
 from tests.bench.figures import Figure
@@ -78,15 +78,15 @@ def _scraped(rows: int) -> Iterator[_Scraped]:
     with RedisServer(redis_binary(), appendonly="no") as server:
         settings = replace(settings, store=StoreSettings(url=server.url))
         settings = replace(settings, http=replace(settings.http, port=0))
-        with opened(settings, wall_clock) as opening:
-            experiments = [Experiment(opening.held.numbers[each.name], each) for each in settings.experiments]
+        with open_writable_store(settings, wall_clock) as opening:
+            experiments = [Experiment(opening.metadata.numbers[each.name], each) for each in settings.experiments]
             for experiment in experiments:
-                _fill(opening.store.first, experiment)
-            keys, held, client = opening.store.first.keys, opening.held.hash_key, server.client()
+                _fill(opening.shards.first_shard, experiment)
+            keys, held, client = opening.shards.first_shard.keys, opening.metadata.hash_key, server.client()
             loader = Loader(client, keys, experiments[0], held, rows, rows // 5)
             loader.load_responses()
             loader.load_students()
-            with http_for(settings, opening.reader, Telemetry(), tuple, wall_clock) as http:
+            with serve_http(settings, opening.reader, Telemetry(), tuple, wall_clock) as http:
                 yield _Scraped(settings, opening, experiments, rows, client, f"{http.url}metrics/experiments")
 
 
@@ -113,17 +113,17 @@ class _Scraped:
     def __init__(
         self,
         settings: Settings,
-        opening: Opening,
+        opening: WritableStore,
         experiments: list[Experiment],
         rows: int,
         client: Any,
         url: str,
     ) -> None:
-        identities = IdHasher(opening.held.hash_key)
-        self._store = opening.store.first
-        self._writer = ShardedWriter(experiments, identities, opening.store)
-        self._writer.state()
-        self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_CLASS: 0}
+        identities = IdHasher(opening.metadata.hash_key)
+        self._store = opening.shards.first_shard
+        self._writer = ShardedWriter(experiments, identities, opening.shards)
+        self._writer.reload_state()
+        self._late = {str(experiment.number): 0 for experiment in experiments} | {PENDING_FEEDBACK: 0}
         self._decoded = growth.decoded(settings, EventNormalizer(experiments, identities), rows, _SCRAPES)
         self._at = 0
         self._client = client
@@ -167,56 +167,56 @@ class _Scraped:
 
     def _apply(self) -> None:
         decoded = next(self._decoded)
-        step = Advance("bench:0", self._at or None, Position(self._at + 1000))
-        status = self._writer.submit(Batch(0, 1000, decoded, [step]), self._late).status.result()
+        step = PositionUpdate("bench:0", self._at or None, Position(self._at + 1000))
+        status = self._writer.submit(ShardBatch(0, 1000, decoded, [step]), self._late).result()
         if status != "applied":
             raise SystemExit(f"a batch was not applied: {status}")
         self._at += 1000
-        sum_up(self._store)
+        compact_time_buckets(self._store)
 
 
-def _fill(store: RedisStore, experiment: Experiment) -> None:
+def _fill(store: StoreShard, experiment: Experiment) -> None:
     """Write records of 30 days: sums and cohorts from some responses a day, and every bucket of every decay."""
-    tally, commit = experiment.accumulator(), Commit()
+    tally, commit = experiment.create_metric_accumulator(), Commit()
     rated = (1, 1, 3 << 30, 1 << 29, 4 << 30, 1 << 30, 1 << 30, 1 << 29, 0, 0, 0, 0, 0, 0)
     values = rated[2:8]
     end_ms = END_MS // _DAY_MS * _DAY_MS
-    for variant in range(len(experiment.arms)):
+    for variant in range(len(experiment.variant_keys)):
         for day in range(_DAYS):
             at_ms = end_ms - (day + 1) * _DAY_MS
             for _ in range(200):
                 student = Student(experiment.sums_width)
-                student.add(at_ms, variant, -1, rated, experiment.kept_days)
+                student.add_difference(at_ms, variant, -1, rated, experiment.tracked_days)
                 tally.add_student(1, student)
                 tally.add_response(1, variant, at_ms, True, values)  # noqa: FBT003  rated
-        for what in "re":
-            commit.see_latest(f"{experiment.number}:{variant}:{what}", end_ms - 1)
-        commit.counters[store.keys.kinds(experiment.number, variant), b"rating"] += 6000
-    store.state()
-    write_tally(commit, store.keys, experiment.number, experiment.settings.decay, tally)
+        for event in ("response", "event"):
+            commit.raise_newest_time(f"{experiment.number}:{variant}:{event}", end_ms - 1)
+        commit.counter_increments[store.keys.feedback_kinds(experiment.number, variant), b"rating"] += 6000
+    store.read_state()
+    add_metric_sums(commit, store.keys, experiment.number, experiment.settings.decay, tally)
     if store.commit(commit) != "applied":
         raise SystemExit("the records were not written")
     _fill_buckets(store, experiment, values, end_ms)
 
 
-def _fill_buckets(store: RedisStore, experiment: Experiment, values: tuple[int, ...], end_ms: int) -> None:
+def _fill_buckets(store: StoreShard, experiment: Experiment, values: tuple[int, ...], end_ms: int) -> None:
     for place, decay in enumerate(experiment.settings.decay):
-        span_ms = bucket_span_ms(decay)
-        sample = experiment.accumulator()
+        span_ms = chunk_length_ms(decay)
+        sample = experiment.create_metric_accumulator()
         for bucket in range(BUCKETS_PER_CHUNK):
             for response in range(1, 4):
                 at_ms = bucket * span_ms // BUCKETS_PER_CHUNK + response * span_ms // 300
                 sample.add_response(1, 0, at_ms, True, values)  # noqa: FBT003  rated
-        records = [sample.buckets[place][cell].integers() for cell in sorted(sample.buckets[place])]
+        records = [sample.bucket_sums[place][cell].integers() for cell in sorted(sample.bucket_sums[place])]
         integers = np.array(records).ravel()
         # What is appended until it is summed up again is half as much on average.
         appended = [(bucket * len(record), record) for bucket, record in enumerate(records)][::2]
-        chunk = encode_chunk(integers) + pack_runs(appended)
+        chunk = encode_chunk(integers) + pack_vector_changes(appended)
         first, last = (end_ms - _DAYS * _DAY_MS) // span_ms, (end_ms - 1) // span_ms
-        for variant in range(len(experiment.arms)):
+        for variant in range(len(experiment.variant_keys)):
             keys, number = store.keys, experiment.number
             with store.client.pipeline(transaction=False) as pipeline:
                 for at in range(first, last + 1):
-                    pipeline.set(keys.chunk(number, variant, decay.name, at), chunk)
-                    pipeline.zadd(keys.chunks(number, variant, decay.name), {str(at): 1})
+                    pipeline.set(keys.bucket_chunk(number, variant, decay.name, at), chunk)
+                    pipeline.zadd(keys.bucket_index(number, variant, decay.name), {str(at): 1})
                 pipeline.execute()

@@ -23,10 +23,10 @@ import msgspec
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, TopicPartition
 
-from monitor.config import Client, StoreSettings
+from monitor.config import KafkaClientName, StoreSettings
 from monitor.events.schema import WireFeedback, WireResponse
-from monitor.simulation.simulator import SimulatedEvent, default_config, generate, w1
-from monitor.state import Shards
+from monitor.simulation.simulator import SimulatedEvent, benchmark_scenario, generate_events, render_example_config
+from monitor.state import ShardedStore
 from tests.bench.figures import Figure
 from tests.bench.settings import cpu_s, peak_mb
 from tests.servers.kafka import KafkaBroker
@@ -37,7 +37,7 @@ from tests.support.command import eventually, get, service, status
 _PARTITIONS: Final = 4
 _ROUNDS: Final = 3
 _WEEK_MS: Final = 7 * 86_400_000
-_BUDGETS: Final[dict[Client, tuple[float, float]]] = {"kafka-python": (2.4, 3.0), "confluent": (1.5, 2.0)}
+_BUDGETS: Final[dict[KafkaClientName, tuple[float, float]]] = {"kafka-python": (2.4, 3.0), "confluent": (1.5, 2.0)}
 """Floors of a worker's own CPU, and of the worker's with redis-server's."""
 _MAX_RATIO: Final = 1.3
 """CPU per event of two workers, against one worker on one shard."""
@@ -51,12 +51,12 @@ class Traffic:
     """A week of events to measure, and events of the week before that are applied first."""
 
     def __init__(self, responses: int) -> None:
-        week = replace(w1(), responses=responses)
-        before = replace(week, part=1, start_ms=week.start_ms - _WEEK_MS, responses=max(responses // 5, 1))
-        self.config = default_config(week)
+        week = replace(benchmark_scenario(), responses=responses)
+        before = replace(week, segment=1, start_ms=week.start_ms - _WEEK_MS, responses=max(responses // 5, 1))
+        self.config = render_example_config(week)
         self.responses = week.responses + before.responses
-        self.before: Sequence[SimulatedEvent] = list(generate(before))
-        self.measured: Sequence[SimulatedEvent] = list(generate(week))
+        self.before: Sequence[SimulatedEvent] = list(generate_events(before))
+        self.measured: Sequence[SimulatedEvent] = list(generate_events(week))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class WorkerGroup:
         traffic: Traffic,
         name: str,
         *,
-        client: Client = "kafka-python",
+        client: KafkaClientName = "kafka-python",
         workers: int = 1,
         shards: int = 1,
     ) -> None:
@@ -109,7 +109,7 @@ class WorkerGroup:
             self._processes.append(stack.enter_context(service(path, path.with_suffix(".log"))))
         for port in ports:
             eventually("the worker is ready", lambda port=port: get(f"http://127.0.0.1:{port}/-/ready")[0] == 200)
-        self.store = Shards(StoreSettings(url=server.url), count=shards)
+        self.store = ShardedStore(StoreSettings(url=server.url), shard_count=shards)
         stack.callback(self.store.close)
         self.client: Any = server.client()
         self._producer = Producer(
@@ -141,7 +141,7 @@ class WorkerGroup:
         end = self.written + self._markers
         eventually(
             "all events are applied",
-            lambda: sum(position.next_offset for position in self.store.positions().values()) >= end,
+            lambda: sum(position.next_offset for position in self.store.read_positions().values()) >= end,
             within_s=240,
         )
         self._markers += len(self.topics) * _PARTITIONS
@@ -207,10 +207,10 @@ def floor_us(bootstrap: str, topics: dict[str, str], events: int) -> float:
 def throughput(responses: int) -> Iterator[Figure]:
     """Yield the CPU of one worker with each client, the bytes of rows, and the memory of a worker."""
     traffic = Traffic(responses)
-    clients: list[Client] = ["kafka-python", "confluent"]
+    clients: list[KafkaClientName] = ["kafka-python", "confluent"]
     floors: list[float] = []
-    costs: dict[Client, list[Cost]] = {client: [] for client in clients}
-    ratios: dict[Client, list[tuple[float, float]]] = {client: [] for client in clients}
+    costs: dict[KafkaClientName, list[Cost]] = {client: [] for client in clients}
+    ratios: dict[KafkaClientName, list[tuple[float, float]]] = {client: [] for client in clients}
     sizes: tuple[float, float] | None = None
     memory_mb = 0.0
     totals: list[object] = []
@@ -276,10 +276,10 @@ def _check_equal(totals: Sequence[object]) -> None:
 
 def _row_bytes(group: WorkerGroup) -> tuple[float, float]:
     """Return what the server takes for the row of a response, with its part of the expiry list, and for a student."""
-    keys = group.store.first.keys
-    rows = list(group.client.scan_iter(keys.row(b"*"), count=10_000))
-    students = list(group.client.scan_iter(keys.students(1) + b"*", count=10_000))
-    lists = list(group.client.scan_iter(keys.prefix + b"x:*", count=10_000))
+    keys = group.store.first_shard.keys
+    rows = list(group.client.scan_iter(keys.response_row(b"*"), count=10_000))
+    students = list(group.client.scan_iter(keys.student_row_prefix(1) + b"*", count=10_000))
+    lists = list(group.client.scan_iter(keys.prefix + b"expiry_rows:*", count=10_000))
     listed = sum(group.client.memory_usage(key, samples=0) for key in lists) / len(rows)
     return _mean_bytes(group.client, rows) + listed, _mean_bytes(group.client, students)
 

@@ -1,7 +1,7 @@
-"""Simulates experiments without an effect, looked at every hour, and prints how often each rule says there is one.
+"""Simulations of experiments without an effect, analysed every hour: the table of false alarms of each rule.
 
-`python -m tests.calibration --runs 2000`. Students arrive over 28 days, answer several times, and resemble themselves
-(intra-student correlation 0.3). Closed sums change once a day, so looking hourly is looking daily.
+`python -m tests.calibration --runs 2000`. Students arrive over 28 days and get several answers each, with a correlation
+of 0.3 within a student. Closed sums change once a day, so hourly looks equal daily looks.
 """
 
 from __future__ import annotations
@@ -15,279 +15,308 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.config import AllocationSettings, DecisionSettings
-from monitor.engine.accumulator import CELL_BITS, Accumulator
-from monitor.engine.response_row import MISSING, PRE_PERIOD
+from monitor.engine.accumulator import PERIOD_BITS, MetricAccumulator
+from monitor.engine.response_row import MISSING, PRE_PERIOD_VARIANT
 from monitor.engine.student import Student
-from monitor.metrics import SCALE
-from monitor.metrics.record_layout import Layout
-from monitor.stats import Comparison, StoredStudents, UnitSums, compare
-from monitor.stats.comparison import mixture_for
-from monitor.stats.estimates import RatioSums
-from monitor.stats.srm import log_e_value
+from monitor.metrics import FIXED_POINT_SCALE, CohortField
+from monitor.metrics.record_layout import RecordLayout
+from monitor.stats import SampleMeanStatistic, StoredStudentSums, VariantComparison, compare_variants
+from monitor.stats.comparison import tuned_mixture
+from monitor.stats.estimates import RatioStatistic
+from monitor.stats.srm import srm_log_e_value
 from tests.support.streams import EXPERIMENT
-from tests.support.units import cohort_terms, judge
+from tests.support.units import analyze, cohort_records
 
 DAYS, STUDENTS, CORRELATION, MDE, ALPHA = 28, 2000, 0.3, 0.1, 0.05
-FIRST = 20_454
-"""A UTC day."""
+FIRST_DAY = 20_454
+"""The UTC day (since 1970) on which the experiment begins."""
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-NAMES = ("control", "treatment")
+VARIANTS = ("control", "treatment")
 SHARES = {"control": 0.5, "treatment": 0.5}
-SINGLE = replace(
+SINGLE_METRIC = replace(
     EXPERIMENT,
     metrics=EXPERIMENT.metrics[:1],
     decision=DecisionSettings(mde=MDE, alpha=ALPHA, min_days=0, guardrails=()),
 )
-LOOKED_INTO = replace(
-    SINGLE,
+DETAILED = replace(
+    SINGLE_METRIC,
     categories=("fractions", "geometry", "grammar"),
     novelty=True,
-    starts_at_ms=FIRST * DAY_MS,
+    starts_at_ms=FIRST_DAY * DAY_MS,
     pre_period_ms=7 * DAY_MS,
 )
-"""With segments, ages and what students were like before."""
-EARLIER = 5
-"""Responses of each student before the experiment."""
+"""An experiment with segments, exposure ages and CUPED."""
+PRE_PERIOD_RESPONSES = 5
+"""Number of responses of each student before the experiment."""
 RAMP_DAY = 14
-RAMPED = replace(
-    SINGLE,
+RAMP_UP = replace(
+    SINGLE_METRIC,
     variants={"control": 0.9, "treatment": 0.1},
-    decision=replace(SINGLE.decision, allocations=(AllocationSettings((FIRST + RAMP_DAY) * DAY_MS, SHARES),)),
+    decision=replace(
+        SINGLE_METRIC.decision, allocations=(AllocationSettings((FIRST_DAY + RAMP_DAY) * DAY_MS, SHARES),)
+    ),
 )
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """One simulated experiment: students in the order of their numbers, responses in the order of time."""
+    """A simulated experiment: arrays over students in the order of numbers, and over responses in the order of time."""
 
-    arms: Ints
-    """0 or 1 by student."""
-    days: Ints
-    """Of first exposure, by student."""
-    students: Ints
-    """By response."""
+    arms: IntArray
+    """By student: 0 in the control, 1 in the treatment."""
+    days: IntArray
+    """By student: day of first exposure, from 0."""
+    students: IntArray
+    """By response: the number of the student."""
     hours: Floats
-    """Since the beginning, by response."""
+    """By response: hours since the beginning."""
     values: Floats
-    before: Floats
-    """Mean of a student's responses before the experiment."""
-    categories: Ints
-    """Of the first response, by student."""
+    """By response: the value of the metric."""
+    covariates: Floats
+    """By student: mean of the responses before the experiment."""
+    categories: IntArray
+    """By student: category of the first response."""
 
 
-def traffic(chance: np.random.Generator, *, ramp: bool = False) -> Traffic:
-    """Return an experiment without an effect; in a ramp-up one student in ten is treated at first, on worse days."""
-    first = np.sort(chance.uniform(0, DAYS * 24, STUDENTS))
-    days = (first // 24).astype(np.int64)
-    treated = np.where(days < RAMP_DAY, 0.1, 0.5) if ramp else np.full(STUDENTS, 0.5)
-    arms = (chance.random(STUDENTS) < treated).astype(np.int64)
-    more = chance.poisson(5, STUDENTS)
-    students = np.repeat(np.arange(STUDENTS), 1 + more)
-    begins = np.concatenate(([0], np.cumsum(1 + more)[:-1]))
-    hours = first[students] + chance.exponential(72, len(students))
-    hours[begins] = first
-    inside = hours < DAYS * 24
-    students, hours = students[inside], hours[inside]
+def simulate_traffic(chance: np.random.Generator, *, ramp: bool = False) -> Traffic:
+    """Return an experiment without an effect; a ramp-up begins with 10 % treated students and lower values."""
+    first_hours = np.sort(chance.uniform(0, DAYS * 24, STUDENTS))
+    days = (first_hours // 24).astype(np.int64)
+    treatment_shares = np.where(days < RAMP_DAY, 0.1, 0.5) if ramp else np.full(STUDENTS, 0.5)
+    arms = (chance.random(STUDENTS) < treatment_shares).astype(np.int64)
+    further_responses = chance.poisson(5, STUDENTS)
+    students = np.repeat(np.arange(STUDENTS), 1 + further_responses)
+    first_indices = np.concatenate(([0], np.cumsum(1 + further_responses)[:-1]))
+    hours = first_hours[students] + chance.exponential(72, len(students))
+    hours[first_indices] = first_hours
+    is_within_experiment = hours < DAYS * 24
+    students, hours = students[is_within_experiment], hours[is_within_experiment]
     ability = chance.normal(0, math.sqrt(CORRELATION), STUDENTS)
     values = 10 + ability[students] + chance.normal(0, math.sqrt(1 - CORRELATION), len(students))
     values += 0.5 * (days[students] >= RAMP_DAY) * ramp
     order = np.argsort(hours, kind="stable")
-    before = 10 + ability + chance.normal(0, math.sqrt((1 - CORRELATION) / EARLIER), STUDENTS)
-    categories = chance.integers(-1, len(LOOKED_INTO.categories) + 1, STUDENTS)
-    return Traffic(arms, days, students[order], hours[order], values[order], before, categories)
+    covariates = 10 + ability + chance.normal(0, math.sqrt((1 - CORRELATION) / PRE_PERIOD_RESPONSES), STUDENTS)
+    categories = chance.integers(-1, len(DETAILED.categories) + 1, STUDENTS)
+    return Traffic(arms, days, students[order], hours[order], values[order], covariates, categories)
 
 
-def stored(seen: Traffic) -> StoredStudents:
-    """Return the sums that the store would hold, with whole windows; readers take those that are over."""
-    layout = Layout.of(SINGLE)
-    inside = seen.hours // 24 < seen.days[seen.students] + SINGLE.exposure_days
-    count = np.bincount(seen.students[inside], minlength=STUDENTS)
-    total = np.bincount(seen.students[inside], np.rint(seen.values[inside] * SCALE), minlength=STUDENTS)
-    sums = np.stack([count, count, total.astype(np.int64), np.zeros_like(count)], axis=1)
-    terms = cohort_terms(layout, sums)
-    terms[:, 0] = 1
-    cohorts: dict[str, dict[int, Ints]] = {name: {} for name in NAMES}
-    for arm, name in enumerate(NAMES):
-        for day in range(DAYS):
-            cohorts[name][FIRST + day] = terms[(seen.arms == arm) & (seen.days == day)].sum(axis=0)
-    units = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in NAMES}
-    return StoredStudents(units, cohorts, (FIRST + DAYS) * DAY_MS)
-
-
-def stored_whole(seen: Traffic) -> StoredStudents:
-    """Return the sums that come of the students' rows, response by response, as the service makes them."""
-    layout = Layout.of(LOOKED_INTO)
-    students: dict[int, Student] = {}
-    arms, categories = seen.arms.tolist(), seen.categories.tolist()
-    fixed = np.rint(seen.values * SCALE).astype(np.int64).tolist()
-    times = (FIRST * DAY_MS + seen.hours * HOUR_MS).astype(np.int64).tolist()
-    for number, at_ms, value in zip(seen.students.tolist(), times, fixed, strict=True):
-        if number not in students:
-            students[number] = Student(layout.sums_width)
-        students[number].add(at_ms, arms[number], categories[number], (1, 1, value, 0), layout.kept_days)
-    tally = Accumulator(layout, [])
-    for number, student in students.items():
-        earlier = round(seen.before[number] * EARLIER * SCALE)
-        student.add(0, PRE_PERIOD, MISSING, (EARLIER, EARLIER, earlier, 0), layout.kept_days)
-        tally.add_student(1, student)
-    cohorts: dict[str, dict[int, Ints]] = {name: {} for name in NAMES}
-    for cell, record in tally.cohorts.items():
-        cohorts[NAMES[cell >> CELL_BITS]][cell & (1 << CELL_BITS) - 1] = np.array(record.integers())
-    units = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in NAMES}
-    return StoredStudents(units, cohorts, (FIRST + DAYS) * DAY_MS)
-
-
-def adjusted_looks(seen: Traffic) -> Iterator[tuple[bool, bool]]:
-    """Yield, day by day, whether 0 is outside of the adjusted interval, and of the one without adjustment."""
-    held = stored_whole(seen)
-    for day in range(4, DAYS + 1):
-        verdict = judge(LOOKED_INTO, held, (FIRST + day) * DAY_MS).verdicts["treatment"]
-        yield _outside(verdict.primary), verdict.unadjusted is not None and _outside(verdict.unadjusted)
-
-
-def parted_looks(seen: Traffic) -> Iterator[tuple[bool, bool]]:
-    """Yield, day by day, whether any segment, and any age that can be over, is marked as discovered."""
-    held = stored_whole(seen)
-    for day in range(2, DAYS + 1):
-        parts = judge(LOOKED_INTO, held, (FIRST + day) * DAY_MS).parts["treatment"]
-        yield any(each.discovered for each in parts.segments), any(each.discovered for each in parts.ages[:-1])
-
-
-def _outside(compared: Comparison) -> bool:
-    lower, upper = compared.lower, compared.upper
-    return compared.decides and lower is not None and upper is not None and (lower > 0 or upper < 0)
-
-
-def closed_looks(seen: Traffic, experiment: object = SINGLE) -> Iterator[tuple[bool, bool]]:
-    """Yield, day by day, whether 0 is outside of the interval that decides, and whether the verdict is a decision."""
-    held = stored(seen)
-    for day in range(4, DAYS + 1):
-        judgement = judge(experiment, held, (FIRST + day) * DAY_MS)  # type: ignore[arg-type]
-        verdict = judgement.verdicts["treatment"]
-        yield _outside(verdict.primary), verdict.state in {"ship", "stop_harm"}
-
-
-def live_looks(seen: Traffic) -> Iterator[tuple[bool, bool]]:
-    """Yield, hour by hour, whether 0 is outside of the live interval, and outside of 1.96 standard errors."""
-    grouped = np.argsort(seen.students, kind="stable")
-    student, value = seen.students[grouped], seen.values[grouped]
-    starts = np.flatnonzero(np.concatenate(([True], student[1:] != student[:-1])))
-    number = np.arange(len(student)) - np.repeat(starts, np.diff([*starts, len(student)])) + 1.0
-    running = np.cumsum(value)
-    before = running - value
-    own = running - np.repeat(before[starts], np.diff([*starts, len(student)]))
-    steps = np.stack(
-        [number == 1, value, np.ones_like(value), 2 * own * value - value**2, 0 * value, 2 * number - 1], axis=1
+def window_sums(traffic: Traffic) -> StoredStudentSums:
+    """Return the stored sums with complete windows of all students; the analysis selects the closed cohorts."""
+    layout = RecordLayout.for_experiment(SINGLE_METRIC)
+    is_in_window = traffic.hours // 24 < traffic.days[traffic.students] + SINGLE_METRIC.exposure_days
+    counts = np.bincount(traffic.students[is_in_window], minlength=STUDENTS)
+    totals = np.bincount(
+        traffic.students[is_in_window], np.rint(traffic.values[is_in_window] * FIXED_POINT_SCALE), minlength=STUDENTS
     )
-    steps[:, 4] = own * number - (own - value) * (number - 1)
-    in_time = np.empty_like(steps)
-    in_time[grouped] = steps
-    arm = seen.arms[seen.students]
-    sums = [np.cumsum(in_time * (arm == each)[:, None], axis=0) for each in (0, 1)]
+    sums = np.stack([counts, counts, totals.astype(np.int64), np.zeros_like(counts)], axis=1)
+    records = cohort_records(layout, sums)
+    records[:, CohortField.EXPOSURES] = 1
+    cohorts: dict[str, dict[int, IntArray]] = {name: {} for name in VARIANTS}
+    for arm, name in enumerate(VARIANTS):
+        for day in range(DAYS):
+            cohorts[name][FIRST_DAY + day] = records[(traffic.arms == arm) & (traffic.days == day)].sum(axis=0)
+    variant_records = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in VARIANTS}
+    return StoredStudentSums(variant_records, cohorts, (FIRST_DAY + DAYS) * DAY_MS)
+
+
+def service_sums(traffic: Traffic) -> StoredStudentSums:
+    """Return the stored sums as computed by the service, from student rows to which responses are added."""
+    layout = RecordLayout.for_experiment(DETAILED)
+    students: dict[int, Student] = {}
+    arms, categories = traffic.arms.tolist(), traffic.categories.tolist()
+    fixed_point_values = np.rint(traffic.values * FIXED_POINT_SCALE).astype(np.int64).tolist()
+    times_ms = (FIRST_DAY * DAY_MS + traffic.hours * HOUR_MS).astype(np.int64).tolist()
+    for number, time_ms, value in zip(traffic.students.tolist(), times_ms, fixed_point_values, strict=True):
+        if number not in students:
+            students[number] = Student(layout.student_width)
+        students[number].add_difference(time_ms, arms[number], categories[number], (1, 1, value, 0), layout.kept_days)
+    accumulator = MetricAccumulator(layout, [])
+    for number, student in students.items():
+        pre_period_total = round(traffic.covariates[number] * PRE_PERIOD_RESPONSES * FIXED_POINT_SCALE)
+        student.add_difference(
+            0,
+            PRE_PERIOD_VARIANT,
+            MISSING,
+            (PRE_PERIOD_RESPONSES, PRE_PERIOD_RESPONSES, pre_period_total, 0),
+            layout.kept_days,
+        )
+        accumulator.add_student(1, student)
+    cohorts: dict[str, dict[int, IntArray]] = {name: {} for name in VARIANTS}
+    for variant_and_day, record in accumulator.cohort_sums.items():
+        cohorts[VARIANTS[variant_and_day >> PERIOD_BITS]][variant_and_day & (1 << PERIOD_BITS) - 1] = np.array(
+            record.integers()
+        )
+    variant_records = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in VARIANTS}
+    return StoredStudentSums(variant_records, cohorts, (FIRST_DAY + DAYS) * DAY_MS)
+
+
+def cuped_alarms(traffic: Traffic) -> Iterator[tuple[bool, bool]]:
+    """Yield for each day whether the CUPED interval excludes 0, and whether the unadjusted interval does."""
+    sums = service_sums(traffic)
+    for day in range(4, DAYS + 1):
+        verdict = analyze(DETAILED, sums, (FIRST_DAY + day) * DAY_MS).verdicts["treatment"]
+        yield _excludes_zero(verdict.primary), verdict.unadjusted is not None and _excludes_zero(verdict.unadjusted)
+
+
+def subgroup_alarms(traffic: Traffic) -> Iterator[tuple[bool, bool]]:
+    """Yield for each day whether any segment is discovered, and whether any exposure age that can end is."""
+    sums = service_sums(traffic)
+    for day in range(2, DAYS + 1):
+        effects = analyze(DETAILED, sums, (FIRST_DAY + day) * DAY_MS).subgroup_effects["treatment"]
+        yield (
+            any(segment.discovered for segment in effects.segments),
+            any(age.discovered for age in effects.exposure_ages[:-1]),
+        )
+
+
+def _excludes_zero(comparison: VariantComparison) -> bool:
+    lower, upper = comparison.lower, comparison.upper
+    return comparison.decides and lower is not None and upper is not None and (lower > 0 or upper < 0)
+
+
+def closed_alarms(traffic: Traffic, experiment: object = SINGLE_METRIC) -> Iterator[tuple[bool, bool]]:
+    """Yield for each day whether the deciding interval excludes 0, and whether the verdict is `ship` or `stop_harm`."""
+    sums = window_sums(traffic)
+    for day in range(4, DAYS + 1):
+        judgement = analyze(experiment, sums, (FIRST_DAY + day) * DAY_MS)  # type: ignore[arg-type]
+        verdict = judgement.verdicts["treatment"]
+        yield _excludes_zero(verdict.primary), verdict.state in {"ship", "stop_harm"}
+
+
+def live_alarms(traffic: Traffic) -> Iterator[tuple[bool, bool]]:
+    """Yield for each hour whether the live interval excludes 0, and whether ± 1.96 standard errors do."""
+    by_student = np.argsort(traffic.students, kind="stable")
+    students, values = traffic.students[by_student], traffic.values[by_student]
+    starts = np.flatnonzero(np.concatenate(([True], students[1:] != students[:-1])))
+    response_counts = np.diff([*starts, len(students)])
+    ranks = np.arange(len(students)) - np.repeat(starts, response_counts) + 1.0
+    running_totals = np.cumsum(values)
+    student_totals = running_totals - np.repeat((running_totals - values)[starts], response_counts)
+    # The change of the six sums of RatioStatistic with each response, as differences of squares and products.
+    changes = np.stack(
+        [
+            ranks == 1,
+            values,
+            np.ones_like(values),
+            2 * student_totals * values - values**2,
+            student_totals * ranks - (student_totals - values) * (ranks - 1),
+            2 * ranks - 1,
+        ],
+        axis=1,
+    )
+    changes_by_time = np.empty_like(changes)
+    changes_by_time[by_student] = changes
+    response_arms = traffic.arms[traffic.students]
+    sums = [np.cumsum(changes_by_time * (response_arms == arm)[:, None], axis=0) for arm in (0, 1)]
     for hour in range(24, DAYS * 24 + 1):
-        at = int(np.searchsorted(seen.hours, hour)) - 1
-        control, treatment = (RatioSums(int(each[at, 0]), *map(float, each[at, 1:])).estimate() for each in sums)
-        found = compare(control, treatment, alpha=ALPHA, mde=MDE, estimand="live")
-        if found.lower is not None and found.upper is not None:
-            effect, error = found.difference.effect or 0.0, found.difference.standard_error or math.inf
-            yield found.lower > 0 or found.upper < 0, abs(effect) > 1.96 * error
+        row = int(np.searchsorted(traffic.hours, hour)) - 1
+        control, treatment = (
+            RatioStatistic(int(arm_sums[row, 0]), *map(float, arm_sums[row, 1:])).estimate() for arm_sums in sums
+        )
+        comparison = compare_variants(control, treatment, alpha=ALPHA, mde=MDE, estimand="live")
+        if comparison.lower is not None and comparison.upper is not None:
+            difference = comparison.difference
+            effect, standard_error = difference.effect or 0.0, difference.standard_error or math.inf
+            yield comparison.lower > 0 or comparison.upper < 0, abs(effect) > 1.96 * standard_error
 
 
-def rare_looks(
+def rare_event_alarms(
     chance: np.random.Generator, share: float, students: int, rates: Mapping[float, float], mde: float = MDE / 2
 ) -> Iterator[tuple[bool, bool]]:
-    """Yield, day by day, whether 0 is outside where students have these values at these rates, in both variants.
+    """Yield for each day whether the interval excludes 0, and whether an interval without variance correction does.
 
-    Second: whether it is outside of an interval that takes the variances as they are seen.
+    In both variants students have the values of `rates` with the given probabilities; `share` is the treatment's share.
     """
-    mixture = mixture_for(mde, ALPHA)
+    mixture = tuned_mixture(mde, ALPHA)
     values = np.array(list(rates))
-    seen = np.zeros((2, len(values)), dtype=np.int64)
+    counts = np.zeros((2, len(values)), dtype=np.int64)
     for _ in range(DAYS):
-        new = chance.poisson(students / DAYS * np.array([1 - share, share]))
-        seen += chance.multinomial(new, list(rates.values()))
-        arms = [UnitSums(int(n.sum()), float(n @ values), float(n @ values**2)).estimate() for n in seen]
-        found = compare(*arms, alpha=ALPHA, mde=mde, largest=max(rates))
-        if found.decides:
-            effect, seen_only = found.difference.effect or 0.0, found.difference.information or 0.0
-            yield _outside(found), abs(effect) > mixture.half_width(seen_only, ALPHA)
+        new_students = chance.poisson(students / DAYS * np.array([1 - share, share]))
+        counts += chance.multinomial(new_students, list(rates.values()))
+        arms = [SampleMeanStatistic(int(n.sum()), float(n @ values), float(n @ values**2)).estimate() for n in counts]
+        comparison = compare_variants(*arms, alpha=ALPHA, mde=mde, max_value=max(rates))
+        if comparison.decides:
+            effect, information = comparison.difference.effect or 0.0, comparison.difference.information or 0.0
+            yield _excludes_zero(comparison), abs(effect) > mixture.half_width(information, ALPHA)
 
 
-def ever(looks: Iterator[tuple[bool, bool]]) -> tuple[bool, bool]:
-    """Return whether each of two alarms was raised at any look."""
-    first = second = False
-    for one, other in looks:
-        first, second = first or one, second or other
-    return first, second
+def any_alarms(alarms: Iterator[tuple[bool, bool]]) -> tuple[bool, bool]:
+    """Return for either of two rules whether an alarm was raised at any look."""
+    first_rule = second_rule = False
+    for first_alarm, second_alarm in alarms:
+        first_rule, second_rule = first_rule or first_alarm, second_rule or second_alarm
+    return first_rule, second_rule
 
 
-def mismatch_ever(chance: np.random.Generator) -> tuple[bool, bool]:
-    """Return whether the sample-ratio test alarms at any of 672 looks at an even split of 20 000 students."""
-    treated = np.cumsum(chance.multinomial(20_000, np.full(672, 1 / 672)))
-    ones = np.cumsum(chance.random(20_000) < SHARES["treatment"])
-    looks = [(int(n), int(ones[n - 1])) for n in treated if n]
-    return any(log_e_value((n - k, k), (0.5, 0.5)) >= math.log(100) for n, k in looks), False
+def any_srm_alarm(chance: np.random.Generator) -> tuple[bool, bool]:
+    """Return (alarm, False): whether the SRM test alarms at any of 672 looks at an even split of 20 000 students."""
+    sample_sizes = np.cumsum(chance.multinomial(20_000, np.full(672, 1 / 672)))
+    treated_counts = np.cumsum(chance.random(20_000) < SHARES["treatment"])
+    counts = [(int(n), int(treated_counts[n - 1])) for n in sample_sizes if n]
+    return any(srm_log_e_value((n - k, k), (0.5, 0.5)) >= math.log(100) for n, k in counts), False
 
 
 def students_until_alarm(chance: np.random.Generator, share: float) -> int:
-    """Return how many students it takes until the sample-ratio test alarms where an even split was intended."""
-    ones, n = 0, 0
+    """Return the number of students at which the SRM test alarms, for the true share `share` and intended 50 %."""
+    treated, total = 0, 0
     while True:
-        more = max(5, n // 100)
-        n, ones = n + more, ones + int(chance.binomial(more, share))
-        if log_e_value((n - ones, ones), (0.5, 0.5)) >= math.log(100):
-            return n
+        new_students = max(5, total // 100)
+        total, treated = total + new_students, treated + int(chance.binomial(new_students, share))
+        if srm_log_e_value((total - treated, treated), (0.5, 0.5)) >= math.log(100):
+            return total
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables of false alarms and of the students until an SRM alarm."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    pooled = replace(RAMPED, decision=SINGLE.decision, variants=SHARES)
+    arguments = parser.parse_args()
+    pooled = replace(RAMP_UP, decision=SINGLE_METRIC.decision, variants=SHARES)
     rules: Mapping[tuple[str, str], Callable[[np.random.Generator], tuple[bool, bool]]] = {
-        ("closed students, the interval that decides", "… and ship or stop_harm said"): lambda chance: ever(
-            closed_looks(traffic(chance))
+        ("closed students, the interval that decides", "… and ship or stop_harm said"): lambda chance: any_alarms(
+            closed_alarms(simulate_traffic(chance))
         ),
-        ("live, all responses, every hour", "the same with 1.96 standard errors"): lambda chance: ever(
-            live_looks(traffic(chance))
+        ("live, all responses, every hour", "the same with 1.96 standard errors"): lambda chance: any_alarms(
+            live_alarms(simulate_traffic(chance))
         ),
         ("closed, shares 90:10 then 50:50 and better days, by phase", "… and ship or stop_harm said"): lambda chance: (
-            ever(closed_looks(traffic(chance, ramp=True), RAMPED))
+            any_alarms(closed_alarms(simulate_traffic(chance, ramp=True), RAMP_UP))
         ),
-        ("the same, pooled", ""): lambda chance: ever(closed_looks(traffic(chance, ramp=True), pooled)),
-        ("closed, adjusted by what students were like before", "… and the same students without"): lambda chance: ever(
-            adjusted_looks(traffic(chance))
+        ("the same, pooled", ""): lambda chance: any_alarms(closed_alarms(simulate_traffic(chance, ramp=True), pooled)),
+        ("closed, adjusted by what students were like before", "… and the same students without"): lambda chance: (
+            any_alarms(cuped_alarms(simulate_traffic(chance)))
         ),
-        ("any of five segments marked", "any of the four ages that are over marked"): lambda chance: ever(
-            parted_looks(traffic(chance))
+        ("any of five segments marked", "any of the four ages that are over marked"): lambda chance: any_alarms(
+            subgroup_alarms(simulate_traffic(chance))
         ),
-        ("2 % of students have a success, shares 95:5", "… without what is added for rare events"): lambda chance: ever(
-            rare_looks(chance, 0.05, 6000, {0: 0.98, 1: 0.02})
+        ("2 % of students have a success, shares 95:5", "… without what is added for rare events"): lambda chance: (
+            any_alarms(rare_event_alarms(chance, 0.05, 6000, {0: 0.98, 1: 0.02}))
         ),
-        ("97 % of students have one, shares 99:1", "… without what is added for rare events"): lambda chance: ever(
-            rare_looks(chance, 0.01, 20_000, {0: 0.03, 1: 0.97})
+        ("97 % of students have one, shares 99:1", "… without what is added for rare events"): lambda chance: (
+            any_alarms(rare_event_alarms(chance, 0.01, 20_000, {0: 0.03, 1: 0.97}))
         ),
         ("one of 100 students has 44, others 3, shares 95:5", "… without what is assumed for uneven shares"): (
-            lambda chance: ever(rare_looks(chance, 0.05, 8000, {3: 0.99, 44: 0.01}, 0.44))
+            lambda chance: any_alarms(rare_event_alarms(chance, 0.05, 8000, {3: 0.99, 44: 0.01}, 0.44))
         ),
-        ("sample ratio at 0.01, every hour", ""): mismatch_ever,
+        ("sample ratio at 0.01, every hour", ""): any_srm_alarm,
     }
-    print(f"| rule, A/A over {DAYS} days, {given.runs} runs | false alarms |\n| --- | --- |")
+    print(f"| rule, A/A over {DAYS} days, {arguments.runs} runs | false alarms |\n| --- | --- |")
     for (first, second), rule in rules.items():
-        found = np.array([rule(np.random.default_rng([given.seed, run])) for run in range(given.runs)])
-        for name, share in zip((first, second), found.mean(axis=0), strict=True):
+        alarms = np.array([rule(np.random.default_rng([arguments.seed, run])) for run in range(arguments.runs)])
+        for name, share in zip((first, second), alarms.mean(axis=0), strict=True):
             if name:
                 print(f"| {name} | {share:.1%} |", flush=True)
     print("\n| true share where 50 % are intended | students until the alarm, median |\n| --- | --- |")
     for share in (0.7, 0.6, 0.55, 0.52, 0.51):
-        took = [students_until_alarm(np.random.default_rng([given.seed, run]), share) for run in range(given.runs)]
-        print(f"| {share:.0%} | {np.median(took):.0f} |", flush=True)
+        student_counts = [
+            students_until_alarm(np.random.default_rng([arguments.seed, run]), share) for run in range(arguments.runs)
+        ]
+        print(f"| {share:.0%} | {np.median(student_counts):.0f} |", flush=True)
 
 
 if __name__ == "__main__":

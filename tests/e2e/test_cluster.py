@@ -1,4 +1,4 @@
-"""A Redis Cluster as the store, as a user has it: every command, and what is said when something is wrong."""
+"""A Redis Cluster as the store: every command, and the errors of wrong settings."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pytest
 from redis.crc import key_slot
 
 from monitor.config import StoreSettings
-from monitor.simulation.simulator import Scenario, generate
-from monitor.state import Advance, Commit, Position, warnings
-from monitor.state.generations import live_store
-from monitor.state.keys import LIVE
+from monitor.simulation.simulator import Scenario, generate_events
+from monitor.state import Commit, Position, PositionUpdate, read_server_warnings
+from monitor.state.generations import connect_active_generation
+from monitor.state.keys import ACTIVE_GENERATION_KEY
 from tests.faults.arena import Expectations
 from tests.faults.catalogue import Ground
-from tests.integration.pipeline.test_exactness import Bench
 from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
 from tests.support.command import HASHED, ab_monitor
 from tests.support.dump import dump
+from tests.support.store_bench import StoreBench
 
-_EVENTS = list(generate(Scenario(responses=2_000, students=150, days=2, seed=3)))
+_EVENTS = list(generate_events(Scenario(responses=2_000, students=150, days=2, seed=3)))
 _CONFIG = """
 [kafka]
 bootstrap_servers = "127.0.0.1:1"
@@ -44,8 +44,8 @@ _DOCUMENT = (Path(__file__).parents[2] / "docs/security.md").read_text()
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisCluster]:
     """Yield three masters."""
-    with RedisCluster() as made:
-        yield made
+    with RedisCluster() as redis_cluster:
+        yield redis_cluster
 
 
 def _config(directory: Path, url: str, more: str = "") -> Path:
@@ -60,8 +60,10 @@ def _events(directory: Path) -> Path:
     return lines
 
 
-def test_every_command_with_the_least_rights(cluster: RedisCluster, redis_server: RedisServer, tmp_path: Path) -> None:
-    """What is replayed into a cluster reads as on one server, under the documented rights."""
+def test_every_command_works_with_the_documented_rights(
+    cluster: RedisCluster, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The results on a cluster equal those on a single server, with the documented rights."""
     grants = re.findall(r"^(ACL SETUSER .*)$", _DOCUMENT, re.MULTILINE)
     more = re.search(r"On a Redis Cluster both need `(.*?)`", _DOCUMENT)
     assert more is not None
@@ -83,66 +85,76 @@ def test_every_command_with_the_least_rights(cluster: RedisCluster, redis_server
     assert ab_monitor("replay", "--config", alone, lines, environ=HASHED).returncode == 0
     read_alone = ab_monitor("status", "--config", alone, "--json", environ=HASHED)
     assert json.loads(status.stdout) == json.loads(read_alone.stdout)
-    store, one = live_store(StoreSettings(url=cluster.url)), live_store(StoreSettings(url=redis_server.url))
+    store, one = (
+        connect_active_generation(StoreSettings(url=cluster.url)),
+        connect_active_generation(StoreSettings(url=redis_server.url)),
+    )
     assert len(store) == 3
-    assert warnings(store) == []
+    assert read_server_warnings(store) == []
     assert dump(store) == dump(one)
     assert ab_monitor("audit", "--config", config, environ=environ).returncode == 0
     assert ab_monitor("reset", "--config", config, "--yes", environ=environ).returncode == 0
     assert sum(len(list(server.client().scan_iter())) for server in cluster.servers) == 0
 
 
-def test_what_is_wrong_is_said_in_a_line(cluster: RedisCluster, redis_server: RedisServer, tmp_path: Path) -> None:
-    """A cluster named as a server, a server named as a cluster, a wrong password, nobody there."""
-    elsewhere = next(server for server in cluster.servers if server is not cluster.master_of(key_slot(LIVE)))
+def test_connection_errors_are_reported_in_one_line(
+    cluster: RedisCluster, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A cluster configured as a server, a server configured as a cluster, a wrong password, no server."""
+    elsewhere = next(
+        server for server in cluster.servers if server is not cluster.master_of(key_slot(ACTIVE_GENERATION_KEY))
+    )
     node = f"127.0.0.1:{elsewhere.port}"
     password = {"ABMONITOR_STORE_USERNAME": "nobody", "ABMONITOR_STORE_PASSWORD": "wrong"}
-    for url, environ, code, said in (
+    for url, environ, code, message in (
         (f"redis://{node}/0", {}, 2, r"is a node of a cluster: say redis\+cluster://"),
         (redis_server.url.replace("redis://", "redis+cluster://"), {}, 2, "is not a cluster"),
         (cluster.url, password, 2, "refuses this user"),
         ("redis+cluster://127.0.0.1:1", {}, 3, "Connection refused"),
         ("redis+cluster://127.0.0.1:7000/3", {}, 2, "no database but 0"),
     ):
-        found = ab_monitor("status", "--config", _config(tmp_path, url), environ=environ)
-        assert found.returncode == code, found.stderr
-        assert re.search(said, found.stderr), found.stderr
-        assert len(found.stderr.splitlines()) == 1
+        process = ab_monitor("status", "--config", _config(tmp_path, url), environ=environ)
+        assert process.returncode == code, process.stderr
+        assert re.search(message, process.stderr), process.stderr
+        assert len(process.stderr.splitlines()) == 1
 
 
-def test_masters_that_hold_several_shards_while_others_are_idle_are_named(cluster: RedisCluster) -> None:
-    """Nothing is wrong then, but one store is soon too small again."""
-    store = live_store(StoreSettings(url=cluster.url, shards=2))
+def test_unevenly_distributed_shards_cause_a_warning(cluster: RedisCluster) -> None:
+    """Idle masters are not an error, but a part of the cluster carries the whole load."""
+    store = connect_active_generation(StoreSettings(url=cluster.url, shards=2))
     slots = [store.client.keyslot(shard.keys.meta) for shard in store]
-    assert warnings(store) == []
+    assert read_server_warnings(store) == []
     home = cluster.master_of(slots[1])
     cluster.move(slots[1], cluster.master_of(slots[0]))
-    assert any("2 shards lie on 1 of 3 masters" in each for each in warnings(live_store(store.settings)))
+    assert any(
+        "2 shards lie on 1 of 3 masters" in warning
+        for warning in read_server_warnings(connect_active_generation(store.settings))
+    )
     cluster.move(slots[1], home)
 
 
-def test_shards_are_found_where_they_are_now(cluster: RedisCluster) -> None:
-    """By a worker that has been told nothing of it: rows are read and commits applied, each at the first try."""
-    bench = Bench(cluster, shards=3)
-    with closing(bench.shards):
-        shard = bench.shards[1]
-        shard.state()
-        slot = bench.store.client.keyslot(shard.keys.meta)
+def test_a_worker_finds_moved_shards(cluster: RedisCluster) -> None:
+    """The worker is not informed of the move: reads and commits succeed at the first attempt."""
+    bench = StoreBench(cluster, shard_count=3)
+    with closing(bench.store):
+        shard = bench.store[1]
+        shard.read_state()
+        slot = bench.first_shard.client.keyslot(shard.keys.meta)
         home = cluster.master_of(slot)
         away = next(server for server in cluster.servers if server is not home)
-        name, row = shard.keys.row(b"one"), (1).to_bytes(4)
+        name, row = shard.keys.response_row(b"one"), (1).to_bytes(4)
         commit = Commit()
         commit.add_row(name, row, is_new=True)
         assert shard.commit(commit) == "applied"
         cluster.move(slot, away)
-        assert shard.rows([name, shard.keys.row(b"none"), name]) == [row, None, row]
+        assert shard.read_rows([name, shard.keys.response_row(b"none"), name]) == [row, None, row]
         cluster.move(slot, home)
-        assert shard.commit(Commit(advances=[Advance("t:9", None, Position(3))])) == "applied"
-        assert shard.positions()["t:9"].next_offset == 3
+        assert shard.commit(Commit(position_updates=[PositionUpdate("t:9", None, Position(3))])) == "applied"
+        assert shard.read_positions()["t:9"].next_offset == 3
 
 
-def test_a_rebuild_changes_the_number_of_shards(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """From what one server can hold to what three can, and on."""
+def test_a_rebuild_may_change_the_number_of_shards(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """From a single shard to several shards, and on."""
     with RedisServer(redis_binary()) as calm:
         ground = Ground(tmp_path, kafka, Expectations(tmp_path, calm))
         with ground.arena(RedisCluster()) as arena:
@@ -156,7 +168,7 @@ def test_a_rebuild_changes_the_number_of_shards(kafka: KafkaBroker, tmp_path: Pa
             assert "store.shards: got 5, but the store has 3. `ab-monitor rebuild`" in refused.stderr
             rebuilt = ab_monitor("rebuild", "--config", arena.config, environ=HASHED)
             assert rebuilt.returncode == 0, rebuilt.stderr
-            arena.store = live_store(StoreSettings(url=arena.cluster.url))
+            arena.store = connect_active_generation(StoreSettings(url=arena.cluster.url))
             assert (len(arena.store), arena.store.generation) == (5, 1)
             result = arena.compare()
             assert result.equal, result

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: the README's examples, exit codes, one readable line for every mistake."""
+"""The command line: the examples of the README, exit codes, and an error line for every mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 from monitor.config import StoreSettings
-from monitor.state import Keys, served
+from monitor.state import StoreKeys, running_store_server
 from monitor.state.redis_connection import connect
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
@@ -35,7 +35,7 @@ url = "<store>"
 [http]
 port = <port>
 [limits]
-max_refused_run = 20
+max_consecutive_rejected = 20
 [[experiments]]
 name = "ranker"
 control = "control"
@@ -48,15 +48,15 @@ def _config(directory: Path, store: str, bootstrap: str = "127.0.0.1:1", name: s
     return write_config(directory / "config.toml", CONFIG, values)
 
 
-class TestReadme:
-    """What the README says can be typed."""
+class TestReadmeExamples:
+    """The examples of the README."""
 
-    def test_the_examples_run(self, tmp_path: Path) -> None:
-        """Every line of the section on your own events ends well, and the last ones show the variants."""
+    def test_the_commands_of_the_readme_run(self, tmp_path: Path) -> None:
+        """Every line of the section on your own events succeeds, and the last lines print the variants."""
         text = (ROOT / "README.md").read_text()
         (block,) = re.findall(r"## On your own events\n\n```sh\n(.*?)```", text, re.DOTALL)
         script = f'set -e\nab-monitor() {{ {sys.executable} -m monitor "$@"; }}\n{block}'
-        done = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", script],
             cwd=tmp_path,
             capture_output=True,
@@ -65,155 +65,160 @@ class TestReadme:
             check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"},
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("treatment") >= 3
+        assert process.returncode == 0, process.stderr
+        assert process.stdout.count("treatment") >= 3
 
-    def test_the_configuration_is_valid(self, tmp_path: Path) -> None:
-        """The example of a real Kafka is a configuration: only the cluster is missing."""
+    def test_the_configuration_of_the_readme_is_valid(self, tmp_path: Path) -> None:
+        """The example for a real Kafka cluster."""
         text = (ROOT / "README.md").read_text()
         (block,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
         path = tmp_path / "config.toml"
         path.write_text(block)
-        done = ab_monitor("evaluate", "--config", path, "-", stdin=json.dumps(RESPONSE).encode())
-        assert done.returncode == 0, done.stderr
+        process = ab_monitor("evaluate", "--config", path, "-", stdin=json.dumps(RESPONSE).encode())
+        assert process.returncode == 0, process.stderr
 
 
-def test_a_demo_ends_with_commands_that_can_be_typed() -> None:
-    """Also where a shell does not find the program by its name."""
+def test_the_demo_ends_with_commands_that_exist() -> None:
+    """The program is not on the search path of the shell."""
     paths = os.pathsep.join(
-        each for each in os.environ["PATH"].split(os.pathsep) if not Path(each, "ab-monitor").exists()
+        directory for directory in os.environ["PATH"].split(os.pathsep) if not Path(directory, "ab-monitor").exists()
     )
     flags = ("--speed", "100000000", "--responses", "500", "--students", "100", "--port", "0")
-    done = ab_monitor("demo", *flags, environ={"PATH": paths})
-    assert done.returncode == 0, done.stderr
-    proposed = [line.split()[:2] for line in done.stdout.partition("\nNext:\n")[2].splitlines()]
+    process = ab_monitor("demo", *flags, environ={"PATH": paths})
+    assert process.returncode == 0, process.stderr
+    proposed = [line.split()[:2] for line in process.stdout.partition("\nNext:\n")[2].splitlines()]
     assert [command for _, command in proposed] == ["demo", "simulate", "check", "run"]
     for program, command in proposed:
         subprocess.run([program, command, "--help"], check=True, capture_output=True, timeout=60)
 
 
-class TestMistakes:
-    """One line, and the exit code that the README promises."""
+class TestCommandErrors:
+    """An error is a line, and the exit code is that of the README."""
 
-    def test_a_wrong_configuration_is_2(self, tmp_path: Path) -> None:
-        """Key, value, expectation."""
-        done = ab_monitor("run", "--config", _config(tmp_path, "redis://127.0.0.1:1/0", port=70_000))
-        assert done.returncode == 2
-        assert done.stderr == "ab-monitor: http.port: got 70000, expected an integer from 0 to 65535\n"
+    def test_a_wrong_configuration_exits_with_2(self, tmp_path: Path) -> None:
+        """The line has the key, the value and the expectation."""
+        process = ab_monitor("run", "--config", _config(tmp_path, "redis://127.0.0.1:1/0", port=70_000))
+        assert process.returncode == 2
+        assert process.stderr == "ab-monitor: http.port: got 70000, expected an integer from 0 to 65535\n"
 
     @pytest.mark.parametrize("command", ["run", "status", "check"])
-    def test_no_store_is_3(self, tmp_path: Path, command: str) -> None:
-        """The place is named."""
-        done = ab_monitor(command, "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
-        assert done.returncode == 3
-        assert done.stderr.splitlines()[-1].startswith("ab-monitor: store at 127.0.0.1:1/0:")
+    def test_an_unreachable_store_exits_with_3(self, tmp_path: Path, command: str) -> None:
+        """The line has the address of the store."""
+        process = ab_monitor(command, "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
+        assert process.returncode == 3
+        assert process.stderr.splitlines()[-1].startswith("ab-monitor: store at 127.0.0.1:1/0:")
 
-    def test_a_check_says_of_both_what_is_wrong(self, tmp_path: Path) -> None:
-        """Whoever sets up a deployment need not mend one to hear of the other."""
-        done = ab_monitor("check", "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
-        assert "\nkafka          failed: Kafka at 127.0.0.1:1:" in done.stdout
-        assert done.stderr.startswith("ab-monitor: store at 127.0.0.1:1/0:")
+    def test_check_reports_the_errors_of_both_kafka_and_the_store(self, tmp_path: Path) -> None:
+        """Both errors are reported at once, so that both can be corrected at once."""
+        process = ab_monitor("check", "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
+        assert "\nkafka          failed: Kafka at 127.0.0.1:1:" in process.stdout
+        assert process.stderr.startswith("ab-monitor: store at 127.0.0.1:1/0:")
 
-    def test_a_check_of_an_empty_store_says_so(self, tmp_path: Path, redis_server: RedisServer) -> None:
-        """There is nothing that could agree."""
+    def test_check_reports_an_empty_store(self, tmp_path: Path, redis_server: RedisServer) -> None:
+        """An empty store has no definitions."""
         redis_server.client().flushall()
-        done = ab_monitor("check", "--config", _config(tmp_path, redis_server.url))
-        assert "store          ok: reachable, no experiment in it yet\n" in done.stdout
+        process = ab_monitor("check", "--config", _config(tmp_path, redis_server.url))
+        assert "store          ok: reachable, no experiment in it yet\n" in process.stdout
 
     @pytest.mark.parametrize("flag", ["--responses", "--students"])
     @pytest.mark.parametrize("command", [["simulate", "--out", "-"], ["demo", "--port", "0"]])
-    def test_no_machine_simulates_as_many_as_that(self, command: list[str], flag: str) -> None:
-        """It is said before memory runs out."""
-        done = ab_monitor(*command, flag, "9" * 21)
-        assert done.returncode == 2
-        assert f"{flag.removeprefix('--')}: got {'9' * 21}, expected 1 to 100000000" in done.stderr
-        assert "Traceback" not in done.stderr
+    def test_a_number_beyond_the_memory_of_any_machine_is_rejected(self, command: list[str], flag: str) -> None:
+        """The command fails before memory runs out."""
+        process = ab_monitor(*command, flag, "9" * 21)
+        assert process.returncode == 2
+        assert f"{flag.removeprefix('--')}: got {'9' * 21}, expected 1 to 100000000" in process.stderr
+        assert "Traceback" not in process.stderr
 
-    def test_a_rebuild_without_kafka_is_3_at_once(self, tmp_path: Path) -> None:
-        """As every other command says it: that nobody listens there."""
-        done = ab_monitor("rebuild", "--config", _config(tmp_path, f"embedded:{tmp_path / 'store'}"))
-        assert (done.returncode, "Kafka at 127.0.0.1:1: [Errno 111] Connection refused" in done.stderr) == (3, True)
+    def test_a_rebuild_without_kafka_exits_with_3_at_once(self, tmp_path: Path) -> None:
+        """The reason is that of other commands: the connection is refused."""
+        process = ab_monitor("rebuild", "--config", _config(tmp_path, f"embedded:{tmp_path / 'store'}"))
+        assert (process.returncode, "Kafka at 127.0.0.1:1: [Errno 111] Connection refused" in process.stderr) == (
+            3,
+            True,
+        )
 
-    def test_no_kafka_is_3(self, tmp_path: Path, redis_server: RedisServer) -> None:
-        """After ten seconds of trying."""
+    def test_an_unreachable_kafka_exits_with_3(self, tmp_path: Path, redis_server: RedisServer) -> None:
+        """The command tries for ten seconds."""
         redis_server.client().flushall()
-        done = ab_monitor("run", "--config", _config(tmp_path, redis_server.url))
-        assert done.returncode == 3
-        assert done.stderr.splitlines()[-1].startswith("ab-monitor: Kafka at 127.0.0.1:1:")
+        process = ab_monitor("run", "--config", _config(tmp_path, redis_server.url))
+        assert process.returncode == 3
+        assert process.stderr.splitlines()[-1].startswith("ab-monitor: Kafka at 127.0.0.1:1:")
 
-    def test_a_flood_of_refused_lines_is_4_and_leaves_the_position_before_it(self, tmp_path: Path) -> None:
-        """The service stops instead of draining its input."""
+    def test_too_many_rejected_lines_exit_with_4_and_keep_the_position(self, tmp_path: Path) -> None:
+        """The command stops instead of skipping the whole input."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         lines = tmp_path / "events.jsonl"
         lines.write_text("nonsense\n" * 50)
-        done = ab_monitor("replay", "--config", config, lines)
-        assert done.returncode == 4
-        assert "50 events in a row were refused" in done.stderr
-        assert f"{lines}:1: refused" not in done.stderr
+        process = ab_monitor("replay", "--config", config, lines)
+        assert process.returncode == 4
+        assert "50 consecutive events were rejected" in process.stderr
+        assert f"{lines}:1: rejected" not in process.stderr
 
-    def test_other_definitions_are_5(self, tmp_path: Path) -> None:
-        """What differs and what to do."""
+    def test_other_definitions_exit_with_5(self, tmp_path: Path) -> None:
+        """The error names the difference and the remedy."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         assert ab_monitor("replay", "--config", config, "-", stdin=json.dumps(RESPONSE).encode()).returncode == 0
-        done = ab_monitor("status", "--config", config, environ={"ABMONITOR_EXPERIMENTS_0_GAIN": "exp2"})
-        assert done.returncode == 5
-        assert "ranker.gain: the store was made with 'linear', this file says 'exp2'" in done.stderr
-        assert "new name" in done.stderr
+        process = ab_monitor("status", "--config", config, environ={"ABMONITOR_EXPERIMENTS_0_GAIN": "exp2"})
+        assert process.returncode == 5
+        assert "ranker.gain: the store was made with 'linear', this file says 'exp2'" in process.stderr
+        assert "new name" in process.stderr
 
-    def test_a_mistyped_directory_is_not_made_by_looking(self, tmp_path: Path) -> None:
-        """Where there is no embedded store, there is nothing to show."""
+    def test_reading_commands_do_not_create_an_embedded_store(self, tmp_path: Path) -> None:
+        """The directory of the store may be mistyped."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'stroe'}")
         for command in ("status", "audit"):
-            done = ab_monitor(command, "--config", config)
-            assert (done.returncode, "no embedded store in" in done.stderr) == (2, True)
+            process = ab_monitor(command, "--config", config)
+            assert (process.returncode, "no embedded store in" in process.stderr) == (2, True)
         assert not (tmp_path / "stroe").exists()
 
-    def test_a_missing_file_and_an_unknown_experiment(self, tmp_path: Path) -> None:
-        """Both are usage."""
+    def test_a_missing_file_and_an_unknown_experiment_exit_with_2(self, tmp_path: Path) -> None:
+        """Both are usage errors."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         assert ab_monitor("replay", "--config", config, tmp_path / "nothing.jsonl").returncode == 2
-        done = ab_monitor("status", "--config", config, "--experiment", "x")
-        assert (done.returncode, "expected one of ranker" in done.stderr) == (2, True)
+        process = ab_monitor("status", "--config", config, "--experiment", "x")
+        assert (process.returncode, "expected one of ranker" in process.stderr) == (2, True)
 
 
-class TestReplay:
-    """Files."""
+class TestReplayCommand:
+    """The command `replay`."""
 
-    def test_refused_lines_are_named_and_the_rest_is_applied(self, tmp_path: Path) -> None:
-        """File, line, reason; packed files and stdin work too."""
+    def test_rejected_lines_are_reported_and_other_lines_are_applied(self, tmp_path: Path) -> None:
+        """The report has file, line and reason; gzip files and stdin are accepted."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         lines = tmp_path / "events.jsonl"
         bad = {**RESPONSE, "response_id": "r-2", "items": [{"item_id": "a", "position": 0}]}
         lines.write_text("\n".join(map(json.dumps, [FEEDBACK, bad, RESPONSE])))
         subprocess.run(["gzip", "-k", str(lines)], check=True)
-        done = ab_monitor("replay", "--config", config, lines)
-        assert done.returncode == 0
-        assert f"{lines}:2: refused: invalid_position" in done.stderr.replace("\n", "")
-        again = ab_monitor("replay", "--config", config, f"{lines}.gz")
-        assert "duplicate 2" in again.stderr
+        process = ab_monitor("replay", "--config", config, lines)
+        assert process.returncode == 0
+        assert f"{lines}:2: rejected: invalid_position" in process.stderr.replace("\n", "")
+        repeated_process = ab_monitor("replay", "--config", config, f"{lines}.gz")
+        assert "duplicate 2" in repeated_process.stderr
         treatment = status(config)["experiments"]["ranker"]["variants"]["treatment"]
         assert (treatment["responses"], treatment["rated_responses"]) == (1, 1)
 
-    def test_a_mark_at_the_beginning_and_blank_lines_are_nothing(self, tmp_path: Path) -> None:
-        """Editors write them; they are no events and no mistakes."""
+    def test_a_byte_order_mark_and_blank_lines_are_ignored(self, tmp_path: Path) -> None:
+        """Some editors write a byte order mark."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         lines = tmp_path / "events.jsonl"
         lines.write_bytes(b"\xef\xbb\xbf" + json.dumps(RESPONSE).encode() + b"\r\n\r\n\n")
-        done = ab_monitor("replay", "--config", config, lines)
-        assert (done.returncode, "replayed: 1 lines: applied 1" in done.stderr) == (0, True)
+        process = ab_monitor("replay", "--config", config, lines)
+        assert (process.returncode, "replayed: 1 lines: applied 1" in process.stderr) == (0, True)
 
-    def test_lines_whose_time_cannot_be_read_are_refused_like_others(self, tmp_path: Path) -> None:
-        """The merge by event time must not stumble over them."""
+    def test_lines_with_an_invalid_time_are_rejected(self, tmp_path: Path) -> None:
+        """The merge of files by event time skips invalid times."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         lines = tmp_path / "events.jsonl"
-        bad = [{**RESPONSE, "timestamp": each} for each in ("2026-13-01T00:00:00Z", "2026-11-10T10:00:00", -1)]
+        bad = [
+            {**RESPONSE, "timestamp": timestamp} for timestamp in ("2026-13-01T00:00:00Z", "2026-11-10T10:00:00", -1)
+        ]
         lines.write_text("\n".join(map(json.dumps, [RESPONSE, *bad, FEEDBACK, {**FEEDBACK, "kind": "watched"}])))
-        done = ab_monitor("replay", "--config", config, lines)
-        assert done.returncode == 0, done.stderr
-        assert "applied 3, rejected 3" in done.stderr
+        process = ab_monitor("replay", "--config", config, lines)
+        assert process.returncode == 0, process.stderr
+        assert "applied 3, rejected 3" in process.stderr
 
-    def test_feedback_whose_response_never_came_is_counted_at_the_end(self, tmp_path: Path) -> None:
-        """Once the last lines are later than its window; a short file is no exception."""
+    def test_feedback_without_a_response_is_counted_at_the_end(self, tmp_path: Path) -> None:
+        """The last lines are later than the feedback window."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         lines = tmp_path / "events.jsonl"
         earlier = {**FEEDBACK, "timestamp": "2026-10-01T10:00:00Z"}
@@ -222,8 +227,8 @@ class TestReplay:
         assert ab_monitor("replay", "--config", config, lines).returncode == 0
         assert status(config)["unmatched_feedback"][FEEDBACK["kind"]] == 3
 
-    def test_two_at_once_on_a_new_embedded_store_share_one_server(self, tmp_path: Path) -> None:
-        """Whoever comes second uses the first one's server; the last one stops it; nothing is counted twice."""
+    def test_two_replays_into_a_new_embedded_store_share_a_server(self, tmp_path: Path) -> None:
+        """The second replay uses the server of the first, the last replay stops the server; events count once."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         files = []
         for half in range(2):
@@ -231,23 +236,23 @@ class TestReplay:
             rows = [json.dumps({**RESPONSE, "response_id": f"r-{n}"}) for n in range(half * 3000, 3000 + half * 3000)]
             files[-1].write_text("\n".join(rows))
         command = [sys.executable, "-m", "monitor", "replay", "--config", str(config)]
-        both = [subprocess.Popen([*command, str(file)], stdout=subprocess.DEVNULL) for file in files]
-        assert [each.wait(60) for each in both] == [0, 0]
+        processes = [subprocess.Popen([*command, str(file)], stdout=subprocess.DEVNULL) for file in files]
+        assert [process.wait(60) for process in processes] == [0, 0]
         assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 6000
         assert not (tmp_path / "store/valkey.sock").exists()
 
-    def test_two_at_once_on_the_same_file_count_nothing_twice(self, tmp_path: Path) -> None:
-        """Whoever is refused goes back to where the other one is."""
+    def test_two_replays_of_the_same_file_count_events_once(self, tmp_path: Path) -> None:
+        """After a conflict, a replay continues at the position of the other replay."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         lines = tmp_path / "events.jsonl"
         lines.write_text("\n".join(json.dumps({**RESPONSE, "response_id": f"r-{n}"}) for n in range(30_000)))
         command = [sys.executable, "-m", "monitor", "replay", "--config", str(config), str(lines)]
-        both = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
-        assert [each.wait(60) for each in both] == [0, 0]
+        processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+        assert [process.wait(60) for process in processes] == [0, 0]
         assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 30_000
 
-    def test_a_stopped_replay_goes_on_where_it_was(self, tmp_path: Path) -> None:
-        """Stopped in the middle and started again, it reads the rest and nothing twice."""
+    def test_a_stopped_replay_continues_at_its_position(self, tmp_path: Path) -> None:
+        """The second run reads only the lines that the first run has not read."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         lines = tmp_path / "events.jsonl"
         with lines.open("w") as out:
@@ -260,24 +265,24 @@ class TestReplay:
         )
         store = StoreSettings(url=f"embedded:{tmp_path / 'store'}")
         eventually("there is a store", (tmp_path / "store").is_dir, every_s=0.01)
-        # Asked by the command, it might have read everything by then.
-        with served(store, existing=True) as reached, closing(connect(reached)) as client:
-            eventually("a part is applied", lambda: client.exists(Keys().latest), every_s=0.01)
+        # Polling by commands would be slow: the replay might end before.
+        with running_store_server(store, must_exist=True) as store_settings, closing(connect(store_settings)) as client:
+            eventually("a part is applied", lambda: client.exists(StoreKeys().newest_times), every_s=0.01)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1].decode()
-        first = re.search(r"(\d+) lines", said)
-        assert process.returncode == 130, said
-        assert "stopped; the same command goes on from here" in said
-        done = ab_monitor("replay", "--config", config, lines)
-        rest = re.search(r"(\d+) lines", done.stderr)
-        assert first is not None
-        assert rest is not None
-        assert int(first[1]) + int(rest[1]) == 200_000
+        output = process.communicate(timeout=30)[1].decode()
+        first_lines = re.search(r"(\d+) lines", output)
+        assert process.returncode == 130, output
+        assert "stopped; the same command goes on from here" in output
+        second_process = ab_monitor("replay", "--config", config, lines)
+        remaining_lines = re.search(r"(\d+) lines", second_process.stderr)
+        assert first_lines is not None
+        assert remaining_lines is not None
+        assert int(first_lines[1]) + int(remaining_lines[1]) == 200_000
         assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 200_000
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_a_replay_that_waits_for_more_on_stdin_stops_in_order(self, tmp_path: Path, number: signal.Signals) -> None:
-        """At the first signal, with what was read applied."""
+    def test_a_replay_that_waits_for_stdin_stops_on_a_signal(self, tmp_path: Path, number: signal.Signals) -> None:
+        """The events that were read are applied."""
         config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
         store = StoreSettings(url=f"embedded:{tmp_path / 'store'}")
         command = [sys.executable, "-m", "monitor", "replay", "--config", str(config), "-"]
@@ -290,8 +295,11 @@ class TestReplay:
                 process.stdin.write(json.dumps(RESPONSE).encode() + b"\n")
                 process.stdin.flush()
                 eventually("there is a store", (tmp_path / "store").is_dir, every_s=0.01)
-                with served(store, existing=True) as reached, closing(connect(reached)) as client:
-                    eventually("it is applied", lambda: client.exists(Keys().latest), within_s=30)
+                with (
+                    running_store_server(store, must_exist=True) as store_settings,
+                    closing(connect(store_settings)) as client,
+                ):
+                    eventually("it is applied", lambda: client.exists(StoreKeys().newest_times), within_s=30)
                 process.send_signal(number)
                 assert process.wait(30) == 128 + number
                 assert "1 lines: applied 1" in process.stderr.read().decode()
@@ -301,13 +309,13 @@ class TestReplay:
         assert not (tmp_path / "store/valkey.sock").exists()
 
 
-class TestRun:
-    """The service on a real broker."""
+class TestService:
+    """The command `run` with a real broker."""
 
-    def test_refused_messages_are_kept_and_nothing_of_a_student_is_shown(
+    def test_rejected_records_are_kept_and_user_text_is_not_published(
         self, tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer
     ) -> None:
-        """The dead letter has the bytes as they were, and where and why; logs, metrics and store have no user text."""
+        """The dead letter has the original bytes, position and reason; logs, metrics and store have no user text."""
         redis_server.client().flushall()
         for topic in ("responses", "feedback", "dead"):
             kafka.create_topic(f"dead-letters.{topic}", 1)
@@ -324,7 +332,7 @@ class TestRun:
             eventually("the good one is applied", lambda: _responses(config) == 1)
             port = re.search(r"127\.0\.0\.1:(\d+)", (tmp_path / "log").read_text())
             assert port is not None
-            seen = [get(f"http://127.0.0.1:{port[1]}{path}")[1] for path in ("/", "/metrics", "/metrics/experiments")]
+            pages = [get(f"http://127.0.0.1:{port[1]}{path}")[1] for path in ("/", "/metrics", "/metrics/experiments")]
             assert get(f"http://127.0.0.1:{port[1]}/-/ready")[0] == 200
         consumer = KafkaConsumer(
             "dead-letters.dead",
@@ -338,12 +346,12 @@ class TestRun:
         assert letter.value == bad
         assert (headers["topic"], headers["offset"], headers["reason"]) == ("dead-letters.responses", "0", "wrong_type")
         stored = b"".join(redis_server.client().dump(key) + key for key in redis_server.client().scan_iter())
-        for text in (*seen, (tmp_path / "log").read_text(), str(headers), stored.decode("latin-1")):
+        for text in (*pages, (tmp_path / "log").read_text(), str(headers), stored.decode("latin-1")):
             assert secret not in text
-        assert 'abmonitor_rejected_events_total{reason="wrong_type",topic="dead-letters.responses"} 1.0' in seen[1]
+        assert 'abmonitor_rejected_events_total{reason="wrong_type",topic="dead-letters.responses"} 1.0' in pages[1]
 
-    def test_the_store_may_go_and_come_back(self, tmp_path: Path, kafka: KafkaBroker) -> None:
-        """Readiness says so, consumption waits, and everything is applied once it is back."""
+    def test_the_service_survives_a_restart_of_the_store(self, tmp_path: Path, kafka: KafkaBroker) -> None:
+        """Without the store, the service is not ready and does not read; afterwards every event is applied."""
         for topic in ("responses", "feedback", "dead"):
             kafka.create_topic(f"outage.{topic}", 2)
 
@@ -367,8 +375,8 @@ class TestRun:
                 eventually("the second is applied", lambda: _responses(config) == 2)
             producer.close()
 
-    def test_the_broker_may_go_and_come_back(self, tmp_path: Path, redis_server: RedisServer) -> None:
-        """Readiness says so, and what was written before and after is applied once."""
+    def test_the_service_survives_a_restart_of_the_broker(self, tmp_path: Path, redis_server: RedisServer) -> None:
+        """Without the broker, the service is not ready; events before and after the restart are applied once."""
         redis_server.client().flushall()
         with KafkaBroker() as broker:
             for topic in ("responses", "feedback", "dead"):
@@ -397,4 +405,4 @@ def _send(broker: KafkaBroker, topic: str, event: object) -> None:
 
 def _responses(config: Path) -> int:
     variants = status(config)["experiments"]["ranker"]["variants"]
-    return sum(int(each["responses"]) for each in variants.values())
+    return sum(int(variant["responses"]) for variant in variants.values())

@@ -1,4 +1,4 @@
-"""A drill: a variant loses half of its quality, and whoever must know is told, with links that lead somewhere.
+"""A drill: a variant loses half of the quality, and the responsible team is alerted, with working links.
 
 Everything is real but time: an hour of the rules and of Alertmanager takes two seconds, and so does the half-life that
 stands for one hour. Names, expressions and thresholds are those of the deployment.
@@ -22,8 +22,8 @@ import yaml
 
 from deploy.alerting.compression import compressed
 from grafana.generate import DASHBOARDS
-from grafana.queries import filled_in, queries
-from monitor.simulation.simulator import Scenario, default_config
+from grafana.queries import board_queries, substitute_variables
+from monitor.simulation.simulator import Scenario, render_example_config
 from tests.servers.alertmanager import Alertmanager
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
@@ -40,11 +40,11 @@ PAST_S = 46
 PER_SECOND = 400
 """Responses: with four tenths rated, 100 effective ones per variant are there after two seconds."""
 STRETCH_S = 30.0
-"""The simulator makes that much traffic at a time."""
+"""Length of the traffic that the simulator generates at a time."""
 
 
 def _monitor_config(directory: Path, kafka: KafkaBroker, store: RedisServer, port: int) -> Path:
-    text = default_config(Scenario())
+    text = render_example_config(Scenario())
     for old, new in {
         "localhost:9092": kafka.bootstrap,
         "redis://localhost:6379/0": store.url,
@@ -65,7 +65,7 @@ def _monitor_config(directory: Path, kafka: KafkaBroker, store: RedisServer, por
 
 
 def _alertmanager_config(directory: Path, receiver: WebhookReceiver) -> Path:
-    """Return the deployment's configuration with receivers that can be reached, in compressed time."""
+    """Return the deployment's configuration with local receivers and shorter intervals."""
 
     def hurry(route: dict[str, Any]) -> None:
         for key in ("group_wait", "group_interval", "repeat_interval"):
@@ -76,15 +76,17 @@ def _alertmanager_config(directory: Path, receiver: WebhookReceiver) -> Path:
 
     config = yaml.safe_load((ROOT / "deploy" / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
     hurry(config["route"])
-    for each in config["receivers"]:
-        each["webhook_configs"] = [{"url": receiver.address(each["name"]), "send_resolved": False}]
+    for receiver_config in config["receivers"]:
+        receiver_config["webhook_configs"] = [
+            {"url": receiver.address(receiver_config["name"]), "send_resolved": False}
+        ]
     path = directory / "alertmanager.yml"
     path.write_text(yaml.safe_dump(config))
     return path
 
 
 def _prometheus(directory: Path, monitor: int, alertmanager: int) -> PrometheusServer:
-    """Return a server with the deployment's configuration, other addresses and compressed rules."""
+    """Return a server with the deployment's configuration, local addresses and rules with shorter windows."""
     port = free_port()
     rules = directory / "rules.yml"
     runbook = f"http://127.0.0.1:{port}/user/runbook.md"
@@ -102,12 +104,12 @@ def _prometheus(directory: Path, monitor: int, alertmanager: int) -> PrometheusS
 @contextmanager
 def _traffic(config: Path, drop_at_s: float, log: Path) -> Iterator[None]:
     """Send live traffic in which the treatment loses half of its quality."""
-    at = datetime.fromtimestamp(drop_at_s, UTC).isoformat()
+    drop_time = datetime.fromtimestamp(drop_at_s, UTC).isoformat()
     days = STRETCH_S / 86_400
     command = [
         *(sys.executable, "-m", "monitor", "simulate", "--kafka", "--config", str(config), "--live"),
         *("--days", f"{days:.9f}", "--responses", f"{PER_SECOND * STRETCH_S:.0f}", "--feedback-delay", "0.3"),
-        *("--effect", "treatment=0", "--drop", "treatment=0.5", "--drop-at", at),
+        *("--effect", "treatment=0", "--drop", "treatment=0.5", "--drop-at", drop_time),
     ]
     with log.open("wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream) as process:
         try:
@@ -117,10 +119,10 @@ def _traffic(config: Path, drop_at_s: float, log: Path) -> Iterator[None]:
 
 
 @pytest.mark.timeout(200)
-def test_half_the_quality_of_a_variant_wakes_the_product_team(
+def test_a_quality_drop_of_a_variant_alerts_the_product_team(
     tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer
 ) -> None:
-    """Calm before; then both alerts of the fast kind at the urgent door, about the treatment, and nothing elsewhere."""
+    """Before the drop there are no alerts; then both fast alerts on the treatment go to the urgent receiver only."""
     redis_server.client().flushall()
     port = free_port()
     config = _monitor_config(tmp_path, kafka, redis_server, port)
@@ -145,14 +147,14 @@ def test_half_the_quality_of_a_variant_wakes_the_product_team(
                 assert alert["labels"]["alertname"] in expected
                 arm = {name: alert["labels"][name] for name in ("experiment", "variant", "metric", "decay")}
                 assert arm == {"experiment": "ranker-v2", "variant": "treatment", "metric": "dcg@5", "decay": DECAY}
-                _links_lead_somewhere(alert, prometheus)
+                _check_links(alert, prometheus)
             assert "product" not in receiver.told
-            teams = {path: {each["labels"]["team"] for each in told} for path, told in receiver.told.items()}
-            assert all(path.startswith(team) for path, found in teams.items() for team in found)
+            for path, alerts in receiver.told.items():
+                assert all(path.startswith(alert["labels"]["team"]) for alert in alerts)
 
 
-def _links_lead_somewhere(alert: dict[str, Any], prometheus: PrometheusServer) -> None:
-    """Follow them to the runbook's section, to the expression in Prometheus, and to a board that shows the drop."""
+def _check_links(alert: dict[str, Any], prometheus: PrometheusServer) -> None:
+    """Open the section of the runbook, the expression in Prometheus, and a board that shows the drop."""
     runbook, _, section = alert["annotations"]["runbook_url"].partition("#")
     status, text = get(runbook)
     assert (status, f"\n## {section}\n" in text) == (200, True)
@@ -164,10 +166,10 @@ def _links_lead_somewhere(alert: dict[str, Any], prometheus: PrometheusServer) -
     chosen = {name.removeprefix("var-"): value for name, value in parse_qsl(address.query) if name.startswith("var-")}
     assert set(chosen) == {choice["name"] for choice in board["templating"]["list"]} - {"datasource", "kind"}
     values = {**chosen, "__rate_interval": "5s", "__range": "30s"}
-    exprs = {query.ref: query.expr for query in queries(board) if query.panel == "$metric, decayed ($decay)"}
-    control, treatment = (prometheus.query(filled_in(exprs[ref], values)) for ref in ("A, control", "A"))
+    exprs = {query.ref: query.expr for query in board_queries(board) if query.panel == "$metric, decayed ($decay)"}
+    control, treatment = (prometheus.query(substitute_variables(exprs[ref], values)) for ref in ("A, control", "A"))
     assert float(treatment[0]["value"][1]) < 0.85 * float(control[0]["value"][1])
-    (marks,) = [each for each in board["annotations"]["list"] if each["name"] == "Alerts"]
+    (alert_marks,) = [annotation for annotation in board["annotations"]["list"] if annotation["name"] == "Alerts"]
     assert alert["labels"]["alertname"] in {
-        found["metric"]["alertname"] for found in prometheus.query(filled_in(marks["expr"], values))
+        series["metric"]["alertname"] for series in prometheus.query(substitute_variables(alert_marks["expr"], values))
     }

@@ -1,4 +1,4 @@
-"""From simulated students with a known truth, through Kafka and the service, to what is said about the variants."""
+"""Simulated students with a known effect, through Kafka and the service, to the verdict."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from monitor.cli.simulate import send_to_kafka
 from monitor.config import load_settings
-from monitor.simulation.simulator import Scenario, generate, truth
-from monitor.state import RedisStore
+from monitor.simulation.simulator import Scenario, compute_true_means, generate_events
+from monitor.state import StoreShard
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, eventually, service, write_config
@@ -44,17 +44,17 @@ SCENARIO = Scenario(responses=36_000, students=12_000, days=14, effects={"treatm
 RAILS = """
 [[experiments.guardrails]]
 metric = "feedback:escalated"
-bad = "up"
+harmful_direction = "up"
 margin = 0.01
 [[experiments.guardrails]]
 metric = "latency_ms"
-bad = "up"
+harmful_direction = "up"
 margin = 100
 """
 
 
-class Case(NamedTuple):
-    """A truth, what the configuration asks for, and the verdict that is due."""
+class VerdictCase(NamedTuple):
+    """A simulated effect, criteria of the configuration, and the expected verdict."""
 
     name: str
     scenario: Mapping[str, Any]
@@ -63,22 +63,22 @@ class Case(NamedTuple):
 
 
 def one_mde() -> float:
-    """Return what the simulated effect is on dcg@5."""
-    means = truth(SCENARIO, EXPERIMENT)
+    """Return the simulated effect on dcg@5."""
+    means = compute_true_means(SCENARIO, EXPERIMENT)
     return means["treatment"]["dcg@5"] - means["control"]["dcg@5"]
 
 
 CASES = [
-    Case("better", {}, "ship", RAILS),
-    Case("worse", {"effects": {"treatment": -0.5}}, "stop_harm"),
-    Case("uneven", {"shares": {"control": 0.47, "treatment": 0.53}}, "invalid"),
-    Case("escalating", {"escalated": {"treatment": 0.2}}, "stop_harm", RAILS),
-    Case("slow", {"slowness": {"treatment": 2.0}}, "stop_harm", RAILS),
+    VerdictCase("better", {}, "ship", RAILS),
+    VerdictCase("worse", {"effects": {"treatment": -0.5}}, "stop_harm"),
+    VerdictCase("uneven", {"shares": {"control": 0.47, "treatment": 0.53}}, "invalid"),
+    VerdictCase("escalating", {"escalated": {"treatment": 0.2}}, "stop_harm", RAILS),
+    VerdictCase("slow", {"slowness": {"treatment": 2.0}}, "stop_harm", RAILS),
 ]
 
 
-def _told(case: Case, directory: Path, kafka: KafkaBroker, redis: RedisServer) -> dict[str, Any]:
-    """Return what is said once the service has applied everything."""
+def _verdict_json(case: VerdictCase, directory: Path, kafka: KafkaBroker, redis: RedisServer) -> dict[str, Any]:
+    """Return the JSON of `verdict` after the service has applied all events."""
     redis.client().flushall()
     values = [
         ("name", case.name),
@@ -94,37 +94,41 @@ def _told(case: Case, directory: Path, kafka: KafkaBroker, redis: RedisServer) -
     scenario = Scenario(
         **{"responses": 36_000, "students": 12_000, "days": 14, "effects": {"treatment": 0.5}, **case.scenario}
     )
-    sent = send_to_kafka(generate(scenario), settings.kafka)
-    store = RedisStore(settings.store)
+    event_count = send_to_kafka(generate_events(scenario), settings.kafka)
+    store = StoreShard(settings.store)
     with service(config, directory / "run.log"):
         eventually(
             "everything is applied",
-            lambda: sum(each.next_offset for each in store.state().positions.values()) == sent,
+            lambda: sum(position.next_offset for position in store.read_state().positions.values()) == event_count,
             within_s=120,
         )
     store.close()
-    done = ab_monitor("verdict", "ranker-v2", "--config", config, "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    process = ab_monitor("verdict", "ranker-v2", "--config", config, "--json")
+    assert process.returncode == 0, process.stderr
+    verdict_json: dict[str, Any] = json.loads(process.stdout)
+    return verdict_json
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_truth_is_found(case: Case, tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer) -> None:
-    """An effect of one mde, harm on the primary metric or a guardrail, and another split than intended."""
-    told = _told(case, tmp_path, kafka, redis_server)
-    verdict = told["verdict"]["treatment"]
+def test_the_verdict_is_that_of_the_simulated_truth(
+    case: VerdictCase, tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer
+) -> None:
+    """An effect of an mde, harm on the primary metric or a guardrail, and a sample ratio mismatch."""
+    verdict_json = _verdict_json(case, tmp_path, kafka, redis_server)
+    verdict = verdict_json["verdict"]["treatment"]
     assert verdict["state"] == case.state
-    states = {each["guardrail"]["name"]: each["state"] for each in told["guardrails"]["treatment"]}
+    states = {
+        guardrail["guardrail"]["name"]: guardrail["state"] for guardrail in verdict_json["guardrails"]["treatment"]
+    }
     crossed = {"escalating": {"feedback:escalated"}, "slow": {"latency_ms"}, "worse": set()}
     assert {name for name, state in states.items() if state == "crossed"} == crossed.get(case.name, set())
 
 
-def test_an_effect_that_fades_is_seen_to_fade(tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer) -> None:
-    """Large on the first days, and nothing is left of it later."""
+def test_a_fading_effect_is_detected(tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer) -> None:
+    """The effect is large on the first days and disappears later."""
     traffic = {"effects": {"treatment": 1.2}, "fade_days": 1.0, "students": 6_000, "responses": 60_000}
-    told = _told(Case("fading", traffic, "", "novelty = true"), tmp_path, kafka, redis_server)
-    ages = {each["days"]: each for each in told["novelty"]["treatment"]}
+    verdict_json = _verdict_json(VerdictCase("fading", traffic, "", "novelty = true"), tmp_path, kafka, redis_server)
+    ages = {age_band["days"]: age_band for age_band in verdict_json["novelty"]["treatment"]}
     effects = [ages[days]["difference"]["effect"] for days in ("0", "1", "2–3", "4–7")]
     assert effects == sorted(effects, reverse=True)
     assert ages["0"]["discovered"]
@@ -132,22 +136,22 @@ def test_an_effect_that_fades_is_seen_to_fade(tmp_path: Path, kafka: KafkaBroker
     assert not ages["8+"]["discovered"]
 
 
-def test_what_students_were_like_before_makes_it_more_precise(
+def test_a_pre_period_makes_the_estimate_more_precise(
     tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer
 ) -> None:
-    """A week without any effect, then two with it; those of the week are in no count."""
+    """A week without an effect precedes two weeks with the effect; only the two weeks are counted."""
     begins_ms = SCENARIO.start_ms - 14 * 86_400_000
     starts_ms = begins_ms + PRE_DAYS * 86_400_000
-    starts_at = datetime.fromtimestamp(starts_ms / 1000, UTC).isoformat()
+    start_time = datetime.fromtimestamp(starts_ms / 1000, UTC).isoformat()
     traffic = {"days": PRE_DAYS + 14, "responses": 60_000, "students": 1_500}
     traffic |= {"start_ms": begins_ms, "effects_from_ms": starts_ms}
-    more = f'starts_at = {starts_at}\npre_period = "{PRE_DAYS}d"'
-    told = _told(Case("before", traffic, "", more), tmp_path, kafka, redis_server)
-    verdict = told["verdict"]["treatment"]
-    closed = told["comparisons"]["treatment"]["dcg@5"]["closed"]
+    more = f'starts_at = {start_time}\npre_period = "{PRE_DAYS}d"'
+    verdict_json = _verdict_json(VerdictCase("before", traffic, "", more), tmp_path, kafka, redis_server)
+    verdict = verdict_json["verdict"]["treatment"]
+    closed = verdict_json["comparisons"]["treatment"]["dcg@5"]["closed"]
     raw = verdict["adjustment"]["unadjusted"]
     assert verdict["adjustment"]["variance_reduction"] > 0.03
     assert closed["upper"] - closed["lower"] < raw["upper"] - raw["lower"]
     assert closed["lower"] < one_mde() < closed["upper"]
-    assert "adjusted" in {note["code"] for note in verdict["notes"]}
-    assert sum(arm["students"] for arm in told["sample_ratio"]["phases"][0]["arms"]) <= 1_500
+    assert "adjusted" in {remark["code"] for remark in verdict["notes"]}
+    assert sum(arm["students"] for arm in verdict_json["sample_ratio"]["phases"][0]["arms"]) <= 1_500

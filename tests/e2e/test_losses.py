@@ -1,4 +1,4 @@
-"""What a rebuilt generation lacks: told by where Kafka begins, not by counts, which new events and definitions move."""
+"""Losses of a rebuild: detected by the first offsets in Kafka, because new events and definitions change counts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from monitor.config import StoreSettings
-from monitor.state import Shards
-from monitor.state.generations import generation_numbers, live_store, lost_events
+from monitor.state import ShardedStore
+from monitor.state.generations import connect_active_generation, read_generation_numbers, read_lost_events
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, eventually, service, status, write_config
@@ -47,8 +47,8 @@ _NOON = 20_000 * _DAY_S + _DAY_S // 2
 _ARMS = ("control", "treatment")
 
 
-class Ground:
-    """Topics of one partition each, a store, and a configuration."""
+class RebuildHarness:
+    """Kafka topics of a single partition, a store, and a configuration."""
 
     def __init__(self, directory: Path, broker: KafkaBroker, server: RedisServer) -> None:
         self.directory = directory
@@ -57,25 +57,24 @@ class Ground:
         self.name = f"losses-{time.monotonic_ns():x}"
         self.partition = f"{self.name}.responses:0"
         self.config = self.written()
-        self._said = 0
 
     def written(self, file: str = "config.toml", **values: str) -> Path:
         """Write a configuration."""
-        known = {
+        default_values = {
             "bootstrap": self.broker.bootstrap, "name": self.name, "store": self.server.url, "kafka": "",
             "items": "1000", "experiment": "ranker", "variants": "control = 0.5, treatment = 0.5", "more": "",
         }  # fmt: skip
-        return write_config(self.directory / file, _CONFIG, list((known | values).items()))
+        return write_config(self.directory / file, _CONFIG, list((default_values | values).items()))
 
     def create_topics(self, *kinds: str) -> None:
-        """Create topics that keep what is old."""
+        """Create topics without retention."""
         for kind in kinds or ("responses", "feedback", "dead"):
             self.broker.create_topic(f"{self.name}.{kind}", 1, {"retention.ms": "-1"})
 
     def write(
         self, first: int, count: int, *, at_s: int = _NOON, record_s: int | None = None, **fields: object
     ) -> None:
-        """Write responses, of both variants in turn and each of a student of its own."""
+        """Write responses of both variants in turn, each of another student."""
         with closing(KafkaProducer(bootstrap_servers=self.broker.bootstrap)) as producer:
             for number in range(first, first + count):
                 response: dict[str, Any] = {
@@ -94,12 +93,12 @@ class Ground:
             producer.flush()
 
     def delete(self, before: int) -> None:
-        """Have Kafka delete responses, as retention does."""
+        """Delete the responses before an offset from Kafka, as retention does."""
         with KafkaAdminClient(bootstrap_servers=self.broker.bootstrap) as admin:
             admin.delete_records({TopicPartition(f"{self.name}.responses", 0): before})
 
-    def create_anew(self) -> None:
-        """Delete the topic of responses and create it."""
+    def recreate_topic(self) -> None:
+        """Delete and recreate the topic of responses."""
         topic = f"{self.name}.responses"
         with KafkaAdminClient(bootstrap_servers=self.broker.bootstrap) as admin:
             admin.delete_topics([topic])
@@ -107,46 +106,46 @@ class Ground:
         self.create_topics("responses")
 
     def apply(self, until: int, config: Path | None = None) -> None:
-        """Run the service until it has applied the responses before an offset."""
+        """Run the service until the responses before an offset are applied."""
         with service(config or self.config, self.directory / "run.log"):
-            eventually(f"{until} are applied", lambda: self._reached(until))
+            eventually(f"{until} are applied", lambda: self._has_applied(until))
 
-    def _reached(self, until: int) -> bool:
+    def _has_applied(self, until: int) -> bool:
         with self.live() as store:
-            held = store.positions().get(self.partition)
-        return held is not None and held.next_offset >= until
+            position = store.read_positions().get(self.partition)
+        return position is not None and position.next_offset >= until
 
     @contextmanager
-    def live(self) -> Iterator[Shards]:
-        """Yield the live generation."""
-        store = live_store(StoreSettings(url=self.server.url))
+    def live(self) -> Iterator[ShardedStore]:
+        """Yield the active generation."""
+        store = connect_active_generation(StoreSettings(url=self.server.url))
         with closing(store):
             yield store
 
     def lost(self) -> Mapping[str, int]:
-        """Return the live generation's lost events, without the topic's name."""
+        """Return the active generation's lost events, with P for the name of the partition."""
         with self.live() as store:
-            return {name.replace(self.partition, "P"): count for name, count in lost_events(store).items()}
+            return {name.replace(self.partition, "P"): count for name, count in read_lost_events(store).items()}
 
     def number(self) -> int:
-        """Return the number of the live generation."""
+        """Return the number of the active generation."""
         with self.live() as store:
-            return store.live
+            return store.active_generation
 
     def rebuild(self, *options: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run the command."""
         return ab_monitor("rebuild", "--config", config or self.config, *options)
 
     def counted(self) -> int:
-        """Return the responses that the live generation counts."""
+        """Return the number of responses that the active generation counts."""
         variants = status(self.config)["experiments"]["ranker"]["variants"].values()
-        return sum(each["responses"] for each in variants)
+        return sum(variant_status["responses"] for variant_status in variants)
 
     def evidence(self) -> int:
-        """Return the lost events that verdicts go by: any make them invalid."""
-        done = ab_monitor("verdict", "ranker", "--config", self.config, "--json")
-        assert done.returncode == 0, done.stderr
-        return int(json.loads(done.stdout)["verdict"]["treatment"]["evidence"]["lost_events"])
+        """Return the lost events in the evidence of the verdict; any lost event makes the verdict invalid."""
+        verdict = ab_monitor("verdict", "ranker", "--config", self.config, "--json")
+        assert verdict.returncode == 0, verdict.stderr
+        return int(json.loads(verdict.stdout)["verdict"]["treatment"]["evidence"]["lost_events"])
 
     def letters(self) -> int:
         """Return the number of dead letters."""
@@ -155,253 +154,261 @@ class Ground:
 
 
 @pytest.fixture
-def bare(tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer) -> Ground:
-    """Return a ground without topics."""
+def empty_harness(tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer) -> RebuildHarness:
+    """Return a harness without topics."""
     redis_server.client().flushall()
-    return Ground(tmp_path, kafka, redis_server)
+    return RebuildHarness(tmp_path, kafka, redis_server)
 
 
 @pytest.fixture
-def ground(bare: Ground) -> Ground:
-    """Return one with topics and forty responses applied."""
-    bare.create_topics()
-    bare.write(0, 40)
-    bare.apply(40)
-    return bare
+def harness(empty_harness: RebuildHarness) -> RebuildHarness:
+    """Return a harness with topics and forty applied responses."""
+    empty_harness.create_topics()
+    empty_harness.write(0, 40)
+    empty_harness.apply(40)
+    return empty_harness
 
 
-class TestNames:
-    """The file leaves something out that there are responses of."""
+class TestMissingExperiments:
+    """The file lacks an experiment or a variant of the active generation."""
 
-    def test_an_experiment_is_asked_for(self, ground: Ground) -> None:
-        """A misspelt name would drop it."""
-        other = ground.written("other.toml", experiment="rankr")
-        refused = ground.rebuild(config=other)
-        assert refused.returncode == 2
-        assert "other.toml: expected the live generation's experiments" in refused.stderr
-        assert "ranker (40 responses)" in refused.stderr
-        assert "--leave-out" in refused.stderr
-        assert refused.stderr.count("\n") == 1
-        with ground.live() as store:
-            assert generation_numbers(store) == {0}
-        assert ground.rebuild("--leave-out", config=other).returncode == 0
-        assert (ground.number(), ground.lost()) == (1, {})
+    def test_an_experiment_is_dropped_only_with_drop_missing(self, harness: RebuildHarness) -> None:
+        """The name of the experiment may be misspelt in the file."""
+        other_config = harness.written("other.toml", experiment="rankr")
+        rejected_rebuild = harness.rebuild(config=other_config)
+        assert rejected_rebuild.returncode == 2
+        assert "other.toml: expected the active generation's experiments" in rejected_rebuild.stderr
+        assert "ranker (40 responses)" in rejected_rebuild.stderr
+        assert "--drop-missing" in rejected_rebuild.stderr
+        assert rejected_rebuild.stderr.count("\n") == 1
+        with harness.live() as store:
+            assert read_generation_numbers(store) == {0}
+        assert harness.rebuild("--drop-missing", config=other_config).returncode == 0
+        assert (harness.number(), harness.lost()) == (1, {})
 
-    def test_a_variant_is_asked_for(self, ground: Ground) -> None:
-        """Of an experiment that stays."""
-        other = ground.written("other.toml", variants="control = 0.5, treatmnt = 0.5")
-        refused = ground.rebuild(config=other)
-        assert refused.returncode == 2
-        assert "ranker / treatment (20 responses)" in refused.stderr
-        accepted = ground.rebuild("--leave-out", config=other)
-        assert accepted.returncode == 0, accepted.stderr
-        assert (ground.number(), ground.lost()) == (1, {})
+    def test_a_variant_is_dropped_only_with_drop_missing(self, harness: RebuildHarness) -> None:
+        """The experiment is in the file."""
+        other_config = harness.written("other.toml", variants="control = 0.5, treatmnt = 0.5")
+        rejected_rebuild = harness.rebuild(config=other_config)
+        assert rejected_rebuild.returncode == 2
+        assert "ranker / treatment (20 responses)" in rejected_rebuild.stderr
+        accepted_rebuild = harness.rebuild("--drop-missing", config=other_config)
+        assert accepted_rebuild.returncode == 0, accepted_rebuild.stderr
+        assert (harness.number(), harness.lost()) == (1, {})
 
-    def test_what_has_no_responses_goes_without_a_question(self, ground: Ground) -> None:
-        """Nothing is left out."""
+    def test_an_experiment_without_responses_is_dropped_without_a_flag(self, harness: RebuildHarness) -> None:
+        """No responses are dropped."""
         more = '[[experiments]]\nname = "later"\ncontrol = "a"\nvariants = { a = 0.5, b = 0.5 }'
-        ground.apply(40, ground.written("more.toml", more=more))
-        done = ground.rebuild()
-        assert done.returncode == 0, done.stderr
+        harness.apply(40, harness.written("more.toml", more=more))
+        finished_rebuild = harness.rebuild()
+        assert finished_rebuild.returncode == 0, finished_rebuild.stderr
 
 
-class TestOffsets:
-    """Kafka begins later than the live generation did."""
+class TestMissingOffsets:
+    """Kafka's first offset is later than that of the active generation."""
 
-    def test_new_events_hide_no_loss(self, ground: Ground) -> None:
-        """What is accepted counts as lost, is remembered by the next rebuild, and is not asked for again."""
-        ground.write(40, 100)
-        ground.delete(10)
-        refused = ground.rebuild()
-        assert refused.returncode == 6
-        gone = "10 offsets that the live generation has read are not there: it began at 0, a rebuild begins at 10"
-        said = f"{ground.partition}: {gone}"
-        assert said in refused.stderr
-        assert "ranker / control: responses" in refused.stdout
-        assert (ground.number(), ground.counted()) == (0, 40)
-        accepted = ground.rebuild("--accept-loss")
-        assert accepted.returncode == 0, accepted.stderr
-        assert said in accepted.stdout
-        assert (ground.number(), ground.counted(), ground.lost()) == (1, 130, {"<P": 10})
-        assert ground.evidence() == 10
-        again = ground.rebuild()
-        assert again.returncode == 0, again.stderr
-        assert ground.lost() == {"<P": 10}
-        ground.delete(15)
-        refused = ground.rebuild()
-        assert refused.returncode == 6
-        assert f"{ground.partition}: 5 offsets" in refused.stderr
+    def test_new_events_do_not_hide_a_loss(self, harness: RebuildHarness) -> None:
+        """An accepted loss is counted as lost, and the next rebuild needs no second consent."""
+        harness.write(40, 100)
+        harness.delete(10)
+        rejected_rebuild = harness.rebuild()
+        assert rejected_rebuild.returncode == 6
+        missing_offsets = (
+            "10 offsets that the active generation has read are missing from the new generation: "
+            "the active one began at 0, a rebuild begins at 10"
+        )
+        expected_line = f"{harness.partition}: {missing_offsets}"
+        assert expected_line in rejected_rebuild.stderr
+        assert "ranker / control: responses" in rejected_rebuild.stdout
+        assert (harness.number(), harness.counted()) == (0, 40)
+        accepted_rebuild = harness.rebuild("--accept-loss")
+        assert accepted_rebuild.returncode == 0, accepted_rebuild.stderr
+        assert expected_line in accepted_rebuild.stdout
+        assert (harness.number(), harness.counted(), harness.lost()) == (1, 130, {"<P": 10})
+        assert harness.evidence() == 10
+        repeated_rebuild = harness.rebuild()
+        assert repeated_rebuild.returncode == 0, repeated_rebuild.stderr
+        assert harness.lost() == {"<P": 10}
+        harness.delete(15)
+        rejected_rebuild = harness.rebuild()
+        assert rejected_rebuild.returncode == 6
+        assert f"{harness.partition}: 5 offsets" in rejected_rebuild.stderr
 
-    def test_definitions_that_count_less_are_explained(self, ground: Ground) -> None:
-        """Nothing is missing: it needs no consent."""
-        ground.write(40, 10, at_s=_NOON + 2 * _DAY_S)
-        ground.apply(50)
+    def test_fewer_responses_are_explained_by_narrower_definitions(self, harness: RebuildHarness) -> None:
+        """The switch needs no consent."""
+        harness.write(40, 10, at_s=_NOON + 2 * _DAY_S)
+        harness.apply(50)
         start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(_NOON + _DAY_S))
-        other = ground.written("other.toml", more=f"starts_at = {start}")
-        done = ground.rebuild(config=other)
-        assert done.returncode == 0, done.stderr
+        other_config = harness.written("other.toml", more=f"starts_at = {start}")
+        finished_rebuild = harness.rebuild(config=other_config)
+        assert finished_rebuild.returncode == 0, finished_rebuild.stderr
         assert (
             "ranker / control: 20 responses fewer: these definitions count less: ranker.starts_at_ms: the store was "
             "made with None, this file says"
-        ) in done.stdout
-        assert ground.lost() == {}
+        ) in finished_rebuild.stdout
+        assert harness.lost() == {}
 
-    def test_definitions_that_do_not_decide_how_many_explain_nothing(self, ground: Ground) -> None:
-        """Another gain counts the same responses: it is the limits that do not let them in."""
-        other = ground.written("other.toml", more='gain = "exp2"', items="1")
-        ground.write(40, 10, items=[{"item_id": "a", "position": 1}, {"item_id": "b", "position": 2}])
-        ground.apply(50)
-        refused = ground.rebuild(config=other)
-        assert refused.returncode == 6
-        assert "ranker / control: 5 responses fewer" in refused.stderr
-        assert "are limits or allowed_lateness tighter?" in refused.stderr
-        assert ground.rebuild("--accept-loss", config=other).returncode == 0
-        assert ground.lost() == {"ranker/control": 5, "ranker/treatment": 5}
+    def test_fewer_responses_are_not_explained_by_unrelated_definitions(self, harness: RebuildHarness) -> None:
+        """Another gain counts the same responses; tighter limits reject responses."""
+        other_config = harness.written("other.toml", more='gain = "exp2"', items="1")
+        harness.write(40, 10, items=[{"item_id": "a", "position": 1}, {"item_id": "b", "position": 2}])
+        harness.apply(50)
+        rejected_rebuild = harness.rebuild(config=other_config)
+        assert rejected_rebuild.returncode == 6
+        assert "ranker / control: 5 responses fewer" in rejected_rebuild.stderr
+        assert "are limits or allowed_lateness tighter?" in rejected_rebuild.stderr
+        assert harness.rebuild("--accept-loss", config=other_config).returncode == 0
+        assert harness.lost() == {"ranker/control": 5, "ranker/treatment": 5}
         # By offsets everything is there: what was counted by number is not carried along.
-        assert ground.rebuild(config=ground.written("other.toml", more='gain = "exp2"')).returncode == 0
-        assert ground.lost() == {}
+        assert harness.rebuild(config=harness.written("other.toml", more='gain = "exp2"')).returncode == 0
+        assert harness.lost() == {}
 
-    def test_where_the_file_begins_later_is_a_loss(self, ground: Ground) -> None:
-        """Nobody has read it, whether Kafka has it or not."""
+    def test_a_later_start_in_the_configuration_is_a_loss(self, harness: RebuildHarness) -> None:
+        """The rebuild does not read the earlier events, although Kafka still has the events."""
         start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + _DAY_S))
-        ground.written(kafka=f'start = "{start}"')
-        refused = ground.rebuild()
-        assert refused.returncode == 6
-        assert f"{ground.partition}: 40 offsets that the live generation has read are not there" in refused.stderr
-        assert ground.rebuild("--accept-loss").returncode == 0
-        assert ground.lost() == {"<P": 40}
+        harness.written(kafka=f'start = "{start}"')
+        rejected_rebuild = harness.rebuild()
+        assert rejected_rebuild.returncode == 6
+        assert (
+            f"{harness.partition}: 40 offsets that the active generation has read are missing"
+            in rejected_rebuild.stderr
+        )
+        assert harness.rebuild("--accept-loss").returncode == 0
+        assert harness.lost() == {"<P": 40}
 
-    def test_what_retention_took_before_the_experiment_began_is_no_loss(self, bare: Ground) -> None:
-        """A store that has long been in use began where Kafka has nothing any more."""
-        bare.create_topics()
-        bare.write(0, 10, experiment="another", at_s=_NOON - 30 * _DAY_S, record_s=_NOON - 30 * _DAY_S)
-        bare.write(10, 10, experiment="another", at_s=_NOON - 5 * _DAY_S, record_s=_NOON - 5 * _DAY_S)
-        bare.write(20, 10, record_s=_NOON)
-        bare.apply(30)
-        bare.delete(15)
-        done = bare.rebuild()
-        assert done.returncode == 0, done.stderr
-        assert (bare.number(), bare.counted(), bare.lost()) == (1, 10, {})
-        # Now the first ones may have been the experiment's.
-        bare.delete(20)
-        refused = bare.rebuild()
-        assert refused.returncode == 6
-        assert f"{bare.partition}: 5 offsets" in refused.stderr
-        assert "it began at 15, a rebuild begins at 20" in refused.stderr
+    def test_records_deleted_before_the_start_of_the_experiment_are_no_loss(
+        self, empty_harness: RebuildHarness
+    ) -> None:
+        """A store that has been in use for long began at offsets that retention has deleted."""
+        empty_harness.create_topics()
+        empty_harness.write(0, 10, experiment="another", at_s=_NOON - 30 * _DAY_S, record_s=_NOON - 30 * _DAY_S)
+        empty_harness.write(10, 10, experiment="another", at_s=_NOON - 5 * _DAY_S, record_s=_NOON - 5 * _DAY_S)
+        empty_harness.write(20, 10, record_s=_NOON)
+        empty_harness.apply(30)
+        empty_harness.delete(15)
+        finished_rebuild = empty_harness.rebuild()
+        assert finished_rebuild.returncode == 0, finished_rebuild.stderr
+        assert (empty_harness.number(), empty_harness.counted(), empty_harness.lost()) == (1, 10, {})
+        # Now the deleted records may belong to the experiment.
+        empty_harness.delete(20)
+        rejected_rebuild = empty_harness.rebuild()
+        assert rejected_rebuild.returncode == 6
+        assert f"{empty_harness.partition}: 5 offsets" in rejected_rebuild.stderr
+        assert "the active one began at 15, a rebuild begins at 20" in rejected_rebuild.stderr
 
 
-class TestLostBefore:
-    """The live generation had lost events itself."""
+class TestEarlierLosses:
+    """The active generation has lost events itself."""
 
     @pytest.fixture
-    def lossy(self, bare: Ground) -> Ground:
-        """Return a ground of thirty responses: ten applied, ten lost, ten applied."""
-        bare.create_topics()
-        bare.written(kafka='on_lost_history = "continue"')
-        bare.write(0, 10)
-        bare.apply(10)
-        bare.write(10, 10)
-        bare.delete(20)
-        bare.write(20, 10)
-        bare.apply(30)
-        assert (bare.counted(), bare.lost()) == (20, {"P": 10})
-        return bare
+    def lossy_harness(self, empty_harness: RebuildHarness) -> RebuildHarness:
+        """Return a harness with thirty responses: ten applied, ten lost, ten applied."""
+        empty_harness.create_topics()
+        empty_harness.written(kafka='on_lost_history = "continue"')
+        empty_harness.write(0, 10)
+        empty_harness.apply(10)
+        empty_harness.write(10, 10)
+        empty_harness.delete(20)
+        empty_harness.write(20, 10)
+        empty_harness.apply(30)
+        assert (empty_harness.counted(), empty_harness.lost()) == (20, {"P": 10})
+        return empty_harness
 
-    def test_they_stay_lost_where_kafka_does_not_have_them(self, lossy: Ground) -> None:
-        """Those that it had read before come on top."""
-        refused = lossy.rebuild()
-        assert refused.returncode == 6
-        assert f"{lossy.partition}: 10 offsets" in refused.stderr
-        accepted = lossy.rebuild("--accept-loss")
-        assert accepted.returncode == 0, accepted.stderr
-        assert (lossy.counted(), lossy.lost()) == (10, {"<P": 20})
-        assert lossy.evidence() == 20
+    def test_earlier_losses_are_added_to_new_losses(self, lossy_harness: RebuildHarness) -> None:
+        """Events that the active generation had read before are added."""
+        rejected_rebuild = lossy_harness.rebuild()
+        assert rejected_rebuild.returncode == 6
+        assert f"{lossy_harness.partition}: 10 offsets" in rejected_rebuild.stderr
+        accepted_rebuild = lossy_harness.rebuild("--accept-loss")
+        assert accepted_rebuild.returncode == 0, accepted_rebuild.stderr
+        assert (lossy_harness.counted(), lossy_harness.lost()) == (10, {"<P": 20})
+        assert lossy_harness.evidence() == 20
 
-    def test_they_alone_need_no_consent(self, bare: Ground) -> None:
-        """The rebuilt generation has what the live one has, and no verdict becomes valid by it."""
-        bare.create_topics()
-        bare.written(kafka='on_lost_history = "continue"')
-        bare.apply(0)
-        bare.write(0, 10)
-        bare.delete(10)
-        bare.write(10, 10)
-        bare.apply(20)
-        assert bare.lost() == {"P": 10}
-        done = bare.rebuild()
-        assert done.returncode == 0, done.stderr
-        assert (bare.number(), bare.counted(), bare.lost()) == (1, 10, {"<P": 10})
-        assert bare.evidence() == 10
+    def test_earlier_losses_alone_need_no_consent(self, empty_harness: RebuildHarness) -> None:
+        """The new generation has the same events, and verdicts remain invalid."""
+        empty_harness.create_topics()
+        empty_harness.written(kafka='on_lost_history = "continue"')
+        empty_harness.apply(0)
+        empty_harness.write(0, 10)
+        empty_harness.delete(10)
+        empty_harness.write(10, 10)
+        empty_harness.apply(20)
+        assert empty_harness.lost() == {"P": 10}
+        finished_rebuild = empty_harness.rebuild()
+        assert finished_rebuild.returncode == 0, finished_rebuild.stderr
+        assert (empty_harness.number(), empty_harness.counted(), empty_harness.lost()) == (1, 10, {"<P": 10})
+        assert empty_harness.evidence() == 10
 
-    def test_they_stay_lost_in_a_topic_created_anew(self, lossy: Ground) -> None:
-        """As after a move to another cluster: whether what it has are those, numbers cannot say."""
-        lossy.create_anew()
-        lossy.write(0, 10)
-        lossy.write(20, 10)
-        done = lossy.rebuild()
-        assert done.returncode == 0, done.stderr
-        assert (lossy.number(), lossy.counted(), lossy.lost()) == (1, 20, {"<P": 10})
-        lossy.create_anew()
-        lossy.write(0, 30)
-        assert lossy.rebuild().returncode == 0
-        assert (lossy.number(), lossy.counted(), lossy.lost()) == (2, 30, {"<P": 10})
+    def test_earlier_losses_remain_in_a_recreated_topic(self, lossy_harness: RebuildHarness) -> None:
+        """As after a move to another cluster: counts cannot show whether the new topic has the lost events."""
+        lossy_harness.recreate_topic()
+        lossy_harness.write(0, 10)
+        lossy_harness.write(20, 10)
+        finished_rebuild = lossy_harness.rebuild()
+        assert finished_rebuild.returncode == 0, finished_rebuild.stderr
+        assert (lossy_harness.number(), lossy_harness.counted(), lossy_harness.lost()) == (1, 20, {"<P": 10})
+        lossy_harness.recreate_topic()
+        lossy_harness.write(0, 30)
+        assert lossy_harness.rebuild().returncode == 0
+        assert (lossy_harness.number(), lossy_harness.counted(), lossy_harness.lost()) == (2, 30, {"<P": 10})
 
-    def test_a_shorter_log_is_not_taken_for_one_that_is_still_being_read(self, lossy: Ground) -> None:
-        """Offsets of another log say nothing of how far it is."""
-        lossy.create_anew()
-        lossy.write(0, 5)
-        refused = lossy.rebuild()
-        assert refused.returncode == 6
-        assert "ranker / control: 7 responses fewer" in refused.stderr
+    def test_a_shorter_log_of_a_recreated_topic_is_not_unread(self, lossy_harness: RebuildHarness) -> None:
+        """Offsets of another log do not show unread records."""
+        lossy_harness.recreate_topic()
+        lossy_harness.write(0, 5)
+        rejected_rebuild = lossy_harness.rebuild()
+        assert rejected_rebuild.returncode == 6
+        assert "ranker / control: 7 responses fewer" in rejected_rebuild.stderr
 
-    def test_a_log_that_offsets_say_nothing_of_is_compared_by_counts(self, lossy: Ground) -> None:
-        """Whatever the definitions are."""
-        lossy.create_anew()
-        lossy.write(0, 30, variant="control")
-        lossy.write(30, 4, variant="treatment")
-        other = lossy.written("other.toml", more='gain = "exp2"')
-        refused = lossy.rebuild(config=other)
-        assert refused.returncode == 6
-        assert "ranker / treatment: 6 responses fewer" in refused.stderr
-        assert "another log" in refused.stderr
-        assert lossy.rebuild("--accept-loss", config=other).returncode == 0
-        assert lossy.lost() == {"ranker/treatment": 6, "<P": 10}
-        # What is missing besides comes on top.
-        lossy.create_anew()
-        lossy.write(0, 30, variant="control")
-        assert lossy.rebuild("--accept-loss", config=other).returncode == 0
-        assert lossy.lost() == {"ranker/treatment": 10, "<P": 10}
-
-
-class TestRefused:
-    """Messages that the file's limits do not let in."""
-
-    def test_the_line_says_who_has_read_them(self, ground: Ground) -> None:
-        """And those that nobody has get their dead letters: the switch goes past them."""
-        ground.write(40, 2, items=[{"item_id": "a", "position": 1}, {"item_id": "b", "position": 2}])
-        ground.write(42, 1, variant=7)
-        ground.apply(43)
-        assert ground.letters() == 1
-        ground.write(43, 1, variant=7)
-        done = ground.rebuild("--accept-loss", config=ground.written("other.toml", items="1"))
-        assert done.returncode == 0, done.stderr
-        line = next(line for line in done.stdout.splitlines() if "refused" in line)
-        assert line.startswith("4 messages are refused under this file (")
-        assert "The live generation has read 3 of them" in line
-        assert line.endswith("1 that it has not read have dead letters now.")
-        assert ground.letters() == 2
+    def test_a_recreated_topic_is_compared_by_counts(self, lossy_harness: RebuildHarness) -> None:
+        """Offsets of another log cannot be compared, and definitions do not explain the difference."""
+        lossy_harness.recreate_topic()
+        lossy_harness.write(0, 30, variant="control")
+        lossy_harness.write(30, 4, variant="treatment")
+        other_config = lossy_harness.written("other.toml", more='gain = "exp2"')
+        rejected_rebuild = lossy_harness.rebuild(config=other_config)
+        assert rejected_rebuild.returncode == 6
+        assert "ranker / treatment: 6 responses fewer" in rejected_rebuild.stderr
+        assert "another log" in rejected_rebuild.stderr
+        assert lossy_harness.rebuild("--accept-loss", config=other_config).returncode == 0
+        assert lossy_harness.lost() == {"ranker/treatment": 6, "<P": 10}
+        # Further missing responses are added.
+        lossy_harness.recreate_topic()
+        lossy_harness.write(0, 30, variant="control")
+        assert lossy_harness.rebuild("--accept-loss", config=other_config).returncode == 0
+        assert lossy_harness.lost() == {"ranker/treatment": 10, "<P": 10}
 
 
-class TestEnds:
-    """How the command ends when it is not done."""
+class TestRejectedRecords:
+    """Records that the limits of the file reject."""
 
-    def test_a_signal_is_no_success(self, ground: Ground) -> None:
-        """It goes on afterwards."""
-        with KafkaAdminClient(bootstrap_servers=ground.broker.bootstrap) as admin:
-            admin.delete_topics([f"{ground.name}.dead"])
-        # Without a place for the dead letter it waits.
-        ground.write(40, 1, variant=7)
-        command = [sys.executable, "-m", "monitor", "rebuild", "--config", str(ground.config)]
-        log = ground.directory / "rebuild.log"
+    def test_unread_rejected_records_get_dead_letters(self, harness: RebuildHarness) -> None:
+        """The printed line has the number of records that the active generation has read."""
+        harness.write(40, 2, items=[{"item_id": "a", "position": 1}, {"item_id": "b", "position": 2}])
+        harness.write(42, 1, variant=7)
+        harness.apply(43)
+        assert harness.letters() == 1
+        harness.write(43, 1, variant=7)
+        finished_rebuild = harness.rebuild("--accept-loss", config=harness.written("other.toml", items="1"))
+        assert finished_rebuild.returncode == 0, finished_rebuild.stderr
+        line = next(line for line in finished_rebuild.stdout.splitlines() if "rejected" in line)
+        assert line.startswith("4 records are rejected under this file (")
+        assert "The active generation has read 3 of these." in line
+        assert line.endswith("1 records that the active generation has not read are in the dead-letter topic now.")
+        assert harness.letters() == 2
+
+
+class TestUnfinishedRebuild:
+    """The command ends before the switch."""
+
+    def test_a_signal_stops_the_rebuild_with_its_exit_code(self, harness: RebuildHarness) -> None:
+        """A second run continues the rebuild."""
+        with KafkaAdminClient(bootstrap_servers=harness.broker.bootstrap) as admin:
+            admin.delete_topics([f"{harness.name}.dead"])
+        # The worker waits, because the dead-letter topic does not exist.
+        harness.write(40, 1, variant=7)
+        command = [sys.executable, "-m", "monitor", "rebuild", "--config", str(harness.config)]
+        log = harness.directory / "rebuild.log"
         for number in (signal.SIGTERM, signal.SIGINT):
             with log.open("wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream) as process:
                 try:
@@ -411,17 +418,20 @@ class TestEnds:
                 finally:
                     process.kill()
             assert "stopped; the same command goes on from here" in log.read_text()
-        assert ground.number() == 0
-        ground.create_topics("dead")
-        assert ground.rebuild().returncode == 0
-        assert ground.number() == 1
+        assert harness.number() == 0
+        harness.create_topics("dead")
+        assert harness.rebuild().returncode == 0
+        assert harness.number() == 1
 
-    def test_topics_that_do_not_exist_are_not_waited_for(self, bare: Ground) -> None:
-        """Nothing would ever come."""
-        bare.create_topics("responses")
+    def test_missing_topics_end_the_rebuild_at_once(self, empty_harness: RebuildHarness) -> None:
+        """Without topics the rebuild could not end."""
+        empty_harness.create_topics("responses")
         started = time.monotonic()
-        done = bare.rebuild()
+        finished_rebuild = empty_harness.rebuild()
         assert time.monotonic() - started < 30
-        assert done.returncode == 3
-        assert f"Kafka at {bare.broker.bootstrap}: no topic {bare.name}.feedback; a rebuild reads" in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert finished_rebuild.returncode == 3
+        assert (
+            f"Kafka at {empty_harness.broker.bootstrap}: no topic {empty_harness.name}.feedback; a rebuild reads"
+            in finished_rebuild.stderr
+        )
+        assert finished_rebuild.stderr.count("\n") == 1

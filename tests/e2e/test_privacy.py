@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 
-from monitor.web import PATHS
+from monitor.web import HTTP_PATHS
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, eventually, get, service, status, write_config
@@ -120,22 +120,22 @@ SKIPPED = [_responded(experiment=PLANTED, response_id="x"), _responded(variant=P
 
 
 def _flat(events: Mapping[str, list[bytes]]) -> list[bytes]:
-    return [each for several in events.values() for each in several]
+    return [event for event_list in events.values() for event in event_list]
 
 
 def _rated(config: Path) -> bool:
     return bool(status(config)["experiments"]["ranker"]["variants"]["treatment"]["rated_responses"])
 
 
-def test_every_reason_has_an_event_here() -> None:
-    """A new reason needs one, too."""
+def test_every_rejection_reason_has_an_event() -> None:
+    """A new reason needs an event in this file."""
     assert sorted([*REFUSED_RESPONSES, *REFUSED_FEEDBACK]) == sorted(REASONS)
 
 
-def test_logs_pages_store_and_headers_have_nothing_of_a_student(
+def test_logs_pages_store_and_headers_contain_no_student_data(
     tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer
 ) -> None:
-    """Accepted, skipped, and refused for every reason: only the body of a dead letter has what was written."""
+    """Events are accepted, skipped, and rejected for every reason; only the body of a dead letter has the texts."""
     redis_server.client().flushall()
     for topic in ("responses", "feedback", "dead"):
         kafka.create_topic(f"privacy.{topic}", 1)
@@ -153,10 +153,11 @@ def test_logs_pages_store_and_headers_have_nothing_of_a_student(
     log = tmp_path / "log"
     with service(config, log, "--verbose"):
         eventually("all is applied", lambda: _rated(config))
-        found = re.search(r"serving url=(http\S+)/", log.read_text())
-        assert found is not None
+        url_match = re.search(r"serving url=(http\S+)/", log.read_text())
+        assert url_match is not None
         pages = {
-            path: get(found[1] + path.replace("NAME", "ranker"))[1] for path in (*PATHS, f"/api/experiments/{PLANTED}")
+            path: get(url_match[1] + path.replace("NAME", "ranker"))[1]
+            for path in (*HTTP_PATHS, f"/api/experiments/{PLANTED}")
         }
     for reason in REASONS:
         assert f'abmonitor_rejected_events_total{{reason="{reason}"' in pages["/metrics"]
@@ -170,20 +171,20 @@ def test_logs_pages_store_and_headers_have_nothing_of_a_student(
     stored = [key + client.dump(key) for key in client.scan_iter()]
     values = [value for key in client.scan_iter() for value in _content(client, key)]
     assert values
-    shown = {
+    texts = {
         "log": log.read_text(),
         "headers": repr([letter.headers for letter in letters]),
         "store": b"\n".join([*stored, *values]).decode("latin-1"),
         "status": ab_monitor("status", "--config", config, "--verbose").stdout,
         **pages,
     }
-    for place, text in shown.items():
-        assert text, place
-        assert PLANTED not in text, place
+    for text_source, text in texts.items():
+        assert text, text_source
+        assert PLANTED not in text, text_source
 
 
-def test_replay_and_evaluate_say_nothing_of_a_student_either(tmp_path: Path) -> None:
-    """They name file and line of what they refuse."""
+def test_replay_and_evaluate_print_no_student_data(tmp_path: Path) -> None:
+    """Rejected lines are reported by file and line."""
     store = f"embedded:{tmp_path / 'store'}"
     config = write_config(tmp_path / "config.toml", CONFIG, [("bootstrap", "127.0.0.1:1"), ("store", store)])
     lines = tmp_path / "events.jsonl"
@@ -191,11 +192,11 @@ def test_replay_and_evaluate_say_nothing_of_a_student_either(tmp_path: Path) -> 
         b"\n".join([*_flat(REFUSED_RESPONSES), *_flat(REFUSED_FEEDBACK), *SKIPPED, _responded(), _reacted()])
     )
     for command in ("replay", "evaluate"):
-        done = ab_monitor(command, "--config", config, "--verbose", lines)
-        assert "invalid_envelope" in done.stderr
+        process = ab_monitor(command, "--config", config, "--verbose", lines)
+        assert "invalid_envelope" in process.stderr
         # The table of `evaluate` names queries by their ids.
-        said = done.stderr + done.stdout.replace(_named("query"), "")
-        assert PLANTED not in said.replace("\n", ""), command
+        output = process.stderr + process.stdout.replace(_named("query"), "")
+        assert PLANTED not in output.replace("\n", ""), command
 
 
 def _letters(kafka: KafkaBroker, count: int) -> list[Any]:
@@ -208,11 +209,11 @@ def _letters(kafka: KafkaBroker, count: int) -> list[Any]:
 
 
 def _content(client: Any, key: bytes) -> list[bytes]:
-    """Return a key's content as clients see it: DUMP packs long values."""
+    """Return the values of a key by read commands, because DUMP compresses long values."""
     kind = client.type(key)
     if kind == b"hash":
         return [part for pair in client.hgetall(key).items() for part in pair]
     if kind in {b"list", b"zset"}:
-        found: list[bytes] = (client.lrange if kind == b"list" else client.zrange)(key, 0, -1)
-        return found
+        values: list[bytes] = (client.lrange if kind == b"list" else client.zrange)(key, 0, -1)
+        return values
     return [client.get(key)]

@@ -38,12 +38,12 @@ EXPECTED = {"text_only": 0.9257449343295309, "combined": 0.9602751219840379}
 
 def _means(config: Path) -> dict[str, float]:
     variants = status(config)["experiments"]["airbnb-recommender"]["variants"]
-    return {name: found["metrics"]["ndcg@5"]["mean"] for name, found in variants.items()}
+    return {name: variant["metrics"]["ndcg@5"]["mean"] for name, variant in variants.items()}
 
 
 @pytest.fixture
 def survey(shared: Path) -> list[Path]:
-    """Return the survey's two event files."""
+    """Return the two event files of the survey."""
     return [shared / "data/airbnb/responses.jsonl", shared / "data/airbnb/feedback.jsonl"]
 
 
@@ -51,18 +51,22 @@ def _config(path: Path, store: str, bootstrap: str = "localhost:1", name: str = 
     return write_config(path / "config.toml", CONFIG, [("store", store), ("bootstrap", bootstrap), ("name", name)])
 
 
-def test_replay_in_file_order_twice(survey: list[Path], tmp_path: Path, store_server: RedisServer) -> None:
-    """The means of the survey come out to 1e-8, and a second replay changes nothing."""
+def test_a_second_replay_does_not_change_the_means(
+    survey: list[Path], tmp_path: Path, store_server: RedisServer
+) -> None:
+    """The means equal the published means to 1e-8 after both replays."""
     store_server.client().flushall()
     config = _config(tmp_path, store_server.url)
     for _ in range(2):
-        done = ab_monitor("replay", "--config", config, *survey)
-        assert done.returncode == 0, done.stderr
+        process = ab_monitor("replay", "--config", config, *survey)
+        assert process.returncode == 0, process.stderr
         assert _means(config) == pytest.approx(EXPECTED, abs=1e-8)
 
 
-def test_replay_of_a_shuffled_and_doubled_stream(survey: list[Path], tmp_path: Path, redis_server: RedisServer) -> None:
-    """Neither order nor repetition inside a file matters."""
+def test_a_shuffled_and_doubled_stream_gives_the_same_means(
+    survey: list[Path], tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """The order and the repetition of events within a file do not matter."""
     redis_server.client().flushall()
     lines = [line for path in survey for line in path.read_text().splitlines()] * 2
     random.Random(5).shuffle(lines)
@@ -73,10 +77,10 @@ def test_replay_of_a_shuffled_and_doubled_stream(survey: list[Path], tmp_path: P
     assert _means(config) == pytest.approx(EXPECTED, abs=1e-8)
 
 
-def test_through_kafka_with_two_workers(
+def test_two_workers_on_kafka_give_the_same_means(
     survey: list[Path], tmp_path: Path, redis_server: RedisServer, kafka: KafkaBroker
 ) -> None:
-    """Two services share the topics, whose keys are random; the means are the same."""
+    """Two workers share topics with random keys."""
     redis_server.client().flushall()
     for topic in ("responses", "feedback", "dead"):
         kafka.create_topic(f"two.{topic}", 4)
@@ -92,7 +96,7 @@ def test_through_kafka_with_two_workers(
 
         def complete() -> bool:
             variants = status(config)["experiments"]["airbnb-recommender"]["variants"]
-            return bool(sum(each["feedback"].get("rating", 0) for each in variants.values()) == 450)
+            return bool(sum(variant["feedback"].get("rating", 0) for variant in variants.values()) == 450)
 
         eventually("450 ratings are applied", complete)
     assert _means(config) == pytest.approx(EXPECTED, abs=1e-8)

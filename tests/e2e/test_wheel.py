@@ -1,4 +1,4 @@
-"""The wheel as the image has it: built from what the image is built from, compiled, run by nobody in particular."""
+"""The wheel of the image: built from the files of the image, compiled, and run by an unprivileged user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 from deploy.native import MODULES
 from monitor import __version__
-from monitor.simulation.simulator import default_config, generate, w1
+from monitor.simulation.simulator import benchmark_scenario, generate_events, render_example_config
 
 ROOT = Path(__file__).parents[2]
 USER = "10001"
@@ -36,8 +36,8 @@ pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPIL
 
 
 def run(*command: str | Path, **environ: str) -> str:
-    """Return what a command prints; its complaints are the failure."""
-    done = subprocess.run(
+    """Return the output of a command; on failure, the error contains stdout and stderr."""
+    process = subprocess.run(
         [str(part) for part in command],
         cwd="/",
         env={"PATH": os.environ["PATH"], **environ},
@@ -46,13 +46,13 @@ def run(*command: str | Path, **environ: str) -> str:
         check=False,
         timeout=280,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """Yield a directory that every user may look into."""
+def public_directory() -> Iterator[Path]:
+    """Yield a directory that every user may read."""
     with tempfile.TemporaryDirectory(prefix="abm-wheel-") as name:
         path = Path(name)
         path.chmod(0o755)
@@ -60,9 +60,9 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def wheel(place: Path) -> Path:
-    """Return the wheel, compiled from a copy of the files that .dockerignore lets through."""
-    source = place / "source"
+def wheel(public_directory: Path) -> Path:
+    """Return the wheel, compiled from a copy of the files that .dockerignore does not exclude."""
+    source = public_directory / "source"
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for path in ROOT.rglob("*"):
         name = path.relative_to(ROOT).as_posix()
@@ -77,19 +77,19 @@ def wheel(place: Path) -> Path:
         "--no-deps",
         "--no-build-isolation",
         "-w",
-        place / "wheels",
+        public_directory / "wheels",
         source,
         ABMONITOR_NATIVE="1",
         MYPYC_OPT_LEVEL="0",
     )
-    (found,) = (place / "wheels").iterdir()
-    return found
+    (wheel_path,) = (public_directory / "wheels").iterdir()
+    return wheel_path
 
 
 @pytest.fixture(scope="module")
-def environment(place: Path, wheel: Path) -> Path:
-    """Return an environment of its own with the wheel; the dependencies are those of the tests."""
-    path = place / "environment"
+def environment(public_directory: Path, wheel: Path) -> Path:
+    """Return a virtual environment with the wheel and the dependencies of the tests."""
+    path = public_directory / "environment"
     venv.create(path, with_pip=False, symlinks=True)
     pip = (sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "--python", path / "bin" / "python")
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
@@ -99,13 +99,13 @@ def environment(place: Path, wheel: Path) -> Path:
 
 
 def as_in_the_image(environment: Path, *command: str | Path, **environ: str) -> str:
-    """Return what a command prints as a user without rights whose installation is read-only."""
+    """Return the output of a command of an unprivileged user with a read-only installation."""
     before = ("unshare", "--mount", "sh", "-c", AS_IN_THE_IMAGE, environment) if os.geteuid() == 0 else ()
     return run(*before, *command, PYTHONDONTWRITEBYTECODE="1", **environ)
 
 
-def test_what_is_to_be_compiled_is_in_it(wheel: Path) -> None:
-    """It is for this platform, and has each compiled module and what they share."""
+def test_the_wheel_contains_the_compiled_modules(wheel: Path) -> None:
+    """The wheel is for this platform, and has each compiled module and the shared library."""
     names = ZipFile(wheel).namelist()
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert not wheel.name.endswith("none-any.whl")
@@ -115,28 +115,32 @@ def test_what_is_to_be_compiled_is_in_it(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"monitor", f"ab_monitor-{__version__}.dist-info"}
 
 
-def test_it_does_its_work_without_rights(environment: Path, place: Path) -> None:
-    """It says its version, runs compiled, and replays events into a store of its own; its own files it cannot write."""
-    scenario = replace(w1(), responses=500, students=50)
-    config, events, store = place / "config.toml", place / "events.jsonl", place / "store"
-    config.write_text(default_config(scenario))
-    events.write_bytes(b"\n".join(event.payload for event in generate(scenario)) + b"\n")
+def test_an_unprivileged_user_can_run_the_installed_program(environment: Path, public_directory: Path) -> None:
+    """The program prints its version, runs compiled, and replays events into a store; the installation is read-only."""
+    scenario = replace(benchmark_scenario(), responses=500, students=50)
+    config, events, store = (
+        public_directory / "config.toml",
+        public_directory / "events.jsonl",
+        public_directory / "store",
+    )
+    config.write_text(render_example_config(scenario))
+    events.write_bytes(b"\n".join(event.payload for event in generate_events(scenario)) + b"\n")
     store.mkdir()
     if os.geteuid() == 0:
         os.chown(store, int(USER), int(USER))
     python, program = environment / "bin" / "python", environment / "bin" / "ab-monitor"
     assert __version__ in as_in_the_image(environment, program, "--version")
-    where = as_in_the_image(
+    module_path = as_in_the_image(
         environment, python, "-Ic", "from monitor.engine import accumulator; print(accumulator.__file__)"
     ).strip()
-    assert where.startswith(str(environment))
-    assert where.endswith(".so")
-    own = {"ABMONITOR_STORE_URL": f"embedded:{store}", "HOME": str(store)}
-    as_in_the_image(environment, program, "replay", "--config", config, events, **own)
-    held = json.loads(as_in_the_image(environment, program, "status", "--config", config, "--json", **own))
-    variants = held["experiments"][scenario.experiment]["variants"].values()
+    assert module_path.startswith(str(environment))
+    assert module_path.endswith(".so")
+    environ = {"ABMONITOR_STORE_URL": f"embedded:{store}", "HOME": str(store)}
+    as_in_the_image(environment, program, "replay", "--config", config, events, **environ)
+    status = json.loads(as_in_the_image(environment, program, "status", "--config", config, "--json", **environ))
+    variants = status["experiments"][scenario.experiment]["variants"].values()
     assert sum(variant["responses"] for variant in variants) == scenario.responses
     if os.geteuid() == 0:
-        said = as_in_the_image(environment, "sh", "-c", f"id -u; touch {environment}/own 2>&1 || true")
-        assert said.startswith(f"{USER}\n")
-        assert "Read-only file system" in said
+        output = as_in_the_image(environment, "sh", "-c", f"id -u; touch {environment}/own 2>&1 || true")
+        assert output.startswith(f"{USER}\n")
+        assert "Read-only file system" in output

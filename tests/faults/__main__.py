@@ -12,7 +12,7 @@ import time
 import traceback
 from pathlib import Path
 
-from monitor.config import Client
+from monitor.config import KafkaClientName
 from tests.faults import clusters, inputs, kafkas, stores, workers  # noqa: F401  they fill the catalogue
 from tests.faults.arena import Expectations, Result
 from tests.faults.catalogue import CATALOGUE, Fault, Ground
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
         known = "; ".join(each.name for each in CATALOGUE)
         parser.error(f"no fault is called {' or '.join(unknown)}; there are: {known}")
     binary = valkey_binary() if options.valkey else redis_binary()
-    client: Client = "confluent" if options.confluent else "kafka-python"
+    client: KafkaClientName = "confluent" if options.confluent else "kafka-python"
     chosen = [each for each in CATALOGUE if not found or any(each in faults for faults in found.values())]
     rows = []
     bad = 0

@@ -19,8 +19,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import ExperimentSettings, StoreSettings
-from monitor.simulation.simulator import Scenario, SimulatedEvent, generate
-from monitor.state import Shards, live_store
+from monitor.simulation.simulator import Scenario, SimulatedEvent, generate_events
+from monitor.state import ShardedStore, connect_active_generation
 from tests.servers.cluster import RedisCluster
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
@@ -62,10 +62,10 @@ class Totals:
         """Return the totals of a dump."""
         responses = reactions = 0
         for name, found in aggregates.items():
-            family = name[:2]
-            if family == b"a:":
+            family = name.partition(b":")[0]
+            if family == b"all_time_sums":
                 responses += found.get(0, 0)
-            elif family == b"k:":
+            elif family == b"feedback_kinds":
                 reactions += sum(count for kind, count in found.items() if isinstance(kind, bytes) and kind[:1] != b"+")
         return cls(responses, reactions)
 
@@ -111,23 +111,27 @@ class Expectations:
             lines.write_bytes(b"\n".join(event.payload for event in events) + b"\n")
             done = ab_monitor("replay", "--config", config, lines, environ=HASHED)
             assert done.returncode == 0, done.stderr
-            self._known[key] = dump(Shards(StoreSettings(url=self._server.url)))
+            self._known[key] = dump(ShardedStore(StoreSettings(url=self._server.url)))
         return self._known[key]
 
 
-_SPANS_MS = {b"g": HOUR_MS, b"v": DAY_MS, b"1h": HOUR_MS, b"24h": DAY_MS}
+_SPANS_MS = {b"traffic_hour": HOUR_MS, b"traffic_day": DAY_MS, b"1h": HOUR_MS, b"24h": DAY_MS}
 """Of hours of traffic, days of items and categories, and chunks of the simulator's decays."""
 
 
 def _kept(found: Dump) -> Dump:
     """Return what retention keeps: what is older goes with a later hour of the stream, or with none."""
-    newest_ms = max(at_ms for field, at_ms in found[b"t"].items() if isinstance(field, bytes) and field.endswith(b":r"))
+    newest_ms = max(
+        at_ms
+        for field, at_ms in found[b"newest_times"].items()
+        if isinstance(field, bytes) and field.endswith(b":response")
+    )
     oldest_ms = newest_ms - ExperimentSettings("", "", {}).retention_ms
 
     def stays(name: bytes) -> bool:
         family, *place = name.split(b":")
-        span_ms = _SPANS_MS.get(place[2] if family == b"b" else family)
-        numbered = len(place) == (4 if family == b"b" else 3)
+        span_ms = _SPANS_MS.get(place[2] if family == b"bucket_chunk" else family)
+        numbered = len(place) == (4 if family == b"bucket_chunk" else 3)
         return span_ms is None or not numbered or int(place[-1]) * span_ms >= oldest_ms
 
     return {name: values for name, values in found.items() if stays(name)}
@@ -157,7 +161,9 @@ class Arena:
         self._server = store
         self.name = f"fault-{random.randrange(1 << 40):x}"
         self.topics = {kind: f"{self.name}.{kind}" for kind in ("responses", "feedback", "dead")}
-        self.events = list(generate(replace(SCENARIO, days=days, start_ms=SCENARIO.start_ms - int(days * DAY_MS))))
+        self.events = list(
+            generate_events(replace(SCENARIO, days=days, start_ms=SCENARIO.start_ms - int(days * DAY_MS)))
+        )
         self.result = Result(events=len(self.events))
         self._expectations = expectations
         self._partitions = partitions
@@ -170,7 +176,7 @@ class Arena:
         self.write_config(kafka=kafka, store_url=store_url or store.url)
         if create_topics:
             self.create_topics()
-        self.store = live_store(StoreSettings(url=store.url))
+        self.store = connect_active_generation(StoreSettings(url=store.url))
         self.half = len(self.events) // 2
         self._writer: threading.Thread | None = None
         self._hurry = threading.Event()
@@ -272,7 +278,7 @@ class Arena:
 
     def applied(self) -> int:
         """Return how many offsets are behind all positions."""
-        return sum(each.next_offset for each in self.store.positions().values())
+        return sum(each.next_offset for each in self.store.read_positions().values())
 
     def progresses(self, by: int = 1_000, within_s: float = 90) -> None:
         """Wait until that many more events are applied."""
@@ -300,7 +306,7 @@ class Arena:
 
         def all_applied() -> bool:
             with suppress(Exception):
-                positions = self.store.positions()
+                positions = self.store.read_positions()
                 return all(name in positions and positions[name].next_offset == end for name, end in ends.items())
             return False
 
@@ -334,7 +340,7 @@ class Arena:
     def turn_to(self, server: RedisServer) -> None:
         """Take another server's content for the result."""
         self.store.close()
-        self.store = Shards(StoreSettings(url=server.url))
+        self.store = ShardedStore(StoreSettings(url=server.url))
 
     def close(self) -> None:
         """Disconnect."""

@@ -31,7 +31,7 @@ def _send(arena: Arena, payloads: list[bytes | None], kind: str = "responses") -
 @fault(
     "input",
     "Flood of refused messages",
-    "5 000 messages that are no events in one partition: the service stops with exit code 4 after `max_refused_run`, and again when it is started again; with higher limits it keeps them all as dead letters",
+    "5 000 messages that are no events in one partition: the service stops with exit code 4 after `max_consecutive_rejected`, and again when it is started again; with higher limits it keeps them all as dead letters",
 )
 def flood(ground: Ground) -> Result:
     with ground.arena() as arena:
@@ -40,11 +40,11 @@ def flood(ground: Ground) -> Result:
         for _ in range(2):
             with arena.worker() as worker:
                 worker.ends_with(4)
-                assert "max_refused_run = 1000" in worker.said()
+                assert "max_consecutive_rejected = 1000" in worker.said()
         kept = len(arena.dead_letters())
         assert kept <= 2_000, f"{kept} of 5000 went to the dead letters although the limit is 1000"
         config = arena.config.read_text()
-        arena.config.write_text(config + "\n[limits]\nmax_refused_run = 100_000\nmax_refused_share = 1.0\n")
+        arena.config.write_text(config + "\n[limits]\nmax_consecutive_rejected = 100_000\nmax_rejected_share = 1.0\n")
         began = time.monotonic()
         with arena.worker():
             arena.resumes(began)
@@ -142,7 +142,7 @@ def retried(ground: Ground) -> Result:
     with ground.arena() as arena:
         config = arena.config.read_text()
         arena.config.write_text(
-            config + "\n[limits]\nmax_items = 1\nmax_refused_run = 100_000\nmax_refused_share = 1.0\n"
+            config + "\n[limits]\nmax_items = 1\nmax_consecutive_rejected = 100_000\nmax_rejected_share = 1.0\n"
         )
         few = [event for event in arena.events if event.kind == "response"][:500]
         rest = [event for event in arena.events if event not in set(few)]

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from monitor.app import opened, worker_for
+from monitor.app import create_worker, open_writable_store
 from monitor.clock import wall_clock
 from monitor.config import load_settings
 from monitor.pipeline.telemetry import Telemetry
@@ -107,18 +107,18 @@ def topics_missing(ground: Ground) -> Result:
 )
 def stalled(ground: Ground) -> Result:
     with ground.arena() as arena, pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(kafka, "_STALLED_S", 3.0)
+        patch.setattr(kafka, "_STALLED_AFTER_S", 3.0)
         settings = load_settings(arena.config, HASHED)
-        opening = stack.enter_context(opened(settings, wall_clock))
+        opening = stack.enter_context(open_writable_store(settings, wall_clock))
         source = kafka.KafkaSource(settings.kafka)
         stack.callback(source.close)
         topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
-        worker = worker_for(settings, opening, source, Telemetry(), topics, wall_clock)
+        worker = create_worker(settings, opening, source, Telemetry(), topics, wall_clock)
         thread = threading.Thread(target=worker.run)
         thread.start()
         arena.write(per_second=600)
         arena.progresses(1_000)
-        source._consumer.pause(source.own())
+        source._consumer.pause(source.assignment())
         # What was under way is applied still.
         time.sleep(1)
         began = time.monotonic()
@@ -154,7 +154,7 @@ def topic_recreated(ground: Ground) -> Result:
         arena.written()
         with arena.worker() as worker:
             worker.ends_with(6)
-            assert "the topic was deleted and created anew" in worker.said()
+            assert "the topic was deleted and recreated" in worker.said()
         arena.write_config(kafka='on_lost_history = "continue"')
         began = time.monotonic()
         with arena.worker():
@@ -172,7 +172,7 @@ def topic_recreated_live(ground: Ground) -> Result:
         _recreate(arena, "feedback")
         began = time.monotonic()
         arena.write(arena.events[half:], per_second=600)
-        worker.says("created anew")
+        worker.says("topic was recreated")
         arena.resumes(began)
         arena.finish()
         return arena.compare()
@@ -210,7 +210,7 @@ def history_lost(ground: Ground) -> Result:
             arena.resumes(began)
             arena.finish()
             assert worker.said().count("offsets from") >= 1
-        counted = sum(map(int, arena.store.client.hvals(arena.store.first.keys.lost)))
+        counted = sum(map(int, arena.store.client.hvals(arena.store.first_shard.keys.events_lost)))
         assert counted == 1_000
         arena.result.note = (
             "1 000 events that Kafka no longer had; counted in `abmonitor_lost_events_total` and in the store"
@@ -243,7 +243,7 @@ def beyond_the_end(ground: Ground) -> Result:
         with arena.worker():
             arena.write(arena.events[:3_000], per_second=5_000)
             arena.finish()
-        client, keys = arena.store.client, arena.store.first.keys
+        client, keys = arena.store.client, arena.store.first_shard.keys
         for name, end in arena.ends().items():
             stored = client.hget(keys.positions, name)
             client.hset(keys.positions, name, b"%d:%b" % (end + 500, stored.partition(b":")[2]))

@@ -182,7 +182,7 @@ def quiet(ground: Ground) -> Result:
         arena.write()
         arena.finish()
         loses_its_tail(arena.server, random.Random(23))
-        worker.says("the store has gone back")
+        worker.says("store has lost commits")
         arena.finish()
         return arena.compare()
 

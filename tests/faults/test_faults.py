@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.config import Client
+from monitor.config import KafkaClientName
 from tests.faults import clusters, inputs, kafkas, stores, workers  # noqa: F401  they fill the catalogue
 from tests.faults.arena import Expectations
 from tests.faults.catalogue import CATALOGUE, Fault, Ground
@@ -30,7 +30,7 @@ RUNS += [(each, "confluent") for each in CATALOGUE if each.name in WITH_LIBRDKAF
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("fault", "client"), RUNS, ids=[f"{fault.name}-{client}" for fault, client in RUNS])
-def test_nothing_is_lost_and_nothing_counts_twice(fault: Fault, client: Client, ground: Ground) -> None:
+def test_nothing_is_lost_and_nothing_counts_twice(fault: Fault, client: KafkaClientName, ground: Ground) -> None:
     """Integer for integer, the store holds what an undisturbed run leaves."""
     ground.client = client
     result = fault.run(ground)

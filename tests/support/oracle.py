@@ -1,6 +1,6 @@
-"""A straightforward recomputation of everything the store should say, from the whole set of events at once.
+"""A straightforward recomputation of the stored results from the complete set of events: the oracle of exactness tests.
 
-Written from the definitions in docs/metrics.md and sharing no code with the package but its records.
+The functions follow the definitions in docs/metrics.md and share only the event records with the package.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from hashlib import blake2b
 from monitor.config import ExperimentSettings
 from monitor.events import Feedback, Response
 
-DAY = 86_400_000
+DAY_MS = 86_400_000
 
 
 @dataclass
-class Judged:
-    """One response with what its reactions amount to."""
+class ExpectedResponse:
+    """A response with the grades and metrics that follow from the response's reactions."""
 
     response: Response
     grades: dict[int, float]
-    """position → grade"""
+    """Position → grade."""
     kinds: dict[str, int]
+    """Feedback kind → number of current reactions."""
     metrics: dict[str, float | None] = field(default_factory=dict)
+    """Metric → value, None if undefined; empty without grades."""
     ratings: dict[tuple[str | None, str], float] = field(default_factory=dict)
-    """(student, shown item) → grade"""
-    review: float | None = None
-    """The score of the latest review, whenever it was written."""
+    """(student, item of the response) → grade."""
+    latest_review: float | None = None
+    """The score of the latest review, of any time; None without a review."""
 
     @property
-    def rated(self) -> bool:
-        """Whether any shown item has a grade."""
+    def is_rated(self) -> bool:
+        """Whether any item of the response has a grade."""
         return bool(self.grades)
 
 
@@ -82,8 +84,10 @@ def _grade(experiment: ExperimentSettings, kind: str, score: float) -> float | N
     return float(rule)
 
 
-def judge(experiment: ExperimentSettings, events: Iterable[Response | Feedback]) -> list[Judged]:
-    """Return every response that counts, once, with its grades."""
+def compute_expected_responses(
+    experiment: ExperimentSettings, events: Iterable[Response | Feedback]
+) -> list[ExpectedResponse]:
+    """Return the distinct responses of an experiment with grades and metrics."""
     responses: dict[str, Response] = {}
     reactions: dict[str, set[Feedback]] = defaultdict(set)
     unique = {_identity(event): event for event in events}
@@ -91,10 +95,12 @@ def judge(experiment: ExperimentSettings, events: Iterable[Response | Feedback])
         if isinstance(event, Feedback):
             reactions[event.response_id].add(event)
         elif event.experiment == experiment.name and event.variant in experiment.variants:
-            known = responses.get(event.response_id)
-            if known is None or _standing(experiment, event) < _standing(experiment, known):
+            previous = responses.get(event.response_id)
+            if previous is None or _precedence(experiment, event) < _precedence(experiment, previous):
                 responses[event.response_id] = event
-    return [_judged(experiment, response, reactions[response.response_id]) for response in responses.values()]
+    return [
+        _expected_response(experiment, response, reactions[response.response_id]) for response in responses.values()
+    ]
 
 
 def _identity(event: Response | Feedback) -> object:
@@ -106,77 +112,93 @@ def _identity(event: Response | Feedback) -> object:
     )  # fmt: skip
 
 
-def _standing(experiment: ExperimentSettings, event: Response) -> tuple[int, int, int, int]:
-    """Return what decides between two responses of one id, as far as streams let them differ: the smaller stands."""
-    return event.timestamp_ms, len(event.items), latency_ms(event), category(experiment, event)
+def _precedence(experiment: ExperimentSettings, event: Response) -> tuple[int, int, int, int]:
+    """Return the sort key of responses with the same id; the response with the smallest key counts."""
+    return event.timestamp_ms, len(event.items), rounded_latency_ms(event), category_index(experiment, event)
 
 
-def latency_ms(event: Response) -> int:
-    """Return a response's latency in whole ms, -1 without one."""
+def rounded_latency_ms(event: Response) -> int:
+    """Return the latency of a response in whole ms, -1 without a latency."""
     return -1 if event.latency_ms is None else round(event.latency_ms)
 
 
-def category(experiment: ExperimentSettings, event: Response) -> int:
-    """Return the place of a response's category among the declared ones, their number for another, -1 for none."""
+def category_index(experiment: ExperimentSettings, event: Response) -> int:
+    """Return the index of a response's category: the number of declared categories for any other, -1 for none."""
     names = sorted(experiment.categories)
     if event.category is None:
         return -1
     return names.index(event.category) if event.category in names else len(names)
 
 
-def cells(hash_key: bytes, responses: Iterable[Response]) -> list[int]:
-    """Return how often items of each of 64 cells were shown: the low six bits of the BLAKE2b of key and item."""
-    found = [0] * 64
-    for each in responses:
-        for item in each.items:
+def item_cell_counts(hash_key: bytes, responses: Iterable[Response]) -> list[int]:
+    """Return the number of items shown per cell; the cell is the low six bits of the BLAKE2b of key and item."""
+    counts = [0] * 64
+    for response in responses:
+        for item in response.items:
             digest = blake2b(hash_key + item.encode(), digest_size=6, person=b"item").digest()
-            found[int.from_bytes(digest) % 64] += 1
-    return found
+            counts[int.from_bytes(digest) % 64] += 1
+    return counts
 
 
-def _judged(experiment: ExperimentSettings, response: Response, reactions: set[Feedback]) -> Judged:
+def _expected_response(
+    experiment: ExperimentSettings, response: Response, reactions: set[Feedback]
+) -> ExpectedResponse:
     latest: dict[tuple[str | None, str | None, str], Feedback] = {}
-    for each in reactions:
-        scale = experiment.max_grade if experiment.grades.get(each.kind) == "score" else math.inf
-        if not 0 <= each.timestamp_ms - response.timestamp_ms <= experiment.feedback_window_ms or each.score > scale:
+    for reaction in reactions:
+        scale = experiment.max_grade if experiment.grades.get(reaction.kind) == "score" else math.inf
+        if (
+            not 0 <= reaction.timestamp_ms - response.timestamp_ms <= experiment.feedback_window_ms
+            or reaction.score > scale
+        ):
             continue
-        if response.timestamp_ms < (experiment.starts_at_ms or 0) <= each.timestamp_ms:
+        if response.timestamp_ms < (experiment.starts_at_ms or 0) <= reaction.timestamp_ms:
             continue
-        user = each.user_id if each.user_id is not None else response.user_id
-        register = (user, each.item_id, each.kind)
-        known = latest.get(register)
-        if known is None or (each.timestamp_ms, each.feedback_id) > (known.timestamp_ms, known.feedback_id):
-            latest[register] = each
+        user = reaction.user_id if reaction.user_id is not None else response.user_id
+        register = (user, reaction.item_id, reaction.kind)
+        previous = latest.get(register)
+        if previous is None or (reaction.timestamp_ms, reaction.feedback_id) > (
+            previous.timestamp_ms,
+            previous.feedback_id,
+        ):
+            latest[register] = reaction
     kinds: dict[str, int] = defaultdict(int)
     grades: dict[int, float] = {}
     ratings: dict[tuple[str | None, str], float] = {}
     ranks = response.ranks or range(1, len(response.items) + 1)
     positions = dict(zip(response.items, ranks, strict=True))
-    for each in latest.values():
-        kinds[each.kind] += 1
-        grade = _grade(experiment, each.kind, each.score)
-        if each.item_id in positions and grade is not None:
-            rank = positions[each.item_id]
+    for reaction in latest.values():
+        kinds[reaction.kind] += 1
+        grade = _grade(experiment, reaction.kind, reaction.score)
+        if reaction.item_id in positions and grade is not None:
+            rank = positions[reaction.item_id]
             grades[rank] = max(grade, grades.get(rank, grade))
-            user = each.user_id if each.user_id is not None else response.user_id
-            assert each.item_id is not None
-            ratings[user, each.item_id] = max(grade, ratings.get((user, each.item_id), grade))
-    reviews = sorted((each.timestamp_ms, each.feedback_id, each.score) for each in reactions if each.kind == "reviewed")
-    judged = Judged(response, grades, dict(kinds), ratings=ratings, review=reviews[-1][2] if reviews else None)
+            user = reaction.user_id if reaction.user_id is not None else response.user_id
+            assert reaction.item_id is not None
+            ratings[user, reaction.item_id] = max(grade, ratings.get((user, reaction.item_id), grade))
+    reviews = sorted(
+        (reaction.timestamp_ms, reaction.feedback_id, reaction.score)
+        for reaction in reactions
+        if reaction.kind == "reviewed"
+    )
+    expected = ExpectedResponse(
+        response, grades, dict(kinds), ratings=ratings, latest_review=reviews[-1][2] if reviews else None
+    )
     if grades:
-        judged.metrics = {
+        expected.metrics = {
             metric.name: _metric(experiment, metric.measure, metric.k, grades) for metric in experiment.metrics
         }
-    return judged
+    return expected
 
 
-def decayed_mean(pairs: Sequence[tuple[int, float]], as_of_ms: int, half_life_ms: int) -> tuple[float, float] | None:
-    """Return the exact decayed mean and effective count of (time, value) pairs; None without any."""
-    past = [(at_ms, value) for at_ms, value in pairs if at_ms <= as_of_ms]
+def expected_decayed_mean(
+    pairs: Sequence[tuple[int, float]], as_of_ms: int, half_life_ms: int
+) -> tuple[float, float] | None:
+    """Return the exact decayed mean and effective count of (time in ms, value) pairs; None without pairs."""
+    past = [(time_ms, value) for time_ms, value in pairs if time_ms <= as_of_ms]
     if not past:
         return None
-    newest = max(at_ms for at_ms, _ in past)
-    weights = [2.0 ** (-(newest - at_ms) / half_life_ms) for at_ms, _ in past]
+    newest_ms = max(time_ms for time_ms, _ in past)
+    weights = [2.0 ** (-(newest_ms - time_ms) / half_life_ms) for time_ms, _ in past]
     total = math.fsum(weights)
     mean = math.fsum(weight * value for weight, (_, value) in zip(weights, past, strict=True)) / total
     return mean, total**2 / math.fsum(weight**2 for weight in weights)
@@ -184,24 +206,24 @@ def decayed_mean(pairs: Sequence[tuple[int, float]], as_of_ms: int, half_life_ms
 
 @dataclass
 class StudentSums:
-    """One student's responses in one variant: N, n, and per metric (n_q, S)."""
+    """The responses of a student in a variant: number, rated number, and per metric [number of values, sum]."""
 
     responses: int = 0
     rated: int = 0
     metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))
 
 
-def students(judged: Iterable[Judged]) -> dict[str, dict[str, StudentSums]]:
-    """Return student → variant → sums, of the responses that name a student."""
+def student_sums_by_variant(expected_responses: Iterable[ExpectedResponse]) -> dict[str, dict[str, StudentSums]]:
+    """Return student → variant → sums over the responses with a student."""
     sums: dict[str, dict[str, StudentSums]] = defaultdict(lambda: defaultdict(StudentSums))
-    for each in judged:
-        if each.response.user_id is None:
+    for expected in expected_responses:
+        if expected.response.user_id is None:
             continue
-        own = sums[each.response.user_id][each.response.variant]
-        own.responses += 1
-        own.rated += each.rated
-        for name, value in each.metrics.items():
+        student_sums = sums[expected.response.user_id][expected.response.variant]
+        student_sums.responses += 1
+        student_sums.rated += expected.is_rated
+        for name, value in expected.metrics.items():
             if value is not None:
-                own.metrics[name][0] += 1
-                own.metrics[name][1] += value
+                student_sums.metrics[name][0] += 1
+                student_sums.metrics[name][1] += value
     return sums

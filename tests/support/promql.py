@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import promql_parser
 
-from monitor.export import CATALOGUE
+from monitor.export import METRIC_CATALOGUE
 
 SERIES_OF = {
     "counter": ["_total"],
@@ -18,10 +18,10 @@ SERIES_OF = {
 def exported_series() -> dict[str, set[str]]:
     """Return the labels of every series that the exporter's catalogue declares, by the series' name."""
     found: dict[str, set[str]] = {}
-    for metric in CATALOGUE:
-        for suffix in SERIES_OF[metric.kind]:
+    for metric in METRIC_CATALOGUE:
+        for suffix in SERIES_OF[metric.metric_type]:
             name = metric.name.removesuffix(suffix) + suffix
-            found[name] = {*metric.labels, *(["le"] if suffix == "_bucket" else [])}
+            found[name] = {*metric.label_names, *(["le"] if suffix == "_bucket" else [])}
     return found
 
 

@@ -165,11 +165,11 @@ def arrivals(draw: st.DrawFn, events: list[Response | Feedback]) -> list[list[Re
     return batches
 
 
-def taken(normalizer: EventNormalizer, events: Iterable[Response | Feedback]) -> EventBatch:
+def normalize_events(normalizer: EventNormalizer, events: Iterable[Response | Feedback]) -> EventBatch:
     """Return the events as a worker has them once they are decoded."""
     found = EventBatch()
     for event in events:
-        normalizer.append(found, event)
+        normalizer.append_event(found, event)
     return found
 
 

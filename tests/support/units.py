@@ -1,41 +1,42 @@
-"""What single students add to the stored records, as the service adds it, and what follows from these."""
+"""Stored records of single students, computed by the service's accumulator, and their analysis."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from monitor.analysis.verdicts import Judge, Judgement
+from monitor.analysis.analyzer import Analysis, Analyzer
 from monitor.config import ExperimentSettings
-from monitor.engine.accumulator import Accumulator
-from monitor.metrics.record_layout import Ints, Layout
-from monitor.stats import StoredStudents
+from monitor.engine.accumulator import MetricAccumulator
+from monitor.metrics import IntArray, UnitField
+from monitor.metrics.record_layout import RecordLayout
+from monitor.stats import StoredStudentSums
 
 
-def unit_terms(layout: Layout, sums: Ints) -> Ints:
-    """Return the records over students (n × unit_width) of n units with sums vectors (n × sums_width)."""
-    terms = np.zeros((len(sums), layout.unit_width), dtype=np.int64)
-    for term, row in zip(terms, sums.tolist(), strict=True):
-        tally = Accumulator(layout, [])
-        tally.add_anonymous(1, 0, 0, -1, tuple(row))
-        term[:] = tally.units[0].integers()
-        term[2] = 0
-    return terms
+def student_records(layout: RecordLayout, sums: IntArray) -> IntArray:
+    """Return the records over students (n × `unit_width`) of n students with the sums vectors `sums`."""
+    records = np.zeros((len(sums), layout.unit_width), dtype=np.int64)
+    for record, student_sums in zip(records, sums.tolist(), strict=True):
+        accumulator = MetricAccumulator(layout, [])
+        accumulator.add_anonymous_response(1, 0, 0, -1, tuple(student_sums))
+        record[:] = accumulator.unit_sums[0].integers()
+        record[UnitField.ANONYMOUS_RESPONSES] = 0
+    return records
 
 
-def cohort_terms(layout: Layout, sums: Ints, category: int = -1) -> Ints:
-    """Return the records of a cohort (n × cohort_width) of n units with closed-window sums vectors (n × sums_width).
+def cohort_records(layout: RecordLayout, sums: IntArray, category: int = -1) -> IntArray:
+    """Return the cohort records (n × `cohort_width`) of n students with the closed-window sums vectors `sums`.
 
-    All of them are of one category, and of the day of their first response.
+    All students have the given category, and responses on the day of the first response only.
     """
-    terms = np.zeros((len(sums), layout.cohort_width), dtype=np.int64)
-    for term, row in zip(terms, sums.tolist(), strict=True):
-        tally = Accumulator(layout, [])
-        tally.add_anonymous(1, 0, 0, category, tuple(row))
-        for record in tally.cohorts.values():
-            term[:] = record.integers()
-    return terms
+    records = np.zeros((len(sums), layout.cohort_width), dtype=np.int64)
+    for record, student_sums in zip(records, sums.tolist(), strict=True):
+        accumulator = MetricAccumulator(layout, [])
+        accumulator.add_anonymous_response(1, 0, 0, category, tuple(student_sums))
+        for cohort_sums in accumulator.cohort_sums.values():
+            record[:] = cohort_sums.integers()
+    return records
 
 
-def judge(experiment: ExperimentSettings, stored: StoredStudents, at_ms: int) -> Judgement:
-    """Return what the stored sums of an experiment say at an event time."""
-    return Judge(experiment).judge(stored, at_ms)
+def analyze(experiment: ExperimentSettings, stored_students: StoredStudentSums, as_of_ms: int) -> Analysis:
+    """Return the analysis of an experiment's stored sums at an event time."""
+    return Analyzer(experiment).analyze(stored_students, as_of_ms)

@@ -72,7 +72,7 @@ def test_a_module_imports_only_from_layers_above(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_other_packages_are_imported_through_their_public_interface(path: Path) -> None:
-    """`from monitor.stats import decide`, never `from monitor.stats.decision import decide`."""
+    """`from monitor.stats import decide_verdict`, never `from monitor.stats.decision import decide_verdict`."""
     for module, name in imports(path):
         if module.startswith("monitor.") and imported_layer(module, name) != layer(path):
             assert module.count(".") == 1, f"{path} imports {name} from {module}"
@@ -98,7 +98,7 @@ def test_only_the_command_line_reads_the_environment() -> None:
         for path in MODULES
         if {f"{module}.{name}" for module, name in imports(path)} & ENVIRONMENT or {*attributes(path)} & ENVIRONMENT
     }
-    assert readers == {"monitor/cli/command_line.py", "monitor/cli/simulate.py"}
+    assert readers == {"monitor/cli/command_io.py"}
 
 
 def test_every_file_name_occurs_once() -> None:

@@ -1,8 +1,8 @@
--- Keeps the snapshot of an hour; whoever comes second changes nothing, and neither does anybody whose generation is
--- being deleted.
+-- Stores the snapshot of an hour, unless the hour has a snapshot already or the generation is being deleted.
 --
--- KEYS  1 meta  2 history
--- ARGV  1 hour  2 snapshot
+-- KEYS     1 meta  2 hourly_snapshots
+-- ARGV     1 hour  2 snapshot
+-- Result   none
 
 if redis.call('HGET', KEYS[1], 'schema') then
   redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[2])

@@ -1,225 +1,243 @@
--- Applies one batch to one shard: first compares what the worker assumes with what is stored, then writes everything.
+-- Applies one batch to one shard: compares the state that the worker expects with the stored one, then writes everything.
+-- `StoreShard.commit` sends this script and numbers the steps in the same way.
 --
--- KEYS     1 meta  2 positions  3 latest  4 hours, then the keys of the blocks in their order, and last, if the header
---          names the live generation (on the first shard), the key that holds its number
--- ARGV[1]  header, a MessagePack map:
---            run         run id of the server that the worker has read its state from
---            live        number of the live generation, or false
---            commits, sweeps, closings   the store's counters when the worker read its state
---            positions   list of {partition, offset (expected, or false for none), origin (expected), position (new)}
---            dependencies  field of meta that stores up to when rows were swept → time (ms) of the oldest row or event
---                        that the batch depends on
---            latest      field of latest → time (ms)
---            blocks      name of a block → number of its keys
--- ARGV[2…] the values of the blocks in their order, key by key:
---            new_rows  a row that must not be stored yet
---            rows      a row; its first four bytes are its version, one more than the stored row's
---            sums      what is added to a vector of integers: runs of 2 bytes index of the first integer, 2 bytes how
---                      many (32768 more if one of them has an absolute value above 2^51), 8 bytes each
---            chunks    runs that are appended to a chunk of time buckets
---            counters  field of a hash, difference
---            members   member of an index, whose score becomes the number of this commit
---            hours     field of hours, names of new rows with their lengths
---            texts     field of a hash, text
+-- KEYS     1 meta  2 positions  3 newest_times  4 expiry_hours
+--          5… the keys of the blocks, in the order of BLOCKS
+--          last, on the first shard only: the key of the active generation's number
+-- ARGV     1 header, a MessagePack map:
+--              run_id             run id of the server from which the worker has read its state
+--              active_generation  number of the generation that must be active, or false on other shards
+--              commits, expirations, closings
+--                                 the store's counters when the worker read its state
+--              positions          list of {partition, expected_offset (or false for none), expected_log, position}
+--              dependencies       field of meta with an expiry boundary → time (ms) of the oldest row or event that the
+--                                 batch depends on
+--              newest_times       field of newest_times → time (ms)
+--              blocks             name of a block → number of its keys
+--          2… the values of the blocks, in the order of BLOCKS, key by key:
+--              new_rows           row that must not be stored yet
+--              changed_rows       row; its first four bytes are its version, one more than the version of the stored row
+--              record_increments  runs of integers that are added to a record: 2 bytes index of the first integer,
+--                                 2 bytes count (plus 32768 if an integer has an absolute value above 2^51), 8 bytes each
+--              bucket_appends     runs that are appended to a chunk of time buckets
+--              counter_increments field of a hash, difference
+--              index_members      member of a sorted set; its score becomes the number of this commit
+--              expiry_entries     field of expiry_hours, names of new rows with their lengths
+--              hash_texts         field of a hash, text
 --
--- Returns {status, number of commits, {length of each chunk}}. The status is
---   applied    everything was written
---   switched   another generation is live, or this one is being deleted
---   restarted  the server was started again or replaced: it may have lost writes
---   moved      another worker has applied records of these partitions
---   swept      rows were deleted that the batch may depend on, or an experiment is being closed
---   changed    another worker has changed a row of this batch
--- and nothing was written unless it is "applied". Every key is declared: while a slot moves to another node of a
--- cluster, a script that needs a key which is not there is refused as a whole instead of failing half way.
+-- Result   {status, number of commits, {length of each appended chunk}}. The status is one of
+--              applied              everything was written
+--              generation_switched  another generation is active, or this one is being deleted
+--              server_restarted     the server was restarted or replaced, and may have lost writes
+--              positions_changed    another worker has applied records of these partitions
+--              expired              rows were deleted on which the batch may depend, or an experiment is being closed
+--              rows_changed         another worker has changed a row of this batch
+--          Unless it is "applied", nothing was written.
+--
+-- Every key is declared: while a slot moves to another node of a cluster, the server refuses a script with an absent key
+-- before the script starts, instead of failing half way.
 
 local BLOCKS = {
-  {'new_rows', 1}, {'rows', 1}, {'sums', 1}, {'chunks', 1}, {'counters', 2}, {'members', 1}, {'hours', 2}, {'texts', 2},
+  {'new_rows', 1}, {'changed_rows', 1}, {'record_increments', 1}, {'bucket_appends', 1}, {'counter_increments', 2},
+  {'index_members', 1}, {'expiry_entries', 2}, {'hash_texts', 2},
 }
-local FIRST_KEY, FIRST_VALUE = 5, 2
-local AT_ONCE = 1000  -- keys or fields of one command: Lua cannot unpack more than some thousand values
-local META, POSITIONS, LATEST, HOURS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local FIRST_BLOCK_KEY, FIRST_BLOCK_VALUE = 5, 2
+local KEYS_PER_COMMAND = 1000  -- Lua cannot unpack more than some thousand values
+local META, POSITIONS, NEWEST_TIMES, EXPIRY_HOURS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local header = cmsgpack.unpack(ARGV[1])
-local commits = tonumber(redis.call('HGET', META, 'seq') or '0')
+local commits = tonumber(redis.call('HGET', META, 'commits') or '0')
 
-local blocks, key, value = {}, FIRST_KEY, FIRST_VALUE
+-- Name of a block → its first index in KEYS and in ARGV, its values for each key, its number of keys.
+local blocks, next_key, next_value = {}, FIRST_BLOCK_KEY, FIRST_BLOCK_VALUE
 for _, block in ipairs(BLOCKS) do
-  local name, width = unpack(block)
+  local name, values_per_key = unpack(block)
   local count = header.blocks[name]
-  blocks[name] = {key = key, value = value, width = width, count = count}
-  key, value = key + count, value + width * count
+  blocks[name] = {first_key = next_key, first_value = next_value, values_per_key = values_per_key, count = count}
+  next_key, next_value = next_key + count, next_value + values_per_key * count
 end
 
--- Calls `write` with the key and the first value of each entry of a block, and that value's place in ARGV.
-local function for_each(name, write)
+-- Calls `write(key, value, second value)` for each key of a block.
+local function for_each_key(name, write)
   local block = blocks[name]
   for i = 0, block.count - 1 do
-    local place = block.value + block.width * i
-    write(KEYS[block.key + i], ARGV[place], ARGV[place + 1])
+    local value_index = block.first_value + block.values_per_key * i
+    write(KEYS[block.first_key + i], ARGV[value_index], ARGV[value_index + 1])
   end
 end
 
--- Calls `act` with the first and the last place of each thousand entries of a block.
-local function by_thousands(block, act)
-  for begin = 0, block.count - 1, AT_ONCE do
-    if act(begin, math.min(begin + AT_ONCE, block.count) - 1) then
+-- Calls `process(first, last)` with ranges of up to a thousand keys of a block, until a call returns true.
+local function for_each_thousand(block, process)
+  for first = 0, block.count - 1, KEYS_PER_COMMAND do
+    if process(first, math.min(first + KEYS_PER_COMMAND, block.count) - 1) then
       return true
     end
   end
 end
 
--- Returns whether another worker has made or changed a row of this batch.
+-- Returns whether another worker has inserted or changed a row of this batch.
 local function rows_changed()
-  local new, changed = blocks.new_rows, blocks.rows
-  return by_thousands(new, function(first, last)
-    return redis.call('EXISTS', unpack(KEYS, new.key + first, new.key + last)) > 0
-  end) or by_thousands(changed, function(first, last)
-    for i, stored in ipairs(redis.call('MGET', unpack(KEYS, changed.key + first, changed.key + last))) do
-      local version = struct.unpack('>I4', ARGV[changed.value + first + i - 1])
-      if not stored or struct.unpack('>I4', stored) + 1 ~= version then
+  local new, changed = blocks.new_rows, blocks.changed_rows
+  return for_each_thousand(new, function(first, last)
+    return redis.call('EXISTS', unpack(KEYS, new.first_key + first, new.first_key + last)) > 0
+  end) or for_each_thousand(changed, function(first, last)
+    local stored_rows = redis.call('MGET', unpack(KEYS, changed.first_key + first, changed.first_key + last))
+    for i, stored_row in ipairs(stored_rows) do
+      local version = struct.unpack('>I4', ARGV[changed.first_value + first + i - 1])
+      if not stored_row or struct.unpack('>I4', stored_row) + 1 ~= version then
         return true
       end
     end
   end)
 end
 
--- Returns the reason why the batch must not be written, nil if there is none.
-local function conflict()
-  local closings, sweeps, schema = unpack(redis.call('HMGET', META, 'closings', 'sweeps', 'schema'))
-  if not schema or header.live and (redis.call('GET', KEYS[#KEYS]) or '0') ~= header.live then
-    return 'switched'
+-- Returns the status of a batch that must not be written, nil if there is no conflict: steps 1 to 5.
+local function find_conflict()
+  -- 1. The generation must be active.
+  local closings, expirations, schema = unpack(redis.call('HMGET', META, 'closings', 'expirations', 'schema'))
+  local expected_generation = header.active_generation
+  if not schema or expected_generation and (redis.call('GET', KEYS[#KEYS]) or '0') ~= expected_generation then
+    return 'generation_switched'
   end
-  if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= header.run then
-    return 'restarted'
+  -- 2. The server must be the process from which the worker has read.
+  if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= header.run_id then
+    return 'server_restarted'
   end
-  for _, step in ipairs(header.positions) do
-    local stored = redis.call('HGET', POSITIONS, step.partition)
+  -- 3. The partitions must be at the expected offsets of the expected logs.
+  for _, update in ipairs(header.positions) do
+    local stored = redis.call('HGET', POSITIONS, update.partition)
     if stored then
-      local offset, origin = string.match(stored, '^([^:]*):[^:]*:[^:]*:[^:]*:[^:]*:(.*)$')
-      if offset ~= step.offset or origin ~= step.origin then
-        return 'moved'
+      local offset, log = string.match(stored, '^([^:]*):[^:]*:[^:]*:[^:]*:[^:]*:(.*)$')
+      if offset ~= update.expected_offset or log ~= update.expected_log then
+        return 'positions_changed'
       end
-    elseif step.offset then
-      return 'moved'
+    elseif update.expected_offset then
+      return 'positions_changed'
     end
   end
+  -- 4. No row may have expired on which the batch depends.
   if tonumber(closings or '0') ~= header.closings then
-    return 'swept'
+    return 'expired'
   end
-  if tonumber(sweeps or '0') ~= header.sweeps then
-    for field, oldest in pairs(header.dependencies) do
-      local swept = redis.call('HGET', META, field)
-      if swept and tonumber(swept) > oldest then
-        return 'swept'
+  if tonumber(expirations or '0') ~= header.expirations then
+    for boundary_field, oldest_ms in pairs(header.dependencies) do
+      local boundary_ms = redis.call('HGET', META, boundary_field)
+      if boundary_ms and tonumber(boundary_ms) > oldest_ms then
+        return 'expired'
       end
     end
   end
+  -- 5. If another worker has committed since, the rows of the batch must be at the expected versions.
   if commits ~= header.commits and rows_changed() then
-    return 'changed'
+    return 'rows_changed'
   end
 end
 
--- A number of Lua holds 53 bits. Terms and sums up to 2^51 say that what was there is below 2^52: all are exact.
-local whole = struct.unpack('>i8', '\0\0\1\0\0\0\0\0') == 1099511627776  -- not where C's long has 32 bits
+-- Adds integers as Lua numbers, which are exact up to 2^53. Returns nil if a sum is beyond 2^51: then an addend may have
+-- been rounded. Differences up to 2^51 and sums up to 2^51 imply that the stored integers are below 2^52.
+local has_64_bit_integers = struct.unpack('>i8', '\0\0\1\0\0\0\0\0') == 1099511627776  -- false where C's long has 32 bits
 local formats = {}
-local function add(sums, changes, begin, count)
+local function add_as_numbers(stored, runs, begin, count)
   local format = formats[count] or '>' .. string.rep('i8', count)
   formats[count] = format
-  local known = {struct.unpack(format, sums)}
-  local terms = {struct.unpack(format, changes, begin)}
+  local sums = {struct.unpack(format, stored)}
+  local differences = {struct.unpack(format, runs, begin)}
   for i = 1, count do
-    local sum = known[i] + terms[i]
+    local sum = sums[i] + differences[i]
     if sum > 2251799813685248 or sum < -2251799813685248 then
       return nil
     end
-    known[i] = sum
+    sums[i] = sum
   end
-  return struct.pack(format, unpack(known, 1, count))
+  return struct.pack(format, unpack(sums, 1, count))
 end
 
 -- Adds 64-bit integers as two halves of 32 bits.
-local function add_halves(sums, changes, begin, count)
+local function add_as_halves(stored, runs, begin, count)
   local format = '>' .. string.rep('i4I4', count)
-  local known = {struct.unpack(format, sums)}
-  local terms = {struct.unpack(format, changes, begin)}
+  local sums = {struct.unpack(format, stored)}
+  local differences = {struct.unpack(format, runs, begin)}
   for i = 2, 2 * count, 2 do
-    local high, low = known[i - 1] + terms[i - 1], known[i] + terms[i]
+    local high, low = sums[i - 1] + differences[i - 1], sums[i] + differences[i]
     if low >= 4294967296 then
       high, low = high + 1, low - 4294967296
     end
-    known[i - 1], known[i] = high, low
+    sums[i - 1], sums[i] = high, low
   end
-  return struct.pack(format, unpack(known, 1, 2 * count))
+  return struct.pack(format, unpack(sums, 1, 2 * count))
 end
 
--- Adds runs of integers to the vector of a key.
-local function add_runs(vector, runs)
+-- Adds runs of integers to the record of a key.
+local function increment_record(key, runs)
   local position = 1
   while position <= #runs do
     local first, count, begin = struct.unpack('>I2I2', runs, position)
-    local wide = count >= 32768
-    if wide then count = count - 32768 end
+    local has_large_integers = count >= 32768
+    if has_large_integers then count = count - 32768 end
     local size = 8 * count
-    local sums = redis.call('GETRANGE', vector, 8 * first, 8 * first + size - 1)
-    if sums == '' then
+    local stored = redis.call('GETRANGE', key, 8 * first, 8 * first + size - 1)
+    local sums
+    if stored == '' then
       sums = string.sub(runs, begin, begin + size - 1)
     else
-      if #sums < size then sums = sums .. string.rep('\0', size - #sums) end
-      sums = whole and not wide and add(sums, runs, begin, count) or add_halves(sums, runs, begin, count)
+      if #stored < size then stored = stored .. string.rep('\0', size - #stored) end
+      sums = has_64_bit_integers and not has_large_integers and add_as_numbers(stored, runs, begin, count)
+        or add_as_halves(stored, runs, begin, count)
     end
-    redis.call('SETRANGE', vector, 8 * first, sums)
+    redis.call('SETRANGE', key, 8 * first, sums)
     position = begin + size
   end
 end
 
 local function write_rows(block)
-  by_thousands(block, function(first, last)
-    local pairs_, n = {}, 0
+  for_each_thousand(block, function(first, last)
+    local keys_and_rows, n = {}, 0
     for i = first, last do
-      pairs_[n + 1], pairs_[n + 2] = KEYS[block.key + i], ARGV[block.value + i]
+      keys_and_rows[n + 1], keys_and_rows[n + 2] = KEYS[block.first_key + i], ARGV[block.first_value + i]
       n = n + 2
     end
-    redis.call('MSET', unpack(pairs_))
+    redis.call('MSET', unpack(keys_and_rows))
   end)
 end
 
-local status = conflict()
-if status then
-  return {status, commits}
+local conflict = find_conflict()
+if conflict then
+  return {conflict, commits}
 end
 
--- `begun` is counted first and `seq` last: if they differ, a part of a commit was applied (see RedisStore.state).
-redis.call('HINCRBY', META, 'begun', 1)
+-- 6. Write. `commits_begun` is counted first and `commits` last: if the two differ, a part of a commit was applied (see
+-- `StoreShard.read_state`).
+redis.call('HINCRBY', META, 'commits_begun', 1)
 commits = commits + 1
-for _, step in ipairs(header.positions) do
-  redis.call('HSET', POSITIONS, step.partition, step.position)
+for _, update in ipairs(header.positions) do
+  redis.call('HSET', POSITIONS, update.partition, update.position)
 end
 write_rows(blocks.new_rows)
-write_rows(blocks.rows)
-for_each('sums', add_runs)
-local lengths = {}
-for_each('chunks', function(chunk, runs)
-  lengths[#lengths + 1] = redis.call('APPEND', chunk, runs)
+write_rows(blocks.changed_rows)
+for_each_key('record_increments', increment_record)
+local chunk_lengths = {}
+for_each_key('bucket_appends', function(chunk, runs)
+  chunk_lengths[#chunk_lengths + 1] = redis.call('APPEND', chunk, runs)
 end)
-for_each('counters', function(hash, field, difference)
+for_each_key('counter_increments', function(hash, field, difference)
   redis.call('HINCRBY', hash, field, difference)
 end)
-for_each('members', function(index, member)
+for_each_key('index_members', function(index, member)
   redis.call('ZADD', index, commits, member)
 end)
-for_each('hours', function(list, field, names)
-  -- The sweep takes an hour out only where it finds no list: a list that is not new has its field already.
+for_each_key('expiry_entries', function(list, hour_field, names)
+  -- expire.lua removes an hour only if its list is absent: an existing list has its field already.
   if redis.call('RPUSH', list, names) == 1 then
-    redis.call('HSET', HOURS, field, 1)
+    redis.call('HSET', EXPIRY_HOURS, hour_field, 1)
   end
 end)
-for_each('texts', function(hash, field, text)
+for_each_key('hash_texts', function(hash, field, text)
   redis.call('HSET', hash, field, text)
 end)
-for field, time in pairs(header.latest) do
-  local known = redis.call('HGET', LATEST, field)
-  if not known or tonumber(known) < time then
-    redis.call('HSET', LATEST, field, string.format('%.0f', time))
+for field, time_ms in pairs(header.newest_times) do
+  local stored_ms = redis.call('HGET', NEWEST_TIMES, field)
+  if not stored_ms or tonumber(stored_ms) < time_ms then
+    redis.call('HSET', NEWEST_TIMES, field, string.format('%.0f', time_ms))
   end
 end
-redis.call('HSET', META, 'seq', commits)
-return {'applied', commits, lengths}
+redis.call('HSET', META, 'commits', commits)
+return {'applied', commits, chunk_lengths}

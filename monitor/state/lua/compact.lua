@@ -1,12 +1,15 @@
--- Puts what the runs of chunks of time buckets add up to in their place, and behind it what has been appended since.
+-- Replaces the runs at the beginning of chunks of time buckets by their sums. Runs that were appended after the worker has
+-- read the chunk stay behind the sums.
 --
--- KEYS  the chunks
--- ARGV  for each what was read of it, and what that amounts to
--- A chunk that does not begin so any more was summed up, begun anew or lost by somebody else, and stays as it is.
+-- KEYS     the chunks
+-- ARGV     two values for each chunk: the bytes that the worker has read, and the sums that replace them
+-- Result   none
+--
+-- A chunk that no longer begins with these bytes stays as it is: another worker has compacted it, or it was lost.
 
 for i, key in ipairs(KEYS) do
-  local read, stored = ARGV[2 * i - 1], redis.call('GET', key)
-  if stored and string.sub(stored, 1, #read) == read then
-    redis.call('SET', key, ARGV[2 * i] .. string.sub(stored, #read + 1))
+  local bytes_read, sums, stored = ARGV[2 * i - 1], ARGV[2 * i], redis.call('GET', key)
+  if stored and string.sub(stored, 1, #bytes_read) == bytes_read then
+    redis.call('SET', key, sums .. string.sub(stored, #bytes_read + 1))
   end
 end

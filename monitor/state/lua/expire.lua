@@ -1,90 +1,120 @@
--- Deletes rows that were noted under hours whose rows can no longer change: of as many batches as have four thousand.
+-- Deletes rows that are listed under expired hours of one experiment: at least 4 000 rows if there are so many, and no
+-- further list entry after that. An entry contains the names of the rows that one commit has inserted.
 --
--- KEYS  1 meta  2 hours  3 unmatched feedback by kind, then of each of some hours, all of one experiment: the list of
---       row names, and the hash of names whose row belonged to another hour later. Only rows of that hash, and rows
---       without a response, have to be read.
--- ARGV  1 number of the experiment, or "p" for rows without their response  2 the row keys' prefix
---       3 field of meta that says up to when rows have been swept  4 that time in ms
---       then for each list its field of hours
--- Reactions of deleted rows without a response are unmatched feedback: they are counted by kind in the same step.
--- Returns {rows deleted, how many hours are done, number of sweeps before, number of sweeps after}: a worker to whom the
--- number is new compares the boundary with what its commit depends on.
+-- KEYS     1 meta  2 expiry_hours  3 feedback_unmatched
+--          then two keys for each hour: expiry_rows (list of row names), expiry_moved_rows (hash of the names whose row
+--          has moved to another hour since)
+-- ARGV     1 number of the experiment, or "pending" for rows of feedback whose response has not arrived
+--          2 prefix of the keys of response rows
+--          3 field of meta with the experiment's expiry boundary
+--          4 new boundary (ms): rows of earlier responses are expired
+--          5… for each hour its field of expiry_hours
+--
+-- Result   {rows deleted, hours completed, expirations before, expirations after}. `expirations` counts the calls that
+--          have changed something; a commit that expects another number compares its dependencies with the boundaries.
+--
+-- Only rows that may have moved and rows without a response have to be read before they are deleted. Reactions in deleted
+-- rows without a response are unmatched feedback: this script counts them by kind.
 
-local before = tonumber(redis.call('HGET', KEYS[1], 'sweeps') or '0')
-local after = before
-local swept = redis.call('HGET', KEYS[1], ARGV[3])
-if not swept or tonumber(swept) < tonumber(ARGV[4]) then
-  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
-  after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
+local FIRST_HOUR_KEY, FIRST_HOUR_FIELD = 4, 5
+local ROWS_PER_CALL = 4000
+local KEYS_PER_COMMAND = 1000
+local META, EXPIRY_HOURS, FEEDBACK_UNMATCHED = KEYS[1], KEYS[2], KEYS[3]
+local EXPERIMENT, ROW_PREFIX, BOUNDARY_FIELD, BOUNDARY_MS = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local IS_PENDING = EXPERIMENT == 'pending'
+local HOUR_COUNT = (#KEYS - FIRST_HOUR_KEY + 1) / 2
+
+local expirations_before = tonumber(redis.call('HGET', META, 'expirations') or '0')
+local expirations_after = expirations_before
+local stored_boundary_ms = redis.call('HGET', META, BOUNDARY_FIELD)
+if not stored_boundary_ms or tonumber(stored_boundary_ms) < tonumber(BOUNDARY_MS) then
+  redis.call('HSET', META, BOUNDARY_FIELD, BOUNDARY_MS)
+  expirations_after = redis.call('HINCRBY', META, 'expirations', 1)
 end
 
-local deleted, seen, done = 0, 0, 0
-local pending = ARGV[1] == 'p'
-local unmatched = {}
+local unmatched = {}  -- kind of feedback → reactions
 
--- Returns those of the keys whose row belongs to an hour. What an old note deleted would leave its own note behind, and
--- that could delete a young row of the same id one day.
-local function belonging(keys, hour)
-  local found = {}
-  -- Whole rows of some at once: that is less than a command for a part of each.
+-- Counts the reactions of a row without a response. Their kinds follow the head of 16 bytes and the first byte of an array.
+local function count_unmatched(row)
+  local _, _, kinds = pcall(cmsgpack.unpack_one, row, 17)
+  for _, kind in ipairs(type(kinds) == 'table' and kinds or {}) do  -- damaged rows have none
+    unmatched[kind] = (unmatched[kind] or 0) + 1
+  end
+end
+
+-- Returns the keys whose rows belong to an hour. A row that has moved is deleted under its own hour. If it were deleted
+-- here, its name would stay in the list of that hour, and could later delete a young row of the same id.
+local function keys_of_hour(keys, hour_field)
+  local matching_keys = {}
+  -- One MGET of whole rows costs less than a GETRANGE for each row.
   for i, row in ipairs(redis.call('MGET', unpack(keys))) do
-    -- Behind four bytes of version stands the arm in four: experiment · 256 + variant, or -1 while the response has
-    -- not been seen. Then come eight of time, which is the newest reaction's in that case.
+    -- A row: 4 bytes version, 4 bytes experiment · 256 + variant, or -1 while the response has not arrived, 8 bytes time
+    -- of the response, or of the newest reaction.
     if row and #row >= 16 then
-      local arm, time = struct.unpack('>i4I8', row, 5)
-      local owner = arm >= 0 and string.format('%d', math.floor(arm / 256)) or 'p'
-      if owner .. string.format(':%d', math.floor(time / 3600000)) == hour then
-        found[#found + 1] = keys[i]
-        if pending then
-          -- Behind the head of 16 bytes and the byte that begins an array stand the kinds of its reactions.
-          local _, _, kinds = pcall(cmsgpack.unpack_one, row, 17)
-          for _, kind in ipairs(type(kinds) == 'table' and kinds or {}) do  -- of damaged bytes none
-            unmatched[kind] = (unmatched[kind] or 0) + 1
-          end
-        end
+      local variant_key, time_ms = struct.unpack('>i4I8', row, 5)
+      local experiment = variant_key >= 0 and string.format('%d', math.floor(variant_key / 256)) or 'pending'
+      if experiment .. string.format(':%d', math.floor(time_ms / 3600000)) == hour_field then
+        matching_keys[#matching_keys + 1] = keys[i]
+        if IS_PENDING then count_unmatched(row) end
       end
     end
   end
-  return found
+  return matching_keys
 end
 
-while seen < 4000 and done < (#KEYS - 3) / 2 do
-  local list, moved, hour = KEYS[2 * done + 4], KEYS[2 * done + 5], ARGV[done + 5]
-  local noted = redis.call('LPOP', list)
-  if not noted then
-    redis.call('UNLINK', moved)
-    redis.call('HDEL', KEYS[2], hour)
-    done, noted = done + 1, ''
-  elseif seen == 0 then
-    after = redis.call('HINCRBY', KEYS[1], 'sweeps', 1)
+-- Returns the names in a list entry; each is preceded by a byte with its length.
+local function split_names(entry)
+  local names, position = {}, 1
+  while position <= #entry do
+    local length = string.byte(entry, position)
+    names[#names + 1] = string.sub(entry, position + 1, position + length)
+    position = position + 1 + length
   end
-  local names, at = {}, 1
-  while at <= #noted do
-    local length = string.byte(noted, at)
-    names[#names + 1] = string.sub(noted, at + 1, at + length)
-    at = at + 1 + length
-  end
-  seen = seen + #names
-  local some = not pending and #names > 0 and redis.call('EXISTS', moved) == 1
-  for first = 1, #names, 1000 do
-    local last = math.min(first + 999, #names)
-    local elsewhere = some and redis.call('HMGET', moved, unpack(names, first, last)) or {}
-    local gone, doubtful = {}, {}
+  return names
+end
+
+local deleted_rows, visited_rows, completed_hours = 0, 0, 0
+
+-- Deletes the rows of these names that belong to an hour.
+local function delete_rows(names, moved_rows, hour_field)
+  local has_moved_rows = not IS_PENDING and #names > 0 and redis.call('EXISTS', moved_rows) == 1
+  for first = 1, #names, KEYS_PER_COMMAND do
+    local last = math.min(first + KEYS_PER_COMMAND - 1, #names)
+    local move_marks = has_moved_rows and redis.call('HMGET', moved_rows, unpack(names, first, last)) or {}
+    local expired_keys, keys_to_read = {}, {}
     for i = first, last do
-      local into = (pending or elsewhere[i - first + 1]) and doubtful or gone
-      into[#into + 1] = ARGV[2] .. names[i]
+      local keys = (IS_PENDING or move_marks[i - first + 1]) and keys_to_read or expired_keys
+      keys[#keys + 1] = ROW_PREFIX .. names[i]
     end
-    if #doubtful > 0 then
-      for _, key in ipairs(belonging(doubtful, hour)) do
-        gone[#gone + 1] = key
+    if #keys_to_read > 0 then
+      for _, key in ipairs(keys_of_hour(keys_to_read, hour_field)) do
+        expired_keys[#expired_keys + 1] = key
       end
     end
-    if #gone > 0 then
-      deleted = deleted + redis.call('UNLINK', unpack(gone))
+    if #expired_keys > 0 then
+      deleted_rows = deleted_rows + redis.call('UNLINK', unpack(expired_keys))
     end
+  end
+end
+
+while visited_rows < ROWS_PER_CALL and completed_hours < HOUR_COUNT do
+  local first_key = FIRST_HOUR_KEY + 2 * completed_hours
+  local list, moved_rows, hour_field = KEYS[first_key], KEYS[first_key + 1], ARGV[FIRST_HOUR_FIELD + completed_hours]
+  local entry = redis.call('LPOP', list)
+  if not entry then
+    redis.call('UNLINK', moved_rows)
+    redis.call('HDEL', EXPIRY_HOURS, hour_field)
+    completed_hours = completed_hours + 1
+  else
+    if visited_rows == 0 then
+      expirations_after = redis.call('HINCRBY', META, 'expirations', 1)
+    end
+    local names = split_names(entry)
+    visited_rows = visited_rows + #names
+    delete_rows(names, moved_rows, hour_field)
   end
 end
 for kind, reactions in pairs(unmatched) do
-  redis.call('HINCRBY', KEYS[3], kind, reactions)
+  redis.call('HINCRBY', FEEDBACK_UNMATCHED, kind, reactions)
 end
-return {deleted, done, before, after}
+return {deleted_rows, completed_hours, expirations_before, expirations_after}

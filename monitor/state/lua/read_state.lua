@@ -1,7 +1,7 @@
--- Returns what a shard stores of itself: meta, positions, number of the live generation, run id of the server.
+-- Reads the state of a shard. One script and no transaction: clients of a cluster cannot send INFO within a transaction.
 --
--- KEYS  1 meta  2 positions  3 number of the live generation, on the first shard
--- One script and no transaction: a cluster's clients cannot ask for the server's run within one.
+-- KEYS     1 meta  2 positions  3 the key of the active generation's number (on the first shard only)
+-- Result   {meta, positions, number of the active generation or nil, run id of the server}
 
 return {
   redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2]), KEYS[3] and redis.call('GET', KEYS[3]) or false,

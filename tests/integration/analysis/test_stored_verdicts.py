@@ -1,4 +1,4 @@
-"""Verdicts from a real store: the same from any number of shards, and what the events themselves say."""
+"""Verdicts from a real store: equal to a computation from the events, for any number of shards."""
 
 from __future__ import annotations
 
@@ -10,159 +10,153 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.analysis.verdicts import Judgement
+from monitor.analysis.analyzer import Analysis
 from monitor.config import DecisionSettings
 from monitor.events import Feedback, Response
-from monitor.state import Advance, Position, Reader, Refusals
+from monitor.state import Position, PositionUpdate, RejectionCounts, StoreReader
 from monitor.stats import Estimate
-from tests.integration.pipeline.test_exactness import Bench
 from tests.servers.redis import RedisServer
-from tests.support.oracle import DAY, Judged, judge
-from tests.support.streams import EXPERIMENT, HOUR, START
+from tests.support.oracle import DAY_MS, ExpectedResponse, compute_expected_responses
+from tests.support.store_bench import DECISION_EXPERIMENT, StoreBench, student_traffic
+from tests.support.streams import EXPERIMENT, START
 
-DECIDED = replace(EXPERIMENT, decision=DecisionSettings(mde=0.3, min_days=0))
 Events = list[Response | Feedback]
 
 
-def _traffic(students: int = 160, days: int = 12) -> Events:
-    """Return events of students with several responses each on days of their own, some rated, a few crossovers."""
-    chance = np.random.default_rng(7)
-    events: Events = []
-    for student in range(students):
-        variant = ("control", "treatment")[student % 2]
-        first = START + int(chance.integers(0, days * DAY))
-        for number in range(int(chance.integers(1, 6))):
-            at_ms = first + int(chance.integers(0, 5 * DAY))
-            identity = f"r-{student}-{number}"
-            shown = "treatment" if student % 50 == 0 and number else variant
-            items = ("video-1", "video-2")
-            user = None if student % 40 == 3 else f"student-{student}"
-            events.append(Response(identity, at_ms, "ranker", shown, items, None, user))
-            if chance.random() < 0.7:
-                score = float(chance.integers(0, 5))
-                events.append(Feedback(f"f-{identity}", identity, at_ms + HOUR, "rating", user, "video-2", score))
-    return events
+def _analyze(bench: StoreBench, as_of_ms: int | None = None) -> Analysis:
+    analysis = bench.reader.read_summary(as_of_ms).experiments["ranker"].analysis
+    assert analysis is not None
+    return analysis
 
 
-def _judged(bench: Bench, at_ms: int | None = None) -> Judgement:
-    found = bench.reader.summary(at_ms).experiments["ranker"].judgement
-    assert found is not None
-    return found
-
-
-def _windows(judged: Sequence[Judged], at_ms: int) -> dict[str, list[list[Judged]]]:
-    """Return variant → students → responses in the student's closed window, of students who saw one variant."""
-    by_student: dict[str, list[Judged]] = defaultdict(list)
-    for number, each in enumerate(judged):
-        by_student[each.response.user_id or f"unnamed-{number}"].append(each)
-    windows: dict[str, list[list[Judged]]] = defaultdict(list)
-    for own in by_student.values():
-        first = min(each.response.timestamp_ms for each in own) // DAY
-        over = (first + EXPERIMENT.exposure_days) * DAY + EXPERIMENT.feedback_window_ms <= at_ms
-        if over and len({each.response.variant for each in own}) == 1:
-            inside = [each for each in own if each.response.timestamp_ms // DAY < first + EXPERIMENT.exposure_days]
-            windows[own[0].response.variant].append(inside)
+def _closed_windows(
+    expected_responses: Sequence[ExpectedResponse], as_of_ms: int
+) -> dict[str, list[list[ExpectedResponse]]]:
+    """Return variant → students → responses in the closed exposure window; without students of several variants."""
+    responses_by_student: dict[str, list[ExpectedResponse]] = defaultdict(list)
+    for number, expected_response in enumerate(expected_responses):
+        responses_by_student[expected_response.response.user_id or f"unnamed-{number}"].append(expected_response)
+    windows: dict[str, list[list[ExpectedResponse]]] = defaultdict(list)
+    for student_responses in responses_by_student.values():
+        first_day = min(expected_response.response.timestamp_ms for expected_response in student_responses) // DAY_MS
+        is_closed = (first_day + EXPERIMENT.exposure_days) * DAY_MS + EXPERIMENT.feedback_window_ms <= as_of_ms
+        if is_closed and len({expected_response.response.variant for expected_response in student_responses}) == 1:
+            window = [
+                expected_response
+                for expected_response in student_responses
+                if expected_response.response.timestamp_ms // DAY_MS < first_day + EXPERIMENT.exposure_days
+            ]
+            windows[student_responses[0].response.variant].append(window)
     return windows
 
 
-def _estimate(windows: Sequence[Sequence[Judged]], metric: str, population: str) -> tuple[int, float, float]:
-    """Return students, mean and its variance, from the definitions."""
+def _expected_estimate(
+    windows: Sequence[Sequence[ExpectedResponse]], metric: str, population: str
+) -> tuple[int, float, float]:
+    """Return (students, mean, variance of the mean) by definition."""
     values = []
     for window in windows:
-        defined = [value for each in window if (value := each.metrics.get(metric)) is not None]
+        defined = [
+            value for expected_response in window if (value := expected_response.metrics.get(metric)) is not None
+        ]
         size = len(window) if population == "all" else len(defined)
         if size:
             values.append(sum(defined) / size)
     return len(values), float(np.mean(values)), float(np.var(values, ddof=1)) / len(values)
 
 
-def _same(found: Estimate, expected: tuple[int, float, float]) -> None:
-    assert found.units == expected[0]
-    assert found.mean == pytest.approx(expected[1], abs=1e-8)
-    assert found.variance == pytest.approx(expected[2], rel=1e-5)
+def _assert_estimate(estimate: Estimate, expected: tuple[int, float, float]) -> None:
+    assert estimate.units == expected[0]
+    assert estimate.mean == pytest.approx(expected[1], abs=1e-8)
+    assert estimate.variance == pytest.approx(expected[2], rel=1e-5)
 
 
-@pytest.mark.parametrize("at_days", [6.0, 9.3, 30.0])
-def test_the_deciding_means_are_those_of_the_events(redis_server: RedisServer, at_days: float) -> None:
-    """Recomputed from all events at once, for every metric and both populations."""
-    bench = Bench(redis_server, DECIDED)
-    events = _traffic()
-    bench.feed([events[:300], events[300:]])
-    newest = max(event.timestamp_ms for event in events)
-    at_ms = START + int(at_days * DAY)
-    windows = _windows(judge(DECIDED, events), min(at_ms, newest))
-    judgement = _judged(bench, at_ms)
-    for metric, both in judgement.comparisons["treatment"].items():
-        _same(both["closed"].control, _estimate(windows["control"], metric, "rated"))
-        _same(both["closed"].treatment, _estimate(windows["treatment"], metric, "rated"))
-    other = judgement.verdicts["treatment"].evidence.other_population
-    assert other is not None
-    _same(other.treatment, _estimate(windows["treatment"], "dcg@5", "all"))
+@pytest.mark.parametrize("as_of_days", [6.0, 9.3, 30.0])
+def test_closed_estimates_equal_those_computed_from_the_events(redis_server: RedisServer, as_of_days: float) -> None:
+    """For every metric and both populations."""
+    bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+    events = student_traffic()
+    bench.apply([events[:300], events[300:]])
+    newest_ms = max(event.timestamp_ms for event in events)
+    as_of_ms = START + int(as_of_days * DAY_MS)
+    windows = _closed_windows(compute_expected_responses(DECISION_EXPERIMENT, events), min(as_of_ms, newest_ms))
+    analysis = _analyze(bench, as_of_ms)
+    for metric, by_estimand in analysis.comparisons["treatment"].items():
+        _assert_estimate(by_estimand["closed"].control, _expected_estimate(windows["control"], metric, "rated"))
+        _assert_estimate(by_estimand["closed"].treatment, _expected_estimate(windows["treatment"], metric, "rated"))
+    estimates = analysis.verdicts["treatment"].evidence.other_population
+    assert estimates is not None
+    _assert_estimate(estimates.treatment, _expected_estimate(windows["treatment"], "dcg@5", "all"))
 
 
-def test_shards_change_nothing(redis_server: RedisServer) -> None:
-    """One or three: the same numbers in every byte of the JSON."""
-    printed = []
+def test_the_number_of_shards_does_not_change_an_analysis(redis_server: RedisServer) -> None:
+    """A single shard and three shards give the same JSON text."""
+    json_texts = []
     for shards in (1, 3):
-        bench = Bench(redis_server, DECIDED, shards)
-        bench.feed([_traffic()])
-        printed.append(json.dumps(_judged(bench).to_json()))
-    assert printed[0] == printed[1]
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT, shards)
+        bench.apply([student_traffic()])
+        json_texts.append(json.dumps(_analyze(bench).to_json()))
+    assert json_texts[0] == json_texts[1]
 
 
-def test_lost_events_of_any_shard_are_seen(redis_server: RedisServer) -> None:
-    """They are counted on the shard of their partition, and make the verdict invalid."""
-    bench = Bench(redis_server, DECIDED, 3)
-    bench.feed([_traffic()])
-    writer = bench.writer()
-    assert writer.state()
-    assert writer.advance([Advance("t:2", None, Position(17))], {"t:2": 17})
-    assert _judged(bench).verdicts["treatment"].evidence.lost_events == 17
+def test_lost_events_of_every_shard_are_evidence(redis_server: RedisServer) -> None:
+    """Lost events are counted on the shard of their partition."""
+    bench = StoreBench(redis_server, DECISION_EXPERIMENT, 3)
+    bench.apply([student_traffic()])
+    writer = bench.connect_writer()
+    assert writer.reload_state()
+    assert writer.update_positions([PositionUpdate("t:2", None, Position(17))], {"t:2": 17})
+    assert _analyze(bench).verdicts["treatment"].evidence.lost_events == 17
 
 
-def test_too_many_refused_events_make_it_invalid(redis_server: RedisServer) -> None:
-    """Of the newest ones of all partitions together; where nothing was read, nobody knows."""
-    bench = Bench(redis_server, DECIDED, 3)
-    assert _judged(bench).verdicts["treatment"].evidence.refused_share is None
-    bench.feed([_traffic()])
-    writer = bench.writer()
-    assert writer.state()
-    steps = [
-        Advance("t:0", None, Position(1, START, Refusals(0, 100, 3))),
-        Advance("t:1", None, Position(400, START, Refusals(0, 100, 1))),
+def test_too_many_rejected_events_are_reported(redis_server: RedisServer) -> None:
+    """The share is over the newest events of all partitions; without events the share is undefined."""
+    bench = StoreBench(redis_server, DECISION_EXPERIMENT, 3)
+    assert _analyze(bench).verdicts["treatment"].evidence.rejected_share is None
+    bench.apply([student_traffic()])
+    writer = bench.connect_writer()
+    assert writer.reload_state()
+    position_updates = [
+        PositionUpdate("t:0", None, Position(1, START, RejectionCounts(0, 100, 3))),
+        PositionUpdate("t:1", None, Position(400, START, RejectionCounts(0, 100, 1))),
     ]
-    assert writer.advance(steps, {})
-    verdict = _judged(bench).verdicts["treatment"]
-    assert verdict.evidence.refused_share == 0.02
+    assert writer.update_positions(position_updates, {})
+    verdict = _analyze(bench).verdicts["treatment"]
+    assert verdict.evidence.rejected_share == 0.02
     assert "refused_events" in {reason.code for reason in (*verdict.reasons, *verdict.notes)}
 
 
-def test_other_criteria_read_the_same_store(redis_server: RedisServer) -> None:
-    """Nothing stored depends on them."""
-    bench = Bench(redis_server, DECIDED)
-    bench.feed([_traffic()])
-    other = replace(DECIDED, decision=DecisionSettings(mde=0.1, margin=1.0, alpha=0.01, population="all"))
-    settings = replace(bench.settings, experiments=(other,))
-    judgement = (
-        Reader(bench.shards, settings, bench.opened.numbers, lambda: 0).summary().experiments["ranker"].judgement
+def test_criteria_can_change_without_a_new_store(redis_server: RedisServer) -> None:
+    """No stored number depends on the criteria."""
+    bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+    bench.apply([student_traffic()])
+    experiment = replace(
+        DECISION_EXPERIMENT, decision=DecisionSettings(mde=0.1, margin=1.0, alpha=0.01, population="all")
     )
-    assert judgement is not None
-    assert judgement.verdicts["treatment"].evidence.criteria.margin == 1.0
+    settings = replace(bench.settings, experiments=(experiment,))
+    analysis = (
+        StoreReader(bench.store, settings, bench.metadata.numbers, lambda: 0)
+        .read_summary()
+        .experiments["ranker"]
+        .analysis
+    )
+    assert analysis is not None
+    assert analysis.verdicts["treatment"].evidence.criteria.margin == 1.0
 
 
-def test_the_clock_is_that_of_the_whole_store(redis_server: RedisServer) -> None:
-    """Traffic of other experiments shows that a window is over, also to a reader of just this one."""
-    bench = Bench(redis_server, DECIDED)
-    bench.feed([[event for event in _traffic() if event.timestamp_ms < START + 3 * DAY]])
-    writer = bench.writer()
-    assert writer.state()
-    assert writer.advance([Advance("t:1", None, Position(1, START + 9 * DAY))], {})
-    assert _judged(bench).at_ms == START + 9 * DAY
-    assert _judged(bench).comparisons["treatment"]["dcg@5"]["closed"].control.units > 0
+def test_an_analysis_is_as_of_the_newest_event_of_all_experiments(redis_server: RedisServer) -> None:
+    """Windows close by events of other experiments too, also for readers with a single experiment."""
+    bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+    bench.apply([[event for event in student_traffic() if event.timestamp_ms < START + 3 * DAY_MS]])
+    writer = bench.connect_writer()
+    assert writer.reload_state()
+    assert writer.update_positions([PositionUpdate("t:1", None, Position(1, START + 9 * DAY_MS))], {})
+    assert _analyze(bench).as_of_ms == START + 9 * DAY_MS
+    assert _analyze(bench).comparisons["treatment"]["dcg@5"]["closed"].control.units > 0
 
 
-def test_a_time_after_the_newest_event_closes_no_window(redis_server: RedisServer) -> None:
-    """What has not been read yet may still belong to it."""
-    bench = Bench(redis_server, DECIDED)
-    bench.feed([[event for event in _traffic() if event.timestamp_ms < START + 3 * DAY]])
-    assert _judged(bench, START + 400 * DAY).comparisons["treatment"]["dcg@5"]["closed"].control.units == 0
+def test_a_time_after_the_newest_event_closes_no_cohort(redis_server: RedisServer) -> None:
+    """Unread events may still belong to an open window."""
+    bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+    bench.apply([[event for event in student_traffic() if event.timestamp_ms < START + 3 * DAY_MS]])
+    assert _analyze(bench, START + 400 * DAY_MS).comparisons["treatment"]["dcg@5"]["closed"].control.units == 0

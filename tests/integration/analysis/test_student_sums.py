@@ -1,4 +1,4 @@
-"""What is summed over students besides the metrics, from a real store: what the events themselves say."""
+"""Sums over students in a real store: guardrails, segments, exposure ages and CUPED, compared with the events."""
 
 from __future__ import annotations
 
@@ -10,240 +10,289 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.analysis.verdicts import Judgement
+from monitor.analysis.analyzer import Analysis
 from monitor.config import Population
-from monitor.errors import StoreOwned
+from monitor.errors import IncompatibleStore
 from monitor.events import Feedback, Response
-from monitor.metrics.record_layout import AGES
-from monitor.state import open_store
-from monitor.stats import Estimate, decide
-from monitor.stats.decision import evidence_from
-from tests.integration.pipeline.test_exactness import Bench
+from monitor.metrics import RecordLayout
+from monitor.metrics.record_layout import EXPOSURE_AGES
+from monitor.state import initialize_store
+from monitor.stats import Estimate, decide_verdict
+from monitor.stats.decision import parse_evidence
 from tests.servers.redis import RedisServer
-from tests.support.oracle import DAY, Judged, judge
+from tests.support.oracle import DAY_MS, ExpectedResponse, compute_expected_responses
+from tests.support.store_bench import StoreBench
 from tests.support.streams import EXPERIMENT, HOUR, RICH, START, changed
 
 Events = list[Response | Feedback]
-PLAIN = replace(EXPERIMENT, categories=())
-"""With nothing that has to be asked for."""
-WHOLE = replace(RICH, starts_at_ms=None, pre_period_ms=None)
-"""With everything but a time before the experiment."""
-BEFORE_MS = 4 * DAY
-PAIRED = replace(RICH, starts_at_ms=START + 5 * DAY, pre_period_ms=BEFORE_MS)
-"""With a time before the experiment: the first day of the traffic is not even in that."""
+PLAIN_EXPERIMENT = replace(EXPERIMENT, categories=())
+"""Without any optional sums."""
+FULL_EXPERIMENT = replace(RICH, starts_at_ms=None, pre_period_ms=None)
+"""With all optional sums but those of a pre-period."""
+PRE_PERIOD_MS = 4 * DAY_MS
+PRE_PERIOD_EXPERIMENT = replace(RICH, starts_at_ms=START + 5 * DAY_MS, pre_period_ms=PRE_PERIOD_MS)
+"""With a pre-period; the first day of the traffic is earlier than the pre-period."""
 
 
-def traffic(students: int = 200, days: int = 12, lasting: int = 6) -> Events:
-    """Return events of students who ask for some days; some are rated or escalated, some say how long they took."""
+def rich_traffic(students: int = 200, days: int = 12, lasting: int = 6) -> Events:
+    """Return responses of students on several days, most with a latency, some with a rating or an escalation."""
     chance = np.random.default_rng(11)
     events: Events = []
     for student in range(students):
         variant = ("control", "treatment")[student % 2]
-        first = START + int(chance.integers(0, days * DAY))
+        first_ms = START + int(chance.integers(0, days * DAY_MS))
         for number in range(int(chance.integers(1, 9))):
-            at_ms = first + int(chance.integers(0, lasting * DAY))
-            identity = f"r-{student}-{number}"
-            shown = "treatment" if student % 50 == 0 and number else variant
+            timestamp_ms = first_ms + int(chance.integers(0, lasting * DAY_MS))
+            response_id = f"r-{student}-{number}"
+            response_variant = "treatment" if student % 50 == 0 and number else variant
             user = None if student % 40 == 3 else f"student-{student}"
             latency = None if chance.random() < 0.1 else float(chance.integers(50, 900))
             items = ("video-1", "video-2")
             category = (None, "fractions", "geometry", "history")[int(chance.integers(0, 4))]
             events.append(
-                Response(identity, at_ms, "ranker", shown, items, None, user, category=category, latency_ms=latency)
+                Response(
+                    response_id,
+                    timestamp_ms,
+                    "ranker",
+                    response_variant,
+                    items,
+                    None,
+                    user,
+                    category=category,
+                    latency_ms=latency,
+                )
             )
             if chance.random() < 0.7:
                 score = float(chance.integers(0, 5))
-                events.append(Feedback(f"f-{identity}", identity, at_ms + HOUR, "rating", user, "video-2", score))
+                events.append(
+                    Feedback(f"f-{response_id}", response_id, timestamp_ms + HOUR, "rating", user, "video-2", score)
+                )
             if chance.random() < 0.2:
-                events.append(Feedback(f"e-{identity}", identity, at_ms + HOUR, "escalated", user))
+                events.append(Feedback(f"e-{response_id}", response_id, timestamp_ms + HOUR, "escalated", user))
     return events
 
 
-def units(events: Events) -> dict[str, list[list[Judged]]]:
-    """Return variant → students → responses, of students who saw one variant; unnamed responses are students."""
-    by_student: dict[str, list[Judged]] = defaultdict(list)
-    for number, each in enumerate(judge(WHOLE, events)):
-        by_student[each.response.user_id or f"unnamed-{number}"].append(each)
-    found: dict[str, list[list[Judged]]] = defaultdict(list)
-    for own in by_student.values():
-        if len({each.response.variant for each in own}) == 1:
-            found[own[0].response.variant].append(own)
-    return found
+def students_by_variant(events: Events) -> dict[str, list[list[ExpectedResponse]]]:
+    """Return variant → students → responses, without students of several variants; unnamed responses are students."""
+    responses_by_student: dict[str, list[ExpectedResponse]] = defaultdict(list)
+    for number, expected_response in enumerate(compute_expected_responses(FULL_EXPERIMENT, events)):
+        responses_by_student[expected_response.response.user_id or f"unnamed-{number}"].append(expected_response)
+    students: dict[str, list[list[ExpectedResponse]]] = defaultdict(list)
+    for student_responses in responses_by_student.values():
+        if len({expected_response.response.variant for expected_response in student_responses}) == 1:
+            students[student_responses[0].response.variant].append(student_responses)
+    return students
 
 
-def days_since_first(own: Sequence[Judged]) -> Mapping[int, list[Judged]]:
-    """Return a student's responses by whole UTC days since the first."""
-    first = min(each.response.timestamp_ms // DAY for each in own)
-    by_day: dict[int, list[Judged]] = defaultdict(list)
-    for each in own:
-        by_day[each.response.timestamp_ms // DAY - first].append(each)
+def days_since_first(student_responses: Sequence[ExpectedResponse]) -> Mapping[int, list[ExpectedResponse]]:
+    """Return whole UTC days since a student's first response → the student's responses."""
+    first_day = min(expected_response.response.timestamp_ms // DAY_MS for expected_response in student_responses)
+    by_day: dict[int, list[ExpectedResponse]] = defaultdict(list)
+    for expected_response in student_responses:
+        by_day[expected_response.response.timestamp_ms // DAY_MS - first_day].append(expected_response)
     return by_day
 
 
-def windows(students: Sequence[Sequence[Judged]], at_ms: int) -> list[list[Judged]]:
-    """Return the responses in the closed windows that are over."""
-    found = []
-    for own in students:
-        first = min(each.response.timestamp_ms for each in own) // DAY
-        if (first + RICH.exposure_days) * DAY + RICH.feedback_window_ms <= at_ms:
-            found.append([each for day in range(RICH.exposure_days) for each in days_since_first(own).get(day, ())])
-    return found
+def closed_windows(students: Sequence[Sequence[ExpectedResponse]], as_of_ms: int) -> list[list[ExpectedResponse]]:
+    """Return each student's responses in the exposure window, of students whose windows are over."""
+    student_windows = []
+    for student_responses in students:
+        first_day = min(expected_response.response.timestamp_ms for expected_response in student_responses) // DAY_MS
+        if (first_day + RICH.exposure_days) * DAY_MS + RICH.feedback_window_ms <= as_of_ms:
+            by_day = days_since_first(student_responses)
+            student_windows.append(
+                [expected_response for day in range(RICH.exposure_days) for expected_response in by_day.get(day, ())]
+            )
+    return student_windows
 
 
-def estimate(values: Sequence[float]) -> tuple[int, float, float]:
-    """Return number, mean and the variance of the mean."""
+def expected_estimate(values: Sequence[float]) -> tuple[int, float, float]:
+    """Return (number, mean, variance of the mean) by definition."""
     return len(values), float(np.mean(values)), float(np.var(values, ddof=1)) / len(values)
 
 
-def same(found: Estimate, expected: tuple[int, float, float]) -> None:
-    """Compare an estimate with one of the definitions."""
-    assert found.units == expected[0]
-    assert found.mean == pytest.approx(expected[1], abs=1e-8)
-    assert found.variance == pytest.approx(expected[2], rel=1e-5)
+def assert_estimate(actual: Estimate, expected: tuple[int, float, float]) -> None:
+    """Assert that an estimate is equal to (number, mean, variance of the mean)."""
+    assert actual.units == expected[0]
+    assert actual.mean == pytest.approx(expected[1], abs=1e-8)
+    assert actual.variance == pytest.approx(expected[2], rel=1e-5)
 
 
-def judged(bench: Bench, at_ms: int | None = None) -> Judgement:
-    """Return what is said of the variants."""
-    found = bench.reader.summary(at_ms).experiments["ranker"].judgement
-    assert found is not None
-    return found
+def analyze_store(bench: StoreBench, as_of_ms: int | None = None) -> Analysis:
+    """Return the experiment's analysis as of a time; by default, of the newest event."""
+    analysis = bench.reader.read_summary(as_of_ms).experiments["ranker"].analysis
+    assert analysis is not None
+    return analysis
 
 
-def _escalated(window: Sequence[Judged]) -> float:
-    return float(np.mean([each.kinds.get("escalated", 0) > 0 for each in window]))
+def _escalated(window: Sequence[ExpectedResponse]) -> float:
+    return float(np.mean([expected_response.kinds.get("escalated", 0) > 0 for expected_response in window]))
 
 
-def _latency(window: Sequence[Judged]) -> float | None:
-    known = [each.response.latency_ms for each in window if each.response.latency_ms is not None]
-    return float(np.mean(known)) if known else None
+def _latency(window: Sequence[ExpectedResponse]) -> float | None:
+    latencies = [
+        expected_response.response.latency_ms
+        for expected_response in window
+        if expected_response.response.latency_ms is not None
+    ]
+    return float(np.mean(latencies)) if latencies else None
 
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_guardrails_are_means_over_all_responses_of_a_student(redis_server: RedisServer, shards: int) -> None:
-    """Rated or not; a response that does not say how long it took is in no latency."""
-    bench = Bench(redis_server, WHOLE, shards)
-    events = traffic()
-    bench.feed([events[:300], events[300:]])
-    at_ms = max(event.timestamp_ms for event in events)
-    results = {each.guardrail.name: each for each in judged(bench).verdicts["treatment"].guardrails}
-    expected: Mapping[str, Callable[[Sequence[Judged]], float | None]] = {
+    """Rated or not; a response without a latency does not count for the mean latency."""
+    bench = StoreBench(redis_server, FULL_EXPERIMENT, shards)
+    events = rich_traffic()
+    bench.apply([events[:300], events[300:]])
+    as_of_ms = max(event.timestamp_ms for event in events)
+    results = {result.guardrail.name: result for result in analyze_store(bench).verdicts["treatment"].guardrails}
+    expected: Mapping[str, Callable[[Sequence[ExpectedResponse]], float | None]] = {
         "feedback:escalated": _escalated,
         "latency_ms": _latency,
     }
     for name, value_of in expected.items():
-        for variant, found in (("control", results[name].control), ("treatment", results[name].treatment)):
-            values = [value_of(window) for window in windows(units(events)[variant], at_ms)]
-            same(found, estimate([value for value in values if value is not None]))
+        for variant, estimate in (("control", results[name].control), ("treatment", results[name].treatment)):
+            values = [value_of(window) for window in closed_windows(students_by_variant(events)[variant], as_of_ms)]
+            assert_estimate(estimate, expected_estimate([value for value in values if value is not None]))
 
 
-def test_what_is_watched_is_a_definition(redis_server: RedisServer) -> None:
-    """Its sums are not there; criteria about it may change all the same."""
-    bench = Bench(redis_server, PLAIN)
-    watching = replace(bench.settings, experiments=(WHOLE,))
-    with pytest.raises(StoreOwned, match=r"ranker\.watched: .* None, .*'feedback:escalated', 'latency_ms'.* rebuild"):
-        open_store(bench.shards, watching)
-    bench = Bench(redis_server, WHOLE)
-    rails = tuple(replace(each, margin=0.5) for each in RICH.decision.guardrails)
-    looser = replace(WHOLE, decision=replace(RICH.decision, guardrails=rails))
-    open_store(bench.shards, replace(bench.settings, experiments=(looser,)))
+def test_a_new_guardrail_metric_needs_a_rebuild(redis_server: RedisServer) -> None:
+    """The store has no sums of the metric; the margin of an existing guardrail can change at any time."""
+    bench = StoreBench(redis_server, PLAIN_EXPERIMENT)
+    settings = replace(bench.settings, experiments=(FULL_EXPERIMENT,))
+    with pytest.raises(
+        IncompatibleStore, match=r"ranker\.watched: .* None, .*'feedback:escalated', 'latency_ms'.* rebuild"
+    ):
+        initialize_store(bench.store, settings)
+    bench = StoreBench(redis_server, FULL_EXPERIMENT)
+    guardrails = tuple(replace(guardrail, margin=0.5) for guardrail in RICH.decision.guardrails)
+    experiment = replace(FULL_EXPERIMENT, decision=replace(RICH.decision, guardrails=guardrails))
+    initialize_store(bench.store, replace(bench.settings, experiments=(experiment,)))
 
 
-def test_without_any_of_it_nothing_more_is_stored(redis_server: RedisServer) -> None:
-    """The records of a plain experiment are as wide as its metrics need."""
-    bench = Bench(redis_server, PLAIN)
-    bench.feed([traffic(50)])
-    longest = max(
-        bench.store.client.strlen(name) for name in bench.store.client.scan_iter(bench.store.keys.prefix + b"c:*")
+def test_a_plain_experiment_stores_no_optional_sums(redis_server: RedisServer) -> None:
+    """Cohort records are not wider than the metrics need."""
+    bench = StoreBench(redis_server, PLAIN_EXPERIMENT)
+    bench.apply([rich_traffic(50)])
+    max_bytes = max(
+        bench.first_shard.client.strlen(name)
+        for name in bench.first_shard.client.scan_iter(bench.first_shard.keys.prefix + b"cohort_sums:*")
     )
-    assert longest <= 8 * (7 + 9 * len(PLAIN.metrics))
+    assert max_bytes <= 8 * RecordLayout.for_experiment(PLAIN_EXPERIMENT).guardrail_index(0)
 
 
-def _means(students: Sequence[Sequence[Judged]], population: str) -> list[float]:
-    """Return the students' means of the primary metric, of those who have one."""
-    found = []
-    for own in students:
-        values = [value for each in own if (value := each.metrics.get(RICH.primary)) is not None]
-        size = len(own) if population == "all" else len(values)
+def _means(students: Sequence[Sequence[ExpectedResponse]], population: str) -> list[float]:
+    """Return the means of the primary metric of the students who have a mean."""
+    means = []
+    for student_responses in students:
+        values = [
+            value
+            for expected_response in student_responses
+            if (value := expected_response.metrics.get(RICH.primary)) is not None
+        ]
+        size = len(student_responses) if population == "all" else len(values)
         if size:
-            found.append(sum(values) / size)
-    return found
+            means.append(sum(values) / size)
+    return means
 
 
-def _segment(own: Sequence[Judged]) -> str:
-    first = min(own, key=lambda each: each.response.timestamp_ms).response.category
-    return "none" if first is None else first if first in RICH.categories else "other"
+def _segment(student_responses: Sequence[ExpectedResponse]) -> str:
+    category = min(
+        student_responses, key=lambda expected_response: expected_response.response.timestamp_ms
+    ).response.category
+    return "none" if category is None else category if category in RICH.categories else "other"
 
 
 @pytest.mark.parametrize("population", ["rated", "all"])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_student_belongs_to_the_category_of_the_first_response(
+def test_the_segment_of_a_student_is_the_category_of_the_first_response(
     redis_server: RedisServer, shards: int, population: Population
 ) -> None:
-    """And to no other; categories that are not declared are one, and none is another."""
-    experiment = replace(WHOLE, decision=replace(RICH.decision, population=population))
-    bench = Bench(redis_server, experiment, shards)
-    events = traffic()
-    bench.feed([events[300:], events[:300]])
-    at_ms = max(event.timestamp_ms for event in events)
-    students = units(events)
-    segments = judged(bench).parts["treatment"].segments
-    assert [each.name for each in segments] == ["none", "fractions", "geometry", "other"]
+    """Undeclared categories are a segment, and responses without a category are another segment."""
+    experiment = replace(FULL_EXPERIMENT, decision=replace(RICH.decision, population=population))
+    bench = StoreBench(redis_server, experiment, shards)
+    events = rich_traffic()
+    bench.apply([events[300:], events[:300]])
+    as_of_ms = max(event.timestamp_ms for event in events)
+    students = students_by_variant(events)
+    segments = analyze_store(bench).subgroup_effects["treatment"].segments
+    assert [segment.name for segment in segments] == ["none", "fractions", "geometry", "other"]
     for segment in segments:
-        for variant, found in (("control", segment.comparison.control), ("treatment", segment.comparison.treatment)):
-            own = [each for each in students[variant] if _segment(each) == segment.name]
-            same(found, estimate(_means(windows(own, at_ms), population)))
+        for variant, estimate in (("control", segment.comparison.control), ("treatment", segment.comparison.treatment)):
+            members = [student for student in students[variant] if _segment(student) == segment.name]
+            assert_estimate(estimate, expected_estimate(_means(closed_windows(members, as_of_ms), population)))
 
 
 @pytest.mark.parametrize("population", ["rated", "all"])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_ages_are_days_since_the_first_response(redis_server: RedisServer, shards: int, population: Population) -> None:
-    """Of the students who have any response then, once that time is over for everybody of their day."""
-    experiment = replace(WHOLE, decision=replace(RICH.decision, population=population))
-    bench = Bench(redis_server, experiment, shards)
-    events = traffic(lasting=12)
-    bench.feed([events[300:], events[:300]])
+def test_exposure_ages_are_days_since_the_first_response(
+    redis_server: RedisServer, shards: int, population: Population
+) -> None:
+    """Students with responses at that age count, once the age and the feedback window are over for their cohort."""
+    experiment = replace(FULL_EXPERIMENT, decision=replace(RICH.decision, population=population))
+    bench = StoreBench(redis_server, experiment, shards)
+    events = rich_traffic(lasting=12)
+    bench.apply([events[300:], events[:300]])
     newest_ms = max(event.timestamp_ms for event in events)
-    students = units(events)
-    ends = {"0": 1, "1": 2, "2–3": 4, "4–7": 8, "8+": 9}
-    for at_ms in (START + 11 * DAY, newest_ms):
-        ages = judged(bench, at_ms).parts["treatment"].ages
-        assert [each.name for each in ages] == list(ends)
-        for (first, name), age in zip(AGES, ages, strict=True):
-            for variant, found in (("control", age.comparison.control), ("treatment", age.comparison.treatment)):
-                inside = []
-                for own in students[variant]:
-                    by_day = days_since_first(own)
-                    day = min(each.response.timestamp_ms // DAY for each in own)
-                    if (day + ends[name]) * DAY + RICH.feedback_window_ms <= at_ms:
-                        last = ends[name] if name != "8+" else 1000
-                        inside.append([each for at in range(first, last) for each in by_day.get(at, ())])
-                same(found, estimate(_means(inside, population)))
+    students = students_by_variant(events)
+    end_ages_days = {"0": 1, "1": 2, "2–3": 4, "4–7": 8, "8+": 9}
+    for as_of_ms in (START + 11 * DAY_MS, newest_ms):
+        ages = analyze_store(bench, as_of_ms).subgroup_effects["treatment"].exposure_ages
+        assert [age.name for age in ages] == list(end_ages_days)
+        for (first_age_days, name), age in zip(EXPOSURE_AGES, ages, strict=True):
+            for variant, estimate in (("control", age.comparison.control), ("treatment", age.comparison.treatment)):
+                responses_at_age = []
+                for student_responses in students[variant]:
+                    by_day = days_since_first(student_responses)
+                    first_day = min(
+                        expected_response.response.timestamp_ms // DAY_MS for expected_response in student_responses
+                    )
+                    if (first_day + end_ages_days[name]) * DAY_MS + RICH.feedback_window_ms <= as_of_ms:
+                        end_age_days = end_ages_days[name] if name != "8+" else 1000
+                        responses_at_age.append(
+                            [
+                                expected_response
+                                for day in range(first_age_days, end_age_days)
+                                for expected_response in by_day.get(day, ())
+                            ]
+                        )
+                assert_estimate(estimate, expected_estimate(_means(responses_at_age, population)))
 
 
-def test_the_primary_metric_of_parts_is_a_definition(redis_server: RedisServer) -> None:
-    """There are sums of only that one; without parts it may change."""
-    bench = Bench(redis_server, WHOLE)
-    other = replace(WHOLE, primary="rr@5")
-    with pytest.raises(StoreOwned, match=r"ranker\.primary: .* 'dcg@5', .*'rr@5'"):
-        open_store(bench.shards, replace(bench.settings, experiments=(other,)))
-    bench = Bench(redis_server, PLAIN)
-    open_store(bench.shards, replace(bench.settings, experiments=(replace(PLAIN, primary="rr@5"),)))
+def test_another_primary_metric_of_subgroups_needs_a_rebuild(redis_server: RedisServer) -> None:
+    """The store has subgroup sums of the primary metric only; without subgroups the primary metric can change."""
+    bench = StoreBench(redis_server, FULL_EXPERIMENT)
+    experiment = replace(FULL_EXPERIMENT, primary="rr@5")
+    with pytest.raises(IncompatibleStore, match=r"ranker\.primary: .* 'dcg@5', .*'rr@5'"):
+        initialize_store(bench.store, replace(bench.settings, experiments=(experiment,)))
+    bench = StoreBench(redis_server, PLAIN_EXPERIMENT)
+    initialize_store(bench.store, replace(bench.settings, experiments=(replace(PLAIN_EXPERIMENT, primary="rr@5"),)))
 
 
-def _pair(own: Sequence[Judged], population: str) -> tuple[float, float] | None:
-    """Return a student's means of the time before the experiment and of the closed window, if there are both."""
-    starts_ms = PAIRED.starts_at_ms or 0
-    before = [each for each in own if starts_ms - BEFORE_MS <= each.response.timestamp_ms < starts_ms]
-    during = [each for each in own if each.response.timestamp_ms >= starts_ms]
-    if not before or not during:
+def _pre_period_and_closed_means(
+    student_responses: Sequence[ExpectedResponse], population: str
+) -> tuple[float, float] | None:
+    """Return a student's means of the pre-period and of the closed window; None if either mean is missing."""
+    starts_ms = PRE_PERIOD_EXPERIMENT.starts_at_ms or 0
+    pre_period = [
+        expected_response
+        for expected_response in student_responses
+        if starts_ms - PRE_PERIOD_MS <= expected_response.response.timestamp_ms < starts_ms
+    ]
+    during = [
+        expected_response
+        for expected_response in student_responses
+        if expected_response.response.timestamp_ms >= starts_ms
+    ]
+    if not pre_period or not during:
         return None
-    means = [_means([each], population) for each in (before, windows([during], 1 << 60)[0])]
+    means = [_means([responses], population) for responses in (pre_period, closed_windows([during], 1 << 60)[0])]
     return (means[0][0], means[1][0]) if all(means) else None
 
 
-def _mixed(events: Events) -> Events:
-    """Return the events with every other response from before the experiment moved to the other variant."""
-    starts_ms = PAIRED.starts_at_ms or 0
+def _alternate_variants_before_start(events: Events) -> Events:
+    """Return the events with alternating variants for responses from before the experiment."""
+    starts_ms = PRE_PERIOD_EXPERIMENT.starts_at_ms or 0
     return [
         changed(event, variant="control" if number % 2 else "treatment")
         if isinstance(event, Response) and event.timestamp_ms < starts_ms
@@ -254,80 +303,86 @@ def _mixed(events: Events) -> Events:
 
 @pytest.mark.parametrize("population", ["rated", "all"])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_primary_metric_is_adjusted_by_what_students_were_like_before(
+def test_the_primary_metric_is_adjusted_by_the_pre_period_means(
     redis_server: RedisServer, shards: int, population: Population
 ) -> None:
-    """By the regression over all students who have both, of whichever variant they were shown before."""
-    experiment = replace(PAIRED, decision=replace(PAIRED.decision, population=population))
-    bench = Bench(redis_server, experiment, shards)
-    events = _mixed(traffic(400))
-    bench.feed([events[700:], events[:700]])
-    at_ms = max(event.timestamp_ms for event in events)
-    starts_ms = PAIRED.starts_at_ms or 0
-    by_student: dict[str, list[Judged]] = defaultdict(list)
-    for number, each in enumerate(judge(PAIRED, events)):
-        by_student[each.response.user_id or f"unnamed-{number}"].append(each)
+    """By the regression over all students with both means, whatever their variants before the experiment."""
+    experiment = replace(PRE_PERIOD_EXPERIMENT, decision=replace(PRE_PERIOD_EXPERIMENT.decision, population=population))
+    bench = StoreBench(redis_server, experiment, shards)
+    events = _alternate_variants_before_start(rich_traffic(400))
+    bench.apply([events[700:], events[:700]])
+    as_of_ms = max(event.timestamp_ms for event in events)
+    starts_ms = PRE_PERIOD_EXPERIMENT.starts_at_ms or 0
+    responses_by_student: dict[str, list[ExpectedResponse]] = defaultdict(list)
+    for number, expected_response in enumerate(compute_expected_responses(PRE_PERIOD_EXPERIMENT, events)):
+        responses_by_student[expected_response.response.user_id or f"unnamed-{number}"].append(expected_response)
     values: dict[str, list[float]] = {"control": [], "treatment": []}
     pairs: dict[str, list[tuple[float, float, int]]] = {"control": [], "treatment": []}
-    for name, own in by_student.items():
-        during = [each for each in own if each.response.timestamp_ms >= starts_ms]
-        if len({each.response.variant for each in during}) != 1 or not windows([during], at_ms):
+    for name, student_responses in responses_by_student.items():
+        during = [
+            expected_response
+            for expected_response in student_responses
+            if expected_response.response.timestamp_ms >= starts_ms
+        ]
+        if len({expected_response.response.variant for expected_response in during}) != 1 or not closed_windows(
+            [during], as_of_ms
+        ):
             continue
         variant = during[0].response.variant
-        if means := _means(windows([during], at_ms), population):
-            pair = None if name.startswith("unnamed") else _pair(own, population)
+        if means := _means(closed_windows([during], as_of_ms), population):
+            pair = None if name.startswith("unnamed") else _pre_period_and_closed_means(student_responses, population)
             if pair is not None:
                 pairs[variant].append((*pair, len(values[variant])))
             values[variant].append(means[0])
-    before, now, _ = np.array(pairs["control"] + pairs["treatment"]).T
-    theta = float(np.cov(before, now)[0, 1] / np.var(before, ddof=1))
-    verdict = judged(bench).verdicts["treatment"]
+    x_values, y_values, _ = np.array(pairs["control"] + pairs["treatment"]).T
+    theta = float(np.cov(x_values, y_values)[0, 1] / np.var(x_values, ddof=1))
+    verdict = analyze_store(bench).verdicts["treatment"]
     adjustment = verdict.evidence.adjustment
     assert adjustment is not None
-    assert adjustment.students == len(before) > 50
+    assert adjustment.students == len(x_values) > 50
     assert adjustment.theta == pytest.approx(theta, rel=1e-6)
-    for variant, raw, found in (
+    for variant, unadjusted_estimate, estimate in (
         ("control", adjustment.unadjusted.control, verdict.evidence.arms.control),
         ("treatment", adjustment.unadjusted.treatment, verdict.evidence.arms.treatment),
     ):
-        same(raw, estimate(values[variant]))
-        for x, _, at in pairs[variant]:
-            values[variant][int(at)] -= theta * (x - float(np.mean(before)))
-        same(found, estimate(values[variant]))
+        assert_estimate(unadjusted_estimate, expected_estimate(values[variant]))
+        for x, _, index in pairs[variant]:
+            values[variant][int(index)] -= theta * (x - float(np.mean(x_values)))
+        assert_estimate(estimate, expected_estimate(values[variant]))
     unadjusted = verdict.unadjusted
     assert unadjusted is not None
     assert unadjusted.difference.effect != verdict.primary.difference.effect
     assert unadjusted.lower is not None
-    assert "adjusted" in {note.code for note in verdict.notes}
-    printed = json.loads(json.dumps(judged(bench).to_json()))["verdict"]["treatment"]
-    assert printed["adjustment"]["unadjusted"]["lower"] == unadjusted.lower
-    assert decide(evidence_from(printed["evidence"])).primary == verdict.primary
+    assert "adjusted" in {remark.code for remark in verdict.notes}
+    content = json.loads(json.dumps(analyze_store(bench).to_json()))["verdict"]["treatment"]
+    assert content["adjustment"]["unadjusted"]["lower"] == unadjusted.lower
+    assert decide_verdict(parse_evidence(content["evidence"])).primary == verdict.primary
 
 
-def test_the_time_before_counts_to_nothing_else(redis_server: RedisServer) -> None:
-    """Not to responses, feedback, exposure, crossovers, the sample ratio or the newest response."""
-    events = _mixed(traffic(400))
-    starts_ms = PAIRED.starts_at_ms or 0
-    told = []
-    for pre_period_ms in (None, BEFORE_MS):
-        bench = Bench(redis_server, replace(PAIRED, pre_period_ms=pre_period_ms))
-        bench.feed([events])
-        found = bench.reader.summary().experiments["ranker"]
-        assert found.judgement is not None
-        printed = found.to_json()
+def test_the_pre_period_counts_only_for_the_adjustment(redis_server: RedisServer) -> None:
+    """Not for responses, feedback, exposure, crossovers, the sample ratio or the newest response."""
+    events = _alternate_variants_before_start(rich_traffic(400))
+    starts_ms = PRE_PERIOD_EXPERIMENT.starts_at_ms or 0
+    results = []
+    for pre_period_ms in (None, PRE_PERIOD_MS):
+        bench = StoreBench(redis_server, replace(PRE_PERIOD_EXPERIMENT, pre_period_ms=pre_period_ms))
+        bench.apply([events])
+        summary = bench.reader.read_summary().experiments["ranker"]
+        assert summary.analysis is not None
+        content = summary.to_json()
         for key in ("verdict", "comparisons", "guardrails"):
-            del printed[key]
-        told.append((printed, found.judgement.verdicts["treatment"].guardrails))
-        assert not (found.variants["control"].last_response_at_ms or 0) < starts_ms
-    assert told[0] == told[1]
+            del content[key]
+        results.append((content, summary.analysis.verdicts["treatment"].guardrails))
+        assert not (summary.variants["control"].last_response_at_ms or 0) < starts_ms
+    assert results[0] == results[1]
 
 
-def test_without_anything_from_before_nothing_is_adjusted(redis_server: RedisServer) -> None:
-    """The stream may begin with the experiment."""
-    bench = Bench(redis_server, PAIRED)
-    starts_ms = PAIRED.starts_at_ms or 0
-    bench.feed([[event for event in traffic() if event.timestamp_ms >= starts_ms]])
-    verdict = judged(bench).verdicts["treatment"]
+def test_without_events_of_the_pre_period_nothing_is_adjusted(redis_server: RedisServer) -> None:
+    """The first event is of the experiment's start."""
+    bench = StoreBench(redis_server, PRE_PERIOD_EXPERIMENT)
+    starts_ms = PRE_PERIOD_EXPERIMENT.starts_at_ms or 0
+    bench.apply([[event for event in rich_traffic() if event.timestamp_ms >= starts_ms]])
+    verdict = analyze_store(bench).verdicts["treatment"]
     assert verdict.evidence.adjustment is None
     assert verdict.unadjusted is None
-    assert "adjusted" not in {note.code for note in verdict.notes}
+    assert "adjusted" not in {remark.code for remark in verdict.notes}

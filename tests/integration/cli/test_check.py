@@ -1,4 +1,4 @@
-"""What `ab-monitor check` reports about a cluster and its topics."""
+"""The reports of `ab-monitor check` on a Kafka cluster and the topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monitor.cli import check
 from monitor.config import KafkaSettings, Settings
 from monitor.errors import UsageError
 from monitor.sources.copartitioning import check_copartitioning
-from monitor.sources.kafka_connection import inspect_cluster
+from monitor.sources.kafka_connection import inspect_kafka_topics
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.streams import SETTINGS
@@ -51,18 +51,18 @@ def _write(settings: Settings, feedback_key: Callable[[str], str]) -> None:
 
 
 def test_unsafe_topics_are_reported(kafka: KafkaBroker, settings: Settings) -> None:
-    """Missing ones, unequal ones, and dead letters that could not be kept."""
-    problems = " ".join(problem or "" for _, problem in inspect_cluster(settings.kafka))
+    """Missing topics, topics with different numbers of partitions, and a dead-letter topic for smaller records."""
+    problems = " ".join(problem or "" for _, problem in inspect_kafka_topics(settings.kafka))
     assert problems.count("does not exist") == 3
     kafka.create_topic(settings.kafka.responses_topic, 2, {"max.message.bytes": "20000000"})
     kafka.create_topic(settings.kafka.feedback_topic, 3)
     kafka.create_topic(settings.kafka.dead_letter_topic, 1)
-    problems = " ".join(problem or "" for _, problem in inspect_cluster(settings.kafka))
+    problems = " ".join(problem or "" for _, problem in inspect_kafka_topics(settings.kafka))
     assert "the same number of partitions" in problems
     assert f"max.message.bytes of {settings.kafka.dead_letter_topic} is less than 20000000" in problems
 
 
-class TestCopartitioning:
+class TestCopartitioningCheck:
     """A store of several shards needs a user's records of both topics in the same partition number."""
 
     def test_topics_with_the_same_key_are_accepted(self, kafka: KafkaBroker, settings: Settings) -> None:
@@ -74,8 +74,8 @@ class TestCopartitioning:
             "in 43 recent records (2 without user_id, 1 rejected)"
         )  # fmt: skip
 
-    def test_topics_with_different_keys_are_refused(self, kafka: KafkaBroker, settings: Settings) -> None:
-        """The numbers are named, and the remedy."""
+    def test_topics_with_different_keys_are_rejected(self, kafka: KafkaBroker, settings: Settings) -> None:
+        """The error has the partition numbers and the remedy."""
         _create_topics(kafka, settings, 4, 4)
         _write(settings, lambda user: user[::-1])
         with pytest.raises(
@@ -85,21 +85,21 @@ class TestCopartitioning:
         ):
             check_copartitioning(settings, 2)
 
-    def test_different_numbers_of_partitions_are_refused(self, kafka: KafkaBroker, settings: Settings) -> None:
-        """Without reading records."""
+    def test_different_numbers_of_partitions_are_rejected(self, kafka: KafkaBroker, settings: Settings) -> None:
+        """No records are read."""
         _create_topics(kafka, settings, 4, 3)
         with pytest.raises(UsageError, match=r"\.r has 4 partitions, topic \S+\.f has 3; store\.shards = 5 needs"):
             check_copartitioning(settings, 5)
 
     def test_topics_without_common_users_are_not_verified(self, kafka: KafkaBroker, settings: Settings) -> None:
-        """Nothing is wrong with new topics."""
+        """New topics have no common users yet."""
         _create_topics(kafka, settings, 2, 2)
         line = check_copartitioning(settings, 2)
         assert line is not None
         assert line.startswith("co-partitioning not verified: no user has records in both topics in 0 recent records")
 
-    def test_missing_topics_are_left_to_the_other_checks(self, settings: Settings) -> None:
-        """They are reported there."""
+    def test_missing_topics_are_not_an_error_of_this_check(self, settings: Settings) -> None:
+        """`inspect_kafka_topics` reports missing topics."""
         assert check_copartitioning(settings, 2) is None
 
     def test_only_a_store_of_several_shards_is_checked(

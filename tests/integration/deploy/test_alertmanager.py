@@ -1,4 +1,4 @@
-"""Each alert reaches whom it concerns, and what follows from something worse is not said."""
+"""Alertmanager routes each alert to the right team, and inhibits consequences of other alerts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def in_order(alerts: Iterable[Mapping[str, str]]) -> list[list[tuple[str, str]]]
 def receiver(of: Mapping[str, str]) -> str:
     """Return who is told of an alert."""
     pairs = [f"{name}={value}" for name, value in of.items()]
-    done = amtool("config", "routes", "test", f"--config.file={CONFIG}", *pairs)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    result = amtool("config", "routes", "test", f"--config.file={CONFIG}", *pairs)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
 
 
 @pytest.mark.parametrize("name", ALERTS)
@@ -44,8 +44,8 @@ def test_every_alert_reaches_its_team(name: str) -> None:
     assert receiver(labels(name)) == ALERTS[name].team + urgent
 
 
-def test_what_belongs_to_nobody_is_not_dropped() -> None:
-    """Operations get what no route knows."""
+def test_unknown_alerts_reach_operations() -> None:
+    """The default route."""
     assert receiver({"alertname": "Unknown"}) == "operations"
 
 
@@ -76,13 +76,13 @@ CASES: Sequence[tuple[str, Fired, Fired]] = (
 """What fires and is heard, and what fires beside it and is not."""
 
 
-@pytest.mark.parametrize(("heard", "silenced"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_only_the_cause_is_said(heard: Fired, silenced: Fired) -> None:
-    """An Alertmanager with the configuration as it is; it learns of sources a moment after it has taken them."""
+@pytest.mark.parametrize(("notified", "inhibited"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_consequences_of_a_firing_alert_are_inhibited(notified: Fired, inhibited: Fired) -> None:
+    """With the deployed configuration; inhibition takes effect shortly after alerts arrive."""
     with Alertmanager(CONFIG) as server:
-        server.fire([*heard, *silenced])
+        server.fire([*notified, *inhibited])
         deadline = time.monotonic() + PATIENCE_S
-        while (found := in_order(server.heard())) != in_order(heard) and time.monotonic() < deadline:
+        while (received := in_order(server.heard())) != in_order(notified) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(SETTLED_S)
-        assert found == in_order(server.heard()) == in_order(heard)
+        assert received == in_order(server.heard()) == in_order(notified)

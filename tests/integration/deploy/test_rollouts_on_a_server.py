@@ -1,4 +1,4 @@
-"""A rollout goes on, goes back, or waits for a person, as the verdict says."""
+"""The verdict promotes a rollout, aborts a rollout, or leaves the decision to a person."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from monitor.stats import State
+from monitor.stats import VerdictState
 from tests.servers.prometheus import promtool
 from tests.support.rollouts import EXAMPLES, asked
 
@@ -29,19 +29,19 @@ OTHERWISE = {"ab-monitor-verdict": WAIT, "ab-monitor-harm": GO}
 """What Argo Rollouts makes of a verdict: of the named ones, and of all others."""
 
 
-def said(expr: str, state: str | None, expected: list[float], directory: Path) -> str:
-    """Return what promtool has to say against the value of a query when this is the verdict: nothing if it holds."""
+def query_findings(expr: str, state: str | None, expected: list[float], directory: Path) -> str:
+    """Return promtool's findings on the value of a query under a verdict; empty if the value is as expected."""
     verdicts = {"other": "stop_harm", **({} if state is None else {"treatment": state})}
     series = [
         {
             "series": "abmonitor_verdict{"
-            f'experiment="ranker-v2",variant="{variant}",instance="{instance}",state="{each}"'
+            f'experiment="ranker-v2",variant="{variant}",instance="{instance}",state="{candidate_state}"'
             "}",
-            "values": str(int(each == verdict)),
+            "values": str(int(candidate_state == verdict)),
         }
         for variant, verdict in verdicts.items()
         for instance in ("m:1", "m:2")
-        for each in get_args(State)
+        for candidate_state in get_args(VerdictState)
     ]
     samples = [{"labels": "{}", "value": value} for value in expected]
     question = {"expr": expr, "eval_time": "0m", "exp_samples": samples}
@@ -49,42 +49,44 @@ def said(expr: str, state: str | None, expected: list[float], directory: Path) -
     file = directory / "test.yml"
     # JSON is YAML.
     file.write_text(json.dumps({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}), encoding="utf-8")
-    done = promtool("test", "rules", str(file))
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    result = promtool("test", "rules", str(file))
+    return "" if result.returncode == 0 else result.stdout + result.stderr
 
 
 def phase(name: str, result: list[float]) -> str:
-    """Return what Argo Rollouts makes of a result by the conditions of the template; inconclusive if neither holds."""
-    (template,) = [each for each in EXAMPLES if each["metadata"]["name"] == name and each["kind"] == "AnalysisTemplate"]
+    """Return Argo Rollouts' phase for a query result under the template's conditions."""
+    (template,) = [
+        example for example in EXAMPLES if example["metadata"]["name"] == name and example["kind"] == "AnalysisTemplate"
+    ]
     (metric,) = template["spec"]["metrics"]
 
-    def holds(condition: str) -> bool:
-        wanted = re.fullmatch(r"len\(result\) == 1 && result\[0\] == (-?\d+)", condition)
-        assert wanted is not None, condition
-        return result == [float(wanted[1])]
+    def is_satisfied(condition: str) -> bool:
+        parsed_condition = re.fullmatch(r"len\(result\) == 1 && result\[0\] == (-?\d+)", condition)
+        assert parsed_condition is not None, condition
+        return result == [float(parsed_condition[1])]
 
-    if holds(metric["failureCondition"]):
+    if is_satisfied(metric["failureCondition"]):
         return BACK
-    return GO if holds(metric["successCondition"]) else WAIT
+    return GO if is_satisfied(metric["successCondition"]) else WAIT
 
 
-@pytest.mark.parametrize("state", get_args(State))
+@pytest.mark.parametrize("state", get_args(VerdictState))
 @pytest.mark.parametrize("example", VALUES)
-def test_each_verdict_has_its_value(example: str, state: str, tmp_path: Path) -> None:
+def test_each_verdict_state_maps_to_a_rollout_phase(example: str, state: str, tmp_path: Path) -> None:
     """With two replicas, and another variant that does harm."""
-    (query,) = [each for each in QUERIES if each.example == example]
+    (query,) = [candidate for candidate in QUERIES if candidate.example == example]
     value = VALUES[example].get(state, 0.0)
-    assert said(query.expr, state, [value], tmp_path) == ""
+    assert query_findings(query.expr, state, [value], tmp_path) == ""
     kind, name = example.split()
     if kind == "AnalysisTemplate":
         assert phase(name, [value]) == PHASES[name].get(state, OTHERWISE[name])
 
 
 @pytest.mark.parametrize("example", VALUES)
-def test_without_an_answer_a_person_decides(example: str, tmp_path: Path) -> None:
-    """Silence is neither good nor bad."""
-    (query,) = [each for each in QUERIES if each.example == example]
-    assert said(query.expr, None, [], tmp_path) == ""
+def test_without_a_verdict_the_rollout_is_inconclusive(example: str, tmp_path: Path) -> None:
+    """A missing series is neither success nor failure."""
+    (query,) = [candidate for candidate in QUERIES if candidate.example == example]
+    assert query_findings(query.expr, None, [], tmp_path) == ""
     kind, name = example.split()
     if kind == "AnalysisTemplate":
         assert phase(name, []) == WAIT

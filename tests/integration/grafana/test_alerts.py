@@ -13,14 +13,14 @@ import yaml
 
 from deploy.alerting.generate import GROUPS, RULES
 from deploy.alerting.rules import JSON, Addresses
-from grafana.generate import boards
-from grafana.queries import queries
+from grafana.generate import build_boards
+from grafana.queries import board_queries
 from tests.servers.prometheus import promtool
 from tests.support.alerts import SCENARIOS, STEP_MIN, Scenario, arm, lasting
 from tests.support.promql import selectors
 
 DEPLOYMENT = (Path(__file__).parents[3] / "docs" / "deployment.md").read_text(encoding="utf-8")
-SAID = [
+DOCUMENTED_TIMES = [
     (int(cells[0]), int(cells[1]))
     for cells in re.findall(r"^\| half, decay (\d+) min \| (\d+) min \|", DEPLOYMENT, re.MULTILINE)
 ]
@@ -28,8 +28,8 @@ SAID = [
 ALERTS = {alert.name: alert for group in GROUPS for alert in group.alerts}
 
 
-def needed(alert: str) -> Iterator[JSON]:
-    """Yield the rules that an alert needs, in their order; evaluating all of them every time would take minutes."""
+def required_rules(alert: str) -> Iterator[JSON]:
+    """Yield the rules that an alert needs, in order, because evaluating all rules each time would take minutes."""
     rules = [rule for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
     names = {alert}
     for rule in reversed(rules):
@@ -38,26 +38,26 @@ def needed(alert: str) -> Iterator[JSON]:
     return (rule for rule in rules if rule.get("alert", rule.get("record")) in names)
 
 
-def evaluated(directory: Path, scenario: Scenario, *, step_min: int = STEP_MIN, **assertion: object) -> str:
-    """Return what promtool has to say against the assertion about a scenario's world: nothing if it holds."""
+def evaluate_rules(directory: Path, scenario: Scenario, *, step_min: int = STEP_MIN, **assertion: object) -> str:
+    """Return promtool's findings on an assertion about a scenario; empty if the assertion holds."""
     series = [{"series": name, "values": values} for name, values in scenario.world.items()]
     test = {"interval": f"{step_min}m", "input_series": series, **assertion}
     rules, file = directory / "rules.yml", directory / "test.yml"
     # JSON is YAML.
-    groups = {"groups": [{"name": "needed", "rules": list(needed(scenario.alert))}]}
+    groups = {"groups": [{"name": "needed", "rules": list(required_rules(scenario.alert))}]}
     rules.write_text(json.dumps(groups), encoding="utf-8")
     content = {"rule_files": [str(rules)], "evaluation_interval": f"{step_min}m", "tests": [test]}
     file.write_text(json.dumps(content), encoding="utf-8")
-    done = promtool("test", "rules", str(file))
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    result = promtool("test", "rules", str(file))
+    return "" if result.returncode == 0 else result.stdout + result.stderr
 
 
-def firing(scenario: Scenario) -> JSON:
-    """Return promtool's question whether exactly the right alerts fire; ALERTS is Prometheus' own series of them."""
+def firing_question(scenario: Scenario) -> JSON:
+    """Return the promtool assertion that exactly the expected alerts fire, on Prometheus' series ALERTS."""
     alert = ALERTS[scenario.alert]
-    own = {"alertname": alert.name, "alertstate": "firing", **alert.rendered(Addresses())["labels"]}
+    alert_labels = {"alertname": alert.name, "alertstate": "firing", **alert.rendered(Addresses())["labels"]}
     expected = [
-        "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in {**own, **labels}.items()) + "}"
+        "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in {**alert_labels, **labels}.items()) + "}"
         for labels in scenario.firing
     ]
     return {
@@ -68,31 +68,35 @@ def firing(scenario: Scenario) -> JSON:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-def test_exactly_the_right_ones_fire(scenario: Scenario, tmp_path: Path) -> None:
-    """Each scenario is one world at one moment."""
-    assert evaluated(tmp_path, scenario, promql_expr_test=[firing(scenario)]) == ""
+def test_exactly_the_expected_alerts_fire(scenario: Scenario, tmp_path: Path) -> None:
+    """Each scenario is a set of series at one time."""
+    assert evaluate_rules(tmp_path, scenario, promql_expr_test=[firing_question(scenario)]) == ""
 
 
 OF_A_CLUSTER = 'namespace="ab-monitor",pod="ab-monitor-0",service="ab-monitor",container="ab-monitor",endpoint="http"'
 """What the Prometheus operator adds to every series that is scraped."""
 
 
-@pytest.mark.parametrize("scenario", [each for each in SCENARIOS if each.firing], ids=str)
-def test_fires_with_the_labels_of_a_cluster(scenario: Scenario, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scenario", [scenario for scenario in SCENARIOS if scenario.firing], ids=str)
+def test_alerts_fire_with_the_labels_of_a_kubernetes_cluster(scenario: Scenario, tmp_path: Path) -> None:
     """The same rules are applied in Kubernetes; their alerts have the same labels there."""
     world = {name.replace("{", "{" + OF_A_CLUSTER + ",", 1): values for name, values in scenario.world.items()}
-    assert evaluated(tmp_path, replace(scenario, world=world), promql_expr_test=[firing(scenario)]) == ""
+    assert evaluate_rules(tmp_path, replace(scenario, world=world), promql_expr_test=[firing_question(scenario)]) == ""
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_has_scenarios_of_both_kinds(name: str) -> None:
-    """An alert that was never seen to fire, or never seen to be silent, is not known to work."""
+def test_every_alert_has_a_firing_and_a_silent_scenario(name: str) -> None:
+    """Both kinds are needed to test an alert."""
     fires = {bool(scenario.firing) for scenario in SCENARIOS if scenario.alert == name}
     assert fires == {True, False}
 
 
-FEW, YOUNG, GAP, ENDED, MISSED = "too few", "young", "a gap in scrapes", "ended", "one missed scrape"
-OF_A_VARIANT, OF_STUDENTS, OF_A_SHARE = (FEW, YOUNG, GAP, ENDED), (FEW, GAP, ENDED), (FEW, GAP)
+FEW_RESPONSES, YOUNG, GAP, ENDED, MISSED = "too few", "young", "a gap in scrapes", "ended", "one missed scrape"
+OF_A_VARIANT, OF_STUDENTS, OF_A_SHARE = (
+    (FEW_RESPONSES, YOUNG, GAP, ENDED),
+    (FEW_RESPONSES, GAP, ENDED),
+    (FEW_RESPONSES, GAP),
+)
 UNMOVED_BY = {
     "AbMonitorDropFast": OF_A_VARIANT,
     "AbMonitorDropSlow": OF_A_VARIANT,
@@ -101,7 +105,7 @@ UNMOVED_BY = {
     "AbMonitorVariantSilent": OF_A_VARIANT,
     "AbMonitorFeedbackSilent": OF_A_VARIANT,
     "AbMonitorTopicSilent": OF_A_VARIANT,
-    "AbMonitorHarm": (FEW, "too young", GAP, ENDED),
+    "AbMonitorHarm": (FEW_RESPONSES, "too young", GAP, ENDED),
     # Evidence counts from the first student on, so youth is no excuse.
     "AbMonitorSampleRatio": OF_STUDENTS,
     "AbMonitorCrossovers": OF_STUDENTS,
@@ -118,58 +122,64 @@ UNMOVED_BY = {
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_was_seen_to_be_silent_for_every_wrong_reason(name: str) -> None:
-    """Each of them is a scenario of its own."""
+def test_every_alert_has_a_silent_scenario_for_each_false_cause(name: str) -> None:
+    """The causes are in `UNMOVED_BY`."""
     stories = [scenario.story for scenario in SCENARIOS if scenario.alert == name and not scenario.firing]
-    wanted = UNMOVED_BY.get(name, (GAP,))
-    assert [each for each in wanted if not any(each in story for story in stories)] == []
+    false_causes = UNMOVED_BY.get(name, (GAP,))
+    assert [cause for cause in false_causes if not any(cause in story for story in stories)] == []
 
 
 RECORDED = {recording.record for group in GROUPS for recording in group.recordings}
 
 
 @pytest.mark.parametrize("record", sorted(RECORDED))
-def test_what_is_recorded_has_values_where_an_alert_needs_it(record: str, tmp_path: Path) -> None:
-    """Also where a demo leaves it empty; a recording that no alert needs would have no scenario."""
+def test_every_recording_has_values_in_a_firing_scenario(record: str, tmp_path: Path) -> None:
+    """Also recordings that are empty in a demo."""
     scenario = next(
-        each for each in SCENARIOS if each.firing and record in {rule.get("record") for rule in needed(each.alert)}
+        candidate
+        for candidate in SCENARIOS
+        if candidate.firing and record in {rule.get("record") for rule in required_rules(candidate.alert)}
     )
     question = {
         "expr": f"count({record}) > bool 0",
         "eval_time": f"{scenario.at * STEP_MIN}m",
         "exp_samples": [{"labels": "{}", "value": 1}],
     }
-    assert evaluated(tmp_path, scenario, promql_expr_test=[question]) == ""
+    assert evaluate_rules(tmp_path, scenario, promql_expr_test=[question]) == ""
 
 
-def test_lost_events_are_on_the_board_of_the_pipeline(tmp_path: Path) -> None:
-    """No demo loses any, so the panel is shown what the alert is shown."""
-    (scenario, *_) = (each for each in SCENARIOS if each.alert == "AbMonitorLostEvents" and each.firing)
-    (query,) = (each for each in queries(boards()["pipeline.json"]) if each.panel == "Lost events")
+def test_the_pipeline_board_shows_lost_events(tmp_path: Path) -> None:
+    """A demo loses no events, so the panel's query runs on the scenario of the alert."""
+    (scenario, *_) = (
+        candidate for candidate in SCENARIOS if candidate.alert == "AbMonitorLostEvents" and candidate.firing
+    )
+    (query,) = (
+        candidate for candidate in board_queries(build_boards()["pipeline.json"]) if candidate.panel == "Lost events"
+    )
     question = {
         "expr": query.expr,
         "eval_time": f"{scenario.at * STEP_MIN}m",
         "exp_samples": [{"labels": "{}", "value": 1000}],
     }
-    assert evaluated(tmp_path, scenario, promql_expr_test=[question]) == ""
+    assert evaluate_rules(tmp_path, scenario, promql_expr_test=[question]) == ""
 
 
-@pytest.mark.parametrize("scenario", [each for each in SCENARIOS if each.firing], ids=str)
-def test_texts_name_only_labels_that_the_alert_has(scenario: Scenario) -> None:
-    """A missing label would leave a hole in a sentence or a link."""
+@pytest.mark.parametrize("scenario", [scenario for scenario in SCENARIOS if scenario.firing], ids=str)
+def test_alert_texts_use_only_labels_of_the_alert(scenario: Scenario) -> None:
+    """A missing label would leave a gap in a sentence or a link."""
     alert = ALERTS[scenario.alert]
     texts = " ".join(alert.rendered(Addresses())["annotations"].values())
     assert set(re.findall(r"\$labels\.(\w+)", texts)) <= set(scenario.firing[0])
 
 
-def test_the_documentation_says_how_soon() -> None:
+def test_the_documentation_lists_times_for_two_decays() -> None:
     """Two decays."""
-    assert [half_life_min for half_life_min, _ in SAID] == [15, 60]
+    assert [half_life_min for half_life_min, _ in DOCUMENTED_TIMES] == [15, 60]
 
 
-@pytest.mark.parametrize(("half_life_min", "minutes"), SAID)
-def test_half_the_quality_fires_as_soon_as_is_documented(half_life_min: int, minutes: int, tmp_path: Path) -> None:
-    """The real rules, evaluated every minute, on a mean that decays to half of what it was."""
+@pytest.mark.parametrize(("half_life_min", "minutes"), DOCUMENTED_TIMES)
+def test_a_drop_by_half_fires_at_the_documented_time(half_life_min: int, minutes: int, tmp_path: Path) -> None:
+    """The real rules, evaluated every minute, on a mean that decays to half of its value."""
     calm, steps = 28 * 60, 28 * 60 + minutes + 1
     falling = " ".join(f"{1 + 2 ** (-minute / half_life_min):.6f}" for minute in range(minutes + 1))
     newest = lasting(steps, 0, 60)
@@ -183,4 +193,4 @@ def test_half_the_quality_fires_as_soon_as_is_documented(half_life_min: int, min
         }
         for minute, fires in ((minutes - 1, 0), (minutes, 1))
     ]
-    assert evaluated(tmp_path, scenario, step_min=1, promql_expr_test=questions) == ""
+    assert evaluate_rules(tmp_path, scenario, step_min=1, promql_expr_test=questions) == ""

@@ -1,4 +1,4 @@
-"""What workers skip because their configuration lacks the experiment is counted, and said where people decide."""
+"""Skipped events, of experiments that the configuration does not declare: counts, log lines and verdicts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ from typing import Any
 
 import pytest
 
-from monitor.app import Opening, opened, worker_for
+from monitor.app import WritableStore, create_worker, open_writable_store
 from monitor.clock import wall_clock
 from monitor.config import ExperimentSettings, Settings, StoreSettings
 from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
-from monitor.events import instant_ms
-from monitor.export.presentation import notes
-from monitor.pipeline import skipped_events as skips
-from monitor.pipeline.batch_applier import Outcomes
-from monitor.pipeline.skipped_events import SkipsSaid
+from monitor.events import parse_timestamp_ms
+from monitor.export.presentation import experiment_footnotes
+from monitor.pipeline import skipped_events
+from monitor.pipeline.batch_applier import OutcomeCounts
+from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.worker import Worker
-from monitor.sources import jsonl as files
+from monitor.sources import jsonl
 from monitor.sources.jsonl import FileSource
-from monitor.state import Commit, RedisStore, Status
-from monitor.state.skip_counts import OTHERS, counted, responses_field, skipped_events
-from monitor.stats import Skipped
+from monitor.state import Commit, CommitStatus, StoreShard
+from monitor.state.skip_counts import (
+    OTHER_EXPERIMENTS_FIELD,
+    read_skipped_events,
+    read_skipped_fields,
+    skipped_responses_field,
+)
+from monitor.stats import SkippedEventCounts
 from tests.servers.redis import RedisServer
 from tests.support.streams import EXPERIMENT, HOUR, START
 
@@ -56,142 +61,162 @@ def _rating(experiment: str, number: int) -> Fields:
     return {"feedback_id": f"f-{identity}", "response_id": identity, "timestamp": at_ms, "kind": "rating", "score": 3}
 
 
-class Town:
-    """A store, and a log that workers with different configurations read on, one after the other."""
+class SharedLog:
+    """A store and a growing log of events, which workers with different configurations read in turn."""
 
     def __init__(self, server: RedisServer, directory: Path, shards: int) -> None:
         self.directory = directory
-        self.logs: list[str] = []
+        self.paths: list[str] = []
         self.store = StoreSettings(url=server.url, user_hash_key="a key", shards=shards)
         server.client().flushall()
 
     def settings(self, *experiments: ExperimentSettings) -> Settings:
-        """Return the settings of a worker that knows these experiments."""
+        """Return settings with the experiments."""
         return Settings(experiments, store=self.store)
 
     def write(self, events: Sequence[Fields]) -> None:
-        """Append events to the log: as a file of its own, since one that has grown is another one."""
-        path = self.directory / f"{len(self.logs)}.jsonl"
+        """Append events to the log as a new file, since a file with changed content is read from its beginning."""
+        path = self.directory / f"{len(self.paths)}.jsonl"
         path.write_text("".join(json.dumps(event) + "\n" for event in events))
-        self.logs.append(str(path))
+        self.paths.append(str(path))
 
     @contextmanager
-    def worker(self, *experiments: ExperimentSettings) -> Iterator[tuple[Worker, Opening]]:
-        """Yield a worker that knows these experiments."""
+    def worker(self, *experiments: ExperimentSettings) -> Iterator[tuple[Worker, WritableStore]]:
+        """Yield a worker that is configured with the experiments, and the store."""
         settings = self.settings(*experiments)
-        source = FileSource(self.logs, instant_ms, report=print)
-        with opened(settings, wall_clock) as opening:
-            yield worker_for(settings, opening, source, Telemetry(), _TOPICS, wall_clock), opening
+        source = FileSource(self.paths, parse_timestamp_ms, report=print)
+        with open_writable_store(settings, wall_clock) as opening:
+            yield create_worker(settings, opening, source, Telemetry(), _TOPICS, wall_clock), opening
         source.close()
 
     def read(self, *experiments: ExperimentSettings, events: Sequence[Fields] = ()) -> None:
-        """Have a worker that knows these experiments read to the end of the log, after more events were written."""
+        """Append events to the log; run a worker with the experiments to the end of the log."""
         self.write(events)
         with self.worker(*experiments) as (worker, _):
             worker.run()
 
-    def skipped(self, experiment: ExperimentSettings, *others: ExperimentSettings) -> Skipped | None:
-        """Return what a verdict says was skipped; every place where people look has to say so, or not."""
-        with opened(self.settings(experiment, *others), wall_clock) as opening:
-            summary = opening.reader.summary().experiments[experiment.name]
-        assert summary.judgement is not None
-        verdict = summary.judgement.verdicts["treatment"]
-        found = verdict.evidence.skipped
-        assert ("skipped_events" in {note.code for note in verdict.notes}) == (found is not None)
-        assert (f"{found}." in notes(summary)) == (found is not None)
-        assert ("ab-monitor rebuild" in json.dumps(summary.judgement.to_json())) == (found is not None)
-        return found
+    def skipped(
+        self, experiment: ExperimentSettings, *other_experiments: ExperimentSettings
+    ) -> SkippedEventCounts | None:
+        """Return the skipped events in the verdict, after checking that all outputs agree."""
+        with open_writable_store(self.settings(experiment, *other_experiments), wall_clock) as opening:
+            summary = opening.reader.read_summary().experiments[experiment.name]
+        assert summary.analysis is not None
+        verdict = summary.analysis.verdicts["treatment"]
+        skipped = verdict.evidence.skipped_events
+        assert ("skipped_events" in {reason.code for reason in verdict.notes}) == (skipped is not None)
+        assert (f"{skipped}." in experiment_footnotes(summary)) == (skipped is not None)
+        assert ("ab-monitor rebuild" in json.dumps(summary.analysis.to_json())) == (skipped is not None)
+        return skipped
 
 
 @pytest.fixture(params=[1, 3])
-def town(request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path) -> Town:
-    """Return a place with a store of one shard, or of several."""
-    return Town(redis_server, tmp_path, request.param)
+def shared_log(request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path) -> SharedLog:
+    """Return a log with a store of one shard, or of three shards."""
+    return SharedLog(redis_server, tmp_path, request.param)
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        each.getMessage() for each in caplog.records if each.levelno == logging.WARNING and each.name == skips.__name__
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno == logging.WARNING and record.name == skipped_events.__name__
     ]
 
 
-def test_an_experiment_that_is_added_knows_what_was_read_before(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    """How many responses, and of which time; the log of its first worker says so."""
-    town.read(OLD, events=[_response("new", number) for number in range(5)])
-    town.read(OLD, events=[_response("old", number) for number in range(3)])
-    assert not _warnings(caplog)
-    town.read(OLD, NEW, events=[_response("new", number, START + HOUR) for number in range(5, 9)])
-    assert town.skipped(NEW, OLD) == Skipped(5, 0, 0, START, START + 4)
-    assert town.skipped(OLD, NEW) is None
-    (said,) = _warnings(caplog)
-    assert said.startswith("incomplete experiment=new reason=5 responses were skipped, dated 2026-01-01T00:00:00Z to ")
-
-
-def test_nothing_is_said_where_everything_was_counted(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    """Variants that are not declared, and times that are not the experiment's, are no holes."""
-    odd = [{**_response("new", 1), "variant": "unknown"}, _response("new", 2, START - HOUR)]
-    town.read(OLD, replace(NEW, starts_at_ms=START), events=[*odd, _response("new", 3), _rating("new", 3)])
-    assert town.skipped(replace(NEW, starts_at_ms=START), OLD) is None
-    assert not _warnings(caplog)
-
-
-def test_a_worker_with_an_old_configuration_says_what_it_skips(
-    town: Town, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_an_added_experiment_reports_the_events_that_were_skipped_before(
+    shared_log: SharedLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once for each experiment that the store has, also if it gets that later; of others it says nothing."""
-    monkeypatch.setattr(files, "_BATCH_LINES", 2)
-    monkeypatch.setattr(skips, "_LOOK_S", 0.0)
-    town.write([_response("new", number) for number in range(6)] + [_response("other", number) for number in range(2)])
-    with town.worker(OLD) as (worker, opening):
-        commit = opening.store.first.commit
+    """The verdict and the log of the first worker report the number of responses and their times."""
+    shared_log.read(OLD, events=[_response("new", number) for number in range(5)])
+    shared_log.read(OLD, events=[_response("old", number) for number in range(3)])
+    assert not _warnings(caplog)
+    shared_log.read(OLD, NEW, events=[_response("new", number, START + HOUR) for number in range(5, 9)])
+    assert shared_log.skipped(NEW, OLD) == SkippedEventCounts(5, 0, 0, START, START + 4)
+    assert shared_log.skipped(OLD, NEW) is None
+    (warning,) = _warnings(caplog)
+    assert warning.startswith(
+        "experiment is incomplete experiment=new reason=5 responses were skipped, dated 2026-01-01T00:00:00Z to "
+    )
+
+
+def test_no_skipped_events_are_reported_if_all_events_were_counted(
+    shared_log: SharedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events of undeclared variants, or outside the experiment's time, are not skipped events."""
+    odd = [{**_response("new", 1), "variant": "unknown"}, _response("new", 2, START - HOUR)]
+    shared_log.read(OLD, replace(NEW, starts_at_ms=START), events=[*odd, _response("new", 3), _rating("new", 3)])
+    assert shared_log.skipped(replace(NEW, starts_at_ms=START), OLD) is None
+    assert not _warnings(caplog)
+
+
+def test_a_worker_with_an_old_configuration_logs_each_skipped_experiment_once(
+    shared_log: SharedLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the experiment is added to the store later. Experiments that the store does not have are not logged."""
+    monkeypatch.setattr(jsonl, "_MAX_POLL_LINES", 2)
+    monkeypatch.setattr(skipped_events, "_CHECK_INTERVAL_S", 0.0)
+    shared_log.write(
+        [_response("new", number) for number in range(6)] + [_response("other", number) for number in range(2)]
+    )
+    with shared_log.worker(OLD) as (worker, opening):
+        commit = opening.shards.first_shard.commit
         commits = 0
 
-        def registered(changes: Commit) -> Status:
+        def registered(changes: Commit) -> CommitStatus:
             nonlocal commits
             commits += 1
             if commits == 3:
                 assert not _warnings(caplog)
-                with opened(town.settings(OLD, NEW), wall_clock):
+                with open_writable_store(shared_log.settings(OLD, NEW), wall_clock):
                     pass
             return commit(changes)
 
-        monkeypatch.setattr(opening.store.first, "commit", registered)
+        monkeypatch.setattr(opening.shards.first_shard, "commit", registered)
         worker.run()
-    (said,) = _warnings(caplog)
-    assert said.startswith("events are skipped for good experiment=new reason=the store has it")
-    assert town.skipped(NEW, OLD) == Skipped(6, 0, 0, START, START + 5)
+    (warning,) = _warnings(caplog)
+    assert warning.startswith("skipping events experiment=new reason=the experiment is in the store")
+    assert shared_log.skipped(NEW, OLD) == SkippedEventCounts(6, 0, 0, START, START + 5)
 
 
-def test_one_that_is_taken_out_and_put_back_has_a_hole(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    """Reactions to its earlier responses are missing as well."""
-    town.read(OLD, NEW, events=[_response("new", number) for number in range(4)])
-    town.read(OLD, events=[*(_rating("new", number) for number in range(4)), _response("new", 7), _rating("new", 7)])
-    (said,) = _warnings(caplog)
-    assert said.startswith("events are skipped for good experiment=new")
-    assert town.skipped(NEW, OLD) == Skipped(1, 4, 0, START + 7, START + HOUR + 3)
+def test_an_experiment_that_was_removed_and_added_again_is_incomplete(
+    shared_log: SharedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Reactions to earlier responses of the experiment are missing, too."""
+    shared_log.read(OLD, NEW, events=[_response("new", number) for number in range(4)])
+    shared_log.read(
+        OLD, events=[*(_rating("new", number) for number in range(4)), _response("new", 7), _rating("new", 7)]
+    )
+    (warning,) = _warnings(caplog)
+    assert warning.startswith("skipping events experiment=new")
+    assert shared_log.skipped(NEW, OLD) == SkippedEventCounts(1, 4, 0, START + 7, START + HOUR + 3)
     caplog.clear()
-    town.read(OLD, NEW)
-    (said,) = _warnings(caplog)
-    assert said.startswith("incomplete experiment=new reason=1 response and 4 reactions were skipped")
+    shared_log.read(OLD, NEW)
+    (warning,) = _warnings(caplog)
+    assert warning.startswith("experiment is incomplete experiment=new reason=1 response and 4 reactions were skipped")
 
 
-def test_what_is_skipped_of_others_is_not_said(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither of an experiment that nobody has, nor of one of which nothing has come since the worker began."""
-    town.read(OLD, NEW, events=[_response("new", 1)])
-    town.read(OLD, events=[_response("stranger", 1)])
+def test_skipped_events_of_unknown_or_inactive_experiments_are_not_logged(
+    shared_log: SharedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store does not have the experiment, or no event has arrived since the worker started."""
+    shared_log.read(OLD, NEW, events=[_response("new", 1)])
+    shared_log.read(OLD, events=[_response("stranger", 1)])
     assert not _warnings(caplog)
-    town.read(OLD, events=[_response("new", 2)])
+    shared_log.read(OLD, events=[_response("new", 2)])
     caplog.clear()
-    town.read(OLD, events=[_response("stranger", 2)])
+    shared_log.read(OLD, events=[_response("stranger", 2)])
     assert not _warnings(caplog)
 
 
-def test_reactions_alone_are_said(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    """No new response has to come."""
-    town.read(OLD, NEW, events=[_response("new", 1)])
-    town.read(OLD, events=[_rating("new", 1)])
+def test_skipped_reactions_without_a_new_response_are_logged(
+    shared_log: SharedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The verdict counts the reactions."""
+    shared_log.read(OLD, NEW, events=[_response("new", 1)])
+    shared_log.read(OLD, events=[_rating("new", 1)])
     assert len(_warnings(caplog)) == 1
-    assert town.skipped(NEW, OLD) == Skipped(0, 1, 0, START + HOUR + 1, START + HOUR + 1)
+    assert shared_log.skipped(NEW, OLD) == SkippedEventCounts(0, 1, 0, START + HOUR + 1, START + HOUR + 1)
 
 
 @pytest.mark.parametrize(
@@ -205,31 +230,33 @@ def test_reactions_alone_are_said(town: Town, caplog: pytest.LogCaptureFixture) 
         ({"ends_at_ms": START}, False),
     ],
 )
-def test_what_it_would_not_have_counted_is_not_missing(
+def test_events_outside_an_experiments_time_are_not_reported_as_skipped(
     redis_server: RedisServer, tmp_path: Path, changes: dict[str, int], *, missing: bool
 ) -> None:
-    """Responses before it starts, or after it has ended."""
-    town = Town(redis_server, tmp_path, 1)
-    town.read(OLD, events=[_response("new", number) for number in range(5)])
-    assert (town.skipped(replace(NEW, **changes), OLD) is not None) == missing  # type: ignore[arg-type]
+    """Responses before the start, or after the end, would not have been counted."""
+    shared_log = SharedLog(redis_server, tmp_path, 1)
+    shared_log.read(OLD, events=[_response("new", number) for number in range(5)])
+    assert (shared_log.skipped(replace(NEW, **changes), OLD) is not None) == missing  # type: ignore[arg-type]
 
 
-def test_what_is_skipped_is_counted_once(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the positions: whatever replies get lost, and whichever shards had the batch."""
-    monkeypatch.setattr(files, "_BATCH_LINES", 3)
-    monkeypatch.setattr(files, "_IDLE_S", 0.0)
-    town.write([_response("new", number) for number in range(20)])
-    with town.worker(OLD) as (worker, opening):
-        for shard in opening.store:
+def test_skipped_events_are_counted_once_although_replies_are_lost(
+    shared_log: SharedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counts are written with the positions, on each shard."""
+    monkeypatch.setattr(jsonl, "_MAX_POLL_LINES", 3)
+    monkeypatch.setattr(jsonl, "_POLL_TIMEOUT_S", 0.0)
+    shared_log.write([_response("new", number) for number in range(20)])
+    with shared_log.worker(OLD) as (worker, opening):
+        for shard in opening.shards:
             _lose_replies(shard, monkeypatch)
         worker.run()
-    assert town.skipped(NEW, OLD) == Skipped(20, 0, 0, START, START + 19)
+    assert shared_log.skipped(NEW, OLD) == SkippedEventCounts(20, 0, 0, START, START + 19)
 
 
-def _lose_replies(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def _lose_replies(store: StoreShard, monkeypatch: pytest.MonkeyPatch) -> None:
     commit, calls = store.commit, 0
 
-    def failing(changes: Commit) -> Status:
+    def failing_commit(changes: Commit) -> CommitStatus:
         nonlocal calls
         calls += 1
         if calls % 5 == 3:
@@ -239,48 +266,55 @@ def _lose_replies(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
             raise StoreUnavailable("the reply was lost")
         return status
 
-    monkeypatch.setattr(store, "commit", failing)
+    monkeypatch.setattr(store, "commit", failing_commit)
 
 
-def test_names_are_bounded(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may write a new one; any experiment may be among those beyond."""
-    monkeypatch.setattr(skips, "_MOST", 2)
+def test_the_number_of_separately_counted_experiments_is_limited(
+    shared_log: SharedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may write new names. Events beyond the limit may be of any experiment."""
+    monkeypatch.setattr(skipped_events, "_MAX_COUNTED_EXPERIMENTS", 2)
     names = ["first", "second", "third", "fourth"]
-    for begin in (0, 20):
+    for first_number in (0, 20):
         for name in names:
-            town.read(OLD, events=[_response(name, number) for number in range(begin, begin + 20)])
-    with opened(town.settings(OLD), wall_clock) as opening:
-        own = [counted(shard) for shard in opening.store]
-        identities = IdHasher(opening.held.hash_key)
-        assert sum(skipped_events(opening.store).events.values()) == 160
-    named = {responses_field(name, identities) for name in names[:2]}
-    assert own == [{*named, OTHERS}, *[set()] * (len(own) - 1)]  # a file is on the first shard
-    assert town.skipped(OLD) == Skipped(0, 0, 80, START, START + 39)
+            shared_log.read(OLD, events=[_response(name, number) for number in range(first_number, first_number + 20)])
+    with open_writable_store(shared_log.settings(OLD), wall_clock) as opening:
+        stored_fields = [read_skipped_fields(shard) for shard in opening.shards]
+        id_hasher = IdHasher(opening.metadata.hash_key)
+        assert sum(read_skipped_events(opening.shards).events.values()) == 160
+    first_fields = {skipped_responses_field(name, id_hasher) for name in names[:2]}
+    # A file is a partition of the first shard.
+    assert stored_fields == [{*first_fields, OTHER_EXPERIMENTS_FIELD}, *[set()] * (len(stored_fields) - 1)]
+    assert shared_log.skipped(OLD) == SkippedEventCounts(0, 0, 80, START, START + 39)
     first = replace(OLD, name="first")
-    assert town.skipped(first, OLD) == Skipped(40, 0, 80, START, START + 39)
-    said = "40 responses and perhaps some of 80 responses of experiments that are not counted one by one were skipped"
-    assert str(town.skipped(first, OLD)).startswith(said)
+    assert shared_log.skipped(first, OLD) == SkippedEventCounts(40, 0, 80, START, START + 39)
+    expected_text = (
+        "40 responses and perhaps some of 80 responses of experiments that are not counted one by one were skipped"
+    )
+    assert str(shared_log.skipped(first, OLD)).startswith(expected_text)
 
 
-def test_the_store_is_looked_at_now_and_then(redis_server: RedisServer, tmp_path: Path) -> None:
-    """And nothing is, where nothing was skipped."""
-    town = Town(redis_server, tmp_path, 1)
+def test_the_store_is_checked_for_skipped_experiments_every_10_seconds(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Without skipped events, the store is not read."""
+    shared_log = SharedLog(redis_server, tmp_path, 1)
     clock = [100.0]
-    with opened(town.settings(OLD), wall_clock) as opening:
-        said = SkipsSaid(opening.reader, IdHasher(opening.held.hash_key), lambda: clock[0])
-        asked: list[float] = []
+    with open_writable_store(shared_log.settings(OLD), wall_clock) as opening:
+        event_logger = SkippedEventLogger(opening.reader, IdHasher(opening.metadata.hash_key), lambda: clock[0])
+        read_times_s: list[float] = []
 
-        def looked(_: object) -> None:
-            asked.append(clock[0])
+        def failing_read(_: object) -> None:
+            read_times_s.append(clock[0])
             raise StoreUnavailable("gone")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(skips, "stored_experiments", looked)
+            patch.setattr(skipped_events, "read_stored_experiments", failing_read)
             for clock[0] in (100.0, 101.0, 109.9, 110.0):
-                said.note(_outcomes("applied"))
-                said.note(_outcomes("skipped"))
-    assert asked == [100.0, 110.0]
+                event_logger.log_skipped(_outcomes("applied"))
+                event_logger.log_skipped(_outcomes("skipped"))
+    assert read_times_s == [100.0, 110.0]
 
 
-def _outcomes(outcome: str) -> Outcomes:
+def _outcomes(outcome: str) -> OutcomeCounts:
     return Counter({("response", outcome): 1})

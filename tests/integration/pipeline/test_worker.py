@@ -1,4 +1,4 @@
-"""The loop, on a real store."""
+"""The worker's main loop on a real store: pipelining, conflicts, outages, watermark alignment."""
 
 from __future__ import annotations
 
@@ -11,267 +11,269 @@ from pathlib import Path
 
 import pytest
 
-from monitor.app import Opening, opened, worker_for
+from monitor.app import WritableStore, create_worker, open_writable_store
 from monitor.clock import HOUR_MS, wall_clock
 from monitor.errors import DependencyUnavailable, StoreUnavailable
-from monitor.events import instant_ms
-from monitor.pipeline.batch_applier import Outcomes
-from monitor.pipeline.commit_pipeline import Batch, PendingCommit
+from monitor.events import parse_timestamp_ms
+from monitor.pipeline.batch_applier import OutcomeCounts
+from monitor.pipeline.commit_pipeline import PendingCommit, ShardBatch
 from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.worker import Worker
-from monitor.sources import jsonl as files
+from monitor.sources import jsonl
 from monitor.sources.jsonl import FileSource
-from monitor.sources.source import Slice
-from monitor.state import Advance, Commit, Position, RedisStore, Status
-from tests.integration.pipeline.test_exactness import Bench
+from monitor.sources.source import PartitionRecords
+from monitor.state import Commit, CommitStatus, Position, PositionUpdate, StoreShard
 from tests.servers.redis import RedisServer
+from tests.support.store_bench import StoreBench
 from tests.support.streams import EXPERIMENT, START
 
 
 def _has_rows(changes: Commit) -> bool:
-    return bool(changes.row_keys or changes.new_row_keys)
+    return bool(changes.changed_row_keys or changes.new_row_keys)
 
 
-class _Trouble:
-    """A store whose replies are lost now and then, before or after it has applied what it was sent."""
+class _FailingCommits:
+    """Commits of rows that fail three times out of four, before or after the store has applied the commit."""
 
-    def __init__(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: StoreShard, monkeypatch: pytest.MonkeyPatch) -> None:
         self._commit = store.commit
-        self._sent = 0
+        self._commit_count = 0
         monkeypatch.setattr(store, "commit", self.commit)
 
-    def commit(self, changes: Commit) -> Status:
+    def commit(self, changes: Commit) -> CommitStatus:
         if not _has_rows(changes):
             return self._commit(changes)
-        self._sent += 1
-        turn = self._sent % 4
-        if turn == 1:
+        self._commit_count += 1
+        fault = self._commit_count % 4
+        if fault == 1:
             raise StoreUnavailable("nothing can be sent")
-        if turn == 2:
+        if fault == 2:
             raise StoreUnavailable("the request was lost")
         status = self._commit(changes)
-        if turn == 3:
+        if fault == 3:
             raise StoreUnavailable("the reply was lost")
         return status
 
 
-def _recorded(steps: list[str], source: FileSource, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record when the worker polls (and whether it waits), sends a batch, and knows that it was applied."""
-    poll, submit, applied = source.poll, worker._writer.submit, worker._applied
+def _record_steps(steps: list[str], source: FileSource, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append to `steps` when the worker polls (waiting or not), submits a batch, and records an applied batch."""
+    poll, submit, record_applied = source.poll, worker._writer.submit, worker._record_applied
 
-    def polled(*, wait: bool = True) -> Sequence[Slice]:
-        steps.append("wait" if wait else "read")
+    def recorded_poll(*, wait: bool = True) -> Sequence[PartitionRecords]:
+        steps.append("poll, waiting" if wait else "poll")
         return poll(wait=wait)
 
-    def submitted(batch: Batch, late: Mapping[str, int]) -> PendingCommit:
-        steps.append("sent")
-        return submit(batch, late)
+    def recorded_submit(batch: ShardBatch, late_before_ms: Mapping[str, int]) -> PendingCommit:
+        steps.append("submit")
+        return submit(batch, late_before_ms)
 
-    def known(batch: Batch, outcomes: Outcomes) -> None:
-        steps.append("known")
-        applied(batch, outcomes)
+    def recorded_applied(batch: ShardBatch, outcomes: OutcomeCounts) -> None:
+        steps.append("applied")
+        record_applied(batch, outcomes)
 
-    monkeypatch.setattr(source, "poll", polled)
-    monkeypatch.setattr(worker._writer, "submit", submitted)
-    monkeypatch.setattr(worker, "_applied", known)
+    monkeypatch.setattr(source, "poll", recorded_poll)
+    monkeypatch.setattr(worker._writer, "submit", recorded_submit)
+    monkeypatch.setattr(worker, "_record_applied", recorded_applied)
 
 
 @contextmanager
-def _reading(
-    path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch, responses: int = 40, most: int = 3
-) -> Iterator[tuple[Worker, FileSource, Opening]]:
-    """Yield a worker that is to read so many responses, three at a time."""
-    monkeypatch.setattr(files, "_BATCH_LINES", 3)
-    monkeypatch.setattr(files, "_IDLE_S", 0.0)
+def _file_worker(
+    path: Path, bench: StoreBench, monkeypatch: pytest.MonkeyPatch, responses: int = 40, max_poll_records: int = 3
+) -> Iterator[tuple[Worker, FileSource, WritableStore]]:
+    """Yield a worker for a file of `responses` responses, with the file source (3 lines per poll) and the store."""
+    monkeypatch.setattr(jsonl, "_MAX_POLL_LINES", 3)
+    monkeypatch.setattr(jsonl, "_POLL_TIMEOUT_S", 0.0)
     response = {"experiment": EXPERIMENT.name, "variant": "control", "items": [{"item_id": "v", "position": 1}]}
     lines = [
         {**response, "response_id": f"r-{n}", "timestamp": START + n, "user_id": f"s-{n % 5}"} for n in range(responses)
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
-    source = FileSource([str(path)], instant_ms, report=print)
-    with opened(bench.settings, wall_clock) as opening:
+    source = FileSource([str(path)], parse_timestamp_ms, report=print)
+    with open_writable_store(bench.settings, wall_clock) as opening:
         topics = {"response": "file", "feedback": "file"}
-        settings = replace(bench.settings, kafka=replace(bench.settings.kafka, max_poll_records=most))
-        yield worker_for(settings, opening, source, Telemetry(), topics, wall_clock), source, opening
+        settings = replace(bench.settings, kafka=replace(bench.settings.kafka, max_poll_records=max_poll_records))
+        yield create_worker(settings, opening, source, Telemetry(), topics, wall_clock), source, opening
     source.close()
 
 
-def test_a_service_looks_for_cyclic_garbage_seldom(redis_server: RedisServer) -> None:
-    """Every cached row would be walked each time."""
-    before = gc.get_threshold()
+def test_a_service_runs_the_cyclic_garbage_collector_rarely(redis_server: RedisServer) -> None:
+    """Each run visits every cached row."""
+    initial_threshold = gc.get_threshold()
     gc.set_threshold(700)
     try:
-        with opened(Bench(redis_server).settings, wall_clock):
+        with open_writable_store(StoreBench(redis_server).settings, wall_clock):
             assert gc.get_threshold()[0] > 100 * 700
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*initial_threshold)
 
 
 def test_nothing_is_lost_or_doubled_while_replies_get_lost(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next batch has been read by then, and is applied after the one that was in doubt."""
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch) as (worker, _, opening):
-        _Trouble(opening.store.first, monkeypatch)
+    """The next batch is already polled, and is applied after the batch whose reply was lost."""
+    with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch) as (worker, _, opening):
+        _FailingCommits(opening.shards.first_shard, monkeypatch)
         worker.run()
-        (summary,) = opening.reader.summary().experiments.values()
+        (summary,) = opening.reader.read_summary().experiments.values()
     assert summary.variants["control"].responses == 40
-    assert worker.events == 40
+    assert worker.processed_records == 40
 
 
-def test_the_next_batch_is_read_while_the_store_is_at_work(
+def test_the_next_batch_is_polled_while_a_commit_is_pending(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, without waiting, between what is sent and its outcome."""
-    said: list[str] = []
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, _):
-        _recorded(said, source, worker, monkeypatch)
+    """Once, without waiting for records, between submit and result."""
+    steps: list[str] = []
+    with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch, 9) as (worker, source, _):
+        _record_steps(steps, source, worker, monkeypatch)
         worker.run()
-    batch = ["sent", "read", "known"]
-    assert said[-10:] == ["wait", *batch * 3]
+    batch = ["submit", "poll", "applied"]
+    assert steps[-10:] == ["poll, waiting", *batch * 3]
 
 
-def test_small_batches_are_finished_first(
+def test_a_small_batch_is_committed_before_the_next_poll(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What arrives while the store is at work is in the very next batch."""
-    said: list[str] = []
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9, 64) as (worker, source, _):
-        _recorded(said, source, worker, monkeypatch)
+    """All records that arrive during the commit then form one batch."""
+    steps: list[str] = []
+    with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch, 9, 64) as (worker, source, _):
+        _record_steps(steps, source, worker, monkeypatch)
         worker.run()
-    assert said[-10:] == [*["wait", "sent", "known"] * 3, "wait"]
+    assert steps[-10:] == [*["poll, waiting", "submit", "applied"] * 3, "poll, waiting"]
 
 
-def test_a_batch_is_finished_before_an_outage_is_waited_for(
+def test_a_pending_commit_is_completed_before_the_worker_waits_for_the_source(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source fails while the store is at work: all that was read before is known when that is said."""
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch) as (worker, source, opening):
+    """A poll fails while a commit is pending: the commit's result is recorded before the worker waits."""
+    with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch) as (worker, source, opening):
         poll = source.poll
-        known: list[int] = []
+        processed_counts: list[int] = []
 
-        def polled(*, wait: bool = True) -> Sequence[Slice]:
-            if not wait and len(known) < 3:
+        def failing_poll(*, wait: bool = True) -> Sequence[PartitionRecords]:
+            if not wait and len(processed_counts) < 3:
                 raise DependencyUnavailable("Kafka refuses something")
             return poll(wait=wait)
 
-        monkeypatch.setattr(source, "poll", polled)
-        monkeypatch.setattr(source, "idle", lambda: known.append(worker.events))
+        monkeypatch.setattr(source, "poll", failing_poll)
+        monkeypatch.setattr(source, "poll_paused", lambda: processed_counts.append(worker.processed_records))
         worker.run()
-        (summary,) = opening.reader.summary().experiments.values()
-    assert known == [3, 6, 9]
-    assert summary.variants["control"].responses == worker.events == 40
+        (summary,) = opening.reader.read_summary().experiments.values()
+    assert processed_counts == [3, 6, 9]
+    assert summary.variants["control"].responses == worker.processed_records == 40
 
 
-@pytest.mark.parametrize("away", [False, True])
-def test_what_was_read_ahead_is_read_again_when_positions_have_moved(
-    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, *, away: bool
+@pytest.mark.parametrize("is_unavailable", [False, True])
+def test_polled_records_are_read_again_if_another_worker_has_changed_the_positions(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, *, is_unavailable: bool
 ) -> None:
-    """Another worker has applied the batch that was in doubt, and more; this one is ready, also after an outage."""
-    bench = Bench(redis_server)
+    """Another worker has applied the pending batch, and more. This worker is ready, also after an outage."""
+    bench = StoreBench(redis_server)
     path = tmp_path / "events.jsonl"
-    with _reading(path, bench, monkeypatch) as (worker, _, opening):
-        store = opening.store.first
+    with _file_worker(path, bench, monkeypatch) as (worker, _, opening):
+        store = opening.shards.first_shard
         commit = store.commit
 
-        def overtaken(changes: Commit) -> Status:
+        def commit_after_other_worker(changes: Commit) -> CommitStatus:
             if _has_rows(changes):
                 monkeypatch.setattr(store, "commit", commit)
-                with _reading(path, bench, monkeypatch) as (other, _, _):
-                    other.run()
-                    assert other.events == 40
-                if away:
+                with _file_worker(path, bench, monkeypatch) as (other_worker, _, _):
+                    other_worker.run()
+                    assert other_worker.processed_records == 40
+                if is_unavailable:
                     raise StoreUnavailable("nothing can be sent")
             return commit(changes)
 
-        monkeypatch.setattr(store, "commit", overtaken)
+        monkeypatch.setattr(store, "commit", commit_after_other_worker)
         worker.run()
-        (summary,) = opening.reader.summary().experiments.values()
+        (summary,) = opening.reader.read_summary().experiments.values()
     assert summary.variants["control"].responses == 40
-    assert worker.events == 0
+    assert worker.processed_records == 0
     assert worker.readiness() == ()
 
 
-def test_what_was_read_ahead_of_a_partition_that_the_store_has_lost_is_read_again(
+def test_polled_records_are_read_again_if_the_store_has_lost_their_partition(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch at the store is of another partition, and is applied."""
-    bench = Bench(redis_server)
+    """The pending batch, of another partition, is applied."""
+    bench = StoreBench(redis_server)
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
-    with _reading(first, bench, monkeypatch, 9) as (worker, _, opening):
+    with _file_worker(first, bench, monkeypatch, 9) as (worker, _, opening):
         lines = first.read_text().splitlines()
         first.write_text("\n".join(lines[:3]))
         second.write_text("\n".join(lines[3:]))
-        source = FileSource([str(first), str(second)], instant_ms, report=print)
+        source = FileSource([str(first), str(second)], parse_timestamp_ms, report=print)
         monkeypatch.setattr(worker, "_source", source)
-        store = opening.store.first
+        store = opening.shards.first_shard
         commit = store.commit
 
-        def forgetful(changes: Commit) -> Status:
+        def commit_and_lose_partition(changes: Commit) -> CommitStatus:
             status = commit(changes)
             if not _has_rows(changes):
                 return status
             monkeypatch.setattr(store, "commit", commit)
-            (lost,) = set(source.own()) - {step.partition for step in changes.advances}
-            store.client.hdel(store.keys.positions, lost)
+            (lost_partition,) = set(source.assignment()) - {update.partition for update in changes.position_updates}
+            store.client.hdel(store.keys.positions, lost_partition)
             raise StoreUnavailable("the reply was lost")
 
-        monkeypatch.setattr(store, "commit", forgetful)
+        monkeypatch.setattr(store, "commit", commit_and_lose_partition)
         worker.run()
-        (summary,) = opening.reader.summary().experiments.values()
+        (summary,) = opening.reader.read_summary().experiments.values()
         source.close()
-    assert summary.variants["control"].responses == worker.events == 9
+    assert summary.variants["control"].responses == worker.processed_records == 9
 
 
-def test_partitions_that_wait_for_another_workers_go_on_as_soon_as_that_has_caught_up(
+def test_paused_partitions_resume_as_soon_as_the_slowest_worker_has_caught_up(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has nothing to read asks how far the slowest is each time, not once a second, and then for all of it."""
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
-        slow = Advance("other:0", None, Position(1, START - 10 * HOUR_MS))
-        other = RedisStore(opening.store.first.settings)
-        other.state()
-        assert other.commit(Commit(advances=[slow])) == "applied"
-        poll, ends = source.poll, source.ends
-        held: set[str] = set()
-        waited: list[bool] = []
-        looks: list[int] = []
-        positions = worker._writer.positions
+    """A worker with paused partitions only reads the slowest offset in each turn, and all positions once it changes."""
+    with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch, 9) as (worker, source, opening):
+        slow_update = PositionUpdate("other:0", None, Position(1, START - 10 * HOUR_MS))
+        other_worker = StoreShard(opening.shards.first_shard.settings)
+        other_worker.read_state()
+        assert other_worker.commit(Commit(position_updates=[slow_update])) == "applied"
+        poll, end_offsets, read_positions = source.poll, source.end_offsets, worker._writer.read_positions
+        paused: set[str] = set()
+        paused_polls: list[bool] = []
+        position_reads: list[int] = []
 
-        def looked() -> Mapping[str, Position]:
-            looks.append(len(waited))
-            return positions()
+        def recorded_read_positions() -> Mapping[str, Position]:
+            position_reads.append(len(paused_polls))
+            return read_positions()
 
-        def polled(*, wait: bool = True) -> Sequence[Slice]:
-            if not held:
+        def recorded_poll(*, wait: bool = True) -> Sequence[PartitionRecords]:
+            if not paused:
                 return poll(wait=wait)
-            waited.append(wait)
-            if len(waited) == 8:
-                caught_up = Advance("other:0", 1, Position(2, START))
-                assert other.commit(Commit(advances=[caught_up])) == "applied"
+            paused_polls.append(wait)
+            if len(paused_polls) == 8:
+                last_update = PositionUpdate("other:0", 1, Position(2, START))
+                assert other_worker.commit(Commit(position_updates=[last_update])) == "applied"
             return []
 
-        def hold(partitions: Collection[str]) -> None:
-            held.clear()
-            held.update(partitions)
+        def pause(partitions: Collection[str]) -> None:
+            paused.update(partitions)
 
-        monkeypatch.setattr("monitor.pipeline.worker._HOUSEKEEPING_S", 3600.0)
-        monkeypatch.setattr(worker._writer, "positions", looked)
-        monkeypatch.setattr(source, "poll", polled)
-        monkeypatch.setattr(source, "hold", hold)
-        monkeypatch.setattr(source, "ends", lambda: {**ends(), "other:0": 5})
+        def resume(partitions: Collection[str]) -> None:
+            paused.difference_update(partitions)
+
+        monkeypatch.setattr("monitor.pipeline.worker._HOUSEKEEPING_INTERVAL_S", 3600.0)
+        monkeypatch.setattr(worker._writer, "read_positions", recorded_read_positions)
+        monkeypatch.setattr(source, "poll", recorded_poll)
+        monkeypatch.setattr(source, "pause", pause)
+        monkeypatch.setattr(source, "resume", resume)
+        monkeypatch.setattr(source, "end_offsets", lambda: {**end_offsets(), "other:0": 5})
         worker.run()
-    assert waited == [False] * 8
-    assert looks[:2] == [0, 8]
-    assert worker.events == 9
+    assert paused_polls == [False] * 8
+    assert position_reads[:2] == [0, 8]
+    assert worker.processed_records == 9
 
 
-def test_what_others_swept_while_a_reply_was_lost_is_known(
+def test_an_expiry_by_another_worker_while_a_reply_was_lost_makes_events_late(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store's count of sweeps was read anew, so nothing else would refuse what is late by now."""
-    bench = Bench(redis_server)
-    events = tmp_path / "events.jsonl"
+    """The worker has read the new number of expirations, so no later commit would detect the expiry."""
+    bench = StoreBench(redis_server)
+    events_file = tmp_path / "events.jsonl"
     response = {
         "response_id": "r-1",
         "timestamp": START,
@@ -279,45 +281,45 @@ def test_what_others_swept_while_a_reply_was_lost_is_known(
         "variant": "control",
         "items": [],
     }
-    events.write_text(json.dumps({**response, "items": []}))
-    source = FileSource([str(events)], instant_ms, report=print)
+    events_file.write_text(json.dumps({**response, "items": []}))
+    source = FileSource([str(events_file)], parse_timestamp_ms, report=print)
     topics = {"response": "file", "feedback": "file"}
-    with opened(bench.settings, wall_clock) as opening:
-        worker = worker_for(bench.settings, opening, source, Telemetry(), topics, wall_clock)
-        store = opening.store.first
+    with open_writable_store(bench.settings, wall_clock) as opening:
+        worker = create_worker(bench.settings, opening, source, Telemetry(), topics, wall_clock)
+        store = opening.shards.first_shard
         commit = store.commit
 
-        def lost(changes: Commit) -> Status:
+        def commit_and_lose_reply(changes: Commit) -> CommitStatus:
             status = commit(changes)
             if _has_rows(changes):
-                _, other = bench.worker()
-                other.sweep(str(bench.number), [START // HOUR_MS], START + 7 * HOUR_MS)
+                _, other_shard = bench.connect_engine()
+                other_shard.expire_rows(str(bench.experiment_number), [START // HOUR_MS], START + 7 * HOUR_MS)
                 raise StoreUnavailable("the reply was lost")
             return status
 
-        monkeypatch.setattr(store, "commit", lost)
+        monkeypatch.setattr(store, "commit", commit_and_lose_reply)
         worker.run()
-        assert worker._progress.late_before()[str(bench.number)] >= START + 7 * HOUR_MS
+        assert worker._watermark_tracker.late_before_ms()[str(bench.experiment_number)] >= START + 7 * HOUR_MS
     source.close()
 
 
-def test_a_store_that_loses_events_at_the_end_of_a_file_gets_them_again(
+def test_commits_that_the_store_loses_at_the_end_of_a_file_are_repeated(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last look at the store finds that it has gone back: the file is not finished then."""
-    with _reading(tmp_path / "events.jsonl", Bench(redis_server), monkeypatch, 9) as (worker, source, opening):
-        store, positions = opening.store.first, worker._writer.positions
-        losses: list[int] = []
+    """The last check of the stored positions finds the loss, so the worker does not stop."""
+    with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch, 9) as (worker, source, opening):
+        store, read_positions = opening.shards.first_shard, worker._writer.read_positions
+        deleted_counts: list[int] = []
 
-        def lost_once() -> Mapping[str, Position]:
-            if source.finished() and not losses:
-                losses.append(store.client.delete(store.keys.positions))
-            return positions()
+        def lose_and_read_positions() -> Mapping[str, Position]:
+            if source.is_exhausted() and not deleted_counts:
+                deleted_counts.append(store.client.delete(store.keys.positions))
+            return read_positions()
 
-        monkeypatch.setattr("monitor.pipeline.worker._OTHERS_S", 0.0)
-        monkeypatch.setattr(worker._writer, "positions", lost_once)
+        monkeypatch.setattr("monitor.pipeline.worker._POSITIONS_INTERVAL_S", 0.0)
+        monkeypatch.setattr(worker._writer, "read_positions", lose_and_read_positions)
         worker.run()
-        (summary,) = opening.reader.summary().experiments.values()
-        assert losses == [1]
-        assert [position.next_offset for position in store.positions().values()] == [9]
+        (summary,) = opening.reader.read_summary().experiments.values()
+        assert deleted_counts == [1]
+        assert [position.next_offset for position in store.read_positions().values()] == [9]
     assert summary.variants["control"].responses == 9

@@ -1,4 +1,4 @@
-"""What is remembered of time buckets is what a reader without memory finds."""
+"""Decayed means from time buckets: a reader with a cache returns the same as a reader without a cache."""
 
 from __future__ import annotations
 
@@ -16,238 +16,258 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from monitor.errors import StoreOwned, StoreUnavailable
+from monitor.errors import CorruptStore, IncompatibleStore, StoreUnavailable
 from monitor.events import Feedback, Response
+from monitor.metrics import FloatArray
 from monitor.metrics.decay import merge_moments
-from monitor.metrics.record_layout import Floats
-from monitor.state import Advance, Position, Reader
-from tests.integration.pipeline.test_exactness import _SLOW, Bench
+from monitor.state import Position, PositionUpdate, StoreReader
 from tests.servers.cluster import RedisCluster
 from tests.servers.redis import RedisServer, redis_binary
-from tests.support.oracle import decayed_mean, judge
+from tests.support.oracle import compute_expected_responses, expected_decayed_mean
+from tests.support.store_bench import SLOW_HEALTH_CHECKS, StoreBench
 from tests.support.streams import EXPERIMENT, START, arrivals, streams
 
 HOUR = 3_600_000
 
 
 @pytest.mark.parametrize("scores", [[4.0], [3.0, 4.0], [0.0, 1.0, 4.0]])
-def test_standard_errors_are_those_of_single_responses(redis_server: RedisServer, scores: list[float]) -> None:
-    """Within some per cent, as a bucket does not know where its squares are; what does not vary has none."""
-    bench, chance = Bench(redis_server), random.Random(3)
+def test_decayed_standard_errors_equal_those_from_single_responses(
+    redis_server: RedisServer, scores: list[float]
+) -> None:
+    """Within some per cent, because a bucket has no times of its squares; constant values have no standard error."""
+    bench, chance = StoreBench(redis_server), random.Random(3)
     at_ms = sorted(START + chance.randrange(24 * HOUR) for _ in range(60))
     grades = np.array([chance.choice(scores) for _ in at_ms])
     events: list[Response | Feedback] = []
-    for number, (at, grade) in enumerate(zip(at_ms, grades.tolist(), strict=True)):
-        events += [_response(number, at), Feedback(f"f-{number}", f"r-{number}", at + 1, "rating", None, "v-1", grade)]
-    bench.feed([events])
-    summary = bench.reader.summary()
-    found = summary.experiments["ranker"].variants["control"].metrics["dcg@5"].decayed
+    for number, (time_ms, grade) in enumerate(zip(at_ms, grades.tolist(), strict=True)):
+        events += [
+            _response(number, time_ms),
+            Feedback(f"f-{number}", f"r-{number}", time_ms + 1, "rating", None, "v-1", grade),
+        ]
+    bench.apply([events])
+    summary = bench.reader.read_summary()
+    decayed = summary.experiments["ranker"].variants["control"].metrics["dcg@5"].decayed
     for name, half_life_ms in (("1h", HOUR), ("24h", 24 * HOUR)):
         weights = np.exp2((np.array(at_ms) - summary.as_of_ms) / half_life_ms)
         mean = weights @ grades / weights.sum()
         expected = np.sqrt(weights**2 @ (grades - mean) ** 2) / weights.sum()
-        assert found[name].standard_error == pytest.approx(expected, rel=0.05, abs=1e-6)
+        assert decayed[name].standard_error == pytest.approx(expected, rel=0.05, abs=1e-6)
 
 
-def _fresh(bench: Bench) -> Reader:
-    return Reader(bench.shards, bench.settings, bench.opened.numbers, lambda: 0)
+def _fresh(bench: StoreBench) -> StoreReader:
+    return StoreReader(bench.store, bench.settings, bench.metadata.numbers, lambda: 0)
 
 
-@settings(max_examples=10, suppress_health_check=_SLOW)
+@settings(max_examples=10, suppress_health_check=SLOW_HEALTH_CHECKS)
 @given(data=st.data(), shards=st.sampled_from([1, 3]), retention_h=st.sampled_from([24, 100, 720]))
-def test_a_reader_with_a_past_says_what_a_new_one_says(
+def test_a_reader_with_a_filled_cache_returns_the_same_as_a_new_reader(
     data: st.DataObject, shards: int, retention_h: int, redis_server: RedisServer
 ) -> None:
-    """Whatever was read before, of whichever time: to the last digit, also after old chunks have changed or gone."""
+    """After any readings of any times, to the last digit, also after old chunks have changed or were deleted."""
     # Coverage of items is up to an hour old, by design.
-    bench = Bench(redis_server, replace(EXPERIMENT, retention_ms=retention_h * HOUR, items=None), shards)
-    writer, offset = bench.writer(), 0
-    writer.state()
+    bench = StoreBench(redis_server, replace(EXPERIMENT, retention_ms=retention_h * HOUR, items=None), shards)
+    writer, offset = bench.connect_writer(), 0
+    writer.reload_state()
     for batch in data.draw(arrivals(data.draw(streams()))):
-        step = Advance("t:0", offset or None, Position(offset + len(batch)))
-        assert bench.submit(writer, [*batch], step).status.result() == "applied"
+        step = PositionUpdate("t:0", offset or None, Position(offset + len(batch)))
+        assert bench.submit(writer, [*batch], step).result() == "applied"
         offset += len(batch)
         for as_of_ms in (None, START + data.draw(st.integers(0, 200)) * HOUR, None):
-            assert bench.reader.summary(as_of_ms) == _fresh(bench).summary(as_of_ms)
+            assert bench.reader.read_summary(as_of_ms) == _fresh(bench).read_summary(as_of_ms)
 
 
 def _every_minute(hours: int) -> list[Response | Feedback]:
     return [_response(minute, START + minute * HOUR // 60) for minute in range(60 * hours)]
 
 
-def test_what_has_not_changed_is_not_read_again(redis_server: RedisServer) -> None:
-    """A hundred hours of buckets cross the wire once, those of exponential decays."""
-    bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
-    bench.feed([_every_minute(hours=100)])
+def test_unchanged_chunks_are_not_read_again(redis_server: RedisServer) -> None:
+    """A hundred hours of buckets of exponential decays are sent only once."""
+    bench = StoreBench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
+    bench.apply([_every_minute(hours=100)])
     client = redis_server.client()
 
-    def sent() -> int:
+    def count_commands() -> int:
         before = client.info("stats")["total_net_output_bytes"]
-        bench.reader.summary()
+        bench.reader.read_summary()
         return int(client.info("stats")["total_net_output_bytes"] - before)
 
-    first = sent()
-    assert sent() < first / 5
+    first = count_commands()
+    assert count_commands() < first / 5
 
 
-def test_readings_of_the_past_do_not_drive_out_what_is_remembered_of_now(redis_server: RedisServer) -> None:
-    """Nothing is read again by a reading of now, whatever times were asked for in between."""
-    bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
-    bench.feed([_every_minute(hours=300)])
+def test_readings_of_the_past_do_not_replace_the_cache_of_the_present(redis_server: RedisServer) -> None:
+    """A reading of the present sends no further commands after readings of past times."""
+    bench = StoreBench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
+    bench.apply([_every_minute(hours=300)])
     client = redis_server.client()
 
-    def sent(as_of_ms: int | None) -> int:
+    def count_commands(as_of_ms: int | None) -> int:
         before = client.info("stats")["total_net_output_bytes"]
-        bench.reader.summary(as_of_ms)
+        bench.reader.read_summary(as_of_ms)
         return int(client.info("stats")["total_net_output_bytes"] - before)
 
-    first, now = sent(None), sent(None)
+    first, now = count_commands(None), count_commands(None)
     assert now < first / 5
-    assert sent(START + 100 * HOUR) > 5 * now
-    assert sent(None) < 1.5 * now
+    assert count_commands(START + 100 * HOUR) > 5 * now
+    assert count_commands(None) < 1.5 * now
 
 
-def test_readings_at_once_do_not_change_what_another_has_found(
+def test_concurrent_readings_do_not_change_each_others_cache(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same chunks, one as of a time when some of what is in them had not happened yet."""
-    bench = Bench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
-    bench.feed([[_response(number, START + number * HOUR // 8) for number in range(8)]])
+    """Two readings use the same chunks, and in one of them some of the events are in the future."""
+    bench = StoreBench(redis_server, replace(EXPERIMENT, decay=EXPERIMENT.decay[:2]))
+    bench.apply([[_response(number, START + number * HOUR // 8) for number in range(8)]])
     late, early = START + HOUR, START + HOUR // 2
-    found = bench.reader.summary(late)
-    place = "monitor.state.time_buckets.merge_moments"
+    summary = bench.reader.read_summary(late)
+    function_path = "monitor.state.time_buckets.merge_moments"
 
-    def interrupted(*window: Any) -> Floats:
-        monkeypatch.setattr(place, merge_moments)
-        bench.reader.summary(early)
+    def interrupted(*window: Any) -> FloatArray:
+        monkeypatch.setattr(function_path, merge_moments)
+        bench.reader.read_summary(early)
         return merge_moments(*window)
 
-    monkeypatch.setattr(place, interrupted)
-    assert bench.reader.summary(late) == found
-    assert bench.reader.summary(late) == found
+    monkeypatch.setattr(function_path, interrupted)
+    assert bench.reader.read_summary(late) == summary
+    assert bench.reader.read_summary(late) == summary
 
 
-def test_many_may_read_at_once_while_events_are_applied(redis_server: RedisServer) -> None:
-    """What they remember together is not mixed up: afterwards all say what a new reader says."""
-    bench = Bench(redis_server, replace(EXPERIMENT, retention_ms=100 * HOUR))
-    writer = bench.writer()
-    writer.state()
+def test_threads_read_the_same_summary_while_events_are_applied(redis_server: RedisServer) -> None:
+    """Their common cache stays correct: afterwards all readings equal that of a new reader."""
+    bench = StoreBench(redis_server, replace(EXPERIMENT, retention_ms=100 * HOUR))
+    writer = bench.connect_writer()
+    writer.reload_state()
     with ThreadPoolExecutor(6) as readers:
         for number in range(30):
-            batch = [_response(number * 10 + place, START + (number + place) * 5 * HOUR) for place in range(10)]
-            step = Advance("t:0", number * 10 or None, Position(number * 10 + 10))
-            reading = [readers.submit(bench.reader.summary, as_of_ms) for as_of_ms in (None, None, START + 50 * HOUR)]
-            assert bench.submit(writer, [*batch], step).status.result() == "applied"
-            for each in reading:
-                each.result()
+            batch = [_response(number * 10 + index, START + (number + index) * 5 * HOUR) for index in range(10)]
+            step = PositionUpdate("t:0", number * 10 or None, Position(number * 10 + 10))
+            reading = [
+                readers.submit(bench.reader.read_summary, as_of_ms) for as_of_ms in (None, None, START + 50 * HOUR)
+            ]
+            assert bench.submit(writer, [*batch], step).result() == "applied"
+            for future in reading:
+                future.result()
         for as_of_ms in (None, START + 50 * HOUR):
-            for found in readers.map(bench.reader.summary, [as_of_ms] * 6):
-                assert found == _fresh(bench).summary(as_of_ms)
+            for summary in readers.map(bench.reader.read_summary, [as_of_ms] * 6):
+                assert summary == _fresh(bench).read_summary(as_of_ms)
 
 
-def test_what_was_observed_long_ago_is_found(redis_server: RedisServer) -> None:
+def test_the_decayed_mean_of_a_rarely_observed_metric_uses_old_chunks(redis_server: RedisServer) -> None:
     """Ratings lie hundreds of half-lives behind the newest response, and older chunks are not asked for at first."""
-    bench = Bench(redis_server)
+    bench = StoreBench(redis_server)
     events: list[Response | Feedback] = [_response(number, START + number * HOUR // 2) for number in range(800)]
     events += [
         Feedback(f"f-{number}", f"r-{number}", START + number * HOUR // 2, "rating", "s-1", "v-1", float(number % 5))
         for number in range(3, 40)
     ]
-    bench.feed([events])
-    summary = bench.reader.summary()
-    judged = [each for each in judge(EXPERIMENT, events) if each.rated]
+    bench.apply([events])
+    summary = bench.reader.read_summary()
+    judged = [
+        expected_response
+        for expected_response in compute_expected_responses(EXPERIMENT, events)
+        if expected_response.is_rated
+    ]
     for metric in EXPERIMENT.metrics:
-        values = [(each.response.timestamp_ms, each.metrics[metric.name]) for each in judged]
+        values = [
+            (expected_response.response.timestamp_ms, expected_response.metrics[metric.name])
+            for expected_response in judged
+        ]
         defined = [(at_ms, value) for at_ms, value in values if value is not None]
-        expected = decayed_mean(defined, summary.as_of_ms, HOUR)
-        found = summary.experiments["ranker"].variants["control"].metrics[metric.name].decayed["1h"]
+        expected = expected_decayed_mean(defined, summary.as_of_ms, HOUR)
+        decayed = summary.experiments["ranker"].variants["control"].metrics[metric.name].decayed["1h"]
         assert expected is not None
-        assert (found.mean, found.effective_count) == pytest.approx(expected, rel=1e-4)
+        assert (decayed.mean, decayed.effective_count) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_server_that_lost_commits_is_read_anew() -> None:
-    """Other events under the same commit numbers are not taken for those that are gone."""
+def test_the_cache_is_dropped_after_a_server_lost_commits() -> None:
+    """Commits with the same numbers contain other events."""
     with RedisServer(redis_binary()) as server:
-        bench = Bench(server)
-        bench.feed([[_response(1, START)]])
-        assert bench.reader.summary() == _fresh(bench).summary()
+        bench = StoreBench(server)
+        bench.apply([[_response(1, START)]])
+        assert bench.reader.read_summary() == _fresh(bench).read_summary()
         server.process.stop()
         shutil.rmtree(server.directory / "appendonlydir")
         server.start()
-        again = Bench(server)
-        again.feed([[_response(number, START) for number in range(5)]])
+        second_bench = StoreBench(server)
+        second_bench.apply([[_response(number, START) for number in range(5)]])
         bench.reader.store.client.close()
-        assert bench.reader.summary() == _fresh(again).summary()
-        assert bench.reader.summary().experiments["ranker"].variants["control"].responses == 5
+        assert bench.reader.read_summary() == _fresh(second_bench).read_summary()
+        assert bench.reader.read_summary().experiments["ranker"].variants["control"].responses == 5
 
 
 @pytest.mark.parametrize("commits", [1, 3, 5])
-def test_a_store_that_was_reset_is_read_anew(commits: int, redis_server: RedisServer) -> None:
-    """Its commits are counted from the beginning again, whether they are fewer or more by now."""
-    bench = Bench(redis_server)
-    bench.feed([[_response(number, START)] for number in range(3)])
-    assert bench.reader.summary() == _fresh(bench).summary()
+def test_the_cache_is_dropped_after_a_reset(commits: int, redis_server: RedisServer) -> None:
+    """The commits of the new store are counted from 0, so there may be fewer or more than before."""
+    bench = StoreBench(redis_server)
+    bench.apply([[_response(number, START)] for number in range(3)])
+    assert bench.reader.read_summary() == _fresh(bench).read_summary()
     redis_server.client().flushdb()
-    again = Bench(redis_server)
-    again.feed([[_response(number, START + HOUR)] for number in range(commits)])
-    assert bench.reader.summary() == _fresh(again).summary()
+    second_bench = StoreBench(redis_server)
+    second_bench.apply([[_response(number, START + HOUR)] for number in range(commits)])
+    assert bench.reader.read_summary() == _fresh(second_bench).read_summary()
 
 
-def test_slots_that_have_moved_are_read_where_they_are() -> None:
+def test_a_reader_follows_slots_that_move_to_another_master() -> None:
     """By a reader that has asked another master before."""
     with RedisCluster() as cluster:
-        bench = Bench(cluster, shards=3)
-        bench.feed([[_response(number, START + number * HOUR) for number in range(9)]])
-        found = bench.reader.summary()
-        assert found.experiments["ranker"].variants["control"].responses == 9
-        for shard in bench.shards:
+        bench = StoreBench(cluster, shard_count=3)
+        bench.apply([[_response(number, START + number * HOUR) for number in range(9)]])
+        summary = bench.reader.read_summary()
+        assert summary.experiments["ranker"].variants["control"].responses == 9
+        for shard in bench.store:
             slot = key_slot(shard.keys.prefix)
             source = cluster.master_of(slot)
             cluster.move(slot, next(server for server in cluster.servers if server is not source))
-            assert bench.reader.summary() == found
+            assert bench.reader.read_summary() == summary
 
 
-def test_a_replica_that_has_taken_over_is_read() -> None:
-    """By a reader that has asked its master before, and sends nothing else."""
+def test_a_reader_follows_a_failover_to_a_replica() -> None:
+    """The reader has sent commands to the former master, and sends no other commands."""
     with RedisCluster(replicas=1) as cluster:
-        bench = Bench(cluster)
-        bench.feed([[_response(number, START) for number in range(9)]])
-        found = bench.reader.summary()
-        slot = key_slot(bench.store.keys.prefix)
-        bench.store.client.wait(1, 5_000, target_nodes=bench.store.client.get_node_from_key(bench.store.keys.meta))
+        bench = StoreBench(cluster)
+        bench.apply([[_response(number, START) for number in range(9)]])
+        summary = bench.reader.read_summary()
+        slot = key_slot(bench.first_shard.keys.prefix)
+        bench.first_shard.client.wait(
+            1, 5_000, target_nodes=bench.first_shard.client.get_node_from_key(bench.first_shard.keys.meta)
+        )
         cluster.master_of(slot).process.kill()
         deadline = time.monotonic() + 60
         while True:
             try:
-                assert bench.reader.summary() == found
+                assert bench.reader.read_summary() == summary
                 break
             except StoreUnavailable:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
 
 
-@pytest.mark.parametrize("what", ["kinds", "traffic", "responses", "cohort", "chunk"])
-def test_what_is_of_another_type_is_named(store_server: RedisServer, what: str) -> None:
-    """It is not taken for nothing, where it is read by itself or with others."""
-    bench = Bench(store_server, shards=3)
-    bench.feed([[_response(number, START) for number in range(20)]])
-    keys = bench.store.keys
-    more = {"cohort": (START // (24 * HOUR),), "chunk": ("1h", START // HOUR)}.get(what, ())
-    name = getattr(keys, what)(bench.number, sorted(EXPERIMENT.variants).index("control"), *more)
-    bench.store.client.delete(name)
-    bench.store.client.sadd(name, b"x")
-    with pytest.raises(StoreOwned, match=rf"holds something else under the prefix abm: \({re.escape(name.decode())}: "):
-        _fresh(bench).summary()
+@pytest.mark.parametrize("key_name", ["feedback_kinds", "traffic", "all_time_sums", "cohort_sums", "bucket_chunk"])
+def test_a_key_of_another_type_is_reported_with_its_name(store_server: RedisServer, key_name: str) -> None:
+    """The key is not treated as absent, whether it is read alone or together with other keys."""
+    bench = StoreBench(store_server, shard_count=3)
+    bench.apply([[_response(number, START) for number in range(20)]])
+    keys = bench.first_shard.keys
+    more = {"cohort_sums": (START // (24 * HOUR),), "bucket_chunk": ("1h", START // HOUR)}.get(key_name, ())
+    name = getattr(keys, key_name)(bench.experiment_number, sorted(EXPERIMENT.variants).index("control"), *more)
+    bench.first_shard.client.delete(name)
+    bench.first_shard.client.sadd(name, b"x")
+    with pytest.raises(
+        IncompatibleStore, match=rf"has a key of another type under the prefix abm: \({re.escape(name.decode())}: "
+    ):
+        _fresh(bench).read_summary()
 
 
-@pytest.mark.parametrize("what", ["responses", "units"])
-def test_a_record_over_all_time_that_is_too_long_is_named(store_server: RedisServer, what: str) -> None:
-    """What was added to it is not left out."""
-    bench = Bench(store_server)
-    name = getattr(bench.store.keys, what)(bench.number, 0)
-    bench.store.client.set(name, bytes(8 * 1000))
-    with pytest.raises(StoreOwned, match=rf"{re.escape(name.decode())} is damaged \(8000 bytes"):
-        bench.reader.summary()
+@pytest.mark.parametrize("key_name", ["all_time_sums", "unit_sums"])
+def test_an_all_time_record_with_too_many_integers_is_reported_with_its_key(
+    store_server: RedisServer, key_name: str
+) -> None:
+    """The additional integers are not ignored."""
+    bench = StoreBench(store_server)
+    name = getattr(bench.first_shard.keys, key_name)(bench.experiment_number, 0)
+    bench.first_shard.client.set(name, bytes(8 * 1000))
+    with pytest.raises(CorruptStore, match=rf"{re.escape(name.decode())} is damaged \(8000 bytes"):
+        bench.reader.read_summary()
 
 
 def _response(number: int, at_ms: int) -> Response:

@@ -20,13 +20,13 @@ import pytest
 import trustme
 from prometheus_client import CollectorRegistry
 
-from monitor.analysis.summary import Summary
+from monitor.analysis.summary import StoreSummary
 from monitor.clock import wall_clock
 from monitor.config import DisplaySettings, HttpSettings
-from monitor.errors import DependencyUnavailable, StoreOwned, UsageError
-from monitor.web import Endpoints, HttpServer
+from monitor.errors import CorruptStore, DependencyUnavailable, UsageError
+from monitor.web import HttpEndpoints, HttpServer
 from monitor.web.http_connections import MAX_CONNECTIONS
-from monitor.web.routes import MAX_STORE_READS
+from monitor.web.routes import MAX_CONCURRENT_STORE_READS
 from tests.support.command import eventually, get
 from tests.support.http_client import ask
 
@@ -37,7 +37,7 @@ def _no_items(path: str, query: Mapping[str, str]) -> dict[str, Any]:
     raise KeyError(path, query)
 
 
-def _no_store(_as_of_ms: int | None) -> Summary:
+def _no_store(_as_of_ms: int | None) -> StoreSummary:
     raise DependencyUnavailable("no store here")
 
 
@@ -47,14 +47,16 @@ def _server(
     certificate: trustme.LeafCert | None = None,
     directory: Path | None = None,
     token: str | None = None,
-    summary: Callable[[int | None], Summary] = _no_store,
+    summary: Callable[[int | None], StoreSummary] = _no_store,
     items: Callable[[str, Mapping[str, str]], dict[str, Any]] = _no_items,
 ) -> Iterator[int]:
-    """Yield the port of a server without a store, but for what `summary` and `items` say."""
+    """Yield the port of a server without a store; `summary` and `items` are the results of reads."""
     files = {}
     if certificate is not None and directory is not None:
         files = {"tls_cert_file": str(directory / "cert.pem"), "tls_key_file": str(directory / "key.pem")}
-        Path(files["tls_cert_file"]).write_bytes(b"".join(each.bytes() for each in certificate.cert_chain_pems))
+        Path(files["tls_cert_file"]).write_bytes(
+            b"".join(certificate_pem.bytes() for certificate_pem in certificate.cert_chain_pems)
+        )
         Path(files["tls_key_file"]).write_bytes(certificate.private_key_pem.bytes())
     server = HttpServer(HttpSettings(port=0, token=token, **files), _endpoints(summary, items))
     server.start()
@@ -65,14 +67,14 @@ def _server(
 
 
 def _endpoints(
-    summary: Callable[[int | None], Summary] = _no_store,
+    summary: Callable[[int | None], StoreSummary] = _no_store,
     items: Callable[[str, Mapping[str, str]], dict[str, Any]] = _no_items,
-) -> Endpoints:
-    return Endpoints(
-        summary=summary,
-        items=items,
+) -> HttpEndpoints:
+    return HttpEndpoints(
+        read_summary=summary,
+        read_items=items,
         process_registry=CollectorRegistry(),
-        readiness=lambda: (),
+        readiness_problems=lambda: (),
         display=DisplaySettings(),
         clock=wall_clock,
     )
@@ -80,14 +82,14 @@ def _endpoints(
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[int]:
-    """Yield the port of a server that wants a token."""
+    """Yield the port of a server that requires a token."""
     with _server(token=TOKEN) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
-    """Return who signs."""
+    """Return the certificate authority."""
     return trustme.CA()
 
 
@@ -101,34 +103,34 @@ def encrypted(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[int]:
-    """Yield the port of a server for everybody."""
+    """Yield the port of a server without token and TLS."""
     with _server() as port:
         yield port
 
 
 @pytest.mark.parametrize("path", ["/", "/api/experiments", "/api/experiments/ranker/verdict", "/metrics/experiments"])
-def test_a_store_that_cannot_be_trusted_is_said(path: str) -> None:
-    """In a line, and no number with it."""
+def test_a_corrupt_store_gives_500_with_the_key(path: str) -> None:
+    """In a line, without any number."""
 
-    def summary(_as_of_ms: int | None) -> Summary:
-        raise StoreOwned("abm:{0}:0:b:1:0 is damaged")
+    def summary(_as_of_ms: int | None) -> StoreSummary:
+        raise CorruptStore("abm:{0}:0:unit_sums:1:0 is damaged")
 
     with _server(summary=summary) as port:
         answer = ask(port, path)
-        assert (answer.status, answer.body) == (500, b"abm:{0}:0:b:1:0 is damaged\n")
+        assert (answer.status, answer.body) == (500, b"abm:{0}:0:unit_sums:1:0 is damaged\n")
 
 
 class TestStartAndStop:
     """The server as the service starts and stops it."""
 
-    def test_an_address_in_use_is_an_error_of_one_line(self, plain: int) -> None:
+    def test_an_address_in_use_is_reported_in_one_line(self, plain: int) -> None:
         """It names the address and the cause."""
         server = HttpServer(HttpSettings(port=plain), _endpoints())
         with pytest.raises(UsageError, match=rf"^http: cannot listen on 127\.0\.0\.1:{plain}: .*in use.*$"):
             server.start()
         server.stop()
 
-    def test_ipv6(self) -> None:
+    def test_the_server_listens_on_ipv6(self) -> None:
         """The URL has brackets, and can be asked."""
         server = HttpServer(HttpSettings(host="::1", port=0), _endpoints())
         server.start()
@@ -138,38 +140,40 @@ class TestStartAndStop:
         finally:
             server.stop()
 
-    def test_stops_within_seconds_whatever_clients_and_store_do(self) -> None:
+    def test_the_server_stops_within_seconds_despite_slow_clients_and_store(self) -> None:
         """Half a request, a response that nobody reads, and a store that does not answer."""
-        asked, answering = threading.Event(), threading.Event()
+        request_started, allow_answer = threading.Event(), threading.Event()
 
         def items(path: str, _query: Mapping[str, str]) -> dict[str, Any]:
             if path.startswith("slow"):
-                asked.set()
-                answering.wait(60)
+                request_started.set()
+                allow_answer.wait(60)
             return {"much": "x" * 8_000_000}
 
         server = HttpServer(HttpSettings(port=0), _endpoints(items=items))
         server.start()
         request = b"GET /api/experiments/%s/items HTTP/1.1\r\nHost: x\r\n\r\n"
         try:
-            with _sending(server.port, [b"", b"GET / HT", request % b"large", request % b"slow"]):
-                assert asked.wait(10)
+            with _connections_after_sending(server.port, [b"", b"GET / HT", request % b"large", request % b"slow"]):
+                assert request_started.wait(10)
                 started = time.monotonic()
                 server.stop()
                 assert time.monotonic() - started < 6
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection(("127.0.0.1", server.port))
         finally:
-            answering.set()
+            allow_answer.set()
 
 
 class TestLog:
-    """What is logged of requests."""
+    """The log of requests."""
 
-    def test_mistakes_of_clients_are_not(self, plain: int, caplog: pytest.LogCaptureFixture) -> None:
-        """Nor are requests that are answered."""
-        with _sending(plain, [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n"]) as both:
-            assert all(connection.recv(1024) for connection in both)
+    def test_errors_of_clients_are_not_logged(self, plain: int, caplog: pytest.LogCaptureFixture) -> None:
+        """Successful requests are not logged, either."""
+        with _connections_after_sending(
+            plain, [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n"]
+        ) as connections:
+            assert all(connection.recv(1024) for connection in connections)
         assert [ask(plain, path).status for path in ("/-/healthy", "/else", "/api/experiments?as_of=x")] == [
             200,
             404,
@@ -177,10 +181,10 @@ class TestLog:
         ]
         assert caplog.record_tuples == []
 
-    def test_mistakes_of_ours_are_with_a_traceback(self, caplog: pytest.LogCaptureFixture) -> None:
-        """The client gets 500, and the server goes on."""
+    def test_internal_errors_are_logged_with_a_traceback(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The client gets 500, and the server continues."""
 
-        def summary(_as_of_ms: int | None) -> Summary:
+        def summary(_as_of_ms: int | None) -> StoreSummary:
             raise ZeroDivisionError
 
         with _server(summary=summary) as port:
@@ -192,33 +196,34 @@ class TestLog:
 
 
 class TestStatic:
-    """Files of the page."""
+    """Static files of the page."""
 
-    def test_are_served(self, plain: int) -> None:
-        """With their types."""
+    def test_static_files_are_served_with_their_types(self, plain: int) -> None:
+        """Styles and scripts."""
         assert ask(plain, "/static/page.css").headers.get_content_type() == "text/css"
         assert ask(plain, "/static/page.js").headers.get_content_type() == "text/javascript"
 
     @pytest.mark.parametrize("path", ["/static", "/static/", "/static/../page.py", "/static/%2e%2e/page.py"])
-    def test_nothing_else_is(self, plain: int, path: str) -> None:
-        """No list of files, no file elsewhere."""
+    def test_only_static_files_are_served(self, plain: int, path: str) -> None:
+        """No directory listing, and no file outside of the folder."""
         assert ask(plain, path).status == 404
 
-    def test_need_the_token(self, guarded: int) -> None:
+    def test_static_files_require_the_token(self, guarded: int) -> None:
         """Like the page."""
         assert ask(guarded, "/static/page.css").status == 401
 
 
 class TestToken:
-    """With a token, only those who have it may read."""
+    """A server with a token."""
 
     @pytest.mark.parametrize("path", ["/", "/metrics", "/metrics/experiments", "/api/experiments", "/api/x", "/else"])
     @pytest.mark.parametrize(
-        "given", [None, f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", f"Basic {TOKEN}", TOKEN, "Bearer \xe9"]
+        "authorization",
+        [None, f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", f"Basic {TOKEN}", TOKEN, "Bearer \xe9"],
     )
-    def test_without_it_nothing_is_said(self, guarded: int, path: str, given: str | None) -> None:
-        """Not even which paths there are; the answer names the scheme."""
-        answer = ask(guarded, path, headers={} if given is None else {"Authorization": given})
+    def test_without_the_token_every_path_gives_401(self, guarded: int, path: str, authorization: str | None) -> None:
+        """Unknown paths included; the response names the scheme."""
+        answer = ask(guarded, path, headers={} if authorization is None else {"Authorization": authorization})
         assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert answer.body == b"a bearer token is needed here\n"
 
@@ -226,24 +231,24 @@ class TestToken:
         ("path", "status"), [("/", 503), ("/metrics", 200), ("/api/experiments", 503), ("/else", 404)]
     )
     @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
-    def test_with_it_everything_is_as_without(self, guarded: int, path: str, status: int, scheme: str) -> None:
-        """There is no store here: 503 is what the page says to everybody who may ask."""
+    def test_with_the_token_requests_are_answered(self, guarded: int, path: str, status: int, scheme: str) -> None:
+        """The server has no store, so some paths give 503."""
         assert ask(guarded, path, headers={"Authorization": f"{scheme} {TOKEN}"}).status == status
 
     @pytest.mark.parametrize("path", ["/-/healthy", "/-/ready"])
-    def test_probes_need_none(self, guarded: int, path: str) -> None:
-        """Whoever restarts containers has no token."""
+    def test_health_probes_need_no_token(self, guarded: int, path: str) -> None:
+        """Orchestrators have no token."""
         assert ask(guarded, path).status == 200
 
-    def test_other_methods_need_it_too(self, guarded: int) -> None:
-        """405 comes after 401."""
+    def test_the_token_is_checked_before_the_method(self, guarded: int) -> None:
+        """401, not 405."""
         assert ask(guarded, "/metrics", "POST").status == 401
 
 
 class TestTls:
-    """With a certificate, nobody on the way can read or change anything."""
+    """A server with a certificate."""
 
-    def test_who_trusts_the_authority_can_read(self, encrypted: int, authority: trustme.CA) -> None:
+    def test_a_client_that_trusts_the_authority_is_served(self, encrypted: int, authority: trustme.CA) -> None:
         """Several requests over one connection."""
         context = ssl.create_default_context()
         authority.configure_trust(context)
@@ -254,40 +259,40 @@ class TestTls:
             assert (answer.status, bool(answer.read()) or path == "/metrics") == (200, True)
         connection.close()
 
-    def test_who_does_not_stops_by_himself(self, encrypted: int) -> None:
-        """A server under a strange authority is not talked to, and survives it."""
+    def test_the_server_survives_a_client_that_rejects_the_certificate(self, encrypted: int) -> None:
+        """The client does not trust the authority."""
         connection = http.client.HTTPSConnection("127.0.0.1", encrypted, timeout=10)
         with pytest.raises(ssl.SSLCertVerificationError):
             connection.request("GET", "/-/healthy")
 
-    def test_nothing_older_than_1_2(self, encrypted: int, authority: trustme.CA) -> None:
-        """TLS 1.1 is refused by the server, 1.2 is not."""
+    def test_versions_below_tls_1_2_are_rejected(self, encrypted: int, authority: trustme.CA) -> None:
+        """The server rejects TLS 1.1 and accepts 1.2."""
         with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             assert _handshake(encrypted, authority, ssl.TLSVersion.TLSv1_1) is None
         assert _handshake(encrypted, authority, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
 
-    def test_plain_requests_get_nothing(self, encrypted: int, authority: trustme.CA) -> None:
-        """They are closed, and others go on."""
+    def test_unencrypted_requests_are_closed(self, encrypted: int, authority: trustme.CA) -> None:
+        """Other clients are served."""
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(encrypted, "/-/healthy")
         assert _handshake(encrypted, authority, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
 
-    def test_half_handshakes_do_not_hold_the_others_up(self, encrypted: int, authority: trustme.CA) -> None:
-        """Connections that never say hello, or stop in the middle of it, cost the others nothing."""
-        with _sending(encrypted, [b""] * 50 + [b"\x16\x03\x01\x02"] * 8):
+    def test_incomplete_handshakes_do_not_delay_other_clients(self, encrypted: int, authority: trustme.CA) -> None:
+        """Connections that send nothing, or stop within the handshake."""
+        with _connections_after_sending(encrypted, [b""] * 50 + [b"\x16\x03\x01\x02"] * 8):
             started = time.monotonic()
             assert _handshake(encrypted, authority, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
             assert time.monotonic() - started < 8
 
-    def test_half_handshakes_are_cut_off(self, encrypted: int) -> None:
-        """After the ten seconds that a request has."""
+    def test_incomplete_handshakes_are_closed_after_the_timeout(self, encrypted: int) -> None:
+        """After ten seconds, as for a request."""
         started = time.monotonic()
-        with _sending(encrypted, [b"", b"\x16\x03\x01\x02"]) as halves, ThreadPoolExecutor(2) as pool:
+        with _connections_after_sending(encrypted, [b"", b"\x16\x03\x01\x02"]) as halves, ThreadPoolExecutor(2) as pool:
             for end in [pool.submit(_drip, half, b"") for half in halves]:
                 assert 8 < end.result() - started < 20
 
-    def test_a_client_that_goes_away_leaves_no_memory_behind(self, encrypted: int) -> None:
-        """Each connection takes 256 KiB; the garbage collector, which the service runs seldom, is not needed."""
+    def test_the_memory_of_closed_connections_is_freed_without_garbage_collection(self, encrypted: int) -> None:
+        """Each connection takes 256 KiB, and the service rarely collects garbage."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         gc.collect()
@@ -301,9 +306,12 @@ class TestTls:
                     answer.read()
                 connection.sock.close()
                 answer.close()
-            with _sending(encrypted, [b"", b"\x16\x03\x01\x02", b"nonsense"]):
+            with _connections_after_sending(encrypted, [b"", b"\x16\x03\x01\x02", b"nonsense"]):
                 pass
-            eventually("none is left", lambda: not [each for each in gc.get_objects() if isinstance(each, SSLProtocol)])
+            eventually(
+                "none is left",
+                lambda: not [candidate for candidate in gc.get_objects() if isinstance(candidate, SSLProtocol)],
+            )
         finally:
             gc.enable()
 
@@ -328,20 +336,20 @@ def _handshake(port: int, authority: trustme.CA, version: ssl.TLSVersion) -> str
 
 
 @contextmanager
-def _sending(port: int, beginnings: list[bytes]) -> Iterator[list[socket.socket]]:
-    """Yield connections that have sent just these bytes."""
+def _connections_after_sending(port: int, beginnings: list[bytes]) -> Iterator[list[socket.socket]]:
+    """Yield connections; each has sent the given bytes."""
     connections = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in beginnings]
     for connection, beginning in zip(connections, beginnings, strict=True):
         connection.sendall(beginning)
     try:
         yield connections
     finally:
-        for each in connections:
-            each.close()
+        for connection in connections:
+            connection.close()
 
 
-class TestStrangers:
-    """What comes in too big or too slowly."""
+class TestHostileClients:
+    """Requests that are too large or too slow."""
 
     @pytest.mark.parametrize(
         ("request_bytes", "status"),
@@ -359,52 +367,52 @@ class TestStrangers:
         ],
         ids=["header", "headers", "line", "body", "post", "byte", "chunks", "negative", "nonsense", "version"],
     )
-    def test_oversized_and_malformed_requests_are_refused(self, plain: int, request_bytes: bytes, status: int) -> None:
-        """At once, without waiting for what they announce; the next one is served."""
+    def test_oversized_and_malformed_requests_are_rejected(self, plain: int, request_bytes: bytes, status: int) -> None:
+        """At once, without waiting for the announced body; the next request is served."""
         started = time.monotonic()
-        with _sending(plain, [request_bytes]) as (connection,):
+        with _connections_after_sending(plain, [request_bytes]) as (connection,):
             assert int(connection.recv(1024).split()[1]) == status
         assert ask(plain, "/-/healthy").status == 200
         assert time.monotonic() - started < 8
 
-    def test_slow_clients_are_cut_off_and_do_not_hold_the_others_up(self, plain: int) -> None:
-        """Silent ones, and those that send a byte now and then: none outlives the timeout of ten seconds by much."""
+    def test_slow_clients_are_closed_and_do_not_delay_other_clients(self, plain: int) -> None:
+        """Silent clients, and clients that send a byte per second, are closed after about ten seconds."""
         beginnings = [b""] * 40 + [b"G"] * 4 + [b"GET / HTTP/1.1\r\nX: "] * 4
         started = time.monotonic()
-        with _sending(plain, beginnings) as slow, ThreadPoolExecutor(len(slow)) as pool:
-            ends = [pool.submit(_drip, each, b"") for each in slow[:4]]
-            ends += [pool.submit(_drip, each, b"x") for each in slow[-8:]]
+        with _connections_after_sending(plain, beginnings) as slow, ThreadPoolExecutor(len(slow)) as pool:
+            ends = [pool.submit(_drip, connection, b"") for connection in slow[:4]]
+            ends += [pool.submit(_drip, connection, b"x") for connection in slow[-8:]]
             while time.monotonic() - started < 4:
-                asked = time.monotonic()
+                request_time = time.monotonic()
                 assert ask(plain, "/-/healthy").status == 200
-                assert time.monotonic() - asked < 8
+                assert time.monotonic() - request_time < 8
             for end in ends:
                 assert 8 < end.result() - started < 60
 
     @pytest.mark.parametrize("beginning", [b"G", b"GET / HT", b"GET / HTTP/1.1\r\nX: "])
-    def test_requests_that_stop_in_the_middle_hold_nobody_up(self, plain: int, beginning: bytes) -> None:
-        """However many they are: they wait for the rest of it, and nobody for them."""
-        with _sending(plain, [beginning] * 100):
+    def test_incomplete_requests_do_not_delay_other_clients(self, plain: int, beginning: bytes) -> None:
+        """Even if there are a hundred of them."""
+        with _connections_after_sending(plain, [beginning] * 100):
             for path in ("/-/healthy", "/-/ready", "/metrics") * 3:
-                asked = time.monotonic()
+                request_time = time.monotonic()
                 assert ask(plain, path).status == 200
-                assert time.monotonic() - asked < 5
+                assert time.monotonic() - request_time < 5
 
-    def test_a_request_may_come_in_pieces_and_with_the_next_one(self, plain: int) -> None:
-        """Each is answered in its turn once it is there."""
-        whole = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
-        with _sending(plain, [whole + whole + whole[:7]]) as (connection,):
+    def test_requests_may_arrive_in_fragments_and_together(self, plain: int) -> None:
+        """Each complete request is answered in order."""
+        request_bytes = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
+        with _connections_after_sending(plain, [request_bytes + request_bytes + request_bytes[:7]]) as (connection,):
             answers = b""
             while answers.count(b"healthy\n") < 2:
                 answers += connection.recv(4096)
-            for place in range(7, len(whole)):
-                connection.sendall(whole[place : place + 1])
+            for index in range(7, len(request_bytes)):
+                connection.sendall(request_bytes[index : index + 1])
             while answers.count(b"healthy\n") < 3:
                 answers += connection.recv(4096)
         assert answers.count(b"HTTP/1.1 200 OK\r\n") == 3
 
-    def test_requests_on_one_connection_do_not_wait_for_acknowledgements(self, plain: int) -> None:
-        """Headers and body are sent apart; Nagle's algorithm would take 40 ms for each response."""
+    def test_responses_on_one_connection_are_not_delayed_by_nagle(self, plain: int) -> None:
+        """Headers and body are separate writes; Nagle's algorithm would add 40 ms per response."""
         connection = http.client.HTTPConnection("127.0.0.1", plain, timeout=10)
         started = time.monotonic()
         for _ in range(200):
@@ -413,22 +421,22 @@ class TestStrangers:
         assert time.monotonic() - started < 6
         connection.close()
 
-    def test_a_head_below_the_limit_is_accepted(self, plain: int) -> None:
+    def test_a_request_head_below_the_limit_is_accepted(self, plain: int) -> None:
         """16 KiB in all."""
         assert ask(plain, "/-/healthy", headers={"X": "x" * 16_000}).status == 200
         assert ask(plain, "/-/healthy", headers={"X": "x" * 16_400}).status == 413
 
-    def test_a_thousand_idle_connections_hold_nobody_up(self, plain: int) -> None:
-        """The oldest ones are closed, so that there is always room for a new one."""
+    def test_a_thousand_idle_connections_do_not_delay_other_clients(self, plain: int) -> None:
+        """The server closes the longest idle connections."""
         count = min(1000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         with ExitStack() as stack:
             idle = []
             for number in range(count):
                 idle.append(stack.enter_context(socket.create_connection(("127.0.0.1", plain), timeout=10)))
                 if number % 100 == 0:
-                    asked = time.monotonic()
+                    request_time = time.monotonic()
                     assert ask(plain, "/-/healthy").status == 200
-                    assert time.monotonic() - asked < 5
+                    assert time.monotonic() - request_time < 5
             assert all(connection.recv(1) == b"" for connection in idle[: count - MAX_CONNECTIONS])
             idle[-1].sendall(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
             assert idle[-1].recv(1024).startswith(b"HTTP/1.1 200")
@@ -450,45 +458,47 @@ def _drip(connection: socket.socket, drop: bytes) -> float:
     return time.monotonic()
 
 
-class TestBusy:
-    """A store that does not answer, or answers that nobody takes."""
+class TestConcurrencyLimit:
+    """A slow store, and responses that clients do not read."""
 
     ITEMS = "/api/experiments/x/items"
 
-    def test_whoever_waits_for_the_store_does_not_hold_up_the_others(self) -> None:
-        """So many may wait for it; the next ones are told to come again, and probes know nothing of it."""
-        asked, answering = threading.Semaphore(0), threading.Event()
+    def test_requests_that_wait_for_the_store_do_not_delay_other_requests(self) -> None:
+        """Above the limit the response is 503 with Retry-After; health probes are unaffected."""
+        request_count, allow_answers = threading.Semaphore(0), threading.Event()
 
         def slow(_path: str, _query: Mapping[str, str]) -> dict[str, Any]:
-            asked.release()
-            answering.wait(60)
+            request_count.release()
+            allow_answers.wait(60)
             return {}
 
-        with _server(items=slow) as port, ThreadPoolExecutor(MAX_STORE_READS) as pool:
-            waiting = [pool.submit(ask, port, self.ITEMS) for _ in range(MAX_STORE_READS)]
+        with _server(items=slow) as port, ThreadPoolExecutor(MAX_CONCURRENT_STORE_READS) as pool:
+            waiting = [pool.submit(ask, port, self.ITEMS) for _ in range(MAX_CONCURRENT_STORE_READS)]
             try:
-                assert all(asked.acquire(timeout=20) for _ in waiting)
+                assert all(request_count.acquire(timeout=20) for _ in waiting)
                 for path in ("/-/healthy", "/-/ready", "/metrics") * 3:
                     assert ask(port, path).status == 200
                 for path in ("/", "/metrics/experiments", "/api/experiments", self.ITEMS) * 3:
-                    refused = ask(port, path)
-                    assert (refused.status, refused.headers["Retry-After"]) == (503, "10")
-                    assert b"read the store already" in refused.body
+                    response = ask(port, path)
+                    assert (response.status, response.headers["Retry-After"]) == (503, "10")
+                    assert b"requests are reading the store" in response.body
             finally:
-                answering.set()
-            assert {each.result().status for each in waiting} == {200}
-            assert {ask(port, self.ITEMS, method).status for method in ("GET", "HEAD") * MAX_STORE_READS} == {200}
+                allow_answers.set()
+            assert {future.result().status for future in waiting} == {200}
+            assert {
+                ask(port, self.ITEMS, method).status for method in ("GET", "HEAD") * MAX_CONCURRENT_STORE_READS
+            } == {200}
 
-    def test_answers_that_nobody_takes_hold_up_as_few(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Who asks for much and reads nothing of it counts as one that waits, until he is given up."""
+    def test_unread_responses_occupy_only_store_slots_until_the_timeout(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Such a request counts as a store read until the connection is closed."""
         with _server(items=lambda *_: {"much": "x" * 8_000_000}) as port:
             request = f"GET {self.ITEMS} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-            with _sending(port, [request] * MAX_STORE_READS * 2) as connections:
+            with _connections_after_sending(port, [request] * MAX_CONCURRENT_STORE_READS * 2) as connections:
                 eventually("all turns are taken", lambda: ask(port, self.ITEMS, "HEAD").status == 503)
                 for path in ("/-/healthy", "/-/ready", "/metrics"):
-                    asked = time.monotonic()
+                    request_time = time.monotonic()
                     assert ask(port, path).status == 200
-                    assert time.monotonic() - asked < 5
+                    assert time.monotonic() - request_time < 5
                 eventually("they are given up", lambda: ask(port, self.ITEMS, "HEAD").status == 200)
-                assert sum(len(piece) for piece in iter(lambda: connections[0].recv(1 << 20), b"")) < 8_000_000
+                assert sum(len(chunk) for chunk in iter(lambda: connections[0].recv(1 << 20), b"")) < 8_000_000
         assert caplog.record_tuples == []

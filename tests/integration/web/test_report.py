@@ -10,20 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.analysis.snapshots import HOUR_MS, snapshot
+from monitor.analysis.snapshots import take_snapshot
+from monitor.clock import HOUR_MS
 from monitor.config import DecaySpec
 from monitor.events import Feedback, Response
-from monitor.export.report_data import account
-from monitor.state import History, Reader
+from monitor.export.report_data import read_report_data
+from monitor.state import SnapshotLog, StoreReader
 from monitor.web.experiment_report import render_experiment_report
-from tests.integration.analysis.test_stored_verdicts import DECIDED, _traffic
-from tests.integration.pipeline.test_exactness import Bench
-from tests.integration.state.test_snapshot_log import DAY_9, _note
 from tests.servers.chromium import dom, screenshot
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, write_config
-from tests.support.oracle import DAY
-from tests.support.oracle import judge as oracle_judge
+from tests.support.oracle import DAY_MS
+from tests.support.oracle import compute_expected_responses as oracle_judge
+from tests.support.store_bench import DECISION_EXPERIMENT, HOUR_OF_DAY_9, StoreBench, student_traffic, take_snapshots
 from tests.support.streams import HOUR, START
 from tests.unit.web.test_experiment_report import Page
 
@@ -39,138 +38,157 @@ decay = ["6h", "24h"]
 """
 
 
-class TestWhatIsTold:
-    """The account of a store."""
+class TestReportData:
+    """The report data read from a store."""
 
-    def test_shards_change_nothing(self, redis_server: RedisServer) -> None:
-        """One or three: the same page, history included."""
+    def test_the_report_is_equal_on_one_and_three_shards(self, redis_server: RedisServer) -> None:
+        """The whole page, history included."""
         pages = []
         for shards in (1, 3):
-            bench = Bench(redis_server, DECIDED, shards)
-            bench.feed([_traffic()])
-            _note(bench, DAY_9, DAY_9 + 12, DAY_9 + 13)
-            pages.append(render_experiment_report(account(bench.reader, DECIDED)))
+            bench = StoreBench(redis_server, DECISION_EXPERIMENT, shards)
+            bench.apply([student_traffic()])
+            take_snapshots(bench, HOUR_OF_DAY_9, HOUR_OF_DAY_9 + 12, HOUR_OF_DAY_9 + 13)
+            pages.append(render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT)))
         assert pages[0] == pages[1]
         assert "Noted by the service when they passed: 3 of" in pages[0]
 
-    def test_what_was_noted_is_shown_and_holes_are_filled(self, redis_server: RedisServer) -> None:
-        """Noted times as they were noted; between them what `status --as-of` says."""
-        bench = Bench(redis_server, DECIDED)
-        bench.feed([_traffic()])
-        hours = range(DAY_9, DAY_9 + 30, 2)
-        _note(bench, *hours)
-        told = account(bench.reader, DECIDED)
-        noted = {each.at_ms: each for each in told.watched if each.noted}
-        assert set(noted) == {hour * HOUR_MS for hour in hours}
+    def test_decayed_means_come_from_snapshots_and_gaps_are_recomputed(self, redis_server: RedisServer) -> None:
+        """Recomputed means equal those of `status --as-of`."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        bench.apply([student_traffic()])
+        hours = range(HOUR_OF_DAY_9, HOUR_OF_DAY_9 + 30, 2)
+        take_snapshots(bench, *hours)
+        report = read_report_data(bench.reader, DECISION_EXPERIMENT)
+        means_from_snapshots = {means.at_ms: means for means in report.decayed_means if means.from_snapshot}
+        assert set(means_from_snapshots) == {hour * HOUR_MS for hour in hours}
         assert not [
-            each for each in told.watched if not each.noted and DAY_9 * HOUR_MS < each.at_ms < (DAY_9 + 28) * HOUR_MS
+            means
+            for means in report.decayed_means
+            if not means.from_snapshot and HOUR_OF_DAY_9 * HOUR_MS < means.at_ms < (HOUR_OF_DAY_9 + 28) * HOUR_MS
         ]
-        for each in [*list(noted.values())[:3], *[each for each in told.watched if not each.noted][-4:]]:
-            then = snapshot(bench.reader.summary(each.at_ms).experiments["ranker"])
-            assert then is not None
-            assert each.means["24h"] == {name: variant.decayed["24h"] for name, variant in then.variants.items()}
-        assert [each.at_ms for each in told.watched] == sorted(each.at_ms for each in told.watched)
-        assert len(told.watched) < 90
+        for means in [
+            *list(means_from_snapshots.values())[:3],
+            *[means for means in report.decayed_means if not means.from_snapshot][-4:],
+        ]:
+            snapshot = take_snapshot(bench.reader.read_summary(means.at_ms).experiments["ranker"])
+            assert snapshot is not None
+            assert means.means["24h"] == {
+                name: variant.decayed_means["24h"] for name, variant in snapshot.variants.items()
+            }
+        assert [means.at_ms for means in report.decayed_means] == sorted(means.at_ms for means in report.decayed_means)
+        assert len(report.decayed_means) < 90
 
-    def test_of_years_some_are_shown(self, redis_server: RedisServer) -> None:
-        """The whole time, but no more than a plot has room for; what was said is told of every hour."""
-        bench = Bench(redis_server, DECIDED)
-        bench.feed([_traffic()])
-        _note(bench, DAY_9)
-        history = History(bench.shards)
-        taken = bench.reader.history("ranker")[DAY_9]
-        for hour in range(DAY_9 - 1_500, DAY_9):
-            history.add(bench.number, hour, taken)
-        told = account(bench.reader, DECIDED)
-        assert len(told.past) == 1_501
-        noted = [each.at_ms for each in told.watched if each.noted]
-        assert (len(noted), noted[0]) == (501, (DAY_9 - 1_500) * HOUR_MS)
+    def test_a_long_history_is_thinned_out(self, redis_server: RedisServer) -> None:
+        """At most 600 snapshots are drawn over the whole time; verdicts are listed from all snapshots."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        bench.apply([student_traffic()])
+        take_snapshots(bench, HOUR_OF_DAY_9)
+        history = SnapshotLog(bench.store)
+        snapshot = bench.reader.read_snapshots("ranker")[HOUR_OF_DAY_9]
+        for hour in range(HOUR_OF_DAY_9 - 1_500, HOUR_OF_DAY_9):
+            history.add(bench.experiment_number, hour, snapshot)
+        report = read_report_data(bench.reader, DECISION_EXPERIMENT)
+        assert len(report.snapshots) == 1_501
+        snapshot_times = [means.at_ms for means in report.decayed_means if means.from_snapshot]
+        assert (len(snapshot_times), snapshot_times[0]) == (501, (HOUR_OF_DAY_9 - 1_500) * HOUR_MS)
 
-    def test_nothing_is_worked_out_again_from_buckets_that_are_gone(self, redis_server: RedisServer) -> None:
+    def test_decayed_means_are_not_recomputed_from_expired_buckets(self, redis_server: RedisServer) -> None:
         """Shortly after `retention` a decayed mean would rest on the wrong responses; an hour forgets faster."""
-        short = replace(
-            DECIDED, retention_ms=6 * DAY, decay=(DecaySpec("1h", HOUR), DecaySpec("6h", 6 * HOUR), *DECIDED.decay[2:])
+        experiment = replace(
+            DECISION_EXPERIMENT,
+            retention_ms=6 * DAY_MS,
+            decay=(DecaySpec("1h", HOUR), DecaySpec("6h", 6 * HOUR), *DECISION_EXPERIMENT.decay[2:]),
         )
-        bench = Bench(redis_server, short)
-        bench.feed([_traffic()])
-        told = account(bench.reader, short)
-        kept_ms = told.as_of_ms - 6 * DAY
-        first = {decay: min(each.at_ms for each in told.watched if decay in each.means) for decay in ("1h", "6h")}
-        assert kept_ms + 10 * HOUR <= first["1h"] < kept_ms + 10 * HOUR + 4 * HOUR
-        assert kept_ms + 60 * HOUR <= first["6h"] < kept_ms + 60 * HOUR + 4 * HOUR
-        assert [list(each.means) for each in told.watched][-1] == ["1h", "6h", "reciprocal-10d"]
+        bench = StoreBench(redis_server, experiment)
+        bench.apply([student_traffic()])
+        report = read_report_data(bench.reader, experiment)
+        oldest_bucket_ms = report.as_of_ms - 6 * DAY_MS
+        first_ms = {
+            decay: min(means.at_ms for means in report.decayed_means if decay in means.means) for decay in ("1h", "6h")
+        }
+        assert oldest_bucket_ms + 10 * HOUR <= first_ms["1h"] < oldest_bucket_ms + 10 * HOUR + 4 * HOUR
+        assert oldest_bucket_ms + 60 * HOUR <= first_ms["6h"] < oldest_bucket_ms + 60 * HOUR + 4 * HOUR
+        assert [list(means.means) for means in report.decayed_means][-1] == ["1h", "6h", "reciprocal-10d"]
 
-    def test_of_another_primary_metric_nothing_is_told(self, redis_server: RedisServer) -> None:
-        """The primary metric may be changed; what was noted is about the one before."""
-        bench = Bench(redis_server, DECIDED)
-        bench.feed([_traffic()])
-        _note(bench, DAY_9, DAY_9 + 5)
-        other = replace(DECIDED, primary="cg@5")
-        reader = Reader(bench.shards, replace(bench.settings, experiments=(other,)), bench.opened.numbers, lambda: 0)
-        told = account(reader, other)
-        assert told.past == {}
-        assert "There is no history" in render_experiment_report(told)
+    def test_snapshots_of_another_primary_metric_are_ignored(self, redis_server: RedisServer) -> None:
+        """After a change of the primary metric, old snapshots are about the previous metric."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        bench.apply([student_traffic()])
+        take_snapshots(bench, HOUR_OF_DAY_9, HOUR_OF_DAY_9 + 5)
+        experiment = replace(DECISION_EXPERIMENT, primary="cg@5")
+        reader = StoreReader(
+            bench.store, replace(bench.settings, experiments=(experiment,)), bench.metadata.numbers, lambda: 0
+        )
+        report = read_report_data(reader, experiment)
+        assert report.snapshots == {}
+        assert "There is no history" in render_experiment_report(report)
 
-    def test_means_of_few_students_are_left_out(self, redis_server: RedisServer) -> None:
-        """Until there were so many; also of those that were noted."""
-        bench = Bench(redis_server, DECIDED)
-        bench.feed([_traffic()])
-        _note(bench, DAY_9 - 8 * 24, DAY_9)
-        told = account(bench.reader, DECIDED, 30)
-        first = {
-            name: next(each.at_ms for each in told.watched if name in each.means["24h"])
+    def test_decayed_means_over_few_students_are_left_out(self, redis_server: RedisServer) -> None:
+        """Until there are enough students; also those from snapshots."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        bench.apply([student_traffic()])
+        take_snapshots(bench, HOUR_OF_DAY_9 - 8 * 24, HOUR_OF_DAY_9)
+        report = read_report_data(bench.reader, DECISION_EXPERIMENT, 30)
+        first_ms = {
+            name: next(means.at_ms for means in report.decayed_means if name in means.means["24h"])
             for name in ("control", "treatment")
         }
-        for name, at_ms in first.items():
-            enough = next(split.at_ms for split in told.splits if split.students[name] >= 30)
-            assert enough - DAY < at_ms <= enough
-        assert told.watched[0].at_ms < min(first.values())
+        for name, at_ms in first_ms.items():
+            threshold_ms = next(split.as_of_ms for split in report.daily_splits if split.students[name] >= 30)
+            assert threshold_ms - DAY_MS < at_ms <= threshold_ms
+        assert report.decayed_means[0].at_ms < min(first_ms.values())
 
-    def test_the_design_effect_is_that_of_the_responses(self, redis_server: RedisServer) -> None:
-        """The variance of the mean over students who saw one variant, by that over responses; from the events."""
-        bench = Bench(redis_server, DECIDED)
-        events = _traffic()
-        bench.feed([events])
-        judged = oracle_judge(DECIDED, events)
-        shown: dict[str, set[str]] = defaultdict(set)
-        for number, each in enumerate(judged):
-            shown[each.response.user_id or str(number)].add(each.response.variant)
+    def test_the_design_effect_equals_that_computed_from_events(self, redis_server: RedisServer) -> None:
+        """The variance of the mean over students of one variant, divided by that over responses."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        events = student_traffic()
+        bench.apply([events])
+        graded_responses = oracle_judge(DECISION_EXPERIMENT, events)
+        variants_by_student: dict[str, set[str]] = defaultdict(set)
+        for number, graded in enumerate(graded_responses):
+            variants_by_student[graded.response.user_id or str(number)].add(graded.response.variant)
         values: dict[str, list[float]] = defaultdict(list)
-        for number, each in enumerate(judged):
-            value = each.metrics.get("dcg@5")
-            if each.response.variant == "treatment" and value is not None:
-                values[each.response.user_id or str(number)].append(value)
-        single = [found for student, found in values.items() if shown[student] == {"treatment"}]
+        for number, graded in enumerate(graded_responses):
+            value = graded.metrics.get("dcg@5")
+            if graded.response.variant == "treatment" and value is not None:
+                values[graded.response.user_id or str(number)].append(value)
+        single = [
+            student_values
+            for student, student_values in values.items()
+            if variants_by_student[student] == {"treatment"}
+        ]
         mean = sum(map(sum, single)) / sum(map(len, single))
-        spread = sum((sum(found) - mean * len(found)) ** 2 for found in single)
-        units = sum(shown[student] == {"treatment"} for student in values)
+        spread = sum((sum(student_values) - mean * len(student_values)) ** 2 for student_values in single)
+        units = sum(variants_by_student[student] == {"treatment"} for student in values)
         clustered = units / (units - 1) * spread / sum(map(len, single)) ** 2
-        everything = [value for found in values.values() for value in found]
-        expected = clustered / (float(np.var(everything, ddof=1)) / len(everything))
-        found = bench.reader.summary().experiments["ranker"].variants["treatment"].metrics["dcg@5"].design_effect
+        all_values = [value for student_values in values.values() for value in student_values]
+        expected = clustered / (float(np.var(all_values, ddof=1)) / len(all_values))
+        design_effect = (
+            bench.reader.read_summary().experiments["ranker"].variants["treatment"].metrics["dcg@5"].design_effect
+        )
         assert expected > 1
-        assert found == pytest.approx(expected, rel=1e-6)
+        assert design_effect == pytest.approx(expected, rel=1e-6)
 
-    def test_an_empty_store_has_a_page_too(self, redis_server: RedisServer) -> None:
-        """Nothing to tell yet."""
-        bench = Bench(redis_server, DECIDED)
-        assert "Nothing to tell yet" in render_experiment_report(account(bench.reader, DECIDED))
+    def test_an_empty_store_has_a_report(self, redis_server: RedisServer) -> None:
+        """The page states that there are no data."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        assert "Nothing to tell yet" in render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT))
 
-    def test_the_traffic_of_an_empty_store_is_that_of_the_last_hours(self, redis_server: RedisServer) -> None:
-        """Not of those before 1970."""
-        bench = Bench(redis_server, DECIDED)
-        summary = Reader(bench.shards, bench.settings, bench.opened.numbers, lambda: 10**12).summary()
+    def test_recent_traffic_of_an_empty_store_covers_the_last_two_hours(self, redis_server: RedisServer) -> None:
+        """Not the hours before 1970."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        summary = StoreReader(bench.store, bench.settings, bench.metadata.numbers, lambda: 10**12).read_summary()
         (experiment,) = summary.experiments.values()
         for variant in experiment.variants.values():
             assert variant.traffic is not None
             assert variant.traffic.until_ms == 10**12 + 1
             assert 0 < variant.traffic.until_ms - variant.traffic.since_ms <= 2 * HOUR_MS
 
-    def test_more_ordered_and_less_good_is_told_apart(self, redis_server: RedisServer) -> None:
+    def test_a_better_order_of_worse_items_is_reported_as_a_disagreement(self, redis_server: RedisServer) -> None:
         """docs/metrics.md's example with students: grades 3, 0, 0 against 2, 3, 3 raise nDCG and lower DCG."""
-        bench = Bench(redis_server, DECIDED)
-        bench.feed([list(_ordered())])
-        page = Page(render_experiment_report(account(bench.reader, DECIDED)))
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        bench.apply([list(_ordered())])
+        page = Page(render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT)))
         assert "Stop it" in page.text
         assert "Metrics disagree. ndcg@3 and dcg@5 disagree: ndcg@3 is up (+" in page.text
         assert "dcg@5 is down (−" in page.text
@@ -187,12 +205,12 @@ def _ordered() -> Iterator[Response | Feedback]:
         yield Response(identity, at_ms, "ranker", variant, items, None, user)
         for item, grade in zip(items, grades[variant][student // 2 % 2], strict=True):
             yield Feedback(f"f-{student}-{item}", identity, at_ms + 60_000, "rating", user, item, float(grade))
-    yield Response("last", START + 30 * DAY, "ranker", "control", items, None, "student-last")
+    yield Response("last", START + 30 * DAY_MS, "ranker", "control", items, None, "student-last")
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) -> Path:
-    """Return the page that the command writes of two replayed weeks."""
+    """Return the report that the command writes after a replay of two simulated weeks."""
     redis_server.client().flushall()
     directory = tmp_path_factory.mktemp("report")
     events = directory / "events.jsonl"
@@ -200,53 +218,56 @@ def page(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) ->
     assert ab_monitor("simulate", *traffic, "--out", events).returncode == 0
     config = write_config(directory / "config.toml", CONFIG, [("store", redis_server.url)])
     assert ab_monitor("replay", "--config", config, events).returncode == 0
-    written = directory / "report.html"
-    done = ab_monitor("report", "ranker-v2", "--config", config, "--html", written)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return written
+    report_file = directory / "report.html"
+    result = ab_monitor("report", "ranker-v2", "--config", config, "--html", report_file)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    return report_file
 
 
-class TestTheCommand:
+class TestReportCommand:
     """`ab-monitor report`."""
 
-    def test_says_what_verdict_says(self, page: Path) -> None:
-        """The same sentence and reasons."""
-        said = ab_monitor("verdict", "ranker-v2", "--config", page.parent / "config.toml").stdout
-        shown = Page(page.read_text(encoding="utf-8")).text
-        assert "treatment: " in said
-        for line in said.splitlines():
+    def test_the_report_has_the_sentences_of_the_verdict_command(self, page: Path) -> None:
+        """The sentence, the reasons and the notes."""
+        verdict_output = ab_monitor("verdict", "ranker-v2", "--config", page.parent / "config.toml").stdout
+        page_text = Page(page.read_text(encoding="utf-8")).text
+        assert "treatment: " in verdict_output
+        for line in verdict_output.splitlines():
             if line.startswith(("treatment: ", "  because ", "  note ")):
-                assert line.strip().removeprefix("because ").removeprefix("note    ") in shown
+                assert line.strip().removeprefix("because ").removeprefix("note    ") in page_text
 
-    def test_the_worker_takes_snapshots(self, page: Path, redis_server: RedisServer) -> None:
+    def test_a_replay_stores_snapshots_for_the_report(self, page: Path, redis_server: RedisServer) -> None:
         """Also that of a replay, now and then; what is told of its last hours was noted."""
-        (history,) = redis_server.client().scan_iter("abm:{0}:0:p:*")
+        (history,) = redis_server.client().scan_iter("abm:{0}:0:hourly_snapshots:*")
         assert redis_server.client().hlen(history) >= 1
         assert "There is no history" not in page.read_text(encoding="utf-8")
 
-    def test_goes_to_stdout_as_well(self, page: Path) -> None:
+    def test_the_report_can_be_written_to_stdout(self, page: Path) -> None:
         """With `--html -`."""
-        done = ab_monitor("report", "ranker-v2", "--config", page.parent / "config.toml", "--html", "-")
-        assert done.stdout == page.read_text(encoding="utf-8")
+        result = ab_monitor("report", "ranker-v2", "--config", page.parent / "config.toml", "--html", "-")
+        assert result.stdout == page.read_text(encoding="utf-8")
 
-    def test_refuses_in_a_line(self, page: Path, tmp_path: Path) -> None:
-        """An unknown experiment, and a place that nothing can be written to."""
+    def test_wrong_arguments_are_reported_in_one_line(self, page: Path, tmp_path: Path) -> None:
+        """An unknown experiment, and a directory as output file."""
         config = page.parent / "config.toml"
-        done = ab_monitor("report", "ranker", "--config", config, "--html", tmp_path / "x")
-        assert (done.returncode, done.stderr) == (2, "ab-monitor: report E: got 'ranker', expected one of ranker-v2\n")
-        done = ab_monitor("report", "ranker-v2", "--config", config, "--html", tmp_path)
-        assert (done.returncode, done.stderr) == (2, f"ab-monitor: --html: {tmp_path}: Is a directory\n")
+        result = ab_monitor("report", "ranker", "--config", config, "--html", tmp_path / "x")
+        assert (result.returncode, result.stderr) == (
+            2,
+            "ab-monitor: report E: got 'ranker', expected one of ranker-v2\n",
+        )
+        result = ab_monitor("report", "ranker-v2", "--config", config, "--html", tmp_path)
+        assert (result.returncode, result.stderr) == (2, f"ab-monitor: --html: {tmp_path}: Is a directory\n")
 
 
-class TestInABrowser:
-    """The page under its own policy."""
+class TestBrowser:
+    """The page in a browser, under its Content-Security-Policy."""
 
-    def test_is_whole(self, page: Path) -> None:
-        """Styles apply and plots are drawn: what the browser made of it has them all."""
+    def test_the_browser_draws_all_charts(self, page: Path) -> None:
+        """Styles apply, and the document has six charts."""
         assert dom(f"file://{page}").count('<svg class="plot"') == 6
 
     @pytest.mark.parametrize("width", [1000, 400])
-    def test_renders_light_and_dark(self, page: Path, tmp_path: Path, width: int) -> None:
+    def test_the_report_renders_light_and_dark(self, page: Path, tmp_path: Path, width: int) -> None:
         """A screenshot comes out, and is more than an empty page; the reader's scheme is followed."""
         pictures = []
         for name, extra in (("light", ()), ("dark", ("--blink-settings=preferredColorScheme=0",))):

@@ -1,4 +1,4 @@
-"""What a student counts for is replaced as if it were taken away and added again, whatever has changed in between."""
+"""Property tests of `MetricAccumulator.replace_student`: a replacement equals a subtraction and an addition."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from monitor.clock import DAY_MS
-from monitor.engine.accumulator import Accumulator, CohortSums, UnitSums
-from monitor.engine.response_row import PRE_PERIOD
+from monitor.engine.accumulator import CohortSums, MetricAccumulator, UnitSums
+from monitor.engine.response_row import PRE_PERIOD_VARIANT
 from monitor.engine.student import Student
-from monitor.metrics.record_layout import Layout
+from monitor.metrics.record_layout import RecordLayout
 
 WIDTH = 10
-KEPT_DAYS = 9
+TRACKED_DAYS = 9
 Change = tuple[int, int, int, tuple[int, ...]]
 
-_IN_SEGMENTS = Layout(2, (30, 28), (30, 12), primary=1, segments=3, exposure_days=2)
+_IN_SEGMENTS = RecordLayout(2, (30, 28), (30, 12), primary_index=1, segment_count=3, exposure_days=2)
 _LAYOUTS = st.sampled_from(
     [
-        *[Layout(2, (30, 28), (30, 12), exposure_days=2)] * 2,
+        *[RecordLayout(2, (30, 28), (30, 12), exposure_days=2)] * 2,
         *[_IN_SEGMENTS] * 2,
-        Layout(2, (30, 28), (30, 12), novelty=True, exposure_days=2),
-        Layout(2, (30, 28), (30, 12), exposure_days=2, before=True),
+        RecordLayout(2, (30, 28), (30, 12), has_exposure_ages=True, exposure_days=2),
+        RecordLayout(2, (30, 28), (30, 12), exposure_days=2, has_pre_period=True),
     ]
 )
 _FRACTION = 1 << 30
@@ -44,7 +44,7 @@ def _sums(rated: bool, metrics: list[tuple[int, int]], guardrails: list[tuple[in
 
 _CHANGE = st.tuples(
     st.sampled_from([0, 0, 0, 1, 2]).map(lambda day: _START + day * DAY_MS),
-    st.sampled_from([0, 0, 0, 0, 0, 1, PRE_PERIOD]),
+    st.sampled_from([0, 0, 0, 0, 0, 1, PRE_PERIOD_VARIANT]),
     st.integers(-1, 1),
     st.just(())
     | st.builds(
@@ -58,15 +58,15 @@ _CHANGE = st.tuples(
 
 
 def _apply(student: Student, changes: list[Change]) -> None:
-    for at_ms, variant, category, difference in changes:
+    for timestamp_ms, variant, category, difference in changes:
         if difference:
-            student.add(at_ms, variant, category, difference, KEPT_DAYS)
-        elif variant != PRE_PERIOD:
-            student.expose(at_ms, variant, category, KEPT_DAYS)
+            student.add_difference(timestamp_ms, variant, category, difference, TRACKED_DAYS)
+        elif variant != PRE_PERIOD_VARIANT:
+            student.record_exposure(timestamp_ms, variant, category, TRACKED_DAYS)
 
 
-def _reversed(changes: list[Change]) -> list[Change]:
-    return [(*each[:3], tuple([-number for number in each[3]])) for each in changes if each[3]]
+def _inverse(changes: list[Change]) -> list[Change]:
+    return [(*change[:3], tuple([-number for number in change[3]])) for change in changes if change[3]]
 
 
 def _student(changes: list[Change]) -> Student:
@@ -75,40 +75,40 @@ def _student(changes: list[Change]) -> Student:
     return student
 
 
-def _records(tally: Accumulator) -> list[dict[int, list[int]]]:
-    """Return what would be written: nothing where nothing changes."""
+def _records(accumulator: MetricAccumulator) -> list[dict[int, list[int]]]:
+    """Return the records that a commit would write: records with a change other than 0."""
 
     def changed(records: Mapping[int, UnitSums | CohortSums]) -> dict[int, list[int]]:
         return {cell: integers for cell, record in records.items() if any(integers := record.integers())}
 
-    return [changed(tally.units), changed(tally.cohorts)]
+    return [changed(accumulator.unit_sums), changed(accumulator.cohort_sums)]
 
 
 @settings(max_examples=600)
 @example(_IN_SEGMENTS, [(_START, 0, 1, (1, 1, _FRACTION, _FRACTION, 0, 0, 1, 900, 0, 0))], [(_START, 0, 0, ())], 0)
 @given(_LAYOUTS, st.lists(_CHANGE, min_size=1, max_size=5), st.lists(_CHANGE, max_size=3), st.sampled_from([0, 5]))
-def test_replacing_is_taking_away_and_adding(
-    layout: Layout, first: list[Change], then: list[Change], reversed_: int
+def test_replacing_a_student_equals_subtracting_and_adding_the_student(
+    layout: RecordLayout, first_changes: list[Change], later_changes: list[Change], reversed_count: int
 ) -> None:
-    """The same integers, also for those who become another variant's, or nobody's."""
-    then = [*then, *_reversed(first[:reversed_])]
-    apart, at_once = Accumulator(layout, []), Accumulator(layout, [])
-    student = _student(first)
-    apart.add_student(-1, student)
-    _apply(student, then)
-    apart.add_student(1, student)
-    student = _student(first)
-    old = at_once.state_of(student)
-    _apply(student, then)
-    at_once.replace_student(old, at_once.state_of(student))
-    assert _records(at_once) == _records(apart)
+    """Including students with a changed variant, new crossovers, and students who lose all responses."""
+    later_changes = [*later_changes, *_inverse(first_changes[:reversed_count])]
+    added, replaced = MetricAccumulator(layout, []), MetricAccumulator(layout, [])
+    student = _student(first_changes)
+    added.add_student(-1, student)
+    _apply(student, later_changes)
+    added.add_student(1, student)
+    student = _student(first_changes)
+    old = replaced.capture_state(student)
+    _apply(student, later_changes)
+    replaced.replace_student(old, replaced.capture_state(student))
+    assert _records(replaced) == _records(added)
 
 
 @given(_LAYOUTS, st.lists(_CHANGE, max_size=5))
-def test_what_is_added_can_be_taken_away(layout: Layout, changes: list[Change]) -> None:
-    """Nothing is left behind."""
-    tally = Accumulator(layout, [])
+def test_subtracting_an_added_student_leaves_no_change(layout: RecordLayout, changes: list[Change]) -> None:
+    """The accumulator then has no record with a change."""
+    accumulator = MetricAccumulator(layout, [])
     student = _student(changes)
-    tally.add_student(1, student)
-    tally.add_student(-1, student)
-    assert _records(tally) == [{}, {}]
+    accumulator.add_student(1, student)
+    accumulator.add_student(-1, student)
+    assert _records(accumulator) == [{}, {}]

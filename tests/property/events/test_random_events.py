@@ -1,4 +1,4 @@
-"""Valid events decode to their fields; anything else raises `Refusal` and nothing but that."""
+"""Valid events are decoded to the fields of the message; all other messages raise `InvalidEvent`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.errors import Refusal
-from monitor.events import REASONS, Response
+from monitor.errors import InvalidEvent
+from monitor.events import REJECTION_REASONS, Response
 from tests.unit.events.test_decoding import DECODER, FEEDBACK, NOW, RESPONSE
 
 JSON = st.recursive(
@@ -17,7 +17,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-ODD: st.SearchStrategy[object] = st.sampled_from(
+EDGE_CASES: st.SearchStrategy[object] = st.sampled_from(
     [
         10**400,
         1e308,
@@ -36,27 +36,27 @@ ODD: st.SearchStrategy[object] = st.sampled_from(
 )
 
 
-def _attempt(payload: bytes | None) -> None:
-    for decode in (DECODER.response, DECODER.feedback, DECODER.event):
+def _check_decoding(payload: bytes | None) -> None:
+    for decode in (DECODER.decode_response, DECODER.decode_feedback, DECODER.decode_event):
         try:
             event = decode(payload, NOW)
-        except Refusal as refusal:
-            assert refusal.reason in REASONS
+        except InvalidEvent as error:
+            assert error.reason in REJECTION_REASONS
         else:
             for value in (event.response_id, event.user_id):
                 assert value is None or value.encode()
 
 
 @given(st.none() | st.binary())
-def test_arbitrary_bytes(payload: bytes | None) -> None:
-    """Bytes that mean nothing."""
-    _attempt(payload)
+def test_arbitrary_bytes_raise_only_invalid_event(payload: bytes | None) -> None:
+    """Random bytes are no event."""
+    _check_decoding(payload)
 
 
 @given(JSON)
-def test_arbitrary_json(value: object) -> None:
-    """JSON of any shape, NaN and lone surrogates included."""
-    _attempt(json.dumps(value).encode("utf-8", "surrogatepass"))
+def test_arbitrary_json_raises_only_invalid_event(value: object) -> None:
+    """The JSON includes NaN and lone surrogates."""
+    _check_decoding(json.dumps(value).encode("utf-8", "surrogatepass"))
 
 
 @st.composite
@@ -67,7 +67,7 @@ def _mutated(draw: st.DrawFn) -> bytes:
         if draw(st.booleans()):
             event.pop(name, None)
         else:
-            event[name] = draw(JSON | ODD)
+            event[name] = draw(JSON | EDGE_CASES)
     if draw(st.booleans()):
         event = {"specversion": draw(st.sampled_from(["1.0", "2", 1])), "data": draw(st.just(event) | JSON)}
     payload = json.dumps(event, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
@@ -75,16 +75,16 @@ def _mutated(draw: st.DrawFn) -> bytes:
 
 
 @given(_mutated())
-def test_mutated_events(payload: bytes) -> None:
-    """Events with fields dropped, replaced, wrapped and cut short."""
-    _attempt(payload)
+def test_mutated_events_raise_only_invalid_event(payload: bytes) -> None:
+    """Fields are dropped or replaced, events wrapped in envelopes, messages truncated."""
+    _check_decoding(payload)
 
 
 @given(st.integers(1, 900), st.sampled_from([b"[", b'{"a":']))
-def test_deep_nesting(depth: int, opening: bytes) -> None:
-    """Nesting bombs, also inside fields that are ignored."""
-    _attempt(opening * depth)
-    _attempt(b'{"response_id":"r","user_query":' + opening * depth)
+def test_deep_nesting_raises_only_invalid_event(depth: int, opening: bytes) -> None:
+    """The nesting is at the top, or inside an ignored field."""
+    _check_decoding(opening * depth)
+    _check_decoding(b'{"response_id":"r","user_query":' + opening * depth)
 
 
 _TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -100,7 +100,7 @@ _OPTIONAL_TEXT = st.none() | _TEXT
     ignored=JSON.map(lambda value: json.loads(json.dumps(value, default=str), parse_constant=str)),
     data=st.data(),
 )
-def test_a_valid_response_decodes_to_its_fields(
+def test_a_valid_response_is_decoded_to_the_fields_of_the_message(
     ids: tuple[str, str, str],
     texts: tuple[str | None, str | None, str | None],
     items: list[tuple[str, int]],
@@ -109,7 +109,7 @@ def test_a_valid_response_decodes_to_its_fields(
     ignored: object,
     data: st.DataObject,
 ) -> None:
-    """In any order of keys, with any separators, escaped or not, and with any other field."""
+    """Keys have any order, separators and escapes vary, and a further field is ignored."""
     fields: dict[str, Any] = {
         **dict(zip(("response_id", "experiment", "variant"), ids, strict=True)),
         **dict(zip(("user_id", "query_id", "category"), texts, strict=True)),
@@ -122,7 +122,7 @@ def test_a_valid_response_decodes_to_its_fields(
     separators = data.draw(st.sampled_from([(",", ":"), (", ", ": "), ("\n,\t", " :\r")]))
     text = json.dumps(ordered, ensure_ascii=data.draw(st.booleans()), separators=separators)
     positions = tuple(position for _, position in items)
-    assert DECODER.response(text.encode("utf-8", "surrogatepass"), NOW) == Response(
+    assert DECODER.decode_response(text.encode("utf-8", "surrogatepass"), NOW) == Response(
         ids[0],
         at_ms,
         ids[1],

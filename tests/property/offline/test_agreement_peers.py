@@ -1,4 +1,4 @@
-"""pingouin agrees with us on intraclass correlations wherever it has a value, on random tables."""
+"""Intraclass correlations equal those of pingouin on random tables, unless pingouin has no value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from monitor.offline.agreement import icc
+from monitor.offline.rater_agreement import intraclass_correlations
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")  # pandas' own business with pingouin
 pingouin.options["round.column.CI95"] = 15
@@ -30,7 +30,7 @@ def _check(table: Table) -> None:
     long = pd.DataFrame(cells, columns=["target", "rater", "grade"])
     with np.errstate(all="ignore"):
         theirs = pingouin.intraclass_corr(long, "target", "rater", "grade")
-    for form, their in zip(icc(table).forms, theirs.to_dict("records"), strict=True):
+    for form, their in zip(intraclass_correlations(table).forms, theirs.to_dict("records"), strict=True):
         assert form.name == their["Type"]
         assert (form.df1, form.df2) == (their["df1"], their["df2"])
         assert (form.f, form.p) == pytest.approx((their["F"], their["pval"]), rel=1e-7, abs=1e-9)
@@ -40,17 +40,18 @@ def _check(table: Table) -> None:
             assert form.interval == pytest.approx(tuple(their["CI95"]), rel=1e-6, abs=1e-9)
 
 
-def test_published_table() -> None:
+def test_a_published_table_gives_the_results_of_the_peers() -> None:
     """Table 2 of Shrout & Fleiss 1979, where everything is defined."""
-    assert all(form.value is not None and form.interval is not None for form in icc(SHROUT_FLEISS).forms)
+    forms = intraclass_correlations(SHROUT_FLEISS).forms
+    assert all(form.value is not None and form.interval is not None for form in forms)
     _check(SHROUT_FLEISS)
 
 
 @settings(max_examples=40)
 @given(tables)
-def test_random_tables(table: Table) -> None:
-    """Any table with variance between targets and below them."""
+def test_random_tables_give_the_results_of_the_peers(table: Table) -> None:
+    """Any table with variance between and within targets."""
     assume(len({grade for row in table for grade in row}) > 1)
-    squares = icc(table).mean_squares
+    squares = intraclass_correlations(table).mean_squares
     assume(squares.error > 1e-6 and squares.targets > 1e-6)
     _check(table)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from monitor.config import ExperimentSettings, MetricSpec
-from monitor.offline import evaluate, grid
-from monitor.offline.trec import judged_runs, read_qrels, read_run
+from monitor.offline import build_definition_grid, evaluate_responses
+from monitor.offline.trec import judge_runs, read_qrels, read_run
 
 QUERIES = [f"q{number}" for number in range(6)]
 DOCUMENTS = [f"d{number}" for number in range(8)]
@@ -39,7 +39,7 @@ def _trec(judged: Qrels, run: Scores) -> dict[str, float]:
 
 @settings(max_examples=60)
 @given(qrels, scores, scores)
-def test_runs(judged: Qrels, old: Scores, new: Scores) -> None:
+def test_means_and_tests_equal_those_of_trec_eval_and_scipy(judged: Qrels, old: Scores, new: Scores) -> None:
     """Ties, unjudged documents, short lists and pools that no list shows are all the same thing to both."""
     theirs = {"old": _trec(judged, old), "new": _trec(judged, new)}
     with tempfile.TemporaryDirectory() as folder:
@@ -49,15 +49,17 @@ def test_runs(judged: Qrels, old: Scores, new: Scores) -> None:
             (path / name).write_text("".join(f"{q} Q0 {d} 0 {s} x\n" for q, row in run.items() for d, s in row.items()))
         pools = read_qrels(str(path / "qrels"), raters=False)
         runs = {name: read_run(str(path / name)) for name in ("old", "new")}
-    own = ExperimentSettings("e", "old", {"old": 0.5, "new": 0.5})
-    found = evaluate(judged_runs(runs, pools), own, grid([CUT], ["linear"], ["log2"], ["judged"]), pools)
-    for query in found.queries:
+    experiment = ExperimentSettings("e", "old", {"old": 0.5, "new": 0.5})
+    evaluation = evaluate_responses(
+        judge_runs(runs, pools), experiment, build_definition_grid([CUT], ["linear"], ["log2"], ["judged"]), pools
+    )
+    for query in evaluation.queries:
         assert query.means[0].mean == pytest.approx(theirs[query.variant][query.query_id], abs=1e-12)
-    (test,) = found.comparisons[0].tests
+    (test,) = evaluation.comparisons[0].tests
     pairs = [(theirs["old"][query], theirs["new"][query]) for query in QUERIES]
     assert test.queries == len(QUERIES)
     assert test.difference == pytest.approx(sum(new - old for old, new in pairs) / len(pairs), abs=1e-12)
     differences = [new - old for old, new in pairs]
     if max(differences) - min(differences) > 1e-6:
-        told = ttest_rel([new for _, new in pairs], [old for old, _ in pairs])
-        assert test.p == pytest.approx(told.pvalue, rel=1e-6)
+        peer_test = ttest_rel([new for _, new in pairs], [old for old, _ in pairs])
+        assert test.p == pytest.approx(peer_test.pvalue, rel=1e-6)

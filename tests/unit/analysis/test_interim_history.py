@@ -1,4 +1,4 @@
-"""Looking back: what the days' records say of the past is what was so."""
+"""Interim analyses and student splits recomputed for past times."""
 
 from __future__ import annotations
 
@@ -6,58 +6,87 @@ from itertools import pairwise
 
 import pytest
 
-from monitor.analysis.interim_history import MOST_LOOKS, looks, splits, students_by
-from tests.support.units import judge
-from tests.unit.analysis.test_verdicts import BETTER, DAY, FIRST, SENSITIVE, Seen, after, crowd, stored
+from monitor.analysis.interim_history import (
+    MAX_INTERIM_ANALYSES,
+    compute_interim_analyses,
+    compute_student_splits,
+    count_students_until,
+)
+from monitor.clock import DAY_MS
+from tests.support.student_groups import (
+    FIRST_DAY,
+    SENSITIVE_EXPERIMENT,
+    STUDENTS_WITH_EFFECT,
+    StudentGroup,
+    make_students,
+    sum_students,
+    time_after_days,
+)
+from tests.support.units import analyze
 
 
-def _until(seen: list[Seen], day: int) -> list[Seen]:
-    return [each for each in seen if each.day <= day]
+def _students_until(groups: list[StudentGroup], last_day: int) -> list[StudentGroup]:
+    return [group for group in groups if group.first_day <= last_day]
 
 
 @pytest.mark.parametrize("step", [0, 3, 9])
-def test_a_step_back_is_what_was_said_then(step: int) -> None:
-    """With only the students of that time in the store: estimates, bounds and guardrails."""
-    (*before, last) = looks(SENSITIVE, stored(SENSITIVE, BETTER), after(14.5))
-    assert [look.at_ms for look in (*before, last)] == [*(after(day) for day in range(4, 14)), after(14.5)]
-    then = before[step]
-    today = (then.at_ms - 1) // DAY
-    verdict = judge(SENSITIVE, stored(SENSITIVE, _until(BETTER, today)), then.at_ms).verdicts["treatment"]
-    assert then.verdicts["treatment"].primary == verdict.primary
-    assert then.verdicts["treatment"].guardrails == verdict.guardrails
+def test_an_interim_analysis_equals_an_analysis_of_the_students_until_then(step: int) -> None:
+    """Closed estimates, bounds and guardrails are the same as with only the students of that time in the store."""
+    students = sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT)
+    analyses = compute_interim_analyses(SENSITIVE_EXPERIMENT, students, time_after_days(14.5))
+    assert [analysis.as_of_ms for analysis in analyses] == [
+        *(time_after_days(day) for day in range(4, 14)),
+        time_after_days(14.5),
+    ]
+    interim = analyses[step]
+    students_until_then = _students_until(STUDENTS_WITH_EFFECT, (interim.as_of_ms - 1) // DAY_MS)
+    verdict = analyze(
+        SENSITIVE_EXPERIMENT, sum_students(SENSITIVE_EXPERIMENT, students_until_then), interim.as_of_ms
+    ).verdicts["treatment"]
+    assert interim.verdicts["treatment"].primary == verdict.primary
+    assert interim.verdicts["treatment"].guardrails == verdict.guardrails
     assert verdict.primary.control.units == 40 * (step + 1)
 
 
-def test_the_last_look_is_the_verdict() -> None:
-    """Of the same records at the same time."""
-    held = stored(SENSITIVE, BETTER)
-    assert looks(SENSITIVE, held, after(14))[-1].verdicts == judge(SENSITIVE, held, after(14)).verdicts
+def test_the_last_interim_analysis_is_the_current_one() -> None:
+    """The same records at the same time give the same verdicts."""
+    students = sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT)
+    interim_analyses = compute_interim_analyses(SENSITIVE_EXPERIMENT, students, time_after_days(14))
+    assert interim_analyses[-1].verdicts == analyze(SENSITIVE_EXPERIMENT, students, time_after_days(14)).verdicts
 
 
-def test_the_split_of_a_day_is_that_at_its_end() -> None:
-    """Students of later days are not in it; the last day may not be over."""
-    held = stored(SENSITIVE, BETTER)
-    found = splits(SENSITIVE, held, after(9.5))
-    assert [split.at_ms for split in found] == [*(after(day) - 1 for day in range(1, 10)), after(9.5)]
-    for number, split in enumerate(found, 1):
+def test_the_student_split_of_a_day_is_as_of_its_end() -> None:
+    """Students of later days are not counted; the last day may be unfinished."""
+    students = sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT)
+    splits = compute_student_splits(SENSITIVE_EXPERIMENT, students, time_after_days(9.5))
+    assert [split.as_of_ms for split in splits] == [
+        *(time_after_days(day) - 1 for day in range(1, 10)),
+        time_after_days(9.5),
+    ]
+    for number, split in enumerate(splits, 1):
         assert split.students == {"control": 40 * number, "treatment": 40 * number}
-        early = judge(SENSITIVE, stored(SENSITIVE, _until(BETTER, FIRST + number - 1)), split.at_ms)
-        assert split.sample_ratio == early.sample_ratio
+        students_until_then = _students_until(STUDENTS_WITH_EFFECT, FIRST_DAY + number - 1)
+        analysis = analyze(
+            SENSITIVE_EXPERIMENT, sum_students(SENSITIVE_EXPERIMENT, students_until_then), split.as_of_ms
+        )
+        assert split.sample_ratio == analysis.sample_ratio
 
 
-def test_days_that_are_still_to_come_are_not_seen() -> None:
-    """Neither students nor steps."""
-    held = stored(SENSITIVE, BETTER)
-    assert students_by(held, after(2) - 1) == {"control": 80, "treatment": 80}
-    assert len(looks(SENSITIVE, held, after(3))) == 1
-    assert splits(SENSITIVE, held, after(-1)) == ()
+def test_days_after_the_given_time_are_ignored() -> None:
+    """Later days add neither students nor interim analyses nor splits."""
+    students = sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT)
+    assert count_students_until(students, time_after_days(2) - 1) == {"control": 80, "treatment": 80}
+    assert len(compute_interim_analyses(SENSITIVE_EXPERIMENT, students, time_after_days(3))) == 1
+    assert compute_student_splits(SENSITIVE_EXPERIMENT, students, time_after_days(-1)) == ()
 
 
-def test_years_are_looked_at_in_larger_steps() -> None:
-    """Evenly, and up to the end."""
-    days = 2 * MOST_LOOKS + 7
-    seen = [*crowd("control", 1.5, days, days=days), *crowd("treatment", 2.0, days, days=days)]
-    found = splits(SENSITIVE, stored(SENSITIVE, seen), after(days))
-    assert len(found) <= MOST_LOOKS
-    assert {b.at_ms - a.at_ms for a, b in pairwise(found)} == {3 * DAY}
-    assert found[-1].students == {"control": days, "treatment": days}
+def test_the_history_of_several_years_is_thinned_out_evenly() -> None:
+    """The number of steps is limited, and the last day is included."""
+    days = 2 * MAX_INTERIM_ANALYSES + 7
+    groups = [*make_students("control", 1.5, days, days=days), *make_students("treatment", 2.0, days, days=days)]
+    splits = compute_student_splits(
+        SENSITIVE_EXPERIMENT, sum_students(SENSITIVE_EXPERIMENT, groups), time_after_days(days)
+    )
+    assert len(splits) <= MAX_INTERIM_ANALYSES
+    assert {later.as_of_ms - earlier.as_of_ms for earlier, later in pairwise(splits)} == {3 * DAY_MS}
+    assert splits[-1].students == {"control": days, "treatment": days}

@@ -1,4 +1,4 @@
-"""What is kept of a past hour, and for how long."""
+"""Snapshots of an experiment's results, and the pruning of old snapshots."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.analysis.snapshots import DAYS_KEPT, HOURS_KEPT, DecayedThen, Snapshot, snapshot, superfluous
+from monitor.analysis.snapshots import (
+    MAX_DAILY_SNAPSHOTS,
+    MAX_HOURLY_SNAPSHOTS,
+    DecayedMeanSnapshot,
+    ExperimentSnapshot,
+    select_prunable_hours,
+    take_snapshot,
+)
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
-from tests.support.units import judge
-from tests.unit.analysis.test_verdicts import BETTER, SENSITIVE, after, stored
+from tests.support.student_groups import SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT, sum_students, time_after_days
+from tests.support.units import analyze
 
 
 def _variant(mean: float, design_effect: float | None = 4.0) -> VariantSummary:
@@ -30,81 +37,77 @@ def _variant(mean: float, design_effect: float | None = 4.0) -> VariantSummary:
 
 
 def _summary(**variants: VariantSummary) -> ExperimentSummary:
-    judgement = judge(SENSITIVE, stored(SENSITIVE, BETTER), after(14))
-    return ExperimentSummary("ranker", "control", "dcg@5", 3, variants, judgement)
+    students = sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT)
+    analysis = analyze(SENSITIVE_EXPERIMENT, students, time_after_days(14))
+    return ExperimentSummary("ranker", "control", "dcg@5", 3, variants, analysis)
 
 
 SUMMARY = _summary(control=_variant(2.0), treatment=_variant(2.5))
 
 
 class TestSnapshot:
-    """What is taken down."""
+    """The content of a snapshot."""
 
-    def test_holds_what_was_said_and_shown(self) -> None:
-        """The verdict, both intervals, the counts, and decayed means with a standard error over students."""
-        found = snapshot(SUMMARY)
-        assert found is not None
-        judgement = SUMMARY.judgement
-        assert judgement is not None
-        both = judgement.comparisons["treatment"]["dcg@5"]
-        treatment = found.treatments["treatment"]
+    def test_a_snapshot_has_state_intervals_counts_and_decayed_means(self) -> None:
+        """Decayed means have a standard error with the design effect."""
+        snapshot = take_snapshot(SUMMARY)
+        assert snapshot is not None
+        assert SUMMARY.analysis is not None
+        comparisons = SUMMARY.analysis.comparisons["treatment"]["dcg@5"]
+        closed, live = comparisons["closed"], comparisons["live"]
+        treatment, control = snapshot.treatments["treatment"], snapshot.variants["control"]
         assert treatment.state == "ship"
-        assert treatment.closed == (both["closed"].difference.effect, both["closed"].lower, both["closed"].upper)
-        assert treatment.live == (both["live"].difference.effect, both["live"].lower, both["live"].upper)
-        assert (found.crossovers, found.variants["control"].responses, found.variants["control"].rated_responses) == (
-            3,
-            1000,
-            400,
-        )
-        assert found.variants["treatment"].decayed["24h"] == DecayedThen(2.5, 0.2, 212.4)
+        assert treatment.closed == (closed.difference.effect, closed.lower, closed.upper)
+        assert treatment.live == (live.difference.effect, live.lower, live.upper)
+        assert (snapshot.crossovers, control.responses, control.rated_responses) == (3, 1000, 400)
+        assert snapshot.variants["treatment"].decayed_means["24h"] == DecayedMeanSnapshot(2.5, 0.2, 212.4)
 
-    def test_of_an_unknown_design_effect_there_is_no_standard_error(self) -> None:
-        """Responses would pass for independent."""
-        found = snapshot(_summary(control=_variant(2.0, None), treatment=_variant(2.5)))
-        assert found is not None
-        assert found.variants["control"].decayed["24h"].standard_error is None
+    def test_without_a_design_effect_there_is_no_standard_error(self) -> None:
+        """Otherwise the responses of one student would count as independent."""
+        snapshot = take_snapshot(_summary(control=_variant(2.0, None), treatment=_variant(2.5)))
+        assert snapshot is not None
+        assert snapshot.variants["control"].decayed_means["24h"].standard_error is None
 
-    def test_of_nothing_there_is_none(self) -> None:
-        """Before the first event, and without a judgement."""
-        silent = replace(_variant(2.0), last_event_at_ms=None)
-        assert snapshot(_summary(control=silent, treatment=silent)) is None
-        assert snapshot(replace(SUMMARY, judgement=None)) is None
+    def test_without_events_or_analysis_there_is_no_snapshot(self) -> None:
+        """Before the first event, and for a summary without an analysis."""
+        variant = replace(_variant(2.0), last_event_at_ms=None)
+        assert take_snapshot(_summary(control=variant, treatment=variant)) is None
+        assert take_snapshot(replace(SUMMARY, analysis=None)) is None
 
-    def test_is_read_as_it_was_written(self) -> None:
-        """Through MessagePack; something else is refused."""
-        found = snapshot(SUMMARY)
-        packed = msgspec.msgpack.encode(found)
-        assert msgspec.msgpack.decode(packed, type=Snapshot) == found
+    def test_a_snapshot_survives_messagepack(self) -> None:
+        """Values of another type are rejected."""
+        snapshot = take_snapshot(SUMMARY)
+        packed = msgspec.msgpack.encode(snapshot)
+        assert msgspec.msgpack.decode(packed, type=ExperimentSnapshot) == snapshot
         assert len(packed) < 500
         with pytest.raises(msgspec.ValidationError):
-            msgspec.msgpack.decode(msgspec.msgpack.encode(["dcg@5", "many"]), type=Snapshot)
+            msgspec.msgpack.decode(msgspec.msgpack.encode(["dcg@5", "many"]), type=ExperimentSnapshot)
 
 
-class TestHowManyAreKept:
-    """Hours lately, days before."""
+class TestPruning:
+    """Recent snapshots are kept by the hour, older snapshots by the day."""
 
     @given(hours=st.sets(st.integers(0, 60_000), max_size=300), run=st.integers(0, 2_500))
-    def test_never_more_than_so_many(self, hours: set[int], run: int) -> None:
-        """Newest ones whole, and of every earlier day the first; whatever was dropped before."""
-        held = hours | set(range(60_000, 60_000 + run))
-        gone = set(superfluous(held))
-        kept = sorted(held - gone)
-        assert len(kept) <= HOURS_KEPT + DAYS_KEPT
-        assert kept[-HOURS_KEPT:] == sorted(held)[-HOURS_KEPT:]
-        earlier = kept[:-HOURS_KEPT]
-        assert len({hour // 24 for hour in earlier}) == len(earlier)
-        assert superfluous(kept) == []
+    def test_the_number_of_retained_snapshots_is_limited(self, hours: set[int], run: int) -> None:
+        """All of the newest, and the first one of each earlier day, whatever was pruned before."""
+        stored_hours = hours | set(range(60_000, 60_000 + run))
+        retained_hours = sorted(stored_hours - set(select_prunable_hours(stored_hours)))
+        assert len(retained_hours) <= MAX_HOURLY_SNAPSHOTS + MAX_DAILY_SNAPSHOTS
+        assert retained_hours[-MAX_HOURLY_SNAPSHOTS:] == sorted(stored_hours)[-MAX_HOURLY_SNAPSHOTS:]
+        earlier_hours = retained_hours[:-MAX_HOURLY_SNAPSHOTS]
+        assert len({hour // 24 for hour in earlier_hours}) == len(earlier_hours)
+        assert select_prunable_hours(retained_hours) == []
 
-    def test_hour_by_hour_it_is_the_same_as_at_once(self) -> None:
-        """Each day keeps its first hour, also where it was thinned while it was still growing."""
-        held: set[int] = set()
+    def test_pruning_every_hour_retains_the_same_as_pruning_once(self) -> None:
+        """Each day keeps the first hour, even if the day was pruned before its last hour."""
+        stored_hours: set[int] = set()
         for hour in range(3_000):
-            held.add(hour)
-            held -= set(superfluous(held))
-        assert held == set(range(3_000)) - set(superfluous(range(3_000)))
-        assert len(held) == HOURS_KEPT + 2_000 // 24 + 1
+            stored_hours.add(hour)
+            stored_hours -= set(select_prunable_hours(stored_hours))
+        assert stored_hours == set(range(3_000)) - set(select_prunable_hours(range(3_000)))
+        assert len(stored_hours) == MAX_HOURLY_SNAPSHOTS + 2_000 // 24 + 1
 
-    def test_years_of_days_end_as_well(self) -> None:
-        """The oldest go."""
-        held = [24 * day for day in range(3_000)]
-        assert sorted(set(held) - set(superfluous(held))) == held[-2_000:]
+    def test_daily_snapshots_are_pruned_after_years(self) -> None:
+        """The oldest are deleted first."""
+        stored_hours = [24 * day for day in range(3_000)]
+        assert sorted(set(stored_hours) - set(select_prunable_hours(stored_hours))) == stored_hours[-2_000:]

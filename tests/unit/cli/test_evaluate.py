@@ -16,7 +16,7 @@ import pytest
 import pytrec_eval
 
 from monitor.cli.command_line import main
-from monitor.metrics import DISCOUNTS, GAINS, dcg, ndcg
+from monitor.metrics import DISCOUNT_NAMES, GAIN_NAMES, dcg, ndcg
 
 QRELS = """\
 q1 0 d1 2
@@ -42,8 +42,8 @@ q2 Q0 d2 2 2 new
 """
 
 
-class Folder:
-    """The working directory, and the command in it."""
+class EvaluationFolder:
+    """A working directory in which `evaluate` runs."""
 
     def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.path = path
@@ -55,19 +55,19 @@ class Folder:
             (self.path / name).write_text(text, encoding="utf-8")
 
     def run(self, *arguments: str, exit_code: int = 0) -> tuple[str, str]:
-        """Return what `evaluate` says."""
+        """Run `evaluate` and return stdout and stderr."""
         assert main(["evaluate", *arguments]) == exit_code
-        said = self._capsys.readouterr()
-        return said.out, said.err
+        captured = self._capsys.readouterr()
+        return captured.out, captured.err
 
     def runs(self, *arguments: str) -> dict[str, Any]:
         """Return the JSON of the runs `old` and `new`."""
         out, _ = self.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new", "--json", *arguments)
-        found: dict[str, Any] = json.loads(out)["qrels"]
-        return found
+        evaluation: dict[str, Any] = json.loads(out)["qrels"]
+        return evaluation
 
     def refusal(self, *arguments: str, exit_code: int) -> str:
-        """Return the one line with which `evaluate` ends."""
+        """Run `evaluate` and return the error line."""
         out, err = self.run(*arguments, exit_code=exit_code)
         assert out == ""
         (line,) = err.splitlines()
@@ -75,56 +75,60 @@ class Folder:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Folder:
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> EvaluationFolder:
     """Return a folder with a small experiment in TREC's form."""
     monkeypatch.chdir(tmp_path)
-    found = Folder(tmp_path, capsys)
-    found.write(qrels=QRELS, old=OLD, new=NEW)
-    return found
+    evaluation_folder = EvaluationFolder(tmp_path, capsys)
+    evaluation_folder.write(qrels=QRELS, old=OLD, new=NEW)
+    return evaluation_folder
 
 
-def value(found: dict[str, Any], query: str, variant: str, definition: str) -> float | None:
+def value(evaluation: dict[str, Any], query: str, variant: str, definition: str) -> float | None:
     """Return a query's mean."""
-    (row,) = [each for each in found["queries"] if (each["query_id"], each["variant"]) == (query, variant)]
+    (row,) = [
+        query_row
+        for query_row in evaluation["queries"]
+        if (query_row["query_id"], query_row["variant"]) == (query, variant)
+    ]
     mean: float | None = row["metrics"][definition]["mean"]
     return mean
 
 
-class TestRuns:
+class TestEvaluationOfRuns:
     """TREC's files."""
 
-    def test_grades_are_kept_as_they_are(self, folder: Folder) -> None:
+    def test_fractional_grades_are_used_unchanged(self, folder: EvaluationFolder) -> None:
         """Fractions count, unjudged documents keep their rank, and the pool is all that was judged."""
-        found = folder.runs("--metrics", "dcg@3,ndcg@3")
-        for gain in GAINS:
-            for discount in DISCOUNTS:
+        evaluation = folder.runs("--metrics", "dcg@3,ndcg@3")
+        for gain in GAIN_NAMES:
+            for discount in DISCOUNT_NAMES:
                 name = f"{gain}:{discount}"
-                assert value(found, "q1", "old", f"dcg@3:{name}") == dcg(
+                assert value(evaluation, "q1", "old", f"dcg@3:{name}") == dcg(
                     [2, 0.5, None], 3, gain=gain, discount=discount
                 )
                 for ideal, grades in {"shown": None, "constant": [3, 3, 3], "judged": [2, 0.5, 1, 3]}.items():
-                    told = ndcg([2, 0.5, None], 3, gain=gain, discount=discount, ideal=grades)
-                    assert value(found, "q1", "old", f"ndcg@3:{name}:{ideal}") == told
-        (test,) = [test for name, test in found["comparisons"]["new"].items() if name == "dcg@3:linear:log2"]
+                    expected_ndcg = ndcg([2, 0.5, None], 3, gain=gain, discount=discount, ideal=grades)
+                    assert value(evaluation, "q1", "old", f"ndcg@3:{name}:{ideal}") == expected_ndcg
+        (test,) = [test for name, test in evaluation["comparisons"]["new"].items() if name == "dcg@3:linear:log2"]
         assert test["queries"] == 2
 
-    def test_trec_eval(self, folder: Folder) -> None:
-        """With whole grades, what trec_eval says: scores order, the larger id first among equals."""
-        whole = {"q1": {"d1": 2, "d2": 0, "d3": 1, "d9": 3}, "q2": {"d1": 1, "d2": 0}}
+    def test_ndcg_equals_that_of_trec_eval(self, folder: EvaluationFolder) -> None:
+        """Grades are integers; documents are ordered by score, and equal scores by the larger id."""
+        judgements = {"q1": {"d1": 2, "d2": 0, "d3": 1, "d9": 3}, "q2": {"d1": 1, "d2": 0}}
         run = {"q1": {"d2": 1.5, "d1": 1.5, "d3": 7.0, "dx": 1.5}, "q2": {"d2": 2.0, "d1": -1.0}}
         folder.write(
-            qrels="".join(f"{q} 0 {d} {grade}\n" for q, judged in whole.items() for d, grade in judged.items()),
+            qrels="".join(f"{q} 0 {d} {grade}\n" for q, judged in judgements.items() for d, grade in judged.items()),
             new="".join(f"{q} Q0 {d} 1 {score} x\n" for q, scored in run.items() for d, score in scored.items()),
         )
-        theirs = pytrec_eval.RelevanceEvaluator(whole, {"ndcg_cut.2,3"}).evaluate(run)
-        found = folder.runs("--metrics", "ndcg@2,ndcg@3")
-        for query, told in theirs.items():
+        theirs = pytrec_eval.RelevanceEvaluator(judgements, {"ndcg_cut.2,3"}).evaluate(run)
+        evaluation = folder.runs("--metrics", "ndcg@2,ndcg@3")
+        for query, peer_values in theirs.items():
             for k in (2, 3):
-                ours = value(found, query, "new", f"ndcg@{k}:linear:log2:judged")
-                assert ours == pytest.approx(told[f"ndcg_cut_{k}"], abs=1e-12)
+                ours = value(evaluation, query, "new", f"ndcg@{k}:linear:log2:judged")
+                assert ours == pytest.approx(peer_values[f"ndcg_cut_{k}"], abs=1e-12)
 
-    def test_what_is_left_out_is_said(self, folder: Folder) -> None:
-        """A line each: judged queries without a list, lists without judgements, ranks that contradict scores."""
+    def test_mismatches_between_runs_and_qrels_are_reported(self, folder: EvaluationFolder) -> None:
+        """Judged queries without a list, lists without judgements, and ranks that contradict scores."""
         folder.write(new=NEW + "q8 Q0 d1 1 2 new\n" + "q3 Q0 d1 2 2 new\nq3 Q0 d2 1 1 new\n")
         _, err = folder.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
         assert err.splitlines() == [
@@ -149,55 +153,55 @@ class TestRuns:
         ],
         ids=["tsv", "csv", "jsonl", "blanks"],
     )
-    def test_forms(self, folder: Folder, qrels: str, old: str) -> None:
+    def test_all_file_formats_give_the_same_result(self, folder: EvaluationFolder, qrels: str, old: str) -> None:
         """A header or JSON with ir_datasets' names says the same as TREC's columns."""
         plain = folder.runs()
         folder.write(qrels=qrels, old=old)
         assert folder.runs() == plain
 
-    def test_compressed(self, folder: Folder) -> None:
-        """A file may be gzip's, whatever its name."""
+    def test_gzip_files_give_the_same_result(self, folder: EvaluationFolder) -> None:
+        """Gzip is detected by the content; the name of the file does not matter."""
         plain = folder.runs()
         (folder.path / "qrels").write_bytes(gzip.compress(QRELS.encode()))
         assert folder.runs() == plain
 
-    def test_raters(self, folder: Folder) -> None:
-        """With --raters each judges by an own pool, and the query's mean is over them."""
+    def test_with_raters_each_rater_has_a_pool(self, folder: EvaluationFolder) -> None:
+        """The mean of a query is the mean over its raters."""
         folder.write(qrels="q1 ann d1 2\nq1 bob d1 1\nq1 bob d9 4\nq2 ann d1 1\n")
-        found = folder.runs("--raters", "--metrics", "ndcg@2", "--gain", "linear", "--discount", "log2")
+        evaluation = folder.runs("--raters", "--metrics", "ndcg@2", "--gain", "linear", "--discount", "log2")
         name = "ndcg@2:linear:log2:judged"
-        raters = [(each["query_id"], each["rater"], each["variant"], each["metrics"][name]["mean"])
-                  for each in found["raters"] if each["variant"] == "old"]  # fmt: skip
+        raters = [(rater_row["query_id"], rater_row["rater"], rater_row["variant"], rater_row["metrics"][name]["mean"])
+                  for rater_row in evaluation["raters"] if rater_row["variant"] == "old"]  # fmt: skip
         alone = ndcg([1, None], 2, ideal=[1, 4])
         assert raters == [("q1", 1, "old", 1.0), ("q1", 2, "old", alone), ("q2", 1, "old", ndcg([None, 1], 2))]
-        assert value(found, "q1", "old", name) == pytest.approx((1 + (alone or 0)) / 2)
+        assert value(evaluation, "q1", "old", name) == pytest.approx((1 + (alone or 0)) / 2)
 
-    def test_zero_grade(self, folder: Folder) -> None:
-        """Grades, the largest one, the relevant one and the pool are all lowered; what falls below 0 gains nothing."""
-        found = folder.runs("--zero-grade", "1", "--metrics", "ndcg@2,p@2", "--relevant-grade", "2")
+    def test_zero_grade_lowers_all_grades_and_thresholds(self, folder: EvaluationFolder) -> None:
+        """Grades, max_grade, relevant_grade and the pool are reduced; grades below 0 have no gain."""
+        evaluation = folder.runs("--zero-grade", "1", "--metrics", "ndcg@2,p@2", "--relevant-grade", "2")
         for ideal, grades in {"shown": None, "constant": [2, 2], "judged": [1, -0.5, 0, 2]}.items():
-            told = ndcg([1, -0.5], 2, ideal=grades)
-            assert value(found, "q1", "old", f"ndcg@2:linear:log2:{ideal}") == told
-        assert value(found, "q1", "old", "p@2") == 0.5
+            expected_ndcg = ndcg([1, -0.5], 2, ideal=grades)
+            assert value(evaluation, "q1", "old", f"ndcg@2:linear:log2:{ideal}") == expected_ndcg
+        assert value(evaluation, "q1", "old", "p@2") == 0.5
 
-    def test_scores_that_trec_eval_cannot_tell_apart_are_ties(self, folder: Folder) -> None:
-        """It keeps them in 32 bits; the larger doc_id is first then."""
+    def test_scores_that_are_equal_as_float32_are_ties(self, folder: EvaluationFolder) -> None:
+        """trec_eval stores scores in 32 bits; of equal scores, the larger doc_id is first."""
         folder.write(qrels="q1 0 a 1\nq1 0 b 0\n", old="q1 Q0 a 1 1.00000001 x\nq1 Q0 b 2 1.0 x\n")
         folder.write(new="q1 Q0 a 1 1.000001 x\nq1 Q0 b 2 1.0 x\n")
-        found = folder.runs("--metrics", "rr@2")
-        assert [value(found, "q1", variant, "rr@2") for variant in ("old", "new")] == [0.5, 1.0]
+        evaluation = folder.runs("--metrics", "rr@2")
+        assert [value(evaluation, "q1", variant, "rr@2") for variant in ("old", "new")] == [0.5, 1.0]
 
-    def test_several_treatments(self, folder: Folder) -> None:
+    def test_each_treatment_is_compared_with_the_first_run(self, folder: EvaluationFolder) -> None:
         """Each against the first."""
         out, _ = folder.run("--qrels", "qrels", "--run", "new=new", "--run", "old=old", "--run", "again=new", "--json")
-        found = json.loads(out)["qrels"]
-        assert found["control"] == "new"
-        assert list(found["comparisons"]) == ["old", "again"]
-        assert found["comparisons"]["again"]["cg@10:linear"]["differing"] == 0
+        evaluation = json.loads(out)["qrels"]
+        assert evaluation["control"] == "new"
+        assert list(evaluation["comparisons"]) == ["old", "again"]
+        assert evaluation["comparisons"]["again"]["cg@10:linear"]["differing"] == 0
 
 
-class TestRefusals:
-    """One line: the place, what is there, and what was expected."""
+class TestRejectionOfWrongInput:
+    """An error is a line with the position, the invalid value and the expectation."""
 
     @pytest.mark.parametrize(
         ("name", "text", "line"),
@@ -232,14 +236,16 @@ class TestRefusals:
              "qrels:8: 'd1' has the relevance 3 for query 'q1' and had 2, expected one (or --raters)"),
         ],
     )  # fmt: skip
-    def test_wrong_files(self, folder: Folder, name: str, text: str, line: str) -> None:
+    def test_an_invalid_file_is_rejected_with_file_and_line(
+        self, folder: EvaluationFolder, name: str, text: str, line: str
+    ) -> None:
         """Exit code 4."""
         folder.write(**{name: text})
         arguments = ("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
         assert folder.refusal(*arguments, exit_code=4) == line
 
-    def test_what_is_not_text(self, folder: Folder) -> None:
-        """Neither other encodings nor a file that was cut."""
+    def test_a_file_that_is_not_text_is_rejected(self, folder: EvaluationFolder) -> None:
+        """Another encoding, or a truncated gzip file."""
         (folder.path / "old").write_bytes(OLD.encode() + b"q2 Q0 \xff 3 1 x\n")
         arguments = ("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
         assert folder.refusal(*arguments, exit_code=4) == "old:6: not UTF-8"
@@ -267,7 +273,9 @@ class TestRefusals:
             (("--qrels", ".", "--run", "a=old", "--run", "b=new"), ".: Is a directory"),
         ],
     )  # fmt: skip
-    def test_wrong_calls(self, folder: Folder, arguments: Sequence[str], line: str) -> None:
+    def test_contradictory_arguments_are_a_usage_error(
+        self, folder: EvaluationFolder, arguments: Sequence[str], line: str
+    ) -> None:
         """Exit code 2."""
         folder.write(config=CONFIG)
         assert folder.refusal(*arguments, exit_code=2) == line
@@ -284,28 +292,30 @@ class TestRefusals:
             (("--max-grade", "1e308"), "--max-grade: got 1e+308, expected above 0 and at most 65536"),
         ],
     )  # fmt: skip
-    def test_wrong_choices(self, folder: Folder, arguments: Sequence[str], line: str) -> None:
+    def test_an_unavailable_choice_is_a_usage_error(
+        self, folder: EvaluationFolder, arguments: Sequence[str], line: str
+    ) -> None:
         """Exit code 2."""
         runs = ("--qrels", "qrels", "--run", "old=new", "--run", "new=new")
         folder.write(qrels=QRELS.replace("q3 0 d1 1\n", ""))
         assert folder.refusal(*runs, *arguments, exit_code=2) == line
 
-    def test_files_without_a_single_event(self, folder: Folder) -> None:
-        """Exit code 4: perhaps they are of another kind; an empty file has nothing wrong in it."""
+    def test_a_file_without_any_event_is_rejected(self, folder: EvaluationFolder) -> None:
+        """Exit code 4, because the files may be of another kind; an empty file is accepted."""
         folder.write(config=CONFIG, empty="")
         out, err = folder.run("old", "--config", "config", exit_code=4)
         assert (out, err.splitlines()[-1]) == ("", "ab-monitor: not one of 5 lines is an event")
         folder.run("empty", "--config", "config")
 
-    def test_a_grade_beyond_the_scale(self, folder: Folder) -> None:
+    def test_a_grade_above_the_scale_is_rejected(self, folder: EvaluationFolder) -> None:
         """Exit code 4: against a smaller constant ideal, nDCG would exceed 1."""
         folder.write(qrels=QRELS.replace("q3 0 d1 1\n", ""))
         runs = ("--qrels", "qrels", "--run", "old=new", "--run", "new=new", "--max-grade", "2")
         assert folder.refusal(*runs, exit_code=4) == "qrels: grade 3.0 is above max_grade 2.0"
 
 
-class _Links(HTMLParser):
-    """Collects what a page would load or run, and its text."""
+class _PageParser(HTMLParser):
+    """Collects the text of a page and all tags and attributes that load or run something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -320,14 +330,14 @@ class _Links(HTMLParser):
         self.text += data
 
 
-class TestOutput:
+class TestEvaluationOutput:
     """Tables, CSV and the page."""
 
-    def test_csv_holds_every_value(self, folder: Folder) -> None:
-        """A row per rater, query and variant under every definition, with all digits; absent is empty."""
-        found = folder.runs("--metrics", "ndcg@2,p@2", "--csv", "out.csv")
+    def test_csv_contains_every_value(self, folder: EvaluationFolder) -> None:
+        """A row per rater, query and variant under every definition, with all digits; undefined values are empty."""
+        evaluation = folder.runs("--metrics", "ndcg@2,p@2", "--csv", "out.csv")
         rows = list(csv.DictReader(io.StringIO((folder.path / "out.csv").read_text())))
-        names = len(found["definitions"])
+        names = len(evaluation["definitions"])
         assert [row["level"] for row in rows].count("rater") == 4 * names
         assert [row["level"] for row in rows].count("query") == 4 * names
         assert [row["level"] for row in rows].count("over_queries") == 2 * names
@@ -335,16 +345,16 @@ class TestOutput:
             if row["level"] == "query":
                 parts = [f"{row['measure']}@{row['k']}", row["gain"], row["discount"], row["ideal"]]
                 name = ":".join(part for part in parts if part)
-                told = value(found, row["query_id"], row["variant"], name)
-                assert row["value"] == ("" if told is None else repr(told))
+                mean = value(evaluation, row["query_id"], row["variant"], name)
+                assert row["value"] == ("" if mean is None else repr(mean))
 
-    def test_page_is_self_contained_and_escapes(self, folder: Folder) -> None:
-        """It loads and runs nothing, and what comes from the files is text."""
+    def test_page_loads_nothing_and_escapes_texts(self, folder: EvaluationFolder) -> None:
+        """The page has no links or scripts, and markup in the files is escaped."""
         for name in ("qrels", "old", "new"):
             folder.write(**{name: (folder.path / name).read_text().replace("q1", "<b>q1&\"'</b>")})
         folder.runs("--html", "out.html")
         page = (folder.path / "out.html").read_text(encoding="utf-8")
-        parsed = _Links()
+        parsed = _PageParser()
         parsed.feed(page)
         assert parsed.loads == []
         assert "http:" not in page
@@ -353,8 +363,8 @@ class TestOutput:
         assert "<b>q1" not in page
         assert "<b>q1&\"'</b>" in parsed.text
 
-    def test_page_leaves_out_what_differs_least(self, folder: Folder) -> None:
-        """Of many queries it shows 500, and says how many more there are."""
+    def test_page_omits_the_queries_with_the_smallest_differences(self, folder: EvaluationFolder) -> None:
+        """The page shows 500 queries and the number of omitted queries."""
         names = [f"q{number:03}" for number in range(502)]
         folder.write(
             qrels="".join(f"{name} 0 d1 1\n{name} 0 d2 0\n" for name in names),
@@ -367,16 +377,18 @@ class TestOutput:
         assert re.findall(r"q007|q300", page) == []
         assert page.count("q301</th>") == 3
 
-    def test_page_draws_what_it_says(self, folder: Folder) -> None:
-        """A bar is as long as its share of the axis, and has a circle for every rater."""
+    def test_page_has_a_bar_per_mean_and_a_circle_per_rater(self, folder: EvaluationFolder) -> None:
+        """The length of a bar is proportional to the mean; each rater has a circle."""
         folder.write(qrels="q1 ann d1 2\nq1 bob d1 1\nq1 bob d9 4\nq2 ann d1 1\n")
-        found = folder.runs("--raters", "--by-query", "ndcg@10:linear:log2:judged", "--html", "out.html")
+        evaluation = folder.runs("--raters", "--by-query", "ndcg@10:linear:log2:judged", "--html", "out.html")
         page = (folder.path / "out.html").read_text(encoding="utf-8")
-        mean = value(found, "q1", "old", "ndcg@10:linear:log2:judged")
+        mean = value(evaluation, "q1", "old", "ndcg@10:linear:log2:judged")
         (bar,) = re.findall(rf'<i style="width:{round(100 * (mean or 0), 2)}%"></i>((?:<b [^>]*></b>)*)</div>', page)
         assert bar.count("<b ") == 2
 
-    def test_table(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_table_has_means_difference_interval_and_p(
+        self, folder: EvaluationFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Means, difference, interval and p of every definition; then the queries that differ most."""
         monkeypatch.setenv("COLUMNS", "140")
         runs = ("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
@@ -389,8 +401,8 @@ class TestOutput:
         assert "q1" in out
         assert "1 queries that differ less are left out" in out
 
-    def test_a_narrow_terminal_cuts_no_number(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In 80 characters every row is one line with whole numbers; the intervals are elsewhere."""
+    def test_a_narrow_terminal_cuts_no_number(self, folder: EvaluationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With 80 characters, every row is a line with untruncated numbers; intervals are omitted."""
         monkeypatch.setenv("COLUMNS", "80")
         out, _ = folder.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new", "--metrics", "ndcg@5")
         rows = [line.split() for line in out.splitlines() if line.strip().startswith("ndcg@5:") and "query" not in line]
@@ -398,25 +410,25 @@ class TestOutput:
         assert all(re.fullmatch(r"-?\d\.\d{4}", cell) for row in rows for cell in row[1:4])
         assert "95 % intervals: in a wider terminal" in out
 
-    def test_intervals_are_drawn_from_zero(self, folder: Folder) -> None:
-        """The line is where 0 is on the axis that definitions of one unit share."""
-        found = folder.runs("--metrics", "dcg@2", "--gain", "linear", "--html", "out.html")
+    def test_page_draws_intervals_on_an_axis_with_zero(self, folder: EvaluationFolder) -> None:
+        """All definitions of the same unit share the axis."""
+        evaluation = folder.runs("--metrics", "dcg@2", "--gain", "linear", "--html", "out.html")
         page = (folder.path / "out.html").read_text(encoding="utf-8")
-        tests = found["comparisons"]["new"].values()
+        tests = evaluation["comparisons"]["new"].values()
         ends: list[float] = [0.0, *(end for test in tests for end in test["interval"])]
 
-        def place(value: float) -> float:
+        def axis_percent(value: float) -> float:
             return 2 + 96 * (value - min(ends)) / (max(ends) - min(ends))
 
         drawn = re.findall(r'<s style="left:([\d.]+)%"></s><i style="left:([\d.]+)%;width:([\d.]+)%">', page)
         assert len(drawn) == 3
-        for test, (zero, left, width) in zip(tests, drawn, strict=True):
+        for test, (zero, start, width) in zip(tests, drawn, strict=True):
             low, high = test["interval"]
-            told = (place(0), place(low), place(high) - place(low))
-            assert (float(zero), float(left), float(width)) == pytest.approx(told, abs=0.02)
+            expected_percents = (axis_percent(0), axis_percent(low), axis_percent(high) - axis_percent(low))
+            assert (float(zero), float(start), float(width)) == pytest.approx(expected_percents, abs=0.02)
 
-    def test_to_stdout(self, folder: Folder) -> None:
-        """- is stdout, and then there is no table."""
+    def test_csv_to_stdout_replaces_the_table(self, folder: EvaluationFolder) -> None:
+        """The file name - means stdout."""
         out, _ = folder.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new", "--csv", "-")
         assert out.startswith("experiment,level,query_id,")
         assert {len(row) for row in csv.reader(io.StringIO(out))} == {13}
@@ -441,11 +453,11 @@ NAMES = {
 }
 
 
-class TestSurvey:
-    """A real survey, from its events."""
+class TestEvaluationOfTheSurvey:
+    """The results of a real survey, computed from events."""
 
     @pytest.fixture
-    def evaluated(self, shared: Path, folder: Folder) -> Callable[..., dict[str, Any]]:
+    def evaluated(self, shared: Path, folder: EvaluationFolder) -> Callable[..., dict[str, Any]]:
         """Return the command on the survey, or skip where that is absent."""
         survey = shared / "data" / "airbnb"
         if not survey.is_dir():
@@ -454,36 +466,47 @@ class TestSurvey:
 
         def run(*arguments: str) -> dict[str, Any]:
             files = (str(survey / "responses.jsonl"), str(survey / "feedback.jsonl"))
-            found: dict[str, Any] = json.loads(folder.run("--config", "config", *files, "--json", *arguments)[0])
-            return found["airbnb-recommender"]  # type: ignore[no-any-return]
+            evaluation: dict[str, Any] = json.loads(folder.run("--config", "config", *files, "--json", *arguments)[0])
+            return evaluation["airbnb-recommender"]  # type: ignore[no-any-return]
 
         return run
 
-    def test_every_combination(self, shared: Path, evaluated: Callable[..., dict[str, Any]]) -> None:
-        """All 24 come out of one call for grades as they are and one for grades from 1."""
-        told = json.loads((shared / "data" / "airbnb" / "sensitivity.json").read_text("utf-8"))
-        found = {"": evaluated(), " of v-1": evaluated("--zero-grade", "1")}
-        assert len(told) == 24
-        for each in told:
-            gain, lowered, _ = each["gain"].partition(" of v-1")
-            name = f"ndcg@{each['k']}:{gain}:{NAMES[each['discount']]}:{NAMES.get(each['ideal'], each['ideal'])}"
-            test = found[lowered]["comparisons"]["combined"][name]
+    def test_all_24_published_combinations_are_reproduced(
+        self, shared: Path, evaluated: Callable[..., dict[str, Any]]
+    ) -> None:
+        """Two calls have all combinations: with the original grades, and with grades from 1."""
+        published_rows = json.loads((shared / "data" / "airbnb" / "sensitivity.json").read_text("utf-8"))
+        evaluations = {"": evaluated(), " of v-1": evaluated("--zero-grade", "1")}
+        assert len(published_rows) == 24
+        for published in published_rows:
+            gain, lowered, _ = published["gain"].partition(" of v-1")
+            discount, ideal = NAMES[published["discount"]], NAMES.get(published["ideal"], published["ideal"])
+            name = f"ndcg@{published['k']}:{gain}:{discount}:{ideal}"
+            test = evaluations[lowered]["comparisons"]["combined"][name]
             assert (test["control"], test["treatment"], test["difference"], test["p"]) == pytest.approx(
-                (each["text_only"], each["combined"], each["diff"], each["paired_t_p"]), abs=1e-9
+                (
+                    published["text_only"],
+                    published["combined"],
+                    published["diff"],
+                    published["paired_t_p"],
+                ),
+                abs=1e-9,
             )
             assert (test["queries"], test["df"]) == (15, 14)
 
-    def test_every_rater(self, shared: Path, evaluated: Callable[..., dict[str, Any]]) -> None:
-        """All values of all raters come out."""
-        told = json.loads((shared / "data" / "airbnb" / "expected.json").read_text("utf-8"))["per_query"]
-        queries = {f"q{each['query_id']:02}": each for each in told}
+    def test_all_published_rater_values_are_reproduced(
+        self, shared: Path, evaluated: Callable[..., dict[str, Any]]
+    ) -> None:
+        """The values of every query, variant and rater."""
+        published_queries = json.loads((shared / "data" / "airbnb" / "expected.json").read_text("utf-8"))["per_query"]
+        queries = {f"q{rater_row['query_id']:02}": rater_row for rater_row in published_queries}
         raters = evaluated()["raters"]
         assert len(raters) == 15 * 3 * 2
-        for each in raters:
+        for rater_row in raters:
             for ours, theirs in {
                 "ndcg@5:exp2:log2:shown": "ndcg5_exp_shown", "ndcg@5:exp2:log2:judged": "ndcg5_exp_pooled",
                 "ndcg@5:linear:log2:shown": "ndcg5_lin_shown", "ndcg@5:linear:log2:judged": "ndcg5_lin_pooled",
                 "dcg@5:exp2:log2": "dcg5_exp", "dcg@5:linear:log2": "dcg5_lin",
             }.items():  # fmt: skip
-                expected = queries[each["query_id"]][f"{each['variant']}|rater_{each['rater']}|{theirs}"]
-                assert each["metrics"][ours]["mean"] == pytest.approx(expected, abs=1e-9)
+                expected = queries[rater_row["query_id"]][f"{rater_row['variant']}|rater_{rater_row['rater']}|{theirs}"]
+                assert rater_row["metrics"][ours]["mean"] == pytest.approx(expected, abs=1e-9)

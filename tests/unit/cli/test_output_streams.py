@@ -1,4 +1,4 @@
-"""What a command says when its output goes nowhere, when nobody answers its question, and when it is told to end."""
+"""Commands with closed or full output streams, at the end of input, and on signals."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from monitor.app import http_for
-from monitor.cli import audit, rebuild
-from monitor.cli import command_line as cli
+from monitor.app import serve_http
+from monitor.cli import audit, reset, run
 from monitor.cli.command_line import main
 from monitor.sources.kafka_source import KafkaSource
 from tests.unit.events.test_decoding import FEEDBACK, RESPONSE
@@ -38,7 +37,7 @@ variants = { control = 0.5, treatment = 0.5 }
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a configuration, events, and a store that holds them."""
+    """Return a folder with a configuration, event files, and a store with these events."""
     path = tmp_path_factory.mktemp("streams")
     (path / "config.toml").write_text(CONFIG)
     events = ({**RESPONSE, "experiment": "ranker"}, FEEDBACK)
@@ -52,15 +51,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in that folder."""
+def working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change the working directory to the folder."""
     monkeypatch.chdir(folder)
     return folder
 
 
 @contextmanager
-def _unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let stdout be a pipe that nobody reads."""
+def _closed_pipe_as_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Replace stdout by a pipe whose read end is closed."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as stream, monkeypatch.context() as patch:
@@ -94,47 +93,47 @@ FULL = [
 ]
 
 
-@pytest.mark.usefixtures("inside")
-class TestNobodyReads:
-    """Whoever read the output has seen enough: nothing is said of it."""
+@pytest.mark.usefixtures("working_directory")
+class TestClosedPipe:
+    """A closed pipe on stdout is not an error."""
 
     @pytest.mark.parametrize(("code", "command"), COMMANDS)
-    def test_the_exit_code_is_that_of_the_command(
+    def test_does_not_change_the_exit_code_of_a_command(
         self, monkeypatch: pytest.MonkeyPatch, code: int, command: str
     ) -> None:
-        """What was found does not depend on whether somebody reads it."""
-        said = io.StringIO()
-        monkeypatch.setattr(sys, "stderr", said)
-        with _unread(monkeypatch):
+        """The command prints no error message."""
+        errors = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", errors)
+        with _closed_pipe_as_stdout(monkeypatch):
             assert main(command.split()) == code
-        assert "ab-monitor" not in said.getvalue()
-        assert "written" not in said.getvalue()
+        assert "ab-monitor" not in errors.getvalue()
+        assert "written" not in errors.getvalue()
 
-    def test_a_difference_is_still_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`audit` ends with 1 for that alone."""
+    def test_does_not_hide_a_difference_found_by_audit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`audit` exits with 1."""
 
         def differing(*_: object) -> int:
             Console().print("it differs")
             return 1
 
         monkeypatch.setattr(audit, "run", differing)
-        with _unread(monkeypatch):
+        with _closed_pipe_as_stdout(monkeypatch):
             assert main(["audit", "--config", "config.toml"]) == 1
 
 
-class TestProcess:
-    """The same, to the end of a process, where Python flushes what is left over."""
+class TestStreamsOfAProcess:
+    """The same in a process of its own: at exit, Python flushes buffered output."""
 
     @pytest.mark.parametrize("command", ["--help", "simulate --print-config", "status --config config.toml"])
-    def test_a_pipe_that_is_closed(self, folder: Path, command: str) -> None:
-        """Not a word."""
+    def test_a_closed_pipe_is_no_error(self, folder: Path, command: str) -> None:
+        """Exit code 0, and no output on stderr."""
         read, write = os.pipe()
         os.close(read)
         assert _run(folder, command, write) == (0, "")
 
     @pytest.mark.parametrize("command", FULL)
-    def test_a_full_disk_is_one_line(self, folder: Path, command: str) -> None:
-        """It says what cannot be written to, and why."""
+    def test_a_full_disk_is_reported_in_one_line(self, folder: Path, command: str) -> None:
+        """The line has the stream and the reason."""
         full = os.open("/dev/full", os.O_WRONLY)
         assert _run(folder, command, full) == (2, "ab-monitor: stdout: No space left on device\n")
 
@@ -147,69 +146,71 @@ class TestProcess:
             (2, "status --config nowhere.toml", "2>&-"),
         ],
     )
-    def test_streams_that_are_closed_are_as_if_nobody_reads(
+    def test_closed_streams_do_not_change_the_exit_code(
         self, folder: Path, code: int, command: str, closed: str
     ) -> None:
-        """The command does what it does; what is for one stream does not go to another."""
+        """Output for a closed stream does not go to another stream."""
         arguments = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "monitor", *command.split()]
-        done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert "Error" not in done.stderr
+        process = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
+        assert (process.returncode, process.stdout) == (code, "")
+        assert "Error" not in process.stderr
 
 
 def _run(folder: Path, command: str, stdout: int) -> tuple[int, str]:
     arguments = [sys.executable, "-m", "monitor", *command.split()]
     try:
-        done = subprocess.run(arguments, cwd=folder, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+        process = subprocess.run(arguments, cwd=folder, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
     finally:
         os.close(stdout)
-    return done.returncode, done.stderr
+    return process.returncode, process.stderr
 
 
-class TestReset:
-    """The question before everything is deleted."""
+class TestResetConfirmation:
+    """The question before the deletion."""
 
-    def test_the_end_of_input_is_no_agreement(self, inside: Path) -> None:
-        """Ctrl-D is the same as "no"."""
+    def test_end_of_input_cancels_the_deletion(self, working_directory: Path) -> None:
+        """Ctrl-D means "no"."""
         ours, theirs = pty.openpty()
         arguments = [sys.executable, "-m", "monitor", "reset", "--config", "config.toml"]
         os.write(ours, b"\x04")
-        done = subprocess.run(arguments, cwd=inside, stdin=theirs, capture_output=True, text=True, check=False)
+        process = subprocess.run(
+            arguments, cwd=working_directory, stdin=theirs, capture_output=True, text=True, check=False
+        )
         os.close(ours)
         os.close(theirs)
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing was deleted"), done.stderr
-        assert done.stderr == ""
+        assert (process.returncode, process.stdout.splitlines()[-1]) == (0, "nothing was deleted"), process.stderr
+        assert process.stderr == ""
 
 
 class TestSignals:
-    """SIGTERM at any time: as PID 1 there is no default action that would end a process."""
+    """SIGTERM and SIGINT at any time; PID 1 of a container has no default action for signals."""
 
-    def test_a_command_that_has_no_order_to_stop_in_ends_at_once(
-        self, monkeypatch: pytest.MonkeyPatch, inside: Path
+    def test_sigterm_ends_a_command_without_a_handler_at_once(
+        self, monkeypatch: pytest.MonkeyPatch, working_directory: Path
     ) -> None:
-        """The code is the one that a shell gives to what SIGTERM has ended; the handler is that of before again."""
+        """The exit code is 128 + SIGTERM, and the previous handler is restored."""
         before = signal.getsignal(signal.SIGTERM)
-        monkeypatch.setattr(rebuild, "reset", lambda *_: signal.raise_signal(signal.SIGTERM))
+        monkeypatch.setattr(reset, "run", lambda *_: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(SystemExit) as caught:
-            main(["reset", "--config", str(inside / "config.toml")])
+            main(["reset", "--config", str(working_directory / "config.toml")])
         assert caught.value.code == 143
         assert signal.getsignal(signal.SIGTERM) == before
 
     @pytest.mark.parametrize(
-        ("place", "number"),
+        ("function_name", "number"),
         [
-            ("load_settings", signal.SIGTERM),
-            ("opened", signal.SIGTERM),
-            ("opened", signal.SIGINT),
+            ("load_command_settings", signal.SIGTERM),
+            ("open_writable_store", signal.SIGTERM),
+            ("open_writable_store", signal.SIGINT),
             ("KafkaSource", signal.SIGTERM),
-            ("http_for", signal.SIGTERM),
+            ("serve_http", signal.SIGTERM),
         ],
     )
-    def test_the_service_ends_well_however_early_it_is_told_to(
-        self, monkeypatch: pytest.MonkeyPatch, inside: Path, place: str, number: signal.Signals
+    def test_a_signal_during_start_ends_the_service_with_success(
+        self, monkeypatch: pytest.MonkeyPatch, working_directory: Path, function_name: str, number: signal.Signals
     ) -> None:
-        """Before the configuration is read, the store open, Kafka reached, the port open; what is open is closed."""
-        original = getattr(cli, place)
+        """A signal before the configuration, the store, Kafka or the port is open; open resources are closed."""
+        original = getattr(run, function_name)
 
         def interrupted(*arguments: object) -> object:
             signal.raise_signal(number)
@@ -217,51 +218,55 @@ class TestSignals:
 
         monkeypatch.setattr(KafkaSource, "__init__", lambda *_: None)
         monkeypatch.setattr(KafkaSource, "close", lambda *_: None)
-        monkeypatch.setattr(cli, place, interrupted)
+        monkeypatch.setattr(run, function_name, interrupted)
         code: object
         try:
-            code = main(["run", "--config", str(inside / "config.toml")])
-        except SystemExit as ended:
-            code = ended.code
+            code = main(["run", "--config", str(working_directory / "config.toml")])
+        except SystemExit as process:
+            code = process.code
         assert not code
 
-    def test_one_that_comes_while_all_is_closed_ends_it(self, monkeypatch: pytest.MonkeyPatch, inside: Path) -> None:
-        """Were it an error in the midst of that, the threads that still serve would keep the process for ever."""
-        seen = []
+    def test_a_second_signal_during_shutdown_has_its_default_action(
+        self, monkeypatch: pytest.MonkeyPatch, working_directory: Path
+    ) -> None:
+        """An exception during shutdown would leave the serving threads, and so the process, running."""
+        handlers = []
 
-        def told_to_stop(*arguments: Any) -> object:
+        def signalled_serve_http(*arguments: Any) -> object:
             signal.raise_signal(signal.SIGTERM)
-            return http_for(*arguments)
+            return serve_http(*arguments)
 
         monkeypatch.setattr(KafkaSource, "__init__", lambda *_: None)
-        monkeypatch.setattr(KafkaSource, "close", lambda *_: seen.append(signal.getsignal(signal.SIGTERM)))
-        monkeypatch.setattr(cli, "http_for", told_to_stop)
-        assert main(["run", "--config", str(inside / "config.toml")]) == 0
-        assert seen == [signal.SIG_DFL]
+        monkeypatch.setattr(KafkaSource, "close", lambda *_: handlers.append(signal.getsignal(signal.SIGTERM)))
+        monkeypatch.setattr(run, "serve_http", signalled_serve_http)
+        assert main(["run", "--config", str(working_directory / "config.toml")]) == 0
+        assert handlers == [signal.SIG_DFL]
 
-    def test_a_second_one_ends_it_in_any_order(self, monkeypatch: pytest.MonkeyPatch, inside: Path) -> None:
-        """Whatever the first one waits for."""
-        seen = []
+    def test_a_second_signal_during_start_has_its_default_action(
+        self, monkeypatch: pytest.MonkeyPatch, working_directory: Path
+    ) -> None:
+        """The second signal does not wait for the shutdown that the first signal has started."""
+        handlers = []
 
-        def opened(*_: object) -> None:
+        def signalled_open_store(*_: object) -> None:
             handler = signal.getsignal(signal.SIGTERM)
             assert callable(handler)
             try:
                 handler(signal.SIGTERM, None)
             finally:
-                seen.append(signal.getsignal(signal.SIGTERM))
+                handlers.append(signal.getsignal(signal.SIGTERM))
 
-        monkeypatch.setattr(cli, "opened", opened)
+        monkeypatch.setattr(run, "open_writable_store", signalled_open_store)
         with pytest.raises(SystemExit):
-            main(["run", "--config", str(inside / "config.toml")])
-        assert seen == [signal.SIG_DFL]
+            main(["run", "--config", str(working_directory / "config.toml")])
+        assert handlers == [signal.SIG_DFL]
 
 
-def test_a_pipe_is_as_wide_as_it_takes(
-    inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_tables_in_a_pipe_are_not_truncated(
+    working_directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is left out of what nobody reads on a terminal."""
-    del inside
+    """Without a terminal and without COLUMNS, tables are as wide as needed."""
+    del working_directory
     monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["status", "--config", "config.toml"]) == 0
     wide = capsys.readouterr().out
@@ -272,8 +277,8 @@ def test_a_pipe_is_as_wide_as_it_takes(
     assert "n 1" not in capsys.readouterr().out
 
 
-def test_interrupted_while_it_is_loaded() -> None:
-    """Exit code 130 and not a word, as later."""
+def test_an_interrupt_during_import_exits_with_130() -> None:
+    """The process prints nothing."""
     program = (
         "import runpy, sys\n"
         "class Interrupted:\n"
@@ -282,18 +287,18 @@ def test_interrupted_while_it_is_loaded() -> None:
         "sys.meta_path.insert(0, Interrupted())\n"
         "runpy.run_module('monitor', run_name='__main__')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (130, b"", b"")
 
 
-def test_check_warns_of_what_it_has_seen_before_kafka_fails(tmp_path: Path) -> None:
-    """Below the line that it belongs to."""
+def test_check_prints_warnings_before_the_error_of_kafka(tmp_path: Path) -> None:
+    """A warning follows the line of the checked part."""
     config = CONFIG.replace("embedded:", f"embedded:{tmp_path}/") + 'decay = ["60d"]\n'
     (tmp_path / "config.toml").write_text(f'[kafka]\nbootstrap_servers = "127.0.0.1:1"\n{config}')
     command = [sys.executable, "-m", "monitor", "check", "--config", str(tmp_path / "config.toml")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 3
-    configuration, warning, store, *_ = ended.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 3
+    configuration, warning, store, *_ = process.stdout.splitlines()
     assert configuration == "configuration  ok: ranker"
     assert warning.startswith("warning        experiments.ranker.decay: 60d leaves out")
     assert store.startswith("store          ok")

@@ -1,4 +1,4 @@
-"""The configuration: defaults, overrides, and one clear line for every fault."""
+"""Loading of settings: defaults, overrides by environment variables, and the message for each wrong setting."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from monitor.config import (
     DecisionSettings,
     GuardrailSettings,
     Settings,
+    aggregate_definitions,
     definition_differences,
-    definitions,
     experiment_warnings,
     load_settings,
 )
@@ -34,10 +34,10 @@ def _load(tmp_path: Path, text: str, **environ: str) -> Settings:
 
 
 class TestDefaults:
-    """Everything but name, control and variants has a default."""
+    """All keys except name, control and variants have defaults."""
 
-    def test_a_minimal_file_is_enough(self, tmp_path: Path) -> None:
-        """The defaults are those of the documentation."""
+    def test_a_minimal_file_gets_the_documented_defaults(self, tmp_path: Path) -> None:
+        """Defaults of an experiment's keys equal the defaults in docs/configuration.md."""
         (experiment,) = _load(tmp_path, GOOD).experiments
         assert [metric.name for metric in experiment.metrics] == ["dcg@5", "ndcg@5", "success@5"]
         assert experiment.primary == "dcg@5"
@@ -58,10 +58,10 @@ class TestDefaults:
 
 
 class TestEnvironment:
-    """Variables override the file; secrets come from there or from a file."""
+    """Environment variables override the file; secrets are variables or files that variables name."""
 
-    def test_scalars_and_experiments_are_overridden(self, tmp_path: Path) -> None:
-        """A number is read as a number, a list as TOML."""
+    def test_variables_override_scalars_and_experiment_keys(self, tmp_path: Path) -> None:
+        """A variable of a numeric key is parsed as a number, a variable of an experiment as TOML."""
         settings = _load(
             tmp_path,
             GOOD,
@@ -80,8 +80,8 @@ class TestEnvironment:
         assert [decay.name for decay in settings.experiments[0].decay] == ["2h"]
         assert settings.limits.max_clock_skew_ms == 60_000
 
-    def test_secrets_come_from_a_file_and_are_not_shown(self, tmp_path: Path) -> None:
-        """The content of …_FILE is the secret; a repr does not have it."""
+    def test_a_secret_is_read_from_a_file_and_missing_in_repr(self, tmp_path: Path) -> None:
+        """The variable …_FILE names a file with the secret."""
         secret = tmp_path / "password"
         secret.write_text("hunter2\n")
         settings = _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD_FILE=str(secret))
@@ -89,46 +89,44 @@ class TestEnvironment:
         assert "hunter2" not in repr(settings)
 
     @pytest.mark.parametrize("token", ["fifteen-letters", "", "with a blank in it", "umlauts-äöü-umlauts"])
-    def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused_and_not_shown(
-        self, tmp_path: Path, token: str
-    ) -> None:
-        """Sixteen visible ASCII characters at least."""
+    def test_an_invalid_token_is_rejected_without_quoting_the_token(self, tmp_path: Path, token: str) -> None:
+        """A token has at least sixteen visible ASCII characters."""
         with pytest.raises(ConfigError) as caught:
             _load(tmp_path, GOOD, ABMONITOR_HTTP_TOKEN=token)
         assert str(caught.value).startswith("ABMONITOR_HTTP_TOKEN: got ")
         assert not token or token not in str(caught.value)
 
-    def test_a_token_comes_from_a_file_too(self, tmp_path: Path) -> None:
-        """The line's end is not part of it, and a repr does not have it."""
+    def test_a_token_is_read_from_a_file_without_the_line_end(self, tmp_path: Path) -> None:
+        """The token is missing in the repr of the settings."""
         secret = tmp_path / "token"
         secret.write_text("0123456789abcdef\n")
         settings = _load(tmp_path, GOOD, ABMONITOR_HTTP_TOKEN_FILE=str(secret))
         assert settings.http.token == "0123456789abcdef"
         assert "0123456789abcdef" not in repr(settings)
 
-    def test_a_reference_names_what_is_declared(self, tmp_path: Path) -> None:
-        """What is in no category is counted as "other", so a reference that knows more would always be far away."""
+    def test_a_drift_reference_with_an_undeclared_category_is_rejected(self, tmp_path: Path) -> None:
+        """Undeclared categories are counted as "other", so such a reference would always differ from the counts."""
         reference = tmp_path / "reference.json"
         reference.write_text('{"fractions": 3, "algebra": 2, "other": 1}')
         text = _with(f"categories = ['fractions']\ndrift = {{ reference = '{reference}' }}")
         with pytest.raises(ConfigError, match=r"drift\.reference: .*got 'algebra', expected one of .*fractions, other"):
             _load(tmp_path, text)
 
-    def test_items_are_compared_with_a_file_or_days_of_their_own(self, tmp_path: Path) -> None:
-        """Any item, whole numbers only; without a word of them the days of the categories, or seven."""
+    def test_the_reference_of_items_is_a_file_or_a_number_of_days(self, tmp_path: Path) -> None:
+        """The default is the number of days of the categories' reference, or seven; counts are whole numbers."""
         reference = tmp_path / "shown.json"
         reference.write_text('{"video-1": 3, "video-2": 0}')
         counted = tmp_path / "categories.json"
         counted.write_text('{"other": 1}')
-        for given, expected, days in (
+        for drift_table, expected, days in (
             (f"{{ items_reference = '{reference}' }}", {"video-1": 3, "video-2": 0}, 7),
             ("{ reference = 3 }", 3, 3),
             ("{ reference = 3, items_reference = 9 }", 9, 9),
             (f"{{ reference = '{counted}' }}", 7, 7),
             (f"{{ reference = '{counted}', items_reference = '{reference}' }}", {"video-1": 3, "video-2": 0}, 0),
         ):
-            drift = _load(tmp_path, _with(f"drift = {given}")).experiments[0].drift
-            assert (drift.items_reference, drift.days) == (expected, days)
+            drift = _load(tmp_path, _with(f"drift = {drift_table}")).experiments[0].drift
+            assert (drift.items_reference, drift.reference_days) == (expected, days)
         reference.write_text('{"video-1": 2.5}')
         with pytest.raises(ConfigError, match=r"items_reference: .*video-1: got 2.5"):
             _load(tmp_path, _with(f"drift = {{ items_reference = '{reference}' }}"))
@@ -136,18 +134,20 @@ class TestEnvironment:
         with pytest.raises(ConfigError, match=r"items_reference: .*half .*expected a name of whole characters"):
             _load(tmp_path, _with(f"drift = {{ items_reference = '{reference}' }}"))
 
-    def test_a_numeric_looking_password_stays_text(self, tmp_path: Path) -> None:
+    def test_a_password_of_digits_stays_text(self, tmp_path: Path) -> None:
         """Secrets are never parsed."""
         assert _load(tmp_path, GOOD, ABMONITOR_STORE_PASSWORD="0123").store.password == "0123"
 
     @pytest.mark.parametrize("name", ["STORE_PASSWORD", "STORE_USER_HASH_KEY", "STORE_USERNAME", "KAFKA_GROUP_ID"])
-    def test_what_is_not_utf_8_is_refused_and_not_shown(self, tmp_path: Path, name: str) -> None:
-        """Such bytes come as halves of characters that nothing can send on."""
+    def test_a_variable_that_is_not_utf_8_is_rejected_without_quoting_the_value(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        """Python decodes such bytes to surrogates, which cannot be encoded again."""
         with pytest.raises(ConfigError, match=f"ABMONITOR_{name}: got '…', expected UTF-8"):
             _load(tmp_path, GOOD, **{f"ABMONITOR_{name}": b"hunter2\xff".decode("utf-8", "surrogateescape")})
 
-    def test_a_secret_given_twice_is_refused(self, tmp_path: Path) -> None:
-        """Neither wins in silence: both variables are named."""
+    def test_a_secret_in_a_variable_and_in_a_file_is_rejected(self, tmp_path: Path) -> None:
+        """The message names both variables, because neither takes precedence."""
         secret = tmp_path / "password"
         secret.write_text("hunter2\n")
         names = {"ABMONITOR_STORE_PASSWORD": "hunter3", "ABMONITOR_STORE_PASSWORD_FILE": str(secret)}
@@ -157,7 +157,7 @@ class TestEnvironment:
         assert "hunter3" not in str(caught.value)
 
     @pytest.mark.parametrize(
-        ("url", "shown"),
+        ("url", "redacted_url"),
         [
             ("redis:/:secretpw@h/0", "redis:/…@h/0"),
             ("redis:secretpw@h/0", "…@h/0"),
@@ -173,11 +173,11 @@ class TestEnvironment:
             ("redis+cluster://:secret,pw@h:1,b:2", "redis+cluster://…@h:1,b:2"),
         ],
     )
-    def test_no_error_shows_a_password_of_an_address(self, tmp_path: Path, url: str, shown: str) -> None:
-        """Whatever stands before the last @ is left out, however many slashes there are."""
+    def test_no_message_contains_the_password_of_an_address(self, tmp_path: Path, url: str, redacted_url: str) -> None:
+        """The text before the last @ is left out, independent of the number of slashes."""
         with pytest.raises(ConfigError) as caught:
             _load(tmp_path, GOOD, ABMONITOR_STORE_URL=url)
-        assert str(caught.value).startswith(f"store.url: got {shown!r}, expected ")
+        assert str(caught.value).startswith(f"store.url: got {redacted_url!r}, expected ")
         assert "secret" not in str(caught.value)
         assert "pw" not in str(caught.value)
 
@@ -197,25 +197,25 @@ class TestEnvironment:
             "embedded:./store",
         ],
     )
-    def test_an_address_of_every_kind_is_taken(self, tmp_path: Path, url: str) -> None:
-        """With and without what may be left out."""
+    def test_every_form_of_store_address_is_accepted(self, tmp_path: Path, url: str) -> None:
+        """User, port, path and further nodes are optional."""
         assert _load(tmp_path, GOOD, ABMONITOR_STORE_URL=url).store.url == url
 
-    @pytest.mark.parametrize("given", ["9" * 5000, "0x" + "f" * 5000, "[" * 100_000, "{a=" * 100_000])
-    def test_a_value_that_no_parser_takes_is_refused_as_any_other(self, tmp_path: Path, given: str) -> None:
-        """More digits than an integer may have, or deeper than anybody nests."""
+    @pytest.mark.parametrize("text", ["9" * 5000, "0x" + "f" * 5000, "[" * 100_000, "{a=" * 100_000])
+    def test_a_value_that_no_parser_accepts_is_rejected(self, tmp_path: Path, text: str) -> None:
+        """Python and tomllib fail on integers of 5000 digits and on 100 000 levels of nesting."""
         for name in ("HTTP_PORT", "EXPERIMENTS_0_MAX_GRADE"):
             with pytest.raises(ConfigError, match=f"^ABMONITOR_{name}: got |^experiments.ranker.max_grade: got "):
-                _load(tmp_path, GOOD, **{f"ABMONITOR_{name}": given})
+                _load(tmp_path, GOOD, **{f"ABMONITOR_{name}": text})
 
-    def test_the_value_of_an_unknown_key_is_not_shown(self, tmp_path: Path) -> None:
-        """It may be a password."""
+    def test_the_message_for_an_unknown_key_does_not_contain_the_value(self, tmp_path: Path) -> None:
+        """The key may be a misspelt password."""
         with pytest.raises(ConfigError, match="did you mean password") as caught:
             _load(tmp_path, _section("[store]\npasword = 'hunter2'"))
         assert "hunter2" not in str(caught.value)
 
-    def test_an_unknown_variable_is_refused_with_a_suggestion(self, tmp_path: Path) -> None:
-        """A typing error in the environment is not silent."""
+    def test_an_unknown_variable_is_rejected_with_a_suggestion(self, tmp_path: Path) -> None:
+        """A variable with the prefix must be the name of a key."""
         with pytest.raises(ConfigError, match="did you mean ABMONITOR_HTTP_PORT"):
             _load(tmp_path, GOOD, ABMONITOR_HTTP_PROT="1")
 
@@ -234,7 +234,7 @@ def _guardrail(lines: str) -> str:
 
 _FROM = "from = 2026-02-01T00:00:00Z"
 _HALF = "shares = { a = 0.5, b = 0.5 }"
-_RAIL = "metric = 'ndcg@5'\nbad = 'down'\nmargin = 0.1"
+_RAIL = "metric = 'ndcg@5'\nharmful_direction = 'down'\nmargin = 0.1"
 
 _LONG = "a" * 64
 _BAD_URLS = [
@@ -295,7 +295,7 @@ FAULTS = [
     (_section("[store]\nurl = 'redis://a/main'"), "store.url", "the number of a database"),
     (_section("[store]\nurl = 'redis://a/-1'"), "store.url", "the number of a database"),
     (_section("[store]\nurl = 'redis://a?db=3'"), "store.url", "no ?options"),
-    *((_section(f"[store]\nurl = '{url}'"), "store.url", said) for url, said in _BAD_URLS),
+    *((_section(f"[store]\nurl = '{url}'"), "store.url", expected) for url, expected in _BAD_URLS),
     (_section('[store]\nurl = "embedded:a\\u0000b"'), "store.url", "redis://"),
     (_section(f"[store]\nssl_ca_file = '{__file__}'"), "store.ssl_ca_file", "rediss:// or rediss+cluster:// with it"),
     (_section(f"[store]\n{_pair('ssl')}"), "store.ssl_cert_file", "rediss:// or rediss+cluster:// with it"),
@@ -315,7 +315,7 @@ FAULTS = [
         "http.tls_cert_file",
         "a PEM certificate",
     ),
-    (_section("[limits]\nmax_refused_share = 2"), "limits.max_refused_share", "from 0 to 1"),
+    (_section("[limits]\nmax_rejected_share = 2"), "limits.max_rejected_share", "from 0 to 1"),
     (_section("[limits]\nmax_clock_skew = '5 minutes'"), "limits.max_clock_skew", "a duration"),
     (_section("[display]\nmin_display_students = -1"), "display.min_display_students", "an integer from 1"),
     (GOOD + GOOD, "experiments.name", "every name once"),
@@ -351,9 +351,17 @@ FAULTS = [
     (_with("categories = 'fractions'"), "experiments.ranker.categories", "a list of at most 100"),
     (_with("categories = ['a', 'a']"), "experiments.ranker.categories", "every category once"),
     (_with("items = '36h'"), "experiments.ranker.items.horizon", "whole days, at most 365"),
-    (_with("items = { most = 5 }"), "experiments.ranker.items.horizon", "a duration"),
-    (_with("items = { horizon = '3d', mots = 5 }"), "experiments.ranker.items.mots", "did you mean most?"),
-    (_with("items = { horizon = '3d', one_in = 0 }"), "experiments.ranker.items.one_in", "an integer from 1"),
+    (_with("items = { expected_items = 5 }"), "experiments.ranker.items.horizon", "a duration"),
+    (
+        _with("items = { horizon = '3d', expected_item = 5 }"),
+        "experiments.ranker.items.expected_item",
+        "did you mean expected_items",
+    ),
+    (
+        _with("items = { horizon = '3d', sample_one_in = 0 }"),
+        "experiments.ranker.items.sample_one_in",
+        "an integer from 1",
+    ),
     (
         _with("items = { horizon = '3d', catalogue = '/dev/null'}"),
         "experiments.ranker.items.catalogue",
@@ -421,21 +429,29 @@ FAULTS = [
         "experiments.ranker.allocations[0].from",
         "before ends_at",
     ),
-    (_guardrail("margin = 0.1\nbad = 'up'"), "experiments.ranker.guardrails[0].metric", "dcg@5, ndcg@5"),
+    (_guardrail("margin = 0.1\nharmful_direction = 'up'"), "experiments.ranker.guardrails[0].metric", "dcg@5, ndcg@5"),
     (_guardrail("metric = 'map'"), "experiments.ranker.guardrails[0].metric", "success@5, rated_share"),
-    (_guardrail("metric = 'ndcg@5'\nmargin = 0.1"), "experiments.ranker.guardrails[0].bad", "one of up, down"),
     (
-        _guardrail("metric = 'ndcg@5'\nbad = 'up'"),
+        _guardrail("metric = 'ndcg@5'\nmargin = 0.1"),
+        "experiments.ranker.guardrails[0].harmful_direction",
+        "one of up, down",
+    ),
+    (
+        _guardrail("metric = 'ndcg@5'\nharmful_direction = 'up'"),
         "experiments.ranker.guardrails[0].margin",
         "a number from 1e-06 to 1",
     ),
-    (_guardrail("metric = 'rated_share'\nbad = 'up'\nmargin = 2"), "experiments.ranker.guardrails[0].margin", "to 1"),
     (
-        _guardrail("metric = 'feedback:escalated'\nbad = 'up'\nmargin = 2"),
+        _guardrail("metric = 'rated_share'\nharmful_direction = 'up'\nmargin = 2"),
         "experiments.ranker.guardrails[0].margin",
         "to 1",
     ),
-    (_with('pre_period = "14d"'), "experiments.ranker.pre_period", "starts_at beside it"),
+    (
+        _guardrail("metric = 'feedback:escalated'\nharmful_direction = 'up'\nmargin = 2"),
+        "experiments.ranker.guardrails[0].margin",
+        "to 1",
+    ),
+    (_with('pre_period = "14d"'), "experiments.ranker.pre_period", "starts_at as well"),
     (_with('starts_at = 2026-02-01T00:00:00Z\npre_period = "2 weeks"'), "experiments.ranker.pre_period", "a duration"),
     (_with('novelty = "yes"'), "experiments.ranker.novelty", "true or false"),
     (_guardrail("metric = 'feedback:'"), "experiments.ranker.guardrails[0].metric", "1 to 64 characters"),
@@ -446,13 +462,15 @@ FAULTS = [
 
 
 class TestFaults:
-    """A wrong file is refused before anything starts."""
+    """A wrong setting raises `ConfigError` before a command starts."""
 
-    @pytest.mark.parametrize(("text", "key", "expected"), FAULTS, ids=[f"{key}-{said}" for _, key, said in FAULTS])
-    def test_names_key_value_and_expectation_in_one_line(
+    @pytest.mark.parametrize(
+        ("text", "key", "expected"), FAULTS, ids=[f"{key}-{expected}" for _, key, expected in FAULTS]
+    )
+    def test_the_message_is_one_line_with_key_value_and_expectation(
         self, tmp_path: Path, text: str, key: str, expected: str
     ) -> None:
-        """The line says which key, what it got, and what was expected."""
+        """The message starts with the key and the value; the exit code is 2."""
         with pytest.raises(ConfigError) as caught:
             _load(tmp_path, text)
         line = str(caught.value)
@@ -471,8 +489,8 @@ class TestFaults:
             (b"a = " + b"[" * 100_000, "nested too deeply"),
         ],
     )
-    def test_an_unreadable_file_is_named(self, tmp_path: Path, content: bytes | None, expected: str) -> None:
-        """Path and reason stand in the line."""
+    def test_the_message_names_an_unreadable_file(self, tmp_path: Path, content: bytes | None, expected: str) -> None:
+        """The message has the path and the reason."""
         path = tmp_path / "config.toml"
         if content is not None:
             path.write_bytes(content)
@@ -480,29 +498,29 @@ class TestFaults:
             load_settings(path, {})
         assert str(path) in str(caught.value)
 
-    def test_a_byte_order_mark_is_no_fault(self, tmp_path: Path) -> None:
-        """Some editors begin every file with one."""
+    def test_a_byte_order_mark_is_accepted(self, tmp_path: Path) -> None:
+        """Some editors begin every file with a byte order mark."""
         path = tmp_path / "config.toml"
         path.write_text(GOOD, encoding="utf-8-sig")
         assert load_settings(path, {}).experiments[0].name == "ranker"
 
-    def test_a_directory_is_not_a_file(self, tmp_path: Path) -> None:
-        """Even that is a line and not a traceback."""
+    def test_a_directory_is_rejected_as_a_file(self, tmp_path: Path) -> None:
+        """The error is a `UsageError` with a message."""
         with pytest.raises(UsageError, match="directory"):
             load_settings(tmp_path, {})
 
 
 class TestDecisions:
-    """What a verdict goes by."""
+    """Criteria of verdicts."""
 
-    def test_everything_has_a_default(self, tmp_path: Path) -> None:
-        """No loss is tolerable, and the rated share is watched."""
+    def test_all_criteria_have_defaults(self, tmp_path: Path) -> None:
+        """The default margin is 0, and the only guardrail is on the rated share."""
         (experiment,) = _load(tmp_path, GOOD).experiments
         assert experiment.decision == DecisionSettings()
-        assert [each.metric for each in experiment.decision.guardrails] == ["rated_share"]
+        assert [guardrail.metric for guardrail in experiment.decision.guardrails] == ["rated_share"]
 
-    def test_everything_can_be_said(self, tmp_path: Path) -> None:
-        """Shares are scaled, as those of the variants are; guardrails are tables of their own."""
+    def test_all_criteria_are_read_from_the_file(self, tmp_path: Path) -> None:
+        """Allocations are inline tables, guardrails an array of tables."""
         lines = "mde = 0.05\nmargin = 0.02\nalpha = 0.01\nmin_days = 14\npopulation = 'all'\n"
         text = (
             _with(f"{lines}allocations = [{{ {_FROM}, shares = {{ a = 1 }} }}]")
@@ -514,80 +532,82 @@ class TestDecisions:
         assert decision.allocations == (AllocationSettings(1_769_904_000_000, {"a": 1.0}),)
         assert decision.guardrails == (GuardrailSettings("ndcg@5", "down", 0.1),)
 
-    def test_an_empty_list_watches_nothing(self, tmp_path: Path) -> None:
-        """Also from the environment."""
+    def test_an_empty_list_disables_all_guardrails(self, tmp_path: Path) -> None:
+        """The list may also be an environment variable."""
         assert _load(tmp_path, _with("guardrails = []")).experiments[0].decision.guardrails == ()
         settings = _load(tmp_path, GOOD, ABMONITOR_EXPERIMENTS_0_GUARDRAILS="[]", ABMONITOR_EXPERIMENTS_0_MDE="0.2")
         assert settings.experiments[0].decision == DecisionSettings(mde=0.2, guardrails=())
 
-    def test_the_worst_latency_is_for_latencies(self, tmp_path: Path) -> None:
-        """Milliseconds up to a day; who leaves it out is told what that means."""
-        rail = 'guardrails = [{ metric = "latency_ms", bad = "up", margin = 50'
-        (given,) = _load(tmp_path, _with(f"{rail}, worst = 30000 }}]")).experiments
-        assert given.decision.guardrails == (GuardrailSettings("latency_ms", "up", 50.0, 30_000.0),)
-        assert experiment_warnings([given]) == []
-        (bare,) = _load(tmp_path, _with(f"{rail} }}]")).experiments
-        (warning,) = experiment_warnings([bare])
-        assert warning.startswith("experiments.ranker.guardrails[0] watches latency_ms without worst: ")
+    def test_a_timeout_is_only_for_guardrails_on_latency(self, tmp_path: Path) -> None:
+        """The value is in milliseconds, up to a day; a latency guardrail without a time-out gets a warning."""
+        table = 'guardrails = [{ metric = "latency_ms", harmful_direction = "up", margin = 50'
+        (with_timeout,) = _load(tmp_path, _with(f"{table}, timeout_ms = 30000 }}]")).experiments
+        assert with_timeout.decision.guardrails == (GuardrailSettings("latency_ms", "up", 50.0, 30_000.0),)
+        assert experiment_warnings([with_timeout]) == []
+        (without_timeout,) = _load(tmp_path, _with(f"{table} }}]")).experiments
+        (warning,) = experiment_warnings([without_timeout])
+        assert warning.startswith("experiments.ranker.guardrails[0] is on latency_ms without timeout_ms: ")
         for value in ("0", "86400001", '"30s"'):
-            with pytest.raises(ConfigError, match=r"guardrails\[0\]\.worst: got"):
-                _load(tmp_path, _with(f"{rail}, worst = {value} }}]"))
-        with pytest.raises(ConfigError, match=r"guardrails\[0\]\.worst: got 3"):
-            _load(tmp_path, _with('guardrails = [{ metric = "rated_share", bad = "down", margin = 0.1, worst = 3 }]'))
+            with pytest.raises(ConfigError, match=r"guardrails\[0\]\.timeout_ms: got"):
+                _load(tmp_path, _with(f"{table}, timeout_ms = {value} }}]"))
+        with pytest.raises(ConfigError, match=r"guardrails\[0\]\.timeout_ms: got 3"):
+            _load(
+                tmp_path, _guardrail("metric = 'rated_share'\nharmful_direction = 'down'\nmargin = 0.1\ntimeout_ms = 3")
+            )
 
-    def test_a_change_within_a_day_is_warned_of(self, tmp_path: Path) -> None:
-        """Only that one; its offset does not matter."""
+    def test_an_allocation_that_begins_within_a_utc_day_gets_a_warning(self, tmp_path: Path) -> None:
+        """Midnight in UTC gets no warning, at any offset of the time."""
         noon, half = "from = 2026-02-03T12:00:00+01:00", "from = 2026-02-04T01:00:00+01:00"
-        allocations = ", ".join(f"{{ {each}, {_HALF} }}" for each in (_FROM, noon, half))
+        allocations = ", ".join(f"{{ {from_key}, {_HALF} }}" for from_key in (_FROM, noon, half))
         (experiment,) = _load(tmp_path, _with(f"allocations = [{allocations}]")).experiments
         (warning,) = experiment_warnings([experiment])
         assert warning.startswith("experiments.ranker.allocations[1].from is no UTC midnight")
 
-    def test_half_lives_that_retention_cuts_short_are_warned_of(self, tmp_path: Path) -> None:
-        """With 30 days: nothing for 80 hours, a share of the weight from then on; of reciprocal decay its days."""
+    def test_a_half_life_that_is_long_for_the_retention_gets_a_warning(self, tmp_path: Path) -> None:
+        """With a retention of 30 days, half-lives above 80 hours and reciprocal decays above 30 days get warnings."""
         decays = ["24h", "80h", "7d", "30d", "reciprocal-30d", "reciprocal-90d"]
         (experiment,) = _load(tmp_path, _with(f"decay = {decays}")).experiments
-        found = [warning.removeprefix("experiments.ranker.decay: ") for warning in experiment_warnings([experiment])]
-        older = "leaves out what is older than retention, up to"
-        assert found == [
-            f"7d {older} 5.1% of its weight: let retention be 63d or more",
-            f"30d {older} 50.0% of its weight: let retention be 270d or more",
-            f"reciprocal-90d {older} 23.9% of its weight: let retention be 90d or more",
+        warnings = [warning.removeprefix("experiments.ranker.decay: ") for warning in experiment_warnings([experiment])]
+        older = "leaves out responses older than retention, up to"
+        assert warnings == [
+            f"7d {older} 5.1% of its weight: set retention to 63d or more",
+            f"30d {older} 50.0% of its weight: set retention to 270d or more",
+            f"reciprocal-90d {older} 23.9% of its weight: set retention to 90d or more",
         ]
 
-    def test_none_of_it_is_a_definition(self, tmp_path: Path) -> None:
-        """All of it may change while the store is in use."""
+    def test_criteria_are_no_definitions_of_aggregates(self, tmp_path: Path) -> None:
+        """Criteria may change while the store is in use."""
         lines = "mde = 0.05\nmargin = 0.02\nalpha = 0.01\nmin_days = 14\npopulation = 'all'\nguardrails = []\n"
-        (other,) = _load(tmp_path, _with(f"{lines}allocations = [{{ {_FROM}, {_HALF} }}]")).experiments
-        (one,) = _load(tmp_path, GOOD).experiments
-        assert definitions(one) == definitions(other)
+        (changed,) = _load(tmp_path, _with(f"{lines}allocations = [{{ {_FROM}, {_HALF} }}]")).experiments
+        (original,) = _load(tmp_path, GOOD).experiments
+        assert aggregate_definitions(original) == aggregate_definitions(changed)
 
 
 class TestDefinitions:
-    """The part of an experiment that its aggregates depend on."""
+    """Settings of an experiment that the stored aggregates depend on."""
 
-    def test_display_and_forgetting_are_left_out(self, tmp_path: Path) -> None:
-        """Another control, primary, share or retention may look at the same store."""
-        (one,) = _load(tmp_path, GOOD).experiments
+    def test_control_shares_primary_and_retention_are_no_definitions(self, tmp_path: Path) -> None:
+        """Settings with another control, primary, share or retention work with the same store."""
+        (original,) = _load(tmp_path, GOOD).experiments
         text = GOOD.replace('control = "a"', 'control = "b"').replace("0.5, b = 0.5", "0.1, b = 0.9")
-        (other,) = _load(tmp_path, text + "primary = 'ndcg@5'\nretention = '60d'\n").experiments
-        assert definitions(one) == definitions(other)
+        (changed,) = _load(tmp_path, text + "primary = 'ndcg@5'\nretention = '60d'\n").experiments
+        assert aggregate_definitions(original) == aggregate_definitions(changed)
 
-    def test_tables_that_hardly_differ_are_two(self, tmp_path: Path) -> None:
-        """Whole grades are written as they always were."""
-        one, other = (
+    def test_gain_tables_with_nearly_equal_grades_differ(self, tmp_path: Path) -> None:
+        """Grades are written with all digits, whole grades without a decimal point."""
+        original, changed = (
             _load(tmp_path, _with(f"gain = {{ 0 = 0, '{grade}' = 1, 4 = 10 }}")).experiments[0]
             for grade in ("3.333331", "3.333333")
         )
-        assert definitions(one)["gain"] == {"0": 0.0, "3.333331": 1.0, "4": 10.0}
-        assert definition_differences("ranker", definitions(one), definitions(other))
+        assert aggregate_definitions(original)["gain"] == {"0": 0.0, "3.333331": 1.0, "4": 10.0}
+        assert definition_differences("ranker", aggregate_definitions(original), aggregate_definitions(changed))
 
     @pytest.mark.parametrize(
         "line",
         ["gain = 'exp2'", "ideal = 'constant'", "feedback_window = '1h'", "metrics = ['dcg@5']", "decay = ['2h']"],
     )
-    def test_what_changes_the_numbers_is_named(self, tmp_path: Path, line: str) -> None:
-        """The difference names experiment, key and both values."""
-        (one,), (other,) = _load(tmp_path, GOOD).experiments, _load(tmp_path, _with(line)).experiments
-        found = definition_differences("ranker", definitions(one), definitions(other))
-        assert any(each.startswith(f"ranker.{line.split(maxsplit=1)[0]}") for each in found)
+    def test_a_changed_definition_is_named_with_both_values(self, tmp_path: Path, line: str) -> None:
+        """The line starts with the experiment and the key."""
+        (original,), (changed,) = _load(tmp_path, GOOD).experiments, _load(tmp_path, _with(line)).experiments
+        differences = definition_differences("ranker", aggregate_definitions(original), aggregate_definitions(changed))
+        assert any(text.startswith(f"ranker.{line.split(maxsplit=1)[0]}") for text in differences)

@@ -21,7 +21,7 @@ import yaml
 from deploy.alerting.generate import RULES
 from deploy.alerting.rules import Addresses
 from deploy.kubernetes.generate import BASE, outdated, rendered
-from grafana.generate import boards
+from grafana.generate import build_boards
 from monitor import __version__
 from monitor.config import load_settings
 from tests.support.crds import faults, published
@@ -43,72 +43,82 @@ JSON = dict[str, Any]
 
 @pytest.fixture(scope="module", params=OVERLAYS)
 def resources(request: pytest.FixtureRequest) -> list[JSON]:
-    """Return what an overlay makes."""
+    """Return the resources of an overlay."""
     return built(OVERLAYS[request.param])
 
 
-def one(resources: list[JSON], kind: str) -> JSON:
+def resource_of_kind(resources: list[JSON], kind: str) -> JSON:
     """Return the only resource of a kind."""
-    (found,) = [each for each in resources if each["kind"] == kind]
-    return found
+    (resource,) = [candidate for candidate in resources if candidate["kind"] == kind]
+    return resource
 
 
 def workload(resources: list[JSON]) -> JSON:
-    """Return what runs the pods."""
-    (found,) = [each for each in resources if each["kind"] in {"Deployment", "StatefulSet"}]
-    return found
+    """Return the Deployment or StatefulSet."""
+    (resource,) = [candidate for candidate in resources if candidate["kind"] in {"Deployment", "StatefulSet"}]
+    return resource
 
 
 def pod(resources: list[JSON]) -> JSON:
     """Return the specification of the pods."""
-    found: JSON = workload(resources)["spec"]["template"]["spec"]
-    return found
+    specification: JSON = workload(resources)["spec"]["template"]["spec"]
+    return specification
 
 
 def container(resources: list[JSON]) -> JSON:
     """Return the only container of a pod."""
-    (found,) = pod(resources)["containers"]
-    return dict(found)
+    (specification,) = pod(resources)["containers"]
+    return dict(specification)
 
 
 def config(resources: list[JSON]) -> str:
     """Return the text of the configuration that the pods mount."""
-    (name,) = [each["configMap"]["name"] for each in pod(resources)["volumes"] if "configMap" in each]
-    (found,) = [each for each in resources if each["kind"] == "ConfigMap" and each["metadata"]["name"] == name]
-    return str(found["data"]["config.toml"])
+    (name,) = [candidate["configMap"]["name"] for candidate in pod(resources)["volumes"] if "configMap" in candidate]
+    (config_map,) = [
+        candidate
+        for candidate in resources
+        if candidate["kind"] == "ConfigMap" and candidate["metadata"]["name"] == name
+    ]
+    return str(config_map["data"]["config.toml"])
 
 
 class TestGeneratedFiles:
     """Rules, boards and configuration in deploy/kubernetes/base."""
 
-    def test_are_what_the_code_makes(self) -> None:
-        """They are changed where they come from."""
+    def test_the_files_equal_the_generated_manifests(self) -> None:
+        """The files are changed through their sources."""
         assert outdated(Addresses()) == []
 
-    def test_the_rules_are_those_of_prometheus(self) -> None:
-        """An installation in Kubernetes warns of the same things."""
+    def test_the_rules_equal_those_of_the_prometheus_file(self) -> None:
+        """Kubernetes installations have the same alerts."""
         (rule,) = documents(BASE / "prometheusrule.yaml")
         assert rule["spec"] == yaml.safe_load(RULES.read_text(encoding="utf-8"))
 
-    def test_every_board_is_in_a_map_that_can_be_applied(self, resources: list[JSON]) -> None:
-        """Grafana's sidecar finds each by its label; `kubectl apply` can note each in an annotation."""
-        maps = [each for each in resources if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
-        found = {name: json.loads(text) for each in maps for name, text in each["data"].items()}
-        assert found == {f"ab-monitor-{name}": board for name, board in boards().items()}
-        assert max(len(json.dumps(each)) for each in maps) < LONGEST_ANNOTATION
+    def test_every_board_is_in_a_config_map_below_the_size_limit(self, resources: list[JSON]) -> None:
+        """The label is for Grafana's sidecar; `kubectl apply` stores each map in an annotation."""
+        config_maps = [
+            config_map
+            for config_map in resources
+            if config_map["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
+        ]
+        boards_in_maps = {
+            name: json.loads(text) for config_map in config_maps for name, text in config_map["data"].items()
+        }
+        assert boards_in_maps == {f"ab-monitor-{name}": board for name, board in build_boards().items()}
+        assert max(len(json.dumps(config_map)) for config_map in config_maps) < LONGEST_ANNOTATION
 
-    def test_no_other_board_is_there(self) -> None:
-        """A board that no code makes would never be updated."""
+    def test_every_board_file_is_generated(self) -> None:
+        """A file without code would never be updated."""
         assert {f"boards/{path.name}" for path in (BASE / "boards").iterdir()} < set(rendered(Addresses()))
 
-    def test_the_command_checks_and_takes_other_addresses(self) -> None:
+    def test_the_command_checks_the_files_and_accepts_other_addresses(self) -> None:
         """Continuous integration runs `--check`; with addresses of one's own the files are others."""
         command = [sys.executable, "-m", "deploy.kubernetes.generate", "--check"]
         assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
-        other = [*command, "--grafana", "https://grafana.example.org/"]
-        done = subprocess.run(other, cwd=ROOT, check=False, capture_output=True, text=True)
-        assert done.returncode == 1
-        assert done.stderr.splitlines() == [
+        command_with_address = [*command, "--grafana", "https://grafana.example.org/"]
+        result = subprocess.run(command_with_address, cwd=ROOT, check=False, capture_output=True, text=True)
+        assert result.returncode == 1
+        assert result.stderr.splitlines() == [
             "prometheusrule.yaml is not what the code makes: run python -m deploy.kubernetes.generate"
         ]
 
@@ -117,62 +127,71 @@ class TestSchemas:
     """Every resource is one that a server would take, and has no field that it would drop."""
 
     @pytest.mark.parametrize("version", VERSIONS)
-    def test_of_kubernetes(self, resources: list[JSON], version: str) -> None:
-        """Strictly: unknown fields are errors."""
-        own = [each for each in resources if (each["apiVersion"], each["kind"]) not in published()]
-        assert {each["kind"] for each in own} > {"Service", "NetworkPolicy", "PodDisruptionBudget", "ConfigMap"}
-        for each in own:
-            kubernetes_validate.validate(each, version, strict=True)
+    def test_resources_are_valid_under_the_kubernetes_schemas(self, resources: list[JSON], version: str) -> None:
+        """Unknown fields are errors."""
+        kubernetes_resources = [
+            resource for resource in resources if (resource["apiVersion"], resource["kind"]) not in published()
+        ]
+        assert {resource["kind"] for resource in kubernetes_resources} > {
+            "Service",
+            "NetworkPolicy",
+            "PodDisruptionBudget",
+            "ConfigMap",
+        }
+        for resource in kubernetes_resources:
+            kubernetes_validate.validate(resource, version, strict=True)
 
-    def test_of_the_prometheus_operator(self, resources: list[JSON]) -> None:
-        """Its own published schemas."""
-        others = [each for each in resources if (each["apiVersion"], each["kind"]) in published()]
-        assert sorted(each["kind"] for each in others) == ["PrometheusRule", "ServiceMonitor"]
-        assert [fault for each in others for fault in faults(each)] == []
+    def test_resources_are_valid_under_the_prometheus_operator_schemas(self, resources: list[JSON]) -> None:
+        """The schemas are those that the operator publishes."""
+        operator_resources = [
+            resource for resource in resources if (resource["apiVersion"], resource["kind"]) in published()
+        ]
+        assert sorted(resource["kind"] for resource in operator_resources) == ["PrometheusRule", "ServiceMonitor"]
+        assert [fault for resource in operator_resources for fault in faults(resource)] == []
 
-    def test_a_misspelt_field_is_noticed(self, resources: list[JSON]) -> None:
-        """The checks see what they are there for."""
-        scraped = json.loads(json.dumps(one(resources, "ServiceMonitor")))
-        scraped["spec"]["endpoints"][0]["pth"] = "/metrics"
-        assert len(faults(scraped)) == 1
-        service = {**one(resources, "Service"), "sepc": {}}
+    def test_the_schemas_reject_a_misspelt_field(self, resources: list[JSON]) -> None:
+        """In both kinds of resources."""
+        service_monitor = json.loads(json.dumps(resource_of_kind(resources, "ServiceMonitor")))
+        service_monitor["spec"]["endpoints"][0]["pth"] = "/metrics"
+        assert len(faults(service_monitor)) == 1
+        service = {**resource_of_kind(resources, "Service"), "sepc": {}}
         with pytest.raises(kubernetes_validate.ValidationError):
             kubernetes_validate.validate(service, VERSIONS[0], strict=True)
 
-    def test_names_are_unique(self, resources: list[JSON]) -> None:
-        """Two resources of one kind and name would be one."""
-        names = [(each["kind"], each["metadata"]["name"]) for each in resources]
+    def test_resource_names_are_unique(self, resources: list[JSON]) -> None:
+        """Resources of equal kind and name would overwrite each other."""
+        names = [(resource["kind"], resource["metadata"]["name"]) for resource in resources]
         assert len(set(names)) == len(names)
 
 
 class TestPods:
-    """What runs, and what it may do."""
+    """The pods and their privileges."""
 
-    def test_may_do_nothing_that_it_does_not_need(self, resources: list[JSON]) -> None:
+    def test_the_pod_runs_with_minimal_privileges(self, resources: list[JSON]) -> None:
         """The restricted pod security standard, and a read-only file system."""
-        every = pod(resources)["securityContext"]
-        assert every["runAsNonRoot"] is True
-        assert every["seccompProfile"] == {"type": "RuntimeDefault"}
-        own = container(resources)["securityContext"]
-        assert own["allowPrivilegeEscalation"] is False
-        assert own["readOnlyRootFilesystem"] is True
-        assert own["capabilities"] == {"drop": ["ALL"]}
+        pod_context = pod(resources)["securityContext"]
+        assert pod_context["runAsNonRoot"] is True
+        assert pod_context["seccompProfile"] == {"type": "RuntimeDefault"}
+        container_context = container(resources)["securityContext"]
+        assert container_context["allowPrivilegeEscalation"] is False
+        assert container_context["readOnlyRootFilesystem"] is True
+        assert container_context["capabilities"] == {"drop": ["ALL"]}
         assert pod(resources)["automountServiceAccountToken"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod(resources))
 
-    def test_runs_as_the_user_of_the_image(self, resources: list[JSON]) -> None:
+    def test_the_pod_runs_as_the_user_of_the_image(self, resources: list[JSON]) -> None:
         """Files of the image belong to nobody else."""
         (user,) = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE)
-        every = pod(resources)["securityContext"]
-        assert (str(every["runAsUser"]), str(every["runAsGroup"])) == user
+        pod_context = pod(resources)["securityContext"]
+        assert (str(pod_context["runAsUser"]), str(pod_context["runAsGroup"])) == user
 
-    def test_memory_is_bounded(self, resources: list[JSON]) -> None:
+    def test_the_memory_of_the_pod_is_limited(self, resources: list[JSON]) -> None:
         """A leak ends the process and not the node."""
         sizes = container(resources)["resources"]
         assert sizes["limits"]["memory"]
         assert set(sizes["requests"]) == {"cpu", "memory"}
 
-    def test_is_restarted_for_its_own_faults_only(self, resources: list[JSON]) -> None:
+    def test_the_probes_ignore_unavailable_dependencies(self, resources: list[JSON]) -> None:
         """Kafka and the store come back by themselves; a restart would only add a rebalance."""
         probes = {
             kind: container(resources)[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")
@@ -184,16 +203,16 @@ class TestPods:
         }
         assert {probe["port"] for probe in probes.values()} == {"http"}
 
-    def test_runs_the_version_of_this_repository(self, resources: list[JSON]) -> None:
+    def test_the_image_tag_is_the_version_of_the_repository(self, resources: list[JSON]) -> None:
         """A fixed tag, in the registry of the overlay."""
         name, tag = container(resources)["image"].rsplit(":", 1)
         assert name == "registry.example.org/ab-monitor"
         assert tag == __version__
 
-    def test_every_volume_is_mounted(self, resources: list[JSON]) -> None:
+    def test_every_volume_has_a_mount(self, resources: list[JSON]) -> None:
         """And every mount has its volume."""
-        volumes = {each["name"] for each in pod(resources)["volumes"]}
-        assert volumes == {each["name"] for each in container(resources)["volumeMounts"]}
+        volumes = {volume["name"] for volume in pod(resources)["volumes"]}
+        assert volumes == {volume["name"] for volume in container(resources)["volumeMounts"]}
 
 
 class TestWiring:
@@ -203,23 +222,23 @@ class TestWiring:
         """The variables of the pods are keys of the configuration; secrets are optional."""
         path = tmp_path / "config.toml"
         path.write_text(config(resources), encoding="utf-8")
-        sources = {each["name"]: each["valueFrom"] for each in container(resources)["env"]}
+        sources = {variable["name"]: variable["valueFrom"] for variable in container(resources)["env"]}
         settings = load_settings(path, dict.fromkeys(sources, "0123456789abcdef"))
         assert settings.store.password == settings.kafka.sasl_password == settings.http.token == "0123456789abcdef"
         secrets = {name: source["secretKeyRef"] for name, source in sources.items() if "secretKeyRef" in source}
         assert all(source["optional"] and source["name"] == "ab-monitor" for source in secrets.values())
         assert len({source["key"] for source in secrets.values()}) == len(secrets) == 4
 
-    def test_the_configuration_is_mounted_where_the_command_looks(self, resources: list[JSON]) -> None:
+    def test_the_configuration_is_mounted_at_the_path_of_the_command(self, resources: list[JSON]) -> None:
         """The whole map is a directory."""
-        (mount,) = [each for each in container(resources)["volumeMounts"] if each["name"] == "config"]
+        (mount,) = [candidate for candidate in container(resources)["volumeMounts"] if candidate["name"] == "config"]
         assert container(resources)["args"][-1] == f"{mount['mountPath']}/config.toml"
 
     def test_the_port_is_the_same_everywhere(self, resources: list[JSON]) -> None:
         """Others refer to it by its name."""
         http = tomllib.loads(config(resources))["http"]
         assert container(resources)["ports"] == [{"name": "http", "containerPort": http["port"]}]
-        assert one(resources, "Service")["spec"]["ports"] == [
+        assert resource_of_kind(resources, "Service")["spec"]["ports"] == [
             {"name": "http", "port": http["port"], "targetPort": "http"}
         ]
         assert http["host"] == "0.0.0.0"  # noqa: S104 - inside of the pod
@@ -229,82 +248,84 @@ class TestWiring:
         labels = workload(resources)["spec"]["template"]["metadata"]["labels"]
         selectors = [
             workload(resources)["spec"]["selector"]["matchLabels"],
-            one(resources, "Service")["spec"]["selector"],
-            one(resources, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-            one(resources, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+            resource_of_kind(resources, "Service")["spec"]["selector"],
+            resource_of_kind(resources, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+            resource_of_kind(resources, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
         ]
         assert all(selector and selector.items() <= labels.items() for selector in selectors)
-        scraped = one(resources, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
-        assert scraped.items() <= one(resources, "Service")["metadata"]["labels"].items()
+        monitored_labels = resource_of_kind(resources, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+        assert monitored_labels.items() <= resource_of_kind(resources, "Service")["metadata"]["labels"].items()
 
-    def test_both_pages_are_scraped_by_jobs_of_their_own(self, resources: list[JSON]) -> None:
+    def test_both_metrics_endpoints_have_separate_scrape_jobs(self, resources: list[JSON]) -> None:
         """The same jobs and paths as in the Prometheus configuration beside the compose file."""
         jobs = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
-        endpoints = one(resources, "ServiceMonitor")["spec"]["endpoints"]
-        found = {
-            entry["replacement"]: each["path"]
-            for each in endpoints
-            for entry in each["relabelings"]
+        endpoints = resource_of_kind(resources, "ServiceMonitor")["spec"]["endpoints"]
+        paths_by_job = {
+            entry["replacement"]: endpoint["path"]
+            for endpoint in endpoints
+            for entry in endpoint["relabelings"]
             if entry["targetLabel"] == "job"
         }
-        assert found == {job["job_name"]: job["metrics_path"] for job in jobs}
-        assert {each["port"] for each in endpoints} == {"http"}
+        assert paths_by_job == {job["job_name"]: job["metrics_path"] for job in jobs}
+        assert {endpoint["port"] for endpoint in endpoints} == {"http"}
 
-    def test_a_replica_is_called_by_its_name(self, resources: list[JSON]) -> None:
+    def test_the_instance_label_is_the_name_of_the_pod(self, resources: list[JSON]) -> None:
         """Its address is another one after each restart, and with it all its series."""
-        for endpoint in one(resources, "ServiceMonitor")["spec"]["endpoints"]:
-            (relabeling,) = [each for each in endpoint["relabelings"] if each["targetLabel"] == "instance"]
+        for endpoint in resource_of_kind(resources, "ServiceMonitor")["spec"]["endpoints"]:
+            (relabeling,) = [
+                candidate for candidate in endpoint["relabelings"] if candidate["targetLabel"] == "instance"
+            ]
             assert relabeling["sourceLabels"] == ["__meta_kubernetes_pod_name"]
 
-    def test_the_policy_lets_through_what_is_configured(self, resources: list[JSON]) -> None:
+    def test_the_network_policy_admits_only_the_configured_connections(self, resources: list[JSON]) -> None:
         """Prometheus in; names, Kafka and the store out; nothing else."""
-        policy = one(resources, "NetworkPolicy")["spec"]
+        policy = resource_of_kind(resources, "NetworkPolicy")["spec"]
         assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
-        assert [each["ports"] for each in policy["ingress"]] == [[{"port": "http", "protocol": "TCP"}]]
-        assert all(each["from"] for each in policy["ingress"])
+        assert [entry["ports"] for entry in policy["ingress"]] == [[{"port": "http", "protocol": "TCP"}]]
+        assert all(entry["from"] for entry in policy["ingress"])
         settings = tomllib.loads(config(resources))
         kafka = {int(server.rpartition(":")[2]) for server in settings["kafka"]["bootstrap_servers"].split(",")}
-        out = {(each["port"], each["protocol"]) for rule in policy["egress"] for each in rule["ports"]}
-        needed = {(port, "TCP") for port in kafka | {urlsplit(settings["store"]["url"]).port}}
-        assert out == needed | {(53, "UDP"), (53, "TCP")}
+        egress_ports = {(entry["port"], entry["protocol"]) for rule in policy["egress"] for entry in rule["ports"]}
+        required_ports = {(port, "TCP") for port in kafka | {urlsplit(settings["store"]["url"]).port}}
+        assert egress_ports == required_ports | {(53, "UDP"), (53, "TCP")}
 
     def test_a_node_can_always_be_drained(self, resources: list[JSON]) -> None:
         """One replica at a time, and those that wait for the store do not count."""
-        budget = one(resources, "PodDisruptionBudget")["spec"]
+        budget = resource_of_kind(resources, "PodDisruptionBudget")["spec"]
         assert budget["maxUnavailable"] == 1
         assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
 class TestOverlays:
-    """What each of them is for."""
+    """The overlays `single` and `replicated`."""
 
-    def test_there_are_these(self) -> None:
+    def test_every_overlay_is_documented(self) -> None:
         """Each is documented."""
         documentation = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
         assert set(OVERLAYS) == {"single", "replicated"}
         assert all(f"deploy/kubernetes/overlays/{name}" in documentation for name in OVERLAYS)
 
-    def test_single_is_one_replica(self) -> None:
+    def test_the_single_overlay_has_one_replica(self) -> None:
         """It ends before the next one starts: two configurations at once would skip events of a new experiment."""
         spec = workload(built(OVERLAYS["single"]))["spec"]
         assert spec["replicas"] == 1
         assert spec["strategy"] == {"type": "Recreate"}
 
-    def test_replicas_are_static_members_by_the_names_of_their_pods(self) -> None:
+    def test_replicas_are_static_group_members_named_like_their_pods(self) -> None:
         """Which only a StatefulSet gives again to the pod that follows."""
         resources = built(OVERLAYS["replicated"])
         assert workload(resources)["kind"] == "StatefulSet"
         spec = workload(resources)["spec"]
         assert spec["replicas"] > 1
-        assert spec["serviceName"] == one(resources, "Service")["metadata"]["name"]
+        assert spec["serviceName"] == resource_of_kind(resources, "Service")["metadata"]["name"]
         (member,) = [
-            each["valueFrom"]
-            for each in container(resources)["env"]
-            if each["name"] == "ABMONITOR_KAFKA_GROUP_INSTANCE_ID"
+            variable["valueFrom"]
+            for variable in container(resources)["env"]
+            if variable["name"] == "ABMONITOR_KAFKA_GROUP_INSTANCE_ID"
         ]
         assert member == {"fieldRef": {"fieldPath": "metadata.name"}}
 
-    def test_a_rollout_that_goes_wrong_can_be_taken_back(self) -> None:
+    def test_a_failed_rollout_can_be_rolled_back(self) -> None:
         """With ordered pods the broken one would be waited for."""
         assert workload(built(OVERLAYS["replicated"]))["spec"]["podManagementPolicy"] == "Parallel"
 
@@ -312,44 +333,48 @@ class TestOverlays:
 @functools.cache
 def kustomize() -> list[str]:
     """Return the command that builds, of whichever program has it; skips where there is none, and no Go to make one."""
-    own = ROOT / ".cache" / f"kustomize-{KUSTOMIZE}"
-    for program, command in (("kustomize", ["build"]), ("kubectl", ["kustomize"]), (str(own / "kustomize"), ["build"])):
+    go_bin = ROOT / ".cache" / f"kustomize-{KUSTOMIZE}"
+    for program, command in (
+        ("kustomize", ["build"]),
+        ("kubectl", ["kustomize"]),
+        (str(go_bin / "kustomize"), ["build"]),
+    ):
         if shutil.which(program) is None:
             continue
-        asked = [program, "version", *(["--client"] if program == "kubectl" else [])]
-        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-        version = re.search(r"(?:Kustomize Version: )?v(\d+)\.\d+\.\d+\s*$", said)
+        version_command = [program, "version", *(["--client"] if program == "kubectl" else [])]
+        output = subprocess.run(version_command, capture_output=True, text=True, check=False).stdout
+        version = re.search(r"(?:Kustomize Version: )?v(\d+)\.\d+\.\d+\s*$", output)
         if version is not None and int(version[1]) >= OLDEST_KUSTOMIZE:
             return [program, *command]
     if shutil.which("go") is None:
         pytest.skip(f"there is no kustomize {OLDEST_KUSTOMIZE} (kubectl 1.27 or newer has it), and no Go to build it")
     source = f"sigs.k8s.io/kustomize/kustomize/v5@{KUSTOMIZE}"
-    built_it = subprocess.run(
-        ["go", "install", source], env={**os.environ, "GOBIN": str(own)}, capture_output=True, text=True, check=False
+    build = subprocess.run(
+        ["go", "install", source], env={**os.environ, "GOBIN": str(go_bin)}, capture_output=True, text=True, check=False
     )
-    if built_it.returncode:
-        pytest.skip(f"Go cannot build kustomize here: {built_it.stderr.strip().splitlines()[-1]}")
-    return [str(own / "kustomize"), "build"]
+    if build.returncode:
+        pytest.skip(f"Go cannot build kustomize here: {build.stderr.strip().splitlines()[-1]}")
+    return [str(go_bin / "kustomize"), "build"]
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_kustomize_itself_makes_the_same(name: str) -> None:
+def test_kustomize_builds_the_same_resources(name: str) -> None:
     """But for the hash at the end of a generated name."""
-    done = subprocess.run([*kustomize(), str(OVERLAYS[name])], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([*kustomize(), str(OVERLAYS[name])], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
     def in_order(resources: list[JSON]) -> list[JSON]:
         text = re.sub(r"ab-monitor-config-[a-z0-9]{10}", "ab-monitor-config", json.dumps(resources))
-        return sorted(json.loads(text), key=lambda each: (each["kind"], each["metadata"]["name"]))
+        return sorted(json.loads(text), key=lambda resource: (resource["kind"], resource["metadata"]["name"]))
 
-    assert in_order(list(yaml.safe_load_all(done.stdout))) == in_order(built(OVERLAYS[name]))
+    assert in_order(list(yaml.safe_load_all(result.stdout))) == in_order(built(OVERLAYS[name]))
 
 
 class TestDocumentedOverlays:
     """The overlays that docs/deployment.md proposes, as kustomize builds them."""
 
     @pytest.fixture
-    def mine(self, tmp_path: Path) -> Path:
+    def own_directory(self, tmp_path: Path) -> Path:
         """Return a directory with a configuration of one's own beside a copy of the repository's manifests."""
         shutil.copytree(ROOT / "deploy" / "kubernetes", tmp_path / "ab-monitor" / "deploy" / "kubernetes")
         (tmp_path / "config.toml").write_text("# mine\n", encoding="utf-8")
@@ -357,25 +382,28 @@ class TestDocumentedOverlays:
 
     @staticmethod
     def build(directory: Path, text: str) -> list[JSON]:
-        """Return what kustomize makes of a kustomization."""
+        """Return the resources that kustomize builds from a kustomization."""
         (directory / "kustomization.yaml").write_text(text, encoding="utf-8")
-        done = subprocess.run([*kustomize(), str(directory)], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return list(yaml.safe_load_all(done.stdout))
+        result = subprocess.run([*kustomize(), str(directory)], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return list(yaml.safe_load_all(result.stdout))
 
-    def test_of_ones_own(self, mine: Path) -> None:
+    def test_an_overlay_can_replace_configuration_image_and_ports(self, own_directory: Path) -> None:
         """Another configuration, image, label and port of Kafka."""
-        (snippet,) = [each for each in SNIPPETS if "behavior: replace" in each]
-        resources = self.build(mine, snippet)
+        (snippet,) = [entry for entry in SNIPPETS if "behavior: replace" in entry]
+        resources = self.build(own_directory, snippet)
         assert config(resources) == "# mine\n"
         assert container(resources)["image"].startswith("registry.internal/")
-        assert all(each["metadata"]["labels"]["release"] for each in resources)
-        ports = [each["ports"] for each in one(resources, "NetworkPolicy")["spec"]["egress"]]
-        assert [each["port"] for each in ports[-1]] == [9093, 6379]
+        assert all(entry["metadata"]["labels"]["release"] for entry in resources)
+        ports = [entry["ports"] for entry in resource_of_kind(resources, "NetworkPolicy")["spec"]["egress"]]
+        assert [entry["port"] for entry in ports[-1]] == [9093, 6379]
 
-    def test_without_the_prometheus_operator(self, mine: Path) -> None:
-        """Everything else stays."""
-        (snippet,) = [each for each in SNIPPETS if "$patch: delete" in each]
+    def test_an_overlay_can_omit_the_prometheus_operator(self, own_directory: Path) -> None:
+        """All other resources stay."""
+        (snippet,) = [resource for resource in SNIPPETS if "$patch: delete" in resource]
         base = "resources: [ab-monitor/deploy/kubernetes/overlays/single]\n"
-        kinds = {each["kind"] for each in self.build(mine, base + snippet)}
-        assert kinds == {each["kind"] for each in built(OVERLAYS["single"])} - {"ServiceMonitor", "PrometheusRule"}
+        kinds = {resource["kind"] for resource in self.build(own_directory, base + snippet)}
+        assert kinds == {resource["kind"] for resource in built(OVERLAYS["single"])} - {
+            "ServiceMonitor",
+            "PrometheusRule",
+        }

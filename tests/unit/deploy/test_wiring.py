@@ -41,8 +41,8 @@ def compose() -> JSON:
 @pytest.fixture(scope="module")
 def services(compose: JSON) -> dict[str, JSON]:
     """Return the services of the compose file by name."""
-    found: dict[str, JSON] = compose["services"]
-    return found
+    services_by_name: dict[str, JSON] = compose["services"]
+    return services_by_name
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ class TestServices:
         sources = {source for service in services.values() for source in mounts(service).values()}
         assert {source for source in sources if not source.startswith(".")} == set(compose["volumes"])
 
-    def test_dependencies_exist_and_are_gated(self, services: dict[str, JSON]) -> None:
+    def test_service_dependencies_exist_and_have_conditions(self, services: dict[str, JSON]) -> None:
         """Nothing starts before what it needs is healthy, or has finished its work."""
         for name, service in services.items():
             for needed, gate in service.get("depends_on", {}).items():
@@ -128,7 +128,7 @@ class TestWiring:
         settings = load_settings(DEPLOY / "config.toml", {})
         assert [experiment.name for experiment in settings.experiments] == ["ranker-v2"]
 
-    def test_the_configuration_is_mounted_where_the_commands_look(self, services: dict[str, JSON]) -> None:
+    def test_the_configuration_is_mounted_at_the_path_of_the_commands(self, services: dict[str, JSON]) -> None:
         """The monitor and the simulator read the same file."""
         for name in ("monitor", "simulator"):
             assert CONFIG_IN_CONTAINER in services[name]["command"]
@@ -145,15 +145,15 @@ class TestWiring:
             f"127.0.0.1:{port}:{port}" for port in [listening["HOST"].removeprefix(":")]
         ]
 
-    def test_the_topics_that_are_read_are_made(self, services: dict[str, JSON], config: JSON) -> None:
+    def test_the_topics_job_creates_the_configured_topics(self, services: dict[str, JSON], config: JSON) -> None:
         """The one-shot job makes exactly the topics of the configuration."""
         script = services["topics"]["command"][-1]
-        made = re.search(r"for topic in ([^;]+);", script)
-        assert made is not None
-        assert set(made[1].split()) == {value for key, value in config["kafka"].items() if key.endswith("_topic")}
+        topic_list = re.search(r"for topic in ([^;]+);", script)
+        assert topic_list is not None
+        assert set(topic_list[1].split()) == {value for key, value in config["kafka"].items() if key.endswith("_topic")}
         assert config["kafka"]["bootstrap_servers"] in script
 
-    def test_the_store_keeps_what_it_acknowledged(self, services: dict[str, JSON], config: JSON) -> None:
+    def test_the_store_is_persistent_and_never_evicts(self, services: dict[str, JSON], config: JSON) -> None:
         """The store is the service named in the configuration; it appends to a log on a volume and never evicts."""
         store = urlsplit(config["store"]["url"])
         assert (store.hostname, store.port) == ("valkey", 6379)
@@ -164,7 +164,7 @@ class TestWiring:
         assert options["--maxmemory-policy"] == "noeviction"
         assert mounts(services["valkey"])["/data"] == "valkey-data"
 
-    def test_both_pages_are_scraped_by_jobs_of_their_own(
+    def test_both_metrics_endpoints_have_separate_scrape_jobs(
         self, services: dict[str, JSON], config: JSON, scrape_configs: list[JSON]
     ) -> None:
         """Both pages report the state of the store; within one job they would be one series with two values."""
@@ -182,10 +182,10 @@ class TestWiring:
         prometheus = services["prometheus"]
         assert "--config.file=/etc/prometheus/prometheus.yml" in prometheus["command"]
         assert mounts(prometheus)["/etc/prometheus"] == "./prometheus"
-        places = {source: target for target, source in mounts(prometheus).items()}
-        assert f"--storage.tsdb.path={places['prometheus-data']}" in prometheus["command"]
+        targets_by_source = {source: target for target, source in mounts(prometheus).items()}
+        assert f"--storage.tsdb.path={targets_by_source['prometheus-data']}" in prometheus["command"]
 
-    def test_alerts_reach_the_alertmanager_and_link_to_what_can_be_reached(self, services: dict[str, JSON]) -> None:
+    def test_alerts_reach_alertmanager_and_have_reachable_links(self, services: dict[str, JSON]) -> None:
         """Rules are read from the mounted directory; addresses are those that a browser on this machine opens."""
         config = read_yaml(DEPLOY / "prometheus" / "prometheus.yml")
         (pattern,) = config["rule_files"]
@@ -199,12 +199,12 @@ class TestWiring:
         for service in ("prometheus", "alertmanager"):
             port = services[service]["ports"][0].split(":")[1]
             assert f"--web.external-url=http://localhost:{port}" in services[service]["command"]
-        places = {source: target for target, source in mounts(services["prometheus"]).items()}
-        assert f"--web.user-assets={places['../docs']}" in services["prometheus"]["command"]
+        targets_by_source = {source: target for target, source in mounts(services["prometheus"]).items()}
+        assert f"--web.user-assets={targets_by_source['../docs']}" in services["prometheus"]["command"]
         assert Addresses().runbook == "http://localhost:9090/user/runbook.md"
         assert services["grafana"]["ports"] == [f"127.0.0.1:{urlsplit(Addresses().grafana).port}:3000"]
 
-    def test_grafana_is_given_its_data_source(self, services: dict[str, JSON]) -> None:
+    def test_grafana_has_the_provisioned_data_source(self, services: dict[str, JSON]) -> None:
         """The data source is the Prometheus of this deployment and knows its scrape interval."""
         folder = ROOT / "grafana" / "provisioning" / "datasources"
         (source,) = read_yaml(folder / "prometheus.yaml")["datasources"]
@@ -218,7 +218,7 @@ class TestWiring:
             == "../grafana/provisioning/datasources"
         )
 
-    def test_grafana_is_given_its_boards(self, services: dict[str, JSON]) -> None:
+    def test_grafana_has_the_provisioned_boards(self, services: dict[str, JSON]) -> None:
         """The provider looks where the boards are mounted, and the first board is the home page."""
         (provider,) = read_yaml(ROOT / "grafana" / "provisioning" / "dashboards" / "ab-monitor.yaml")["providers"]
         grafana = services["grafana"]
@@ -231,22 +231,25 @@ class TestWiring:
 class TestImage:
     """The image is small, reproducible and not root."""
 
-    def test_runs_as_a_numeric_user(self, instructions: list[list[str]]) -> None:
+    def test_the_image_runs_as_a_numeric_user(self, instructions: list[list[str]]) -> None:
         """Kubernetes can only verify `runAsNonRoot` for a number."""
         (user,) = [words[1] for words in instructions if words[0] == "USER"]
         assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
 
-    def test_installs_only_what_is_hashed(self, instructions: list[list[str]]) -> None:
+    def test_the_image_installs_only_hashed_packages(self, instructions: list[list[str]]) -> None:
         """Dependencies come from the locked file; the package itself brings none."""
         installs = [" ".join(words) for words in instructions if words[0] == "RUN" and '"pip"' in words[1]]
         assert len(installs) == 4
         assert all("--require-hashes" in install or "--no-deps" in install for install in installs)
 
-    def test_the_compiler_sees_the_dependencies(self, instructions: list[list[str]]) -> None:
+    def test_the_wheel_is_built_with_the_dependencies_of_the_image(self, instructions: list[list[str]]) -> None:
         """Where the wheel is built, the types that the modules import are installed, in the versions of the image."""
-        own = [words for words in instructions if words[0] == "RUN" and '["pip", "install"' in " ".join(words)]
+        pip_installs = [words for words in instructions if words[0] == "RUN" and '["pip", "install"' in " ".join(words)]
         named = [
-            word for words in own for word in words if "requirements" in word and word.strip('",]').endswith(".txt")
+            word
+            for words in pip_installs
+            for word in words
+            if "requirements" in word and word.strip('",]').endswith(".txt")
         ]
         assert [word.strip('",]') for word in named] == ["requirements/fast.txt", "deploy/build-requirements.txt"]
         run, build = (
@@ -255,13 +258,13 @@ class TestImage:
         )
         assert {name: (run[name], build[name]) for name in run.keys() & build.keys() if run[name] != build[name]} == {}
 
-    def test_needs_no_shell(self, instructions: list[list[str]]) -> None:
+    def test_the_image_needs_no_shell(self, instructions: list[list[str]]) -> None:
         """Every command of the image is in exec form."""
         commands = [words for words in instructions if words[0] in {"RUN", "ENTRYPOINT", "CMD"}]
         assert len(commands) > 2
         assert all(words[1].startswith("[") for words in commands)
 
-    def test_copied_files_pass_the_ignore_file(self, instructions: list[list[str]]) -> None:
+    def test_the_ignore_file_admits_exactly_the_copied_files(self, instructions: list[list[str]]) -> None:
         """The ignore file lets through what the image is made from, and nothing else by default."""
         lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
         patterns = [line for line in lines if line and not line.startswith("#")]
@@ -289,10 +292,10 @@ PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
 
 
 @pytest.mark.parametrize("command", LINTERS)
-def test_the_formats_own_checkers_agree(command: str) -> None:
+def test_deployment_files_pass_the_linters_of_their_formats(command: str) -> None:
     """The Dockerfile, the compose file, the rules and all configurations pass the checkers of their formats."""
     linter, *arguments = command.split()
     beside_python = Path(sys.executable).parent / linter
     program = str(beside_python) if beside_python.exists() else need(linter, PACKAGES.get(linter, "–"))
-    done = subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,4 +1,4 @@
-"""Sums in two words are replaced as they are subtracted and added again."""
+"""Unit tests of the two-word sums and mean sums of the accumulator."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from itertools import product
 import pytest
 
 from monitor.engine.accumulator import MeanSums, WideSum
-from monitor.metrics.record_layout import LIMB_BITS
+from monitor.metrics.record_layout import LOW_WORD_BITS
 
-NUMBERS = [0.0, 1.0, 2.0**LIMB_BITS - 1, 2.0**LIMB_BITS, 2.0**62 - 2**9, 2.0**62, 2.0**70, 2.0**71]
+NUMBERS = [0.0, 1.0, 2.0**LOW_WORD_BITS - 1, 2.0**LOW_WORD_BITS, 2.0**62 - 2**9, 2.0**62, 2.0**70, 2.0**71]
 
 
-def _value(sums: WideSum) -> int:
-    return sums.low + (sums.high << LIMB_BITS)
+def _value(wide_sum: WideSum) -> int:
+    return wide_sum.low + (wide_sum.high << LOW_WORD_BITS)
 
 
 @pytest.mark.parametrize(("old", "new"), [*product(NUMBERS, NUMBERS)])
-def test_numbers_of_any_size_are_replaced(old: float, new: float) -> None:
-    """The words are the same as those of a subtraction and an addition."""
-    replaced, added = WideSum(), WideSum()
-    replaced.replace(old, new)
-    added.add(-1, old)
-    added.add(1, new)
-    assert replaced.integers() == added.integers()
+def test_replacing_a_float_equals_subtracting_and_adding(old: float, new: float) -> None:
+    """Both words equal the words after a subtraction of the old and an addition of the new number."""
+    replaced_sum, added_sum = WideSum(), WideSum()
+    replaced_sum.replace(old, new)
+    added_sum.add(-1, old)
+    added_sum.add(1, new)
+    assert (replaced_sum.low, replaced_sum.high) == (added_sum.low, added_sum.high)
     if max(old, new) <= 2**70:
-        assert _value(replaced) == int(new) - int(old)
+        assert _value(replaced_sum) == int(new) - int(old)
 
 
-@pytest.mark.parametrize(("old", "new"), [*product([0, 1, 2**LIMB_BITS - 1, 2**LIMB_BITS, 2**61], repeat=2)])
-def test_integers_are_replaced(old: int, new: int) -> None:
-    """The words are the same as those of a subtraction and an addition."""
-    replaced, added = WideSum(), WideSum()
-    replaced.replace_integer(old, new)
-    added.add_integer(-1, old)
-    added.add_integer(1, new)
-    assert replaced.integers() == added.integers()
-    assert _value(replaced) == new - old
+@pytest.mark.parametrize(("old", "new"), [*product([0, 1, 2**LOW_WORD_BITS - 1, 2**LOW_WORD_BITS, 2**61], repeat=2)])
+def test_replacing_an_integer_equals_subtracting_and_adding(old: int, new: int) -> None:
+    """Both words equal the words after a subtraction of the old and an addition of the new number."""
+    replaced_sum, added_sum = WideSum(), WideSum()
+    replaced_sum.replace_integer(old, new)
+    added_sum.add_integer(-1, old)
+    added_sum.add_integer(1, new)
+    assert (replaced_sum.low, replaced_sum.high) == (added_sum.low, added_sum.high)
+    assert _value(replaced_sum) == new - old
 
 
-def test_a_mean_is_replaced_with_its_square() -> None:
-    """3/4 by 1/2, in 30 bits, squares in 28: 2²⁹ − 3 · 2²⁸, 2²⁶ − 9 · 2²⁴."""
+def test_replacing_a_mean_also_replaces_its_square() -> None:
+    """Replacing 3/4 by 1/2, with 30 fraction bits (28 for squares), adds 2²⁹ − 3 · 2²⁸, 2²⁶ − 9 · 2²⁴."""
     means = MeanSums()
     means.replace(0.75 * 2**30, 0.5 * 2**30, 2.0**28)
     assert _value(means.total) == 2**29 - 3 * 2**28

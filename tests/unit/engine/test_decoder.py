@@ -1,4 +1,4 @@
-"""What records become, but for their content."""
+"""Unit tests of rejected records while decoding; tests/unit/events covers the content of events."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import json
 
 from monitor.clock import wall_clock
 from monitor.engine import EventNormalizer, Experiment
-from monitor.engine.decoder import Decoder
+from monitor.engine.decoder import EventDecoder
 from monitor.engine.id_hash import IdHasher
-from monitor.pipeline.batch_decoding import decode
-from monitor.sources.source import PlainRecord, Slice
+from monitor.pipeline.batch_decoding import decode_records
+from monitor.sources.source import PartitionRecords, PlainRecord
 from tests.support.streams import EXPERIMENT, settings_with
 from tests.unit.events.test_decoding import RESPONSE
 
 
-def test_what_is_refused_keeps_its_key() -> None:
-    """It is written with it to the dead letters."""
+def test_a_rejected_record_keeps_offset_and_key_and_payload() -> None:
+    """The dead-letter topic receives the record with the key."""
     settings = settings_with(EXPERIMENT)
     normalizer = EventNormalizer([Experiment(1, settings.experiments[0])], IdHasher(b"key"))
     records = [
         PlainRecord(4, b"a", json.dumps(RESPONSE).encode()), PlainRecord(9, b"b", b"{"), PlainRecord(11, None, None)
     ]  # fmt: skip
-    decoded = decode([Slice("t:0", "response", 4, records, 12)], Decoder(settings), normalizer, wall_clock())
-    assert [(each.offset, each.key, each.payload) for each in decoded.refused] == [(9, b"b", b"{"), (11, None, None)]
+    decoded = decode_records(
+        [PartitionRecords("t:0", "response", 4, records, 12)], EventDecoder(settings), normalizer, wall_clock()
+    )
+    assert [(record.offset, record.key, record.value) for record in decoded.rejected_records] == [
+        (9, b"b", b"{"),
+        (11, None, None),
+    ]

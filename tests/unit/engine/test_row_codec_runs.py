@@ -1,4 +1,4 @@
-"""Changes of stored integers, packed in runs: nothing is lost, added, or put elsewhere."""
+"""Unit tests of the packed runs of vector changes."""
 
 from __future__ import annotations
 
@@ -9,48 +9,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.config import DecaySpec
-from monitor.engine.accumulator import Accumulator
-from monitor.engine.row_codec import pack_runs, unpack_runs
-from monitor.metrics.record_layout import BUCKETS_PER_CHUNK, Layout
-from monitor.state import Commit, Keys
-from monitor.state.record_deltas import write_tally
+from monitor.engine.accumulator import MetricAccumulator
+from monitor.engine.row_codec import pack_vector_changes, unpack_vector_changes
+from monitor.metrics.record_layout import BUCKETS_PER_CHUNK, RecordLayout
+from monitor.state import Commit, StoreKeys
+from monitor.state.record_deltas import add_metric_sums
 
 HOUR = 3_600_000
 DECAY = DecaySpec("1h", HOUR)
-SEVERAL = Layout(5, (30,) * 5)
-LONGEST, WIDE = 1000, 1 << 15
-LARGEST = 2**51
+LAYOUT = RecordLayout(5, (30,) * 5)
+MAX_RUN, WIDE_FLAG = 1000, 1 << 15
+MAX_NARROW = 2**51
 
-_numbers = st.one_of(st.integers(-9, 9), st.sampled_from([LARGEST, -LARGEST, LARGEST + 1, -LARGEST - 1, 2**62]))
+_numbers = st.one_of(
+    st.integers(-9, 9), st.sampled_from([MAX_NARROW, -MAX_NARROW, MAX_NARROW + 1, -MAX_NARROW - 1, 2**62])
+)
 
 
 @given(st.dictionaries(st.tuples(st.integers(0, 3 * BUCKETS_PER_CHUNK), st.integers(0, 43)), _numbers, max_size=300))
-def test_runs_have_every_change_of_the_vectors(changes: dict[tuple[int, int], int]) -> None:
-    """Near each other and far apart, and marked where numbers are large."""
-    width = SEVERAL.response_width
+def test_unpacked_runs_have_every_change_of_the_vectors(changes: dict[tuple[int, int], int]) -> None:
+    """Runs have a bounded length, no zeros at either end, and a flag for large integers."""
+    width = LAYOUT.response_width
     vectors: dict[int, list[int]] = {}
     for (bucket, index), change in changes.items():
         vectors.setdefault(bucket * width, [0] * width)[index] = change
-    packed = pack_runs(sorted(vectors.items()))
-    unpacked = unpack_runs(packed)
+    packed = pack_vector_changes(sorted(vectors.items()))
+    unpacked = unpack_vector_changes(packed)
     assert len(dict(unpacked)) == len(unpacked)
     for integers, wide in _runs(packed):
-        assert 0 < len(integers) <= LONGEST
+        assert 0 < len(integers) <= MAX_RUN
         assert integers[0]
         assert integers[-1]
-        assert wide == any(abs(each) > LARGEST for each in integers)
+        assert wide == any(abs(number) > MAX_NARROW for number in integers)
     expected = {bucket * width + index: change for (bucket, index), change in changes.items() if change}
     assert {index: change for index, change in unpacked if change} == expected
 
 
-def test_neighbours_share_a_run() -> None:
-    """A run for each bucket would cost the store more than the few zeros between them."""
-    tally = Accumulator(SEVERAL, [HOUR])
+def test_consecutive_buckets_share_a_run() -> None:
+    """A run per bucket would cost the store more than a few zeros between buckets."""
+    accumulator = MetricAccumulator(LAYOUT, [HOUR])
     for bucket in reversed(range(10)):
-        tally.add_response(1, 0, bucket * HOUR // BUCKETS_PER_CHUNK, rated=True, values=(1, 2, 3, 4, 5))
+        accumulator.add_response(1, 0, bucket * HOUR // BUCKETS_PER_CHUNK, is_rated=True, metric_values=(1, 2, 3, 4, 5))
     commit = Commit()
-    write_tally(commit, Keys(), 1, (DECAY,), tally)
-    chunk = commit.chunks[Keys().chunk(1, 0, "1h", 0)]
+    add_metric_sums(commit, StoreKeys(), 1, (DECAY,), accumulator)
+    chunk = commit.bucket_appends[StoreKeys().bucket_chunk(1, 0, "1h", 0)]
     assert len(_runs(chunk)) == 1
 
 
@@ -62,27 +64,30 @@ def test_neighbours_share_a_run() -> None:
         ([0, 1, *[0] * 16, 1], [18]),
         ([0, 1, *[0] * 17, 1], [1, 1]),
     ],
-    ids=["full", "a zero where it is full", "near", "far"],
+    ids=["maximum length", "zero at the maximum length", "short gap", "long gap"],
 )
-def test_runs_end_where_they_are_full_or_what_follows_is_far(record: list[int], sizes: list[int]) -> None:
-    """The store takes a thousand integers at once."""
-    packed = pack_runs([(0, record)])
+def test_a_run_ends_at_its_maximum_length_or_at_a_long_gap(record: list[int], sizes: list[int]) -> None:
+    """The maximum length is 1 000 integers, the maximum gap 16 zeros."""
+    packed = pack_vector_changes([(0, record)])
     assert [len(integers) for integers, _ in _runs(packed)] == sizes
-    assert dict(unpack_runs(packed)).items() >= {at: number for at, number in enumerate(record) if number}.items()
+    assert (
+        dict(unpack_vector_changes(packed)).items()
+        >= {index: number for index, number in enumerate(record) if number}.items()
+    )
 
 
-def test_no_change_is_no_run() -> None:
-    """The store is not asked to add zeros."""
-    assert pack_runs([(0, [0, 0]), (7, [0])]) == b""
+def test_vectors_of_zeros_are_packed_as_no_run() -> None:
+    """The store adds no zeros."""
+    assert pack_vector_changes([(0, [0, 0]), (7, [0])]) == b""
 
 
 def _runs(packed: bytes) -> list[tuple[tuple[int, ...], bool]]:
-    """Return the integers of each run, and whether it is marked as wide."""
-    found: list[tuple[tuple[int, ...], bool]] = []
-    at = 0
-    while at < len(packed):
-        _, many = unpack_from(">HH", packed, at)
-        count = many % WIDE
-        found.append((unpack_from(f">{count}q", packed, at + 4), many >= WIDE))
-        at += 4 + 8 * count
-    return found
+    """Return (integers, whether the wide flag is set) of each run."""
+    runs: list[tuple[tuple[int, ...], bool]] = []
+    run_start = 0
+    while run_start < len(packed):
+        _, length = unpack_from(">HH", packed, run_start)
+        count = length % WIDE_FLAG
+        runs.append((unpack_from(f">{count}q", packed, run_start + 4), length >= WIDE_FLAG))
+        run_start += 4 + 8 * count
+    return runs

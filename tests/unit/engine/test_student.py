@@ -1,4 +1,4 @@
-"""A student's sums: kept by day, in whatever order responses and reactions arrive, and read back from bytes."""
+"""Unit tests of the stored sums of a student, by day and variant."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from msgspec.msgpack import encode as packb
 
 from monitor.clock import DAY_MS
-from monitor.engine.accumulator import Accumulator
-from monitor.engine.row_codec import decode_student, encode_student
+from monitor.engine.accumulator import MetricAccumulator
+from monitor.engine.row_codec import decode_student_row, encode_student_row
 from monitor.engine.student import Student
-from monitor.errors import StoreOwned
-from monitor.metrics.record_layout import Layout
+from monitor.errors import CorruptStore
+from monitor.metrics.record_layout import RecordLayout
 
 WIDTH = 4
 DAYS = 3
@@ -32,20 +32,20 @@ _CHANGES = st.lists(
 
 def _student(changes: list[tuple[int, int, int, tuple[int, ...]]]) -> Student:
     student = Student(WIDTH)
-    for at_ms, variant, category, difference in changes:
-        student.add(at_ms, variant, category, difference, DAYS)
+    for timestamp_ms, variant, category, difference in changes:
+        student.add_difference(timestamp_ms, variant, category, difference, DAYS)
     return student
 
 
 @given(_CHANGES, st.randoms(use_true_random=False))
-def test_order_does_not_matter_and_bytes_say_it_all(
+def test_stored_bytes_do_not_depend_on_the_order_of_changes(
     changes: list[tuple[int, int, int, tuple[int, ...]]], chance: random.Random
 ) -> None:
-    """Also where what changes a response arrives before the response itself."""
-    once = encode_student(_student(changes))
-    assert encode_student(decode_student(once, WIDTH)) == once
+    """The change of a response may also arrive before the response. Decoded bytes are encoded to equal bytes."""
+    encoded = encode_student_row(_student(changes))
+    assert encode_student_row(decode_student_row(encoded, WIDTH)) == encoded
     chance.shuffle(changes)
-    assert encode_student(_student(changes)) == once
+    assert encode_student_row(_student(changes)) == encoded
 
 
 @pytest.mark.parametrize(
@@ -59,24 +59,24 @@ def test_order_does_not_matter_and_bytes_say_it_all(
         (b"\0\0\0\1" + packb([1, 2, 3]) + b"\0", "trailing"),
     ],
 )
-def test_bytes_of_no_student_are_damage(stored: bytes, reason: str) -> None:
-    """A row that was cut or is something else."""
-    with pytest.raises(StoreOwned, match=rf"the row of a student is damaged \(.*{reason}.*ab-monitor rebuild"):
-        decode_student(stored, WIDTH)
+def test_decoding_invalid_bytes_raises_corrupt_store(stored: bytes, reason: str) -> None:
+    """The row was truncated, or is not a student."""
+    with pytest.raises(CorruptStore, match=rf"the row of a student is damaged \(.*{reason}.*ab-monitor rebuild"):
+        decode_student_row(stored, WIDTH)
 
 
-def _integers(tally: Accumulator) -> list[list[int]]:
-    return [record.integers() for record in tally.units.values()] + [
-        record.integers() for record in tally.cohorts.values()
+def _integers(accumulator: MetricAccumulator) -> list[list[int]]:
+    return [record.integers() for record in accumulator.unit_sums.values()] + [
+        record.integers() for record in accumulator.cohort_sums.values()
     ]
 
 
 @pytest.mark.parametrize("points", [3, 10**6, 4 * 10**8])
-def test_a_student_whom_many_share_fits_and_leaves_nothing_behind(points: int) -> None:
-    """A guest's id, say; each difference is a whole number that float64 holds, as the commit script wants it."""
-    tally = Accumulator(Layout(1, (30,)), [])
+def test_sums_of_a_user_id_shared_by_many_fit_float64(points: int) -> None:
+    """All users without login might share an id. Every difference fits the float64 of the commit script."""
+    accumulator = MetricAccumulator(RecordLayout(1, (30,)), [])
     sums = (3 * 10**6, 3 * 10**6, points << 30, 0)
-    tally.add_anonymous(1, 0, 0, -1, sums)
-    assert all(0 <= each < 2**53 for integers in _integers(tally) for each in integers)
-    tally.add_anonymous(-1, 0, 0, -1, sums)
-    assert not any(each for integers in _integers(tally) for each in integers)
+    accumulator.add_anonymous_response(1, 0, 0, -1, sums)
+    assert all(0 <= number < 2**53 for integers in _integers(accumulator) for number in integers)
+    accumulator.add_anonymous_response(-1, 0, 0, -1, sums)
+    assert not any(number for integers in _integers(accumulator) for number in integers)

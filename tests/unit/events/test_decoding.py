@@ -1,4 +1,4 @@
-"""Decoding: what is accepted, and one reason for everything that is not."""
+"""Decoding of messages: accepted forms, and the reason of each rejection."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from monitor.config import LimitSettings, Settings
-from monitor.engine.decoder import Decoder
-from monitor.errors import Refusal
-from monitor.events import REASONS, Feedback, Response
+from monitor.engine.decoder import EventDecoder
+from monitor.errors import InvalidEvent
+from monitor.events import REJECTION_REASONS, Feedback, Response
 from tests.support.streams import EXPERIMENT
 
 NOW = 1_800_000_000_000
@@ -40,7 +40,7 @@ FEEDBACK: dict[str, Any] = {
     "score": 4,
 }
 LIMITS = LimitSettings(max_payload_bytes=2000, max_items=3, max_id_length=20)
-DECODER = Decoder(Settings((EXPERIMENT,), limits=LIMITS))
+DECODER = EventDecoder(Settings((EXPERIMENT,), limits=LIMITS))
 
 
 def _bytes(event: object) -> bytes:
@@ -54,23 +54,23 @@ def _items(*pairs: tuple[object, object]) -> list[dict[str, object]]:
 class TestAccepted:
     """Well-formed events."""
 
-    def test_the_documented_response(self) -> None:
-        """Every field that is used arrives."""
-        event = DECODER.response(_bytes(RESPONSE), NOW)
+    def test_the_documented_response_is_decoded(self) -> None:
+        """All fields of the event are decoded."""
+        event = DECODER.decode_response(_bytes(RESPONSE), NOW)
         assert (event.response_id, event.timestamp_ms, event.variant) == ("r-1", 1_795_169_730_123, "treatment")
         assert (event.items, event.ranks) == (("video-12", "video-13"), None)
         assert (event.user_id, event.query_id, event.latency_ms) == ("student-17", "q-3", 412)
 
-    def test_the_documented_feedback(self) -> None:
-        """Every field that is used arrives."""
+    def test_the_documented_feedback_is_decoded(self) -> None:
+        """All fields of the event are decoded."""
         expected = Feedback("f-1", "r-1", 1_795_169_762_000, "rating", "student-17", "video-12", 4.0)
-        assert DECODER.feedback(_bytes(FEEDBACK), NOW) == expected
+        assert DECODER.decode_feedback(_bytes(FEEDBACK), NOW) == expected
 
     def test_optional_fields_may_be_absent(self) -> None:
-        """Without a score it is 1; an answer may be empty."""
+        """The default score is 1; a response may have no items."""
         feedback = {name: FEEDBACK[name] for name in ("feedback_id", "response_id", "timestamp", "kind")}
-        assert DECODER.feedback(_bytes(feedback), NOW).score == 1
-        assert DECODER.response(_bytes({**RESPONSE, "items": []}), NOW).items == ()
+        assert DECODER.decode_feedback(_bytes(feedback), NOW).score == 1
+        assert DECODER.decode_response(_bytes({**RESPONSE, "items": []}), NOW).items == ()
 
     @pytest.mark.parametrize(
         "timestamp",
@@ -83,33 +83,37 @@ class TestAccepted:
             "20261120T101530.123Z",
         ],
     )
-    def test_times(self, timestamp: object) -> None:
-        """ISO 8601 with an offset or integer milliseconds; finer digits are cut off."""
-        assert DECODER.response(_bytes({**RESPONSE, "timestamp": timestamp}), NOW).timestamp_ms == 1_795_169_730_123
+    def test_all_forms_of_timestamps_are_accepted(self, timestamp: object) -> None:
+        """Timestamps are ISO 8601 with an offset, or integer milliseconds; microseconds are truncated."""
+        assert (
+            DECODER.decode_response(_bytes({**RESPONSE, "timestamp": timestamp}), NOW).timestamp_ms == 1_795_169_730_123
+        )
 
-    def test_unknown_fields_are_ignored_whatever_they_hold(self) -> None:
-        """Also the student's own words, which are never decoded."""
-        event = DECODER.response(_bytes({**RESPONSE, "user_query": {"a": [1]}, "specversion": "1.0", "new": None}), NOW)
+    def test_unknown_fields_of_any_type_are_ignored(self) -> None:
+        """The student's question is such a field, and is never decoded."""
+        event = DECODER.decode_response(
+            _bytes({**RESPONSE, "user_query": {"a": [1]}, "specversion": "1.0", "new": None}), NOW
+        )
         assert "how do I" not in repr(event)
 
-    def test_an_envelope_is_unwrapped(self) -> None:
-        """CloudEvents 1.0, structured: as JSON or in base64."""
+    def test_a_cloudevents_envelope_is_unwrapped(self) -> None:
+        """The event is in `data` as JSON, or in `data_base64`."""
         envelope = {"specversion": "1.0", "id": "1", "source": "/bot", "type": "t"}
-        plain = DECODER.response(_bytes(RESPONSE), NOW)
-        assert DECODER.response(_bytes({**envelope, "data": RESPONSE}), NOW) == plain
+        plain = DECODER.decode_response(_bytes(RESPONSE), NOW)
+        assert DECODER.decode_response(_bytes({**envelope, "data": RESPONSE}), NOW) == plain
         coded = base64.b64encode(_bytes(RESPONSE)).decode()
-        assert DECODER.event(_bytes({**envelope, "data_base64": coded}), NOW) == plain
-        assert isinstance(DECODER.event(_bytes({**envelope, "data": FEEDBACK}), NOW), Feedback)
+        assert DECODER.decode_event(_bytes({**envelope, "data_base64": coded}), NOW) == plain
+        assert isinstance(DECODER.decode_event(_bytes({**envelope, "data": FEEDBACK}), NOW), Feedback)
 
-    def test_either_kind_in_a_file(self) -> None:
-        """What has a feedback_id is feedback."""
-        assert isinstance(DECODER.event(_bytes(RESPONSE), NOW), Response)
-        assert isinstance(DECODER.event(_bytes(FEEDBACK), NOW), Feedback)
+    def test_an_event_with_a_feedback_id_is_feedback(self) -> None:
+        """Files contain both event types."""
+        assert isinstance(DECODER.decode_event(_bytes(RESPONSE), NOW), Response)
+        assert isinstance(DECODER.decode_event(_bytes(FEEDBACK), NOW), Feedback)
 
     def test_feedback_in_an_envelope_may_have_any_unknown_field(self) -> None:
         """A field of responses is unknown in feedback."""
         envelope = {"specversion": "1.0", "data": {**FEEDBACK, "items": [{}]}}
-        assert DECODER.feedback(_bytes(envelope), NOW) == DECODER.feedback(_bytes(FEEDBACK), NOW)
+        assert DECODER.decode_feedback(_bytes(envelope), NOW) == DECODER.decode_feedback(_bytes(FEEDBACK), NOW)
 
     @pytest.mark.parametrize(
         ("old", "new", "field", "expected"),
@@ -132,20 +136,20 @@ class TestAccepted:
             (", ", "\n,\t", "items", ("video-12", "video-13")),
         ],
     )
-    def test_json_in_any_notation(self, old: str, new: str, field: str, expected: object) -> None:
-        """Escapes, exponents, white space, null, a key that occurs twice (its last value counts), ignored bytes."""
+    def test_all_notations_of_json_are_accepted(self, old: str, new: str, field: str, expected: object) -> None:
+        """Of a repeated key, the last value counts; invalid UTF-8 is accepted in ignored fields."""
         text = json.dumps(RESPONSE)
         assert old in text
         payload = text.replace(old, new).encode().replace(b"\xc3\xbf", b"\xff")
-        assert getattr(DECODER.response(payload, NOW), field) == expected
+        assert getattr(DECODER.decode_response(payload, NOW), field) == expected
 
     @pytest.mark.parametrize(
         "score", ["0", "4", "4.0", "0.4e1", "0.1", "2.675", "0.00000000000000001", "3.999999999999999"]
     )
     def test_scores_are_the_nearest_float(self, score: str) -> None:
-        """As Python reads the same digits."""
+        """The score equals Python's float of the same digits."""
         payload = json.dumps(FEEDBACK).replace('"score": 4', f'"score": {score}').encode()
-        assert DECODER.feedback(payload, NOW).score == float(score)
+        assert DECODER.decode_feedback(payload, NOW).score == float(score)
 
 
 def _response(**changes: object) -> bytes:
@@ -160,7 +164,7 @@ def _without(event: dict[str, Any], name: str) -> bytes:
     return _bytes({key: value for key, value in event.items() if key != name})
 
 
-REFUSED: list[tuple[str, bytes | None, str]] = [
+REJECTED_EVENTS: list[tuple[str, bytes | None, str]] = [
     ("empty_payload", None, "response"),
     ("empty_payload", b"", "feedback"),
     ("payload_too_large", b" " * 3000, "response"),
@@ -236,48 +240,48 @@ REFUSED: list[tuple[str, bytes | None, str]] = [
 ]
 
 
-class TestRefused:
-    """Refused, never repaired."""
+class TestRejected:
+    """Invalid events are rejected, never repaired."""
 
-    @pytest.mark.parametrize(("reason", "payload", "kind"), REFUSED)
-    def test_the_reason_is_a_code_and_the_detail_shows_no_user_text(
+    @pytest.mark.parametrize(("reason", "payload", "kind"), REJECTED_EVENTS)
+    def test_a_rejection_has_a_reason_and_no_text_of_the_event(
         self, reason: str, payload: bytes | None, kind: str
     ) -> None:
-        """Each has its code; ids and words of students stay out of the detail."""
-        with pytest.raises(Refusal) as caught:
-            getattr(DECODER, kind)(payload, NOW)
+        """The detail contains neither ids nor the student's question."""
+        with pytest.raises(InvalidEvent) as caught:
+            getattr(DECODER, f"decode_{kind}")(payload, NOW)
         assert caught.value.reason == reason
         assert "student-17" not in str(caught.value)
         assert "how do I" not in str(caught.value)
 
     def test_every_reason_has_a_case_and_a_line_in_the_documentation(self) -> None:
-        """docs/events.md explains each code."""
+        """docs/events.md explains all reasons."""
         text = (Path(__file__).parents[3] / "docs/events.md").read_text()
-        assert {reason for reason, _, _ in REFUSED} == set(REASONS)
-        for reason in REASONS:
+        assert {reason for reason, _, _ in REJECTED_EVENTS} == set(REJECTION_REASONS)
+        for reason in REJECTION_REASONS:
             assert f"`{reason}`" in text
 
-    def test_the_limit_of_the_future_itself_is_accepted(self) -> None:
-        """max_clock_skew is the last acceptable lead."""
-        assert DECODER.response(_response(timestamp=NOW + 300_000), NOW).timestamp_ms == NOW + 300_000
+    def test_a_timestamp_at_the_limit_of_clock_skew_is_accepted(self) -> None:
+        """max_clock_skew is inclusive."""
+        assert DECODER.decode_response(_response(timestamp=NOW + 300_000), NOW).timestamp_ms == NOW + 300_000
 
-    def test_a_kind_that_some_experiment_does_not_score_has_no_scale(self) -> None:
-        """Feedback does not say its experiment: only what is outside every scale is refused."""
-        other = replace(EXPERIMENT, name="other", grades={"watched": "score"}, max_grade=9.0)
-        decoder = Decoder(Settings((EXPERIMENT, other)))
-        assert decoder.feedback(_feedback(kind="watched", score=99), NOW).score == 99
-        assert decoder.feedback(_feedback(kind="rating", score=99), NOW).score == 99
+    def test_a_kind_that_an_experiment_does_not_grade_by_score_has_no_scale(self) -> None:
+        """Feedback does not name an experiment, so only scores outside the scales of all experiments are rejected."""
+        second_experiment = replace(EXPERIMENT, name="other", grades={"watched": "score"}, max_grade=9.0)
+        decoder = EventDecoder(Settings((EXPERIMENT, second_experiment)))
+        assert decoder.decode_feedback(_feedback(kind="watched", score=99), NOW).score == 99
+        assert decoder.decode_feedback(_feedback(kind="rating", score=99), NOW).score == 99
 
 
 @pytest.mark.parametrize("count", [2, 8, 9, 40])
-@pytest.mark.parametrize("again", [0, 1])
-def test_a_repeated_item_is_found_in_lists_of_any_length(count: int, again: int) -> None:
-    """At the end, wherever it was before."""
-    decoder = Decoder(Settings((EXPERIMENT,)))
+@pytest.mark.parametrize("repeats_last_but_one", [0, 1])
+def test_a_repeated_item_is_rejected_in_lists_of_any_length(count: int, repeats_last_but_one: int) -> None:
+    """The last item repeats the first item, or the last item but one."""
+    decoder = EventDecoder(Settings((EXPERIMENT,)))
     names = [f"v{number}" for number in range(count)]
-    items = _items(*((name, place) for place, name in enumerate(names, 1)))
-    decoder.response(_response(items=items), NOW)
-    items[-1]["item_id"] = names[again * (count - 2)]
-    with pytest.raises(Refusal) as refused:
-        decoder.response(_response(items=items), NOW)
-    assert refused.value.reason == "repeated_item"
+    items = _items(*((name, position) for position, name in enumerate(names, 1)))
+    decoder.decode_response(_response(items=items), NOW)
+    items[-1]["item_id"] = names[repeats_last_but_one * (count - 2)]
+    with pytest.raises(InvalidEvent) as caught:
+        decoder.decode_response(_response(items=items), NOW)
+    assert caught.value.reason == "repeated_item"

@@ -1,4 +1,4 @@
-"""Times of events are read as the standard library reads them, however they are written."""
+"""Event times are parsed like the standard library's ISO 8601, in all notations."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.errors import Refusal
-from monitor.events import LATEST_MS, instant_ms
+from monitor.errors import InvalidEvent
+from monitor.events import MAX_TIMESTAMP_MS, parse_timestamp_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TWO_DIGITS = st.integers(0, 99).map("{:02}".format)
 
 
-def _by_library(text: str) -> int | None:
+def _parse_with_datetime(text: str) -> int | None:
     try:
         ms = (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, TypeError):
         return None
-    return ms if 0 <= ms <= LATEST_MS else None
+    return ms if 0 <= ms <= MAX_TIMESTAMP_MS else None
 
 
-def _by_us(text: str) -> int | None:
+def _parse_or_none(text: str) -> int | None:
     try:
-        return instant_ms(text)
-    except Refusal:
+        return parse_timestamp_ms(text)
+    except InvalidEvent:
         return None
 
 
@@ -37,29 +37,29 @@ def _by_us(text: str) -> int | None:
     st.sampled_from(["Z", "+00:00", "+02:00", "-05:30", "", "z", "Zz"]),
     st.sampled_from(["T", " ", "t"]),
 )
-def test_a_time_is_what_the_library_says(
-    year: int, fields: tuple[str, ...], decimals: str, offset: str, between: str
+def test_timestamps_are_parsed_like_datetime_fromisoformat(
+    year: int, fields: tuple[str, ...], decimals: str, offset: str, separator: str
 ) -> None:
-    """Leap days, decimals, offsets, and whatever is no time at all."""
+    """The texts include leap days, decimals, offsets, and invalid times."""
     month, day, hour, minute, second = fields
-    text = f"{year:04}-{month}-{day}{between}{hour}:{minute}:{second}{decimals}{offset}"
-    assert _by_us(text) == _by_library(text)
+    text = f"{year:04}-{month}-{day}{separator}{hour}:{minute}:{second}{decimals}{offset}"
+    assert _parse_or_none(text) == _parse_with_datetime(text)
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31, 23, 59, 59)))  # noqa: DTZ001  naive is what it wants
-def test_every_moment_is_read(moment: datetime) -> None:
-    """In the usual form."""
-    text = f"{moment.isoformat(timespec='milliseconds')}Z"
-    assert _by_us(text) == _by_library(text)
+def test_every_time_until_9999_is_parsed(time: datetime) -> None:
+    """The notation has milliseconds and Z."""
+    text = f"{time.isoformat(timespec='milliseconds')}Z"
+    assert _parse_or_none(text) == _parse_with_datetime(text)
 
 
 @pytest.mark.parametrize("text", ["2024-02-29T00:00:00Z", "2000-02-29T23:59:59.999Z"])
-def test_leap_days_are_days(text: str) -> None:
-    """Every four years, and in 2000."""
-    assert _by_us(text) == _by_library(text) is not None
+def test_february_29_of_a_leap_year_is_accepted(text: str) -> None:
+    """Leap years are every four years, including 2000."""
+    assert _parse_or_none(text) == _parse_with_datetime(text) is not None
 
 
 @pytest.mark.parametrize("text", ["2023-02-29T00:00:00Z", "2100-02-29T00:00:00Z", "2024-04-31T00:00:00Z"])
-def test_other_days_are_none(text: str) -> None:
-    """Not every four years."""
-    assert _by_us(text) is None
+def test_days_that_do_not_exist_are_rejected(text: str) -> None:
+    """2100 is no leap year, and April has 30 days."""
+    assert _parse_or_none(text) is None

@@ -1,4 +1,4 @@
-"""What is shown, and what is left out."""
+"""Exported values of experiments: JSON, metrics, terminal, web page; and values that are omitted."""
 
 from __future__ import annotations
 
@@ -17,26 +17,40 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from monitor.analysis import Entry
+from monitor.analysis import TriageEntry
 from monitor.analysis.summary import (
     DecayedMean,
     ExperimentSummary,
     MetricSummary,
-    Summary,
+    StoreSummary,
     TrafficSummary,
     VariantSummary,
 )
 from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
-from monitor.export import CATALOGUE, EXIT_CODES, ExperimentsCollector, render, render_verdicts
-from monitor.export.presentation import MEANINGS, age, decisions, notes, rows, share
+from monitor.export import METRIC_CATALOGUE, VERDICT_EXIT_CODES, ExperimentsCollector, render_summary, render_verdicts
+from monitor.export.presentation import (
+    STATE_DESCRIPTIONS,
+    describe_decisions,
+    experiment_footnotes,
+    experiment_table_rows,
+    format_age,
+    format_percent,
+)
 from monitor.metrics.traffic import LATENCY_BOUNDS_MS, TrafficCounts
-from monitor.stats import State
-from monitor.stats.decision import Code, Reason
-from monitor.web.pages import page_context, template
+from monitor.stats import VerdictState
+from monitor.stats.decision import Reason, ReasonCode
+from monitor.web.pages import load_template, page_context
 from monitor.web.routes import experiment_json
-from tests.support.units import judge
-from tests.unit.analysis.test_verdicts import BETTER, PARTED, SENSITIVE, UNLIKE, after, stored
+from tests.support.student_groups import (
+    SENSITIVE_EXPERIMENT,
+    STUDENTS_WITH_EFFECT,
+    STUDENTS_WITH_SEGMENT_EFFECT,
+    SUBGROUP_EXPERIMENT,
+    sum_students,
+    time_after_days,
+)
+from tests.support.units import analyze
 
 ROOT = Path(__file__).parents[3]
 ABSENT = DecayedMean(None, None, None, None, None)
@@ -60,19 +74,21 @@ CONTROL = VariantSummary(
     last_event_at_ms=1_767_225_660_500,
     metrics={"dcg@5": METRIC},
 )
-NOTHING = VariantSummary(
+EMPTY_VARIANT = VariantSummary(
     0, 0, 0, 0, {}, {}, None, None, {"dcg@5": MetricSummary(0, 0, 0.0, None, None, None, {"24h": ABSENT})}
 )
-SUMMARY = Summary(
+SUMMARY = StoreSummary(
     as_of_ms=1_767_225_660_500,
     experiments={
-        "ranker-v2": ExperimentSummary("ranker-v2", "control", "dcg@5", 2, {"treatment": NOTHING, "control": CONTROL})
+        "ranker-v2": ExperimentSummary(
+            "ranker-v2", "control", "dcg@5", 2, {"treatment": EMPTY_VARIANT, "control": CONTROL}
+        )
     },
 )
 
 
-def _exposed(summary: Summary, least: int = 1) -> list[str]:
-    return _samples(ExperimentsCollector(lambda: summary, least))
+def _scrape(summary: StoreSummary, min_students: int = 1) -> list[str]:
+    return _samples(ExperimentsCollector(lambda: summary, min_students))
 
 
 def _samples(collector: ExperimentsCollector) -> list[str]:
@@ -83,25 +99,25 @@ def _samples(collector: ExperimentsCollector) -> list[str]:
 class TestJson:
     """The object of `status --json`."""
 
-    def test_has_the_documented_shape(self) -> None:
+    def test_status_json_has_the_documented_shape(self) -> None:
         """Numbers are numbers, absent statistics are null, times are ISO with milliseconds."""
-        found = SUMMARY.to_json()
-        assert found["as_of"] == "2026-01-01T00:01:00.500Z"
-        control = found["experiments"]["ranker-v2"]["variants"]["control"]
+        summary_json = SUMMARY.to_json()
+        assert summary_json["as_of"] == "2026-01-01T00:01:00.500Z"
+        control = summary_json["experiments"]["ranker-v2"]["variants"]["control"]
         assert (control["responses"], control["feedback"]) == (1000, {"rating": 640, "escalated": 31})
         assert control["last_response_at"] == "2026-01-01T00:00:00.000Z"
         assert control["metrics"]["dcg@5"]["decayed"]["24h"]["effective_count"] == 212.4
-        treatment = found["experiments"]["ranker-v2"]["variants"]["treatment"]
+        treatment = summary_json["experiments"]["ranker-v2"]["variants"]["treatment"]
         assert treatment["last_response_at"] is None
         assert treatment["metrics"]["dcg@5"]["mean"] is None
 
 
 class TestCollector:
-    """Families made at scrape time."""
+    """Metrics built at scrape time."""
 
-    def test_what_is_undefined_is_absent_and_counts_are_there_from_the_start(self) -> None:
+    def test_undefined_values_have_no_sample_and_counts_start_at_zero(self) -> None:
         """A variant without events has responses 0 and no mean."""
-        lines = _exposed(SUMMARY)
+        lines = _scrape(SUMMARY)
         assert 'abmonitor_responses{experiment="ranker-v2",variant="treatment"} 0.0' in lines
         assert 'abmonitor_metric_mean{decay="24h",experiment="ranker-v2",metric="dcg@5",variant="control"} 2.1' in lines
         assert (
@@ -117,162 +133,172 @@ class TestCollector:
         assert 'abmonitor_experiment_info{control="control",experiment="ranker-v2",primary="dcg@5"} 1.0' in lines
         assert "abmonitor_store_up 1.0" in lines
 
-    def test_the_all_time_mean_has_a_standard_error_where_it_is_known(self) -> None:
-        """By hand: √(1.9/400 · 1.44) = 0.0827; a design effect that is not known could be any."""
-        known = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, design_effect=1.44)})
-        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": known})
-        lines = _exposed(replace(SUMMARY, experiments={"ranker-v2": experiment}))
+    def test_the_all_time_standard_error_needs_a_design_effect(self) -> None:
+        """By hand: √(1.9/400 · 1.44) = 0.0827. Without a design effect, the standard error is undefined."""
+        variant = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, design_effect=1.44)})
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": variant})
+        lines = _scrape(replace(SUMMARY, experiments={"ranker-v2": experiment}))
         name = 'abmonitor_metric_standard_error{decay="none"'
         (line,) = [line for line in lines if line.startswith(name)]
         assert abs(float(line.split()[-1]) - 0.0827043) < 1e-6
-        assert not [line for line in _exposed(SUMMARY) if line.startswith(name)]
+        assert not [line for line in _scrape(SUMMARY) if line.startswith(name)]
 
-    def test_means_on_few_students_are_absent(self) -> None:
+    def test_means_over_few_students_have_no_sample(self) -> None:
         """min_display_students hides the metrics, not the counts."""
-        lines = _exposed(SUMMARY, least=121)
+        lines = _scrape(SUMMARY, min_students=121)
         assert not [line for line in lines if line.startswith("abmonitor_metric")]
         assert 'abmonitor_students{experiment="ranker-v2",variant="control"} 120.0' in lines
 
-    def test_names_of_any_kind_are_escaped(self) -> None:
+    def test_label_values_are_escaped(self) -> None:
         """Quotes and backslashes in a name stay in their label."""
         odd = replace(SUMMARY.experiments["ranker-v2"], name='a"b\\c')
-        assert any('experiment="a\\"b\\\\c"' in line for line in _exposed(replace(SUMMARY, experiments={"x": odd})))
+        assert any('experiment="a\\"b\\\\c"' in line for line in _scrape(replace(SUMMARY, experiments={"x": odd})))
 
-    def test_without_the_store_only_its_absence_is_said(self) -> None:
-        """A scrape answers also then."""
+    def test_without_a_store_only_store_up_is_exported(self) -> None:
+        """The scrape succeeds with `abmonitor_store_up` 0."""
 
-        def gone() -> Summary:
+        def read_summary() -> StoreSummary:
             raise StoreUnavailable("no store")
 
-        assert _samples(ExperimentsCollector(gone, 1)) == ["abmonitor_store_up 0.0"]
+        assert _samples(ExperimentsCollector(read_summary, 1)) == ["abmonitor_store_up 0.0"]
 
     @pytest.mark.parametrize(
         ("accept", "parse"),
         [("", text_string_to_metric_families), ("application/openmetrics-text;version=1.0.0", openmetrics_families)],
     )
-    def test_every_family_can_be_read_back(self, accept: str, parse: Callable[[str], Iterable[Metric]]) -> None:
-        """In both formats, with a histogram, with information, and with odd names of experiments and variants."""
-        odd = 'a "name"\\with\n{everything}, ü'
-        flow = TrafficCounts(12_345_678, 3, 9_876_543_210, tuple(range(len(LATENCY_BOUNDS_MS) + 1)))
-        known = replace(CONTROL, traffic=TrafficSummary(flow, flow, 0, 1))
-        judged = _judged().experiments["ranker"]
-        experiment = replace(judged, variants={"control": known, "treatment": CONTROL, odd: NOTHING})
+    def test_every_exported_family_can_be_parsed(self, accept: str, parse: Callable[[str], Iterable[Metric]]) -> None:
+        """In both text formats, with a histogram, an info metric, and unusual names of experiments and variants."""
+        name = 'a "name"\\with\n{everything}, ü'
+        traffic = TrafficCounts(12_345_678, 3, 9_876_543_210, tuple(range(len(LATENCY_BOUNDS_MS) + 1)))
+        control = replace(CONTROL, traffic=TrafficSummary(traffic, traffic, 0, 1))
+        analyzed = _analyzed_summary().experiments["ranker"]
+        experiment = replace(analyzed, variants={"control": control, "treatment": CONTROL, name: EMPTY_VARIANT})
         collector = ExperimentsCollector(
-            lambda: Summary(0, {"ranker": experiment, odd: replace(experiment, name=odd)}), 1
+            lambda: StoreSummary(0, {"ranker": experiment, name: replace(experiment, name=name)}), 1
         )
         encode, _ = choose_encoder(accept)
 
         def samples(families: Iterable[Metric]) -> list[tuple[str, list[tuple[str, str]], float]]:
             return sorted(
-                (each.name, sorted(each.labels.items()), float(each.value)) for own in families for each in own.samples
+                (sample.name, sorted(sample.labels.items()), float(sample.value))
+                for family in families
+                for sample in family.samples
             )
 
-        found = samples(parse(encode(collector).decode()))
-        assert found == samples(collector.collect())
-        latencies = [each for each in found if each[0] == "abmonitor_response_latency_seconds_sum"]
-        arm = [("experiment", odd), ("variant", "control")]
-        assert ("abmonitor_response_latency_seconds_sum", arm, 9_876_543.21) in latencies
-        labels = [("control", "control"), ("experiment", odd), ("primary", "dcg@5")]
-        assert ("abmonitor_experiment_info", labels, 1.0) in found
+        parsed_samples = samples(parse(encode(collector).decode()))
+        assert parsed_samples == samples(collector.collect())
+        latencies = [sample for sample in parsed_samples if sample[0] == "abmonitor_response_latency_seconds_sum"]
+        variant_labels = [("experiment", name), ("variant", "control")]
+        assert ("abmonitor_response_latency_seconds_sum", variant_labels, 9_876_543.21) in latencies
+        info_labels = [("control", "control"), ("experiment", name), ("primary", "dcg@5")]
+        assert ("abmonitor_experiment_info", info_labels, 1.0) in parsed_samples
 
 
-def _judged(at_days: float = 14.0) -> Summary:
-    """Return a summary of two variants, the second one better."""
-    judgement = judge(SENSITIVE, stored(SENSITIVE, BETTER), after(at_days))
+def _analyzed_summary(at_days: float = 14.0) -> StoreSummary:
+    """Return a summary of two variants; the treatment has a positive effect."""
+    analysis = analyze(
+        SENSITIVE_EXPERIMENT, sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT), time_after_days(at_days)
+    )
     variants = {"treatment": CONTROL, "control": CONTROL}
-    experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, judgement)
-    return Summary(as_of_ms=judgement.at_ms, experiments={"ranker": experiment})
+    experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, analysis)
+    return StoreSummary(as_of_ms=analysis.as_of_ms, experiments={"ranker": experiment})
 
 
 class TestCatalogue:
-    """Every metric of both endpoints."""
+    """The catalogue of the metrics of both endpoints."""
 
-    def test_every_metric_is_documented(self) -> None:
-        """docs/http.md names each, with its labels."""
+    def test_every_metric_is_documented_with_its_labels(self) -> None:
+        """docs/http.md has a row for each metric, with the labels of the metric."""
         rows = [line for line in (ROOT / "docs/http.md").read_text().splitlines() if line.startswith("| `abmonitor_")]
-        for metric in CATALOGUE:
+        for metric in METRIC_CATALOGUE:
             named = [row for row in rows if f"`{metric.name}`" in row]
-            assert any("the same" in row or all(label in row for label in metric.labels) for row in named), metric.name
+            assert any("the same" in row or all(label in row for label in metric.label_names) for row in named), (
+                metric.name
+            )
 
 
 class TestVerdicts:
-    """What is said about variants, for machines and people."""
+    """Verdicts as metrics, JSON and text."""
 
-    def test_every_state_is_a_series(self) -> None:
-        """1 for the one that applies, 0 for the others."""
-        lines = [line for line in _exposed(_judged()) if line.startswith("abmonitor_verdict{")]
+    def test_every_verdict_state_has_a_series(self) -> None:
+        """1 for the current state, 0 for all other states."""
+        lines = [line for line in _scrape(_analyzed_summary()) if line.startswith("abmonitor_verdict{")]
         states = {re.search(r'state="(\w+)"', line)[1]: line[-3:] for line in lines}  # type: ignore[index]
-        assert set(states) == set(get_args(State))
+        assert set(states) == set(get_args(VerdictState))
         assert [state for state, value in states.items() if value == "1.0"] == ["ship"]
 
-    def test_effects_have_their_bounds_for_both_estimands(self) -> None:
-        """The numbers are those of the comparison."""
-        lines = _exposed(_judged())
-        judgement = _judged().experiments["ranker"].judgement
-        assert judgement is not None
-        for estimand, each in judgement.comparisons["treatment"]["dcg@5"].items():
+    def test_effects_and_bounds_are_exported_for_both_estimands(self) -> None:
+        """The exported numbers equal those of the comparison."""
+        lines = _scrape(_analyzed_summary())
+        analysis = _analyzed_summary().experiments["ranker"].analysis
+        assert analysis is not None
+        for estimand, comparison in analysis.comparisons["treatment"]["dcg@5"].items():
             labels = f'{{estimand="{estimand}",experiment="ranker",metric="dcg@5",variant="treatment"}}'
-            assert f"abmonitor_effect{labels} {each.difference.effect}" in lines
-            assert f"abmonitor_effect_lower{labels} {each.lower}" in lines
-            assert f"abmonitor_effect_upper{labels} {each.upper}" in lines
-        assert f'abmonitor_sample_ratio_log_e{{experiment="ranker"}} {judgement.sample_ratio.log_e}' in lines
+            assert f"abmonitor_effect{labels} {comparison.difference.effect}" in lines
+            assert f"abmonitor_effect_lower{labels} {comparison.lower}" in lines
+            assert f"abmonitor_effect_upper{labels} {comparison.upper}" in lines
+        assert f'abmonitor_sample_ratio_log_e{{experiment="ranker"}} {analysis.sample_ratio.log_e}' in lines
         assert 'abmonitor_crossover_students{experiment="ranker"} 2.0' in lines
         assert any(line.startswith("abmonitor_days_to_resolve{") for line in lines)
 
-    def test_what_is_undefined_is_absent(self) -> None:
-        """Nobody's window is over yet: no closed effect, no bounds, no days."""
-        lines = _exposed(_judged(at_days=3))
+    def test_effects_and_bounds_have_no_sample_before_the_first_window_ends(self) -> None:
+        """No closed effect, no bounds, no days to resolve."""
+        lines = _scrape(_analyzed_summary(at_days=3))
         assert not [line for line in lines if 'estimand="closed"' in line or "days_to_resolve" in line]
         assert [line for line in lines if line.startswith("abmonitor_effect{")]
         assert not [
             line for line in lines if line.startswith(("abmonitor_guardrail_least", "abmonitor_guardrail_most"))
         ]
 
-    def test_reasons_are_series_of_their_codes(self) -> None:
-        """1 for what the verdict rests on, 0 for a note; a code that is both is a reason, and none stands twice."""
-        judged = _judged()
-        judgement = judged.experiments["ranker"].judgement
-        assert judgement is not None
-        verdict = judgement.verdicts["treatment"]
-        both = Reason("better", "also noted"), Reason("metrics_disagree", "noted")
-        other = replace(verdict, notes=both, reasons=(*verdict.reasons, *verdict.reasons))
-        experiment = replace(judged.experiments["ranker"], judgement=replace(judgement, verdicts={"treatment": other}))
-        lines = [line for line in _exposed(replace(judged, experiments={"ranker": experiment})) if "_reason{" in line]
+    def test_reasons_and_notes_are_exported_by_code(self) -> None:
+        """1 for a reason, 0 for a note; a code that is both is exported once, as a reason."""
+        summary = _analyzed_summary()
+        analysis = summary.experiments["ranker"].analysis
+        assert analysis is not None
+        verdict = analysis.verdicts["treatment"]
+        notes = Reason("better", "also noted"), Reason("metrics_disagree", "noted")
+        verdict_with_notes = replace(verdict, notes=notes, reasons=(*verdict.reasons, *verdict.reasons))
+        experiment = replace(
+            summary.experiments["ranker"], analysis=replace(analysis, verdicts={"treatment": verdict_with_notes})
+        )
+        lines = [line for line in _scrape(replace(summary, experiments={"ranker": experiment})) if "_reason{" in line]
         assert sorted((re.search(r'reason="(\w+)"', line)[1], line[-3:]) for line in lines) == [  # type: ignore[index]
             ("better", "1.0"),
             ("guardrail_held", "1.0"),
             ("metrics_disagree", "0.0"),
         ]
 
-    def test_every_reason_is_documented(self) -> None:
-        """The board shows codes; docs/statistics.md says what they mean."""
+    def test_every_reason_code_is_documented(self) -> None:
+        """Boards show codes; docs/statistics.md explains every code."""
         (section,) = re.findall(r"\n## Reasons\n(.*?)\n## ", (ROOT / "docs/statistics.md").read_text(), re.DOTALL)
         first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-        assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(get_args(Code))
+        assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(get_args(ReasonCode))
 
-    def test_guardrails_have_their_bounds_and_margin(self) -> None:
-        """The numbers are those of the verdict; bounds that are not known are absent."""
-        lines = _exposed(_judged())
-        judgement = _judged().experiments["ranker"].judgement
-        assert judgement is not None
-        (rail,) = judgement.verdicts["treatment"].guardrails
+    def test_bounds_and_margin_of_guardrails_are_exported(self) -> None:
+        """The exported numbers equal those of the verdict; undefined bounds have no sample."""
+        lines = _scrape(_analyzed_summary())
+        analysis = _analyzed_summary().experiments["ranker"].analysis
+        assert analysis is not None
+        (result,) = analysis.verdicts["treatment"].guardrails
         labels = '{experiment="ranker",guardrail="rated_share",variant="treatment"}'
-        assert f"abmonitor_guardrail_least_harm{labels} {rail.least_harm}" in lines
-        assert f"abmonitor_guardrail_most_harm{labels} {rail.most_harm}" in lines
-        assert f"abmonitor_guardrail_margin{labels} {rail.guardrail.margin}" in lines
-        early = _exposed(_judged(at_days=3))
-        assert [line.partition("{")[0] for line in early if "_guardrail_" in line] == ["abmonitor_guardrail_margin"]
+        assert f"abmonitor_guardrail_least_harm{labels} {result.least_harm}" in lines
+        assert f"abmonitor_guardrail_most_harm{labels} {result.most_harm}" in lines
+        assert f"abmonitor_guardrail_margin{labels} {result.guardrail.margin}" in lines
+        lines_without_bounds = _scrape(_analyzed_summary(at_days=3))
+        assert [line.partition("{")[0] for line in lines_without_bounds if "_guardrail_" in line] == [
+            "abmonitor_guardrail_margin"
+        ]
 
-    def test_effects_on_few_students_are_absent(self) -> None:
-        """The verdict is not: it has its own rule."""
-        lines = _exposed(_judged(), least=121)
+    def test_effects_over_few_students_have_no_sample(self) -> None:
+        """The verdict is exported regardless, because the decision rule has a minimum of students."""
+        lines = _scrape(_analyzed_summary(), min_students=121)
         assert not [line for line in lines if line.startswith(("abmonitor_effect", "abmonitor_guardrail"))]
         assert [line for line in lines if line.startswith("abmonitor_verdict")]
 
-    def test_says_state_reasons_and_numbers_in_eighty_columns(self) -> None:
-        """For a terminal."""
+    def test_a_rendered_verdict_fits_eighty_columns(self) -> None:
+        """With state, reasons, guardrails and crossovers."""
         out = io.StringIO()
-        Console(file=out, width=80).print(render_verdicts(_judged().experiments["ranker"]))
+        Console(file=out, width=80).print(render_verdicts(_analyzed_summary().experiments["ranker"]))
         text = out.getvalue()
         assert "treatment: ship" in text
         assert "because dcg@5: the effect is between" in text
@@ -281,77 +307,86 @@ class TestVerdicts:
         assert "crossovers: 0 of 800" in text.replace("\u202f", "")
         assert max(map(len, text.splitlines())) <= 80
 
-    def test_every_state_has_a_sentence_and_an_exit_code(self) -> None:
-        """0 may go out, 10 wait, 20 may not."""
-        assert set(MEANINGS) == set(EXIT_CODES) == set(get_args(State))
+    def test_every_verdict_state_has_a_description_and_an_exit_code(self) -> None:
+        """0: may be released; 10: wait; 20: must not be released."""
+        assert set(STATE_DESCRIPTIONS) == set(VERDICT_EXIT_CODES) == set(get_args(VerdictState))
 
-    def test_an_experiment_whose_name_ends_like_a_path_is_found(self) -> None:
-        """Its own object, and its verdict one step further."""
-        found = _judged().experiments["ranker"]
-        odd = replace(_judged(), experiments={"a/verdict": replace(found, name="a/verdict"), "b": found})
-        assert "variants" in (experiment_json(odd, "a/verdict") or {})
-        assert (experiment_json(odd, "a/verdict/verdict") or {})["experiment"] == "a/verdict"
-        assert experiment_json(odd, "a") is None
+    def test_an_experiment_named_like_a_path_is_served(self) -> None:
+        """An experiment named a/verdict is served at a/verdict, and the verdict at a/verdict/verdict."""
+        experiment = _analyzed_summary().experiments["ranker"]
+        summary = replace(
+            _analyzed_summary(), experiments={"a/verdict": replace(experiment, name="a/verdict"), "b": experiment}
+        )
+        assert "variants" in (experiment_json(summary, "a/verdict") or {})
+        assert (experiment_json(summary, "a/verdict/verdict") or {})["experiment"] == "a/verdict"
+        assert experiment_json(summary, "a") is None
 
-    def test_what_is_shown_within_parts_is_a_note(self) -> None:
-        """Of all segments and ages only those that are discovered; the command names the others, too."""
-        judgement = judge(PARTED, stored(PARTED, UNLIKE), after(14))
+    def test_significant_subgroup_effects_are_footnotes(self) -> None:
+        """The command `verdict` lists subgroups without a significant effect, too."""
+        analysis = analyze(
+            SUBGROUP_EXPERIMENT, sum_students(SUBGROUP_EXPERIMENT, STUDENTS_WITH_SEGMENT_EFFECT), time_after_days(14)
+        )
         variants = {"treatment": CONTROL, "control": CONTROL}
-        experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, judgement)
-        said = [note for note in notes(experiment) if note.startswith("treatment, ")]
-        assert len(said) == 2
-        assert said[0].startswith("treatment, first question in fractions: dcg@5 +")
-        assert said[1].startswith("treatment, days since the first answer: 0: dcg@5 +")
+        experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, analysis)
+        subgroup_footnotes = [
+            footnote for footnote in experiment_footnotes(experiment) if footnote.startswith("treatment, ")
+        ]
+        assert len(subgroup_footnotes) == 2
+        assert subgroup_footnotes[0].startswith("treatment, first question in fractions: dcg@5 +")
+        assert subgroup_footnotes[1].startswith("treatment, days since the first answer: 0: dcg@5 +")
         out = io.StringIO()
         Console(file=out, width=120).print(render_verdicts(experiment))
         assert re.search(r"first question in geometry: .*; not shown", out.getvalue())
         assert re.search(r"days since first answer 0: .*; shown", out.getvalue())
 
-    def test_status_and_page_say_the_state_in_a_sentence(self) -> None:
-        """Above what else a reader should know."""
-        assert not decisions(_judged().experiments["ranker"], 10**6)[0].reasons
-        (decision,) = decisions(_judged().experiments["ranker"])
+    def test_a_decision_has_a_sentence_a_tone_and_reasons(self) -> None:
+        """With too few students there are no reasons."""
+        assert not describe_decisions(_analyzed_summary().experiments["ranker"], 10**6)[0].reasons
+        (decision,) = describe_decisions(_analyzed_summary().experiments["ranker"])
         assert (decision.tone, decision.sentence.partition(" – ")[0]) == ("good", "treatment: ship")
         assert decision.reasons
-        assert "verdict" in notes(SUMMARY.experiments["ranker-v2"])[-1]
+        assert "verdict" in experiment_footnotes(SUMMARY.experiments["ranker-v2"])[-1]
 
-    def test_status_has_it_beside_the_counts(self) -> None:
-        """And `verdict --json` without them."""
-        found = _judged().to_json()["experiments"]["ranker"]
-        verdict = _judged().verdict_json("ranker")
+    def test_status_json_contains_the_verdict_json(self) -> None:
+        """`verdict --json` has the same values without the counts."""
+        status = _analyzed_summary().to_json()["experiments"]["ranker"]
+        verdict = _analyzed_summary().verdict_json("ranker")
         for key in ("judged_at", "comparisons", "sample_ratio", "crossovers", "guardrails", "verdict"):
-            assert found[key] == verdict[key]
+            assert status[key] == verdict[key]
         assert (verdict["experiment"], verdict["crossovers"]) == ("ranker", 2)
 
-    def test_one_treatment_can_be_asked_for(self) -> None:
-        """What is about all of them stays."""
+    def test_the_verdict_json_can_be_limited_to_a_treatment(self) -> None:
+        """The sample ratio stays, because the test is about all variants."""
         shares = {"control": 0.4, "treatment": 0.3, "other": 0.3}
-        experiment = replace(SENSITIVE, variants=shares)
-        judgement = judge(experiment, stored(experiment, BETTER), after(14))
-        summary = replace(_judged(), experiments={"e": replace(_judged().experiments["ranker"], judgement=judgement)})
-        everything, one = summary.verdict_json("e"), summary.verdict_json("e", "other")
+        experiment = replace(SENSITIVE_EXPERIMENT, variants=shares)
+        analysis = analyze(experiment, sum_students(experiment, STUDENTS_WITH_EFFECT), time_after_days(14))
+        summary = replace(
+            _analyzed_summary(),
+            experiments={"e": replace(_analyzed_summary().experiments["ranker"], analysis=analysis)},
+        )
+        all_verdicts, single_verdict = summary.verdict_json("e"), summary.verdict_json("e", "other")
         for key in ("comparisons", "guardrails", "verdict"):
-            assert one[key] == {"other": everything[key]["other"]}
-        assert one["sample_ratio"] == everything["sample_ratio"]
+            assert single_verdict[key] == {"other": all_verdicts[key]["other"]}
+        assert single_verdict["sample_ratio"] == all_verdicts["sample_ratio"]
 
 
 class TestTable:
-    """What people read."""
+    """The table of an experiment in a terminal."""
 
-    def test_the_control_comes_first_and_differences_are_against_it(self) -> None:
-        """Whatever the order in the configuration."""
+    def test_the_control_comes_first_and_differences_are_relative_to_it(self) -> None:
+        """In any order of the configuration."""
         better = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, mean=2.2336875)})
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"treatment": better, "control": CONTROL})
-        (row,) = [row for row in rows(experiment, 0) if row.label == "all time"]
+        (row,) = [row for row in experiment_table_rows(experiment, 0) if row.label == "all time"]
         assert row.values == ("2.0306", "2.2337")
         assert row.details[1].startswith("+10.0")
         assert row.primary
 
-    def test_fits_eighty_columns(self) -> None:
+    def test_a_table_of_two_variants_fits_eighty_columns(self) -> None:
         """Two variants side by side, without wrapping; an empty variant shows dashes."""
         out = io.StringIO()
         Console(file=out, width=80, force_terminal=True, color_system=None).print(
-            render(SUMMARY, now_ms=1_767_225_720_500)
+            render_summary(SUMMARY, now_ms=1_767_225_720_500)
         )
         text = out.getvalue()
         assert "decay 24h" in text
@@ -359,45 +394,49 @@ class TestTable:
         assert "3 responses name no student" in text
         assert max(map(len, text.splitlines())) <= 80
 
-    def test_the_details_of_the_control_are_left_out_first(self) -> None:
-        """How a treatment differs is what the table is looked at for."""
+    def test_in_a_narrow_terminal_the_details_of_the_control_are_omitted_first(self) -> None:
+        """The differences of treatments are the purpose of the table."""
         treatment = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, mean=2.2336875)})
         variants = {"control": CONTROL, "treatment": treatment}
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants=variants)
         out = io.StringIO()
-        shown = render(replace(SUMMARY, experiments={"ranker-v2": experiment}), now_ms=1_767_225_720_500)
-        Console(file=out, width=70).print(shown)
+        table = render_summary(replace(SUMMARY, experiments={"ranker-v2": experiment}), now_ms=1_767_225_720_500)
+        Console(file=out, width=70).print(table)
         (line,) = [line for line in out.getvalue().splitlines() if "all time" in line]
         assert "+10.0" in line
         assert line.count("n ") == 1
 
     @pytest.mark.parametrize("width", [60, 80, 250])
-    def test_no_number_is_cut(self, width: int) -> None:
-        """Where a terminal is too narrow, details are left out; then each treatment has a table with the control."""
+    def test_no_number_is_truncated_at_any_width(self, width: int) -> None:
+        """A narrow terminal omits details, and then prints a table per treatment beside the control."""
         summary = replace(SUMMARY.experiments["ranker-v2"], variants=dict.fromkeys(("control", *"abcd"), CONTROL))
         out = io.StringIO()
-        shown = render(replace(SUMMARY, experiments={"ranker-v2": summary}), now_ms=1_767_225_720_500)
-        Console(file=out, width=width).print(shown)
+        table = render_summary(replace(SUMMARY, experiments={"ranker-v2": summary}), now_ms=1_767_225_720_500)
+        Console(file=out, width=width).print(table)
         text = out.getvalue()
         assert "…" not in text
         narrow = width < 250
         assert text.count("control (control)") == (4 if narrow else 1)
-        for row in rows(summary, 1_767_225_720_500):
+        for row in experiment_table_rows(summary, 1_767_225_720_500):
             assert text.count(row.values[1]) >= 4
             assert narrow or all(detail in text for detail in row.details)
 
-    def test_no_difference_is_told_from_what_is_shown_as_nothing(self) -> None:
-        """It would be millions of per cent."""
-        least, better = structs.replace(METRIC, mean=1e-9), structs.replace(METRIC, mean=0.2)
-        control, treatment = (replace(CONTROL, metrics={"dcg@5": each}) for each in (least, better))
+    def test_there_is_no_relative_difference_from_a_control_displayed_as_zero(self) -> None:
+        """The percentage would be in the millions."""
+        zero, better = structs.replace(METRIC, mean=1e-9), structs.replace(METRIC, mean=0.2)
+        control, treatment = (replace(CONTROL, metrics={"dcg@5": metric}) for metric in (zero, better))
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": control, "treatment": treatment})
-        (row,) = [row for row in rows(experiment, 0) if row.label == "all time"]
+        (row,) = [row for row in experiment_table_rows(experiment, 0) if row.label == "all time"]
         assert "%" not in row.details[1]
 
-    def test_ages_and_shares(self) -> None:
-        """Units that a person thinks in."""
-        assert [age(at, 10**9) for at in (None, 10**9, 10**9 - 150_000)] == ["never", "0\u202fs ago", "2\u202fmin ago"]
-        assert (share(None), share(0.4)) == ("–", "40.0\u202f%")
+    def test_ages_and_percentages_are_formatted_for_readers(self) -> None:
+        """None is "never" for an age, and a dash for a percentage."""
+        assert [format_age(at_ms, 10**9) for at_ms in (None, 10**9, 10**9 - 150_000)] == [
+            "never",
+            "0\u202fs ago",
+            "2\u202fmin ago",
+        ]
+        assert (format_percent(None), format_percent(0.4)) == ("–", "40.0\u202f%")
 
 
 class TestUnmatchedFeedback:
@@ -405,51 +444,51 @@ class TestUnmatchedFeedback:
 
     SUMMARY = replace(SUMMARY, unmatched_feedback={"<b>": 0, "helpful": 12, "rating": 1234})
 
-    def test_is_in_json_and_metrics_by_kind(self) -> None:
-        """A kind of the configuration is there with 0: Prometheus sees no increase in a series that begins above it."""
+    def test_unmatched_feedback_is_exported_by_kind(self) -> None:
+        """Configured kinds are exported with 0, because Prometheus sees no increase in a series that begins above 0."""
         assert self.SUMMARY.to_json()["unmatched_feedback"] == {"<b>": 0, "helpful": 12, "rating": 1234}
-        lines = [line for line in _exposed(self.SUMMARY) if "unmatched" in line]
+        lines = [line for line in _scrape(self.SUMMARY) if "unmatched" in line]
         assert lines == [
             f'abmonitor_unmatched_feedback_total{{kind="{kind}"}} {count}'
             for kind, count in (("<b>", 0.0), ("helpful", 12.0), ("rating", 1234.0))
         ]
 
-    def test_is_one_line_for_people_where_there_is_any(self) -> None:
-        """In the terminal and on the page, the most frequent kind first; kinds are escaped there."""
+    def test_unmatched_feedback_is_a_line_in_terminal_and_page(self) -> None:
+        """The most frequent kind comes first; the page escapes kinds."""
         line = "Unmatched feedback: rating 1\u202f234, helpful 12 (no response was stored when they expired)"
         out = io.StringIO()
-        Console(file=out, width=100).print(render(self.SUMMARY, now_ms=0))
+        Console(file=out, width=100).print(render_summary(self.SUMMARY, now_ms=0))
         assert line in out.getvalue()
         assert line in _page(self.SUMMARY)
-        odd = replace(SUMMARY, unmatched_feedback={"<b>": 3})
-        assert "Unmatched feedback: &lt;b&gt; 3" in _page(odd)
+        summary = replace(SUMMARY, unmatched_feedback={"<b>": 3})
+        assert "Unmatched feedback: &lt;b&gt; 3" in _page(summary)
 
-    def test_says_nothing_where_there_is_none(self) -> None:
-        """A kind with 0 is no news."""
-        none = replace(SUMMARY, unmatched_feedback={"rating": 0})
+    def test_without_unmatched_feedback_there_is_no_line(self) -> None:
+        """Kinds with a count of 0 are omitted."""
+        summary = replace(SUMMARY, unmatched_feedback={"rating": 0})
         out = io.StringIO()
-        Console(file=out, width=100).print(render(none, now_ms=0))
+        Console(file=out, width=100).print(render_summary(summary, now_ms=0))
         assert "Unmatched" not in out.getvalue()
-        assert "Unmatched" not in _page(none)
+        assert "Unmatched" not in _page(summary)
 
 
 class TestAttention:
-    """What to look at first, by category."""
+    """The review order of categories."""
 
-    def test_is_in_json_metrics_and_page(self) -> None:
-        """Where items are counted; elsewhere nothing is said of it."""
-        entry = Entry("<algebra>", today=6, history=0.5, urgency=0.7)
-        experiment = replace(SUMMARY.experiments["ranker-v2"], attention=(entry,))
-        found = replace(SUMMARY, experiments={"ranker-v2": experiment})
+    def test_categories_for_review_are_in_json_metrics_and_page(self) -> None:
+        """Without counted items all three omit the review order."""
+        entry = TriageEntry("<algebra>", bad_answers_today=6, history=0.5, urgency=0.7)
+        experiment = replace(SUMMARY.experiments["ranker-v2"], categories_for_review=(entry,))
+        summary = replace(SUMMARY, experiments={"ranker-v2": experiment})
         assert experiment.to_json()["attention"] == [entry.to_json()]
         assert "attention" not in SUMMARY.experiments["ranker-v2"].to_json()
-        lines = _exposed(found)
+        lines = _scrape(summary)
         assert 'abmonitor_attention_bad_answers{category="<algebra>",experiment="ranker-v2"} 6.0' in lines
         (line,) = [line for line in lines if line.startswith("abmonitor_attention_priority")]
         assert float(line.split()[-1]) == pytest.approx(0.668, abs=1e-3)
-        assert "&lt;algebra&gt;</th><td>6</td><td>0.668" in _page(found)
+        assert "&lt;algebra&gt;</th><td>6</td><td>0.668" in _page(summary)
         assert "look at first" not in _page(SUMMARY)
 
 
-def _page(summary: Summary) -> str:
-    return template("page.html").render(page_context(summary, (), DisplaySettings(), 0))
+def _page(summary: StoreSummary) -> str:
+    return load_template("page.html").render(page_context(summary, (), DisplaySettings(), 0))

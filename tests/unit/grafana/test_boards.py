@@ -14,10 +14,10 @@ import promql_parser
 import pytest
 
 from grafana import decision
-from grafana.generate import DASHBOARDS, boards, outdated, rendered
+from grafana.generate import DASHBOARDS, build_boards, find_outdated_files, render_board
 from grafana.panels import DATASOURCE, JSON
-from grafana.queries import Query, filled_in, queries
-from monitor.stats import State
+from grafana.queries import Query, board_queries, substitute_variables
+from monitor.stats import VerdictState
 from tests.support.promql import exported_series, nodes, selectors
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ VARIABLES = {
     "__rate_interval": "1m",
     "__range": "1h",
 }
-BOARDS = boards()
+BOARDS = build_boards()
 BOARD = BOARDS["experiment.json"]
 OF_PROMETHEUS = {
     "ALERTS": {"alertname", "alertstate", "severity", "team", "concern", "experiment", "variant"},
@@ -41,7 +41,9 @@ OF_PROMETHEUS = {
 }
 """What Prometheus makes of the rules, and what every client library exports."""
 QUERIES = [
-    pytest.param(query, id=f"{name} {query.panel} {query.ref}") for name in BOARDS for query in queries(BOARDS[name])
+    pytest.param(query, id=f"{name} {query.panel} {query.ref}")
+    for name in BOARDS
+    for query in board_queries(BOARDS[name])
 ]
 PANELS = [
     pytest.param(panel, id=f"{name} {panel['title']}")
@@ -51,43 +53,43 @@ PANELS = [
 ]
 
 
-def shown(board: JSON) -> list[JSON]:
-    """Return the board's panels without its rows."""
+def data_panels(board: JSON) -> list[JSON]:
+    """Return the panels of a board without row titles."""
     return [panel for panel in board["panels"] if panel["type"] != "row"]
 
 
 class TestFiles:
     """The files in the repository."""
 
-    def test_are_what_the_code_makes(self) -> None:
-        """A board is changed in the code, never in its file."""
-        assert outdated() == []
+    def test_the_files_equal_the_generated_boards(self) -> None:
+        """Boards are changed in the code, never in the files."""
+        assert find_outdated_files() == []
 
-    def test_no_other_file_is_provisioned(self) -> None:
-        """A board that no code makes would be shown and never updated."""
-        assert {path.name for path in DASHBOARDS.iterdir()} == set(boards())
+    def test_every_provisioned_file_is_generated(self) -> None:
+        """A file without code would never be updated."""
+        assert {path.name for path in DASHBOARDS.iterdir()} == set(build_boards())
 
-    def test_a_changed_file_is_noticed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_changed_file_is_outdated(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The check compares the whole text."""
         monkeypatch.setattr("grafana.generate.DASHBOARDS", tmp_path)
         for name, board in BOARDS.items():
-            (tmp_path / name).write_text(rendered(board), encoding="utf-8")
-        assert outdated() == []
-        (tmp_path / "experiment.json").write_text(rendered(BOARD) + " ", encoding="utf-8")
-        assert outdated() == ["experiment.json"]
+            (tmp_path / name).write_text(render_board(board), encoding="utf-8")
+        assert find_outdated_files() == []
+        (tmp_path / "experiment.json").write_text(render_board(BOARD) + " ", encoding="utf-8")
+        assert find_outdated_files() == ["experiment.json"]
 
-    def test_the_command_checks(self) -> None:
-        """`--check` is what continuous integration runs."""
+    def test_the_check_command_succeeds(self) -> None:
+        """Continuous integration runs `--check`."""
         command = [sys.executable, "-m", "grafana.generate", "--check"]
         assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", BOARDS)
 class TestBoards:
-    """What Grafana needs to load each board, and a reader to find the way."""
+    """Requirements of Grafana and of readers on each board."""
 
-    def test_has_a_stable_address(self, name: str) -> None:
-        """Links and bookmarks hold across versions."""
+    def test_the_board_has_a_stable_uid_and_title(self, name: str) -> None:
+        """Links and bookmarks stay valid across versions."""
         board = BOARDS[name]
         stem = name.removesuffix(".json")
         assert (board["uid"], board["title"]) == (f"abmonitor-{stem}", f"AB Monitor: {stem}")
@@ -99,38 +101,38 @@ class TestBoards:
         board = BOARDS[name]
         assert "__inputs" not in board
         assert board["templating"]["list"][0]["name"] == "datasource"
-        asked = [entry["datasource"] for panel in shown(board) for entry in (panel, *panel["targets"])]
-        asked += [choice["datasource"] for choice in board["templating"]["list"][1:]]
-        asked += [marks["datasource"] for marks in board["annotations"]["list"] if "expr" in marks]
-        assert all(source == DATASOURCE == {"type": "prometheus", "uid": "${datasource}"} for source in asked)
+        sources = [entry["datasource"] for panel in data_panels(board) for entry in (panel, *panel["targets"])]
+        sources += [variable["datasource"] for variable in board["templating"]["list"][1:]]
+        sources += [marks["datasource"] for marks in board["annotations"]["list"] if "expr" in marks]
+        assert all(source == DATASOURCE == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
 
-    def test_leads_to_the_others_from_one_menu(self, name: str) -> None:
-        """The menu lists what has the tag, and keeps the time and the choices."""
+    def test_a_menu_links_to_all_boards(self, name: str) -> None:
+        """The menu lists boards with the tag, and keeps time range and variables."""
         (menu,) = BOARDS[name]["links"]
         assert (menu["type"], menu["asDropdown"], menu["includeVars"], menu["keepTime"]) == ("dashboards", *[True] * 3)
         assert menu["tags"] == BOARDS[name]["tags"] == ["ab-monitor"]
 
-    def test_its_links_lead_to_boards_and_their_variables(self, name: str) -> None:
-        """A link takes along what the other board asks for."""
+    def test_links_lead_to_boards_and_set_their_variables(self, name: str) -> None:
+        """A link passes the variables that the target board has."""
         by_uid = {board["uid"]: board for board in BOARDS.values()}
-        found = [
+        links = [
             link
-            for panel in shown(BOARDS[name])
+            for panel in data_panels(BOARDS[name])
             for link in panel["fieldConfig"]["defaults"].get("links", [])
             + [
                 link
                 for override in panel["fieldConfig"]["overrides"]
-                for each in override["properties"]
-                if each["id"] == "links"
-                for link in each["value"]
+                for setting in override["properties"]
+                if setting["id"] == "links"
+                for link in setting["value"]
             ]
         ]
-        assert found or name == "pipeline.json"
-        for link in found:
+        assert links or name == "pipeline.json"
+        for link in links:
             address = urlsplit(link["url"])
-            other = by_uid[address.path.removeprefix("/d/")]
-            names = {choice["name"] for choice in other["templating"]["list"]}
-            assert {each.removeprefix("var-") for each in re.findall(r"var-\w+", address.query)} <= names
+            target_board = by_uid[address.path.removeprefix("/d/")]
+            names = {choice["name"] for choice in target_board["templating"]["list"]}
+            assert {setting.removeprefix("var-") for setting in re.findall(r"var-\w+", address.query)} <= names
             assert "${datasource:queryparam}" in address.query
             assert "${__url_time_range}" in address.query
 
@@ -139,35 +141,39 @@ class TestBoards:
         panels = BOARDS[name]["panels"]
         cells: set[tuple[int, int]] = set()
         for panel in panels:
-            at = panel["gridPos"]
-            assert at["x"] + at["w"] <= 24
-            place = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-            assert not cells & place, panel["title"]
-            cells |= place
+            position = panel["gridPos"]
+            assert position["x"] + position["w"] <= 24
+            panel_cells = {
+                (x, y)
+                for x in range(position["x"], position["x"] + position["w"])
+                for y in range(position["y"], position["y"] + position["h"])
+            }
+            assert not cells & panel_cells, panel["title"]
+            cells |= panel_cells
         assert len({panel["id"] for panel in panels}) == len(panels)
 
-    def test_at_most_five_graphs_are_seen_without_scrolling(self, name: str) -> None:
+    def test_at_most_five_graphs_are_visible_without_scrolling(self, name: str) -> None:
         """What matters comes first and fits on one screen."""
-        kinds = [panel["type"] for panel in shown(BOARDS[name]) if panel["gridPos"]["y"] < LINES_ABOVE_THE_FOLD]
+        kinds = [panel["type"] for panel in data_panels(BOARDS[name]) if panel["gridPos"]["y"] < LINES_ABOVE_THE_FOLD]
         assert 1 <= len([kind for kind in kinds if kind != "stat"]) <= 5
-        ends = [panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in shown(BOARDS[name])]
+        ends = [panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in data_panels(BOARDS[name])]
         assert LINES_ABOVE_THE_FOLD in ends
 
-    def test_titles_are_unique(self, name: str) -> None:
+    def test_panel_titles_are_unique(self, name: str) -> None:
         """Descriptions refer to panels by their titles."""
-        titles = [panel["title"] for panel in shown(BOARDS[name])]
+        titles = [panel["title"] for panel in data_panels(BOARDS[name])]
         assert len(set(titles)) == len(titles)
 
-    def test_has_no_value_that_json_lacks(self, name: str) -> None:
-        """The file is JSON for every reader."""
+    def test_the_board_is_valid_json(self, name: str) -> None:
+        """No NaN, and no types that JSON lacks."""
         assert json.loads(json.dumps(BOARDS[name], allow_nan=False)) == BOARDS[name]
 
 
 class TestExperiment:
-    """The board of one experiment."""
+    """The board "AB Monitor: experiment"."""
 
-    def test_each_choice_depends_on_the_ones_before(self) -> None:
-        """An experiment offers only its own metrics, a metric only its own decays."""
+    def test_each_variable_depends_on_the_variables_before(self) -> None:
+        """The metrics offered are those of the experiment, the decays those of the metric."""
         choices = {choice["name"]: choice for choice in BOARD["templating"]["list"]}
         assert list(choices) == ["datasource", "experiment", "metric", "decay", "kind"]
         assert "$experiment" in choices["kind"]["query"]["query"]
@@ -175,65 +181,70 @@ class TestExperiment:
         assert "$metric" in choices["decay"]["query"]["query"]
         assert 'decay!="none"' in choices["decay"]["query"]["query"]
 
-    def test_the_control_is_grey_wherever_variants_are_drawn(self) -> None:
-        """A reader learns the colours once, whatever the control's name is."""
-        drawn = [
+    def test_the_control_is_grey_in_all_panels_by_variant(self) -> None:
+        """Colours are equal in all panels, under any name of the control."""
+        variant_panels = [
             panel
-            for panel in shown(BOARD)
+            for panel in data_panels(BOARD)
             if panel["targets"][0]["legendFormat"] == "{{variant}}"
             and any(target["refId"].endswith(", control") for target in panel["targets"])
             and (panel["type"] == "timeseries" or panel["fieldConfig"]["defaults"]["color"]["mode"] != "thresholds")
         ]
-        assert len(drawn) > 9
-        for panel in drawn:
-            grey = {
+        assert len(variant_panels) > 9
+        for panel in variant_panels:
+            grey_refs = {
                 entry["matcher"]["options"]
                 for entry in panel["fieldConfig"]["overrides"]
-                for each in entry["properties"]
-                if each["id"] == "color" and each["value"] == {"mode": "fixed", "fixedColor": "#8e8e8e"}
+                for setting in entry["properties"]
+                if setting["id"] == "color" and setting["value"] == {"mode": "fixed", "fixedColor": "#8e8e8e"}
             }
-            assert grey == {target["refId"] for target in panel["targets"] if target["refId"].endswith(", control")}
+            assert grey_refs == {
+                target["refId"] for target in panel["targets"] if target["refId"].endswith(", control")
+            }
 
     @pytest.mark.parametrize("title", ["$metric, decayed ($decay)", "$metric, all time"])
-    def test_a_mean_has_its_band(self, title: str) -> None:
-        """Two thin edges per arm, without a name in the legend."""
-        (panel,) = [panel for panel in shown(BOARD) if panel["title"] == title]
+    def test_a_mean_has_a_band_of_standard_errors(self, title: str) -> None:
+        """Two thin edges per variant, hidden in the legend."""
+        (panel,) = [panel for panel in data_panels(BOARD) if panel["title"] == title]
         edges = {target["refId"] for target in panel["targets"] if "standard_error" in target["expr"]}
         assert edges == {"lower", "lower, control", "upper", "upper, control"}
-        hidden = {
+        hidden_refs = {
             entry["matcher"]["options"]
             for entry in panel["fieldConfig"]["overrides"]
-            if "custom.hideFrom" in {each["id"] for each in entry["properties"]}
+            if "custom.hideFrom" in {setting["id"] for setting in entry["properties"]}
         }
-        assert hidden == edges
+        assert hidden_refs == edges
 
-    def test_marks_name_only_what_is_exported(self) -> None:
-        """Start, shares, verdicts; deployments are annotations of Grafana's own, written by whoever deploys."""
-        marks = {each["name"]: each for each in BOARD["annotations"]["list"]}
-        assert list(marks) == ["Alerts", "Start", "Shares", "Verdicts", "Deployments"]
+    def test_annotations_use_only_exported_metrics(self) -> None:
+        """Deployments are annotations of Grafana, created by the deployment process."""
+        annotations = {matcher["name"]: matcher for matcher in BOARD["annotations"]["list"]}
+        assert list(annotations) == ["Alerts", "Start", "Shares", "Verdicts", "Deployments"]
         exported = exported_series()
         for name in ("Start", "Shares", "Verdicts"):
-            expr = marks[name]["expr"]
-            assert marks[name]["target"]["expr"] == expr
-            found = selectors(expr)
-            assert all({each.name for each in one.matchers.matchers} <= exported[one.name or ""] for one in found)
-            wanted = set(re.findall(r"{{(\w+)}}", marks[name]["titleFormat"]))
-            assert all(wanted <= exported[one.name or ""] for one in found)
-        assert marks["Deployments"]["target"]["tags"] == ["deployment"]
+            expr = annotations[name]["expr"]
+            assert annotations[name]["target"]["expr"] == expr
+            metric_selectors = selectors(expr)
+            assert all(
+                {matcher.name for matcher in selector.matchers.matchers} <= exported[selector.name or ""]
+                for selector in metric_selectors
+            )
+            title_labels = set(re.findall(r"{{(\w+)}}", annotations[name]["titleFormat"]))
+            assert all(title_labels <= exported[selector.name or ""] for selector in metric_selectors)
+        assert annotations["Deployments"]["target"]["tags"] == ["deployment"]
 
 
-def test_every_state_of_a_verdict_has_its_word() -> None:
-    """A state without one would be shown as no verdict at all."""
-    assert set(decision.STATES) == set(get_args(State))
+def test_every_verdict_state_has_a_text() -> None:
+    """A state without a text would be displayed as no verdict."""
+    assert set(decision.VERDICT_STATES) == set(get_args(VerdictState))
 
 
 class TestExperiments:
-    """The board of all experiments."""
+    """The board "AB Monitor: experiments"."""
 
-    def test_the_columns_are_what_the_queries_return(self) -> None:
-        """A column that no query returns would be missing without a word."""
-        (panel,) = [panel for panel in shown(BOARDS["experiments.json"]) if panel["type"] == "table"]
-        join, names, order = (each["options"] for each in panel["transformations"])
+    def test_the_table_columns_are_those_of_the_queries(self) -> None:
+        """Grafana silently omits columns that no query returns."""
+        (panel,) = [panel for panel in data_panels(BOARDS["experiments.json"]) if panel["type"] == "table"]
+        join, names, order = (transformation["options"] for transformation in panel["transformations"])
         assert join["byField"] == "experiment"
         info, *rest = panel["targets"]
         assert all(target["format"] == "table" and target["instant"] for target in panel["targets"])
@@ -242,38 +253,38 @@ class TestExperiments:
         assert set(names["include"]["names"]) == set(order["renameByName"]) == set(order["indexByName"])
         assert set(order["renameByName"]) == offered - {"control"}
         for target in rest:
-            assert kept(promql_parser.parse(target["expr"])) == {"experiment"}
+            assert result_labels(promql_parser.parse(target["expr"])) == {"experiment"}
         headings = set(order["renameByName"].values())
         assert {entry["matcher"]["options"] for entry in panel["fieldConfig"]["overrides"]} <= headings
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_every_panel_explains_itself(panel: JSON) -> None:
-    """A description says what is shown and what to do; a unit says what the numbers are."""
+def test_every_panel_has_a_description_and_a_unit(panel: JSON) -> None:
+    """The description explains the values and what to do."""
     assert panel["description"].count(". ") >= 1
     assert panel["description"].endswith((".", "!"))
     assert panel["type"] == "state-timeline" or panel["fieldConfig"]["defaults"]["unit"]
     assert len({entry["refId"] for entry in panel["targets"]}) == len(panel["targets"])
 
 
-def test_descriptions_refer_to_panels_that_exist() -> None:
-    """What is between quotes is a panel's title, a state, or a section of the runbook."""
+def test_descriptions_refer_to_existing_panels() -> None:
+    """Quoted words are panel titles, states, or sections of the runbook."""
     runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     words = (
-        {text for text, _ in decision.STATES.values()}
+        {text for text, _ in decision.VERDICT_STATES.values()}
         | {"paused", "no data", "quiet", "over", "none", "Control", "Effect", "because", "note"}
         | set(re.findall(r"^## ([\w-]+)$", runbook, re.MULTILINE))
     )
-    titles = [panel["title"] for board in BOARDS.values() for panel in shown(board)]
+    titles = [panel["title"] for board in BOARDS.values() for panel in data_panels(board)]
     for board in BOARDS.values():
-        for panel in shown(board):
+        for panel in data_panels(board):
             for quoted in set(re.findall(r"“([^”]+)”", panel["description"])) - words:
                 assert any(title.startswith(quoted) for title in titles), (panel["title"], quoted)
 
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Return the labels of every series that there is, by the series' name."""
+    """Return the labels of all exported series by name."""
     return {name: labels | {"job", "instance"} for name, labels in exported_series().items()} | OF_PROMETHEUS
 
 
@@ -281,7 +292,7 @@ MASKS = {"and", "unless"}
 
 
 def operands(expr: promql_parser.Expr) -> list[promql_parser.Expr]:
-    """Return what the outermost operators combine, from left to right; what only selects is not shown."""
+    """Return the operands of the outermost operators, without the right sides of `and` and `unless`."""
     if isinstance(expr, promql_parser.ParenExpr):
         return operands(expr.expr)
     if isinstance(expr, promql_parser.BinaryExpr):
@@ -303,53 +314,53 @@ def reduced_to(operand: promql_parser.Expr) -> set[str] | None:
     return None
 
 
-def kept(expr: promql_parser.Expr) -> set[str]:
-    """Return the labels of what an expression returns."""
+def result_labels(expr: promql_parser.Expr) -> set[str]:
+    """Return the labels of the result of an expression."""
     return set[str]().union(*(reduced_to(part) or set() for part in operands(expr)))
 
 
-def made(expr: promql_parser.Expr) -> set[str]:
-    """Return the labels that `label_replace` makes in the expression."""
+def replaced_labels(expr: promql_parser.Expr) -> set[str]:
+    """Return the labels that `label_replace` sets in an expression."""
     calls = [node for node in nodes(expr.prettify()) if isinstance(node, promql_parser.Call)]
     return {call.args[1].val for call in calls if call.func.name == "label_replace"}
 
 
 @pytest.mark.parametrize("query", QUERIES)
 class TestQueries:
-    """Each expression of the board."""
+    """Each query of the boards."""
 
-    def test_leaves_no_variable_open(self, query: Query) -> None:
-        """What the board asks can be filled in from its own variables, and is then an expression."""
-        expr = filled_in(query.expr, VARIABLES)
+    def test_the_query_uses_only_variables_of_the_board(self, query: Query) -> None:
+        """After substitution the query is a valid expression."""
+        expr = substitute_variables(query.expr, VARIABLES)
         assert "$" not in expr.replace('"$1"', "")
         promql_parser.parse(expr)
 
-    def test_asks_only_for_what_is_exported(self, query: Query, exported: dict[str, set[str]]) -> None:
-        """Metrics and the labels that select them are in the exporter's catalogue."""
-        for selector in selectors(filled_in(query.expr, VARIABLES)):
+    def test_the_query_uses_only_exported_metrics_and_labels(self, query: Query, exported: dict[str, set[str]]) -> None:
+        """The catalogue of the exporter contains all of them."""
+        for selector in selectors(substitute_variables(query.expr, VARIABLES)):
             assert selector.name in exported, selector.name
             assert {matcher.name for matcher in selector.matchers.matchers} <= exported[selector.name], selector.name
 
-    def test_groups_by_labels_that_its_metrics_have(self, query: Query, exported: dict[str, set[str]]) -> None:
+    def test_the_query_groups_by_labels_of_its_metrics(self, query: Query, exported: dict[str, set[str]]) -> None:
         """Grouping by a misspelt label gives one nameless series instead of an error."""
-        for node in nodes(filled_in(query.expr, VARIABLES)):
+        for node in nodes(substitute_variables(query.expr, VARIABLES)):
             if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
-                inside = [exported[str(found.name)] for found in selectors(node.expr.prettify())]
-                assert set(node.modifier.labels) <= set().union(*inside) | made(node.expr)
+                metric_labels = [exported[str(selector.name)] for selector in selectors(node.expr.prettify())]
+                assert set(node.modifier.labels) <= set().union(*metric_labels) | replaced_labels(node.expr)
 
-    def test_adds_up_or_merges_replicas(self, query: Query) -> None:
-        """Several replicas are scraped; the board draws each variant, topic or reason once."""
-        parts = operands(promql_parser.parse(filled_in(query.expr, VARIABLES)))
+    def test_the_query_aggregates_over_replicas(self, query: Query) -> None:
+        """Several replicas are scraped; a panel draws each variant, topic or reason once."""
+        parts = operands(promql_parser.parse(substitute_variables(query.expr, VARIABLES)))
         assert [part.prettify() for part in parts if reduced_to(part) is None] == []
 
-    def test_names_its_series_by_labels_that_it_keeps(self, query: Query) -> None:
+    def test_the_legend_uses_labels_of_the_result(self, query: Query) -> None:
         """A legend of a label that was aggregated away would be empty."""
-        wanted = {part.split("}}")[0] for part in query.legend.split("{{")[1:]}
-        assert wanted <= kept(promql_parser.parse(filled_in(query.expr, VARIABLES)))
+        legend_labels = {part.split("}}")[0] for part in query.legend.split("{{")[1:]}
+        assert legend_labels <= result_labels(promql_parser.parse(substitute_variables(query.expr, VARIABLES)))
 
-    def test_takes_no_rate_of_a_gauge(self, query: Query) -> None:
+    def test_the_query_takes_rates_only_of_counters(self, query: Query) -> None:
         """A revised reaction lowers a sum; `rate()` would take that for a restart and add the whole sum again."""
-        for node in nodes(filled_in(query.expr, VARIABLES)):
+        for node in nodes(substitute_variables(query.expr, VARIABLES)):
             if isinstance(node, promql_parser.Call) and node.func.name in {"rate", "increase"}:
                 (selector,) = selectors(node.prettify())
                 assert str(selector.name).endswith(("_total", "_bucket", "_sum", "_count"))

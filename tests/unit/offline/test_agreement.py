@@ -1,4 +1,4 @@
-"""Rater agreement: published examples, another implementation's figures, what has no answer, and the command."""
+"""Rater agreement: published examples, results of pingouin, undefined results, and the command `agreement`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from monitor.cli.command_line import main
-from monitor.offline.agreement import (
-    LEVELS,
-    Design,
-    Level,
+from monitor.offline.rater_agreement import (
+    MEASUREMENT_LEVELS,
+    GradeTable,
+    MeasurementLevel,
     Rating,
-    agreements,
-    cicchetti,
-    icc,
-    koo_li,
+    cicchetti_label,
+    intraclass_correlations,
+    koo_li_label,
     krippendorff_alpha,
+    measure_agreement,
 )
 
 FORMS = ("ICC(1,1)", "ICC(A,1)", "ICC(C,1)", "ICC(1,k)", "ICC(A,k)", "ICC(C,k)")
@@ -72,20 +72,21 @@ KRIPPENDORFF: list[list[float | None]] = [
 class TestIntraclassCorrelation:
     """Complete designs."""
 
-    def test_published_example(self) -> None:
+    def test_the_published_example_is_reproduced(self) -> None:
         """Table 4 of Shrout & Fleiss 1979, to the two digits printed."""
-        found = icc(SHROUT_FLEISS)
-        assert [form.name for form in found.forms] == list(FORMS)
-        assert [round(form.value or 0, 2) for form in found.forms] == [0.17, 0.29, 0.71, 0.44, 0.62, 0.91]
-        squares = found.mean_squares
-        assert [round(each, 2) for each in (squares.targets, squares.within, squares.raters, squares.error)] == [
+        correlations = intraclass_correlations(SHROUT_FLEISS)
+        assert [form.name for form in correlations.forms] == list(FORMS)
+        assert [round(form.value or 0, 2) for form in correlations.forms] == [0.17, 0.29, 0.71, 0.44, 0.62, 0.91]
+        squares = correlations.mean_squares
+        assert [round(square, 2) for square in (squares.targets, squares.within, squares.raters, squares.error)] == [
             11.24, 6.26, 32.49, 1.02,
         ]  # fmt: skip
 
     @pytest.mark.parametrize(("grades", "expected"), PINGOUIN)
-    def test_another_implementation(self, grades: list[list[float]], expected: list[Any]) -> None:
-        """Values, tests and intervals are those of pingouin."""
-        for form, (value, f, df1, df2, p, interval) in zip(icc(grades).forms, expected, strict=True):
+    def test_results_equal_those_of_pingouin(self, grades: list[list[float]], expected: list[Any]) -> None:
+        """Values, F tests and intervals."""
+        forms = intraclass_correlations(grades).forms
+        for form, (value, f, df1, df2, p, interval) in zip(forms, expected, strict=True):
             assert form.value == pytest.approx(value, abs=1e-9)
             assert (form.f, form.p) == pytest.approx((f, p), rel=1e-9)
             assert (form.df1, form.df2) == (df1, df2)
@@ -94,26 +95,26 @@ class TestIntraclassCorrelation:
     def test_the_order_of_rows_and_columns_changes_no_digit(self) -> None:
         """The same table shuffled gives the same record."""
         rows = random.Random(1).sample(FRACTIONS, len(FRACTIONS))
-        assert icc([[row[2], row[0], row[1]] for row in rows]) == icc(FRACTIONS)
+        assert intraclass_correlations([[row[2], row[0], row[1]] for row in rows]) == intraclass_correlations(FRACTIONS)
 
-    def test_perfect_agreement(self) -> None:
+    def test_perfect_agreement_is_1(self) -> None:
         """With no variance below, every form is 1 and F infinite; JSON has no infinity."""
-        for form in icc([[0.1, 0.1, 0.1], [0.7, 0.7, 0.7]]).forms:
+        for form in intraclass_correlations([[0.1, 0.1, 0.1], [0.7, 0.7, 0.7]]).forms:
             assert (form.value, form.interval, form.p) == (1.0, (1.0, 1.0), 0.0)
             assert form.to_json()["f"] is None
 
-    def test_a_rater_who_is_stricter_throughout(self) -> None:
+    def test_a_stricter_rater_lowers_absolute_agreement_only(self) -> None:
         """Consistency is perfect, agreement is not."""
-        forms = {form.name: form.value for form in icc([[1.1, 1.2], [2.1, 2.2], [3.1, 3.2]]).forms}
+        forms = {form.name: form.value for form in intraclass_correlations([[1.1, 1.2], [2.1, 2.2], [3.1, 3.2]]).forms}
         assert forms["ICC(C,1)"] == 1.0
         assert forms["ICC(A,1)"] == pytest.approx(1 / 1.005)  # 2 / (2 + 2/3 · 0.015/2)
 
-    def test_what_has_no_value(self) -> None:
+    def test_forms_without_variance_are_undefined(self) -> None:
         """Where the variance to divide by is not above 0, a form is absent, and not -∞ or above 1."""
-        forms = {form.name: (form.value, form.interval) for form in icc(OPPOSED).forms}
+        forms = {form.name: (form.value, form.interval) for form in intraclass_correlations(OPPOSED).forms}
         assert forms["ICC(A,k)"] == (None, None)  # -11.67 / -1.67 would be 7
         assert forms["ICC(C,k)"][0] == pytest.approx(-70 / 3)
-        same_means = icc([[0.1, 0.3], [0.2, 0.2]]).forms
+        same_means = intraclass_correlations([[0.1, 0.3], [0.2, 0.2]]).forms
         assert [form.value for form in same_means] == [-1.0, -1.0, -1.0, None, None, None]
 
     @pytest.mark.parametrize(
@@ -130,30 +131,30 @@ class TestIntraclassCorrelation:
             ([[1, 2], [float("nan"), 2]], "a grade is nan, expected a finite number (None for a missing one)"),
         ],
     )
-    def test_refusals(self, grades: list[list[float | None]], message: str) -> None:
-        """One line that says what is wrong."""
+    def test_unsuitable_tables_are_rejected(self, grades: list[list[float | None]], message: str) -> None:
+        """The message states the value and the expectation."""
         with pytest.raises(ValueError) as caught:  # noqa: PT011  the whole message is compared
-            icc(grades)
+            intraclass_correlations(grades)
         assert str(caught.value) == message
 
-    def test_scales(self) -> None:
+    def test_labels_change_at_the_published_bounds(self) -> None:
         """The bounds of Cicchetti 1994 and of Koo & Li 2016."""
         values = (-0.2, 0.399, 0.4, 0.599, 0.6, 0.749, 0.75, 1)
         poor_to_excellent = ["poor", "poor", "fair", "fair", "good", "good", "excellent", "excellent"]
-        assert [cicchetti(value) for value in values] == poor_to_excellent
+        assert [cicchetti_label(value) for value in values] == poor_to_excellent
         values = (-0.2, 0.499, 0.5, 0.749, 0.75, 0.9, 0.901, 1)
         poor_to_excellent = ["poor", "poor", "moderate", "moderate", "good", "good", "excellent", "excellent"]
-        assert [koo_li(value) for value in values] == poor_to_excellent
+        assert [koo_li_label(value) for value in values] == poor_to_excellent
 
 
-def alpha_by_pairs(grades: list[list[float | None]], level: Level) -> float:
-    """Return alpha as Krippendorff 2011 defines it: sums of δ² over pairs of grades."""
+def alpha_by_pairs(grades: list[list[float | None]], level: MeasurementLevel) -> float:
+    """Return alpha by the definition in Krippendorff 2011: sums of δ² over pairs of grades."""
     units = [[grade for grade in row if grade is not None] for row in grades]
     units = [row for row in units if len(row) > 1]
     pool = sorted(grade for row in units for grade in row)
 
-    def delta(one: float, other: float) -> float:
-        low, high = sorted((one, other))
+    def delta(first_grade: float, second_grade: float) -> float:
+        low, high = sorted((first_grade, second_grade))
         if level == "nominal":
             return float(low != high)
         if level == "interval":
@@ -169,17 +170,17 @@ def alpha_by_pairs(grades: list[list[float | None]], level: Level) -> float:
 class TestKrippendorffsAlpha:
     """Any design."""
 
-    def test_published_example(self) -> None:
-        """Krippendorff 2011: 0.743 nominal, 0.815 ordinal, 0.849 interval; the last unit has one grade."""
-        found = {level: krippendorff_alpha(KRIPPENDORFF, level) for level in LEVELS}
-        values = {level: round(alpha.value or 0, 3) for level, alpha in found.items()}
+    def test_the_published_example_is_reproduced(self) -> None:
+        """Krippendorff 2011: 0.743 nominal, 0.815 ordinal, 0.849 interval; the last unit has a single grade."""
+        alphas = {level: krippendorff_alpha(KRIPPENDORFF, level) for level in MEASUREMENT_LEVELS}
+        values = {level: round(alpha.value or 0, 3) for level, alpha in alphas.items()}
         assert values == {"nominal": 0.743, "ordinal": 0.815, "interval": 0.849}
-        assert {(alpha.units, alpha.grades) for alpha in found.values()} == {(11, 40)}
-        assert found["nominal"].label == "tentative"
-        assert found["ordinal"].label == "reliable"
+        assert {(alpha.units, alpha.grades) for alpha in alphas.values()} == {(11, 40)}
+        assert alphas["nominal"].label == "tentative"
+        assert alphas["ordinal"].label == "reliable"
 
-    @pytest.mark.parametrize("level", LEVELS)
-    def test_definition(self, level: Level) -> None:
+    @pytest.mark.parametrize("level", MEASUREMENT_LEVELS)
+    def test_alpha_equals_its_definition_by_pairs(self, level: MeasurementLevel) -> None:
         """The closed form equals the sums over all pairs, with holes and fractional grades."""
         chance = random.Random(4)
         grades = [0.5, 1, 1.25, 2, 3.1, 4]
@@ -188,16 +189,16 @@ class TestKrippendorffsAlpha:
             value = krippendorff_alpha(table, level).value
             assert value == pytest.approx(alpha_by_pairs(table, level), abs=1e-12)
 
-    def test_undefined(self) -> None:
-        """No two grades of one target, or nothing but one grade: no value, and no label."""
+    def test_alpha_is_undefined_without_different_pairable_grades(self) -> None:
+        """No target has two grades, or all grades are equal: value and label are None."""
         for table in ([], [[1, None], [None, 2]], [[0.3, 0.3], [0.3, 0.3]]):
-            for level in LEVELS:
+            for level in MEASUREMENT_LEVELS:
                 alpha = krippendorff_alpha(table, level)
                 assert (alpha.value, alpha.label) == (None, None)
 
-    def test_grades_must_be_finite(self) -> None:
+    def test_grades_that_are_not_finite_are_rejected(self) -> None:
         """At every level."""
-        for level in LEVELS:
+        for level in MEASUREMENT_LEVELS:
             with pytest.raises(ValueError, match="a grade is inf, expected a finite number"):
                 krippendorff_alpha([[1, float("inf")]], level)
 
@@ -207,32 +208,41 @@ def rating(rater: str, grade: float, item: str = "i", *, at_ms: int = 0, variant
     return Rating(variant, ("query", "q", item), rater, at_ms, grade)
 
 
-class TestDesign:
+class TestGradeTable:
     """From ratings to tables."""
 
-    def test_variants_are_apart_and_together(self) -> None:
-        """Each variant's own agreement in the order given, and then that of all."""
-        given = [rating("u", 1), rating("v", 1), rating("w", 4, variant="b"), rating("x", 2, "j", variant="b")]
-        found = agreements(given, ["b", "a"])
-        assert [(each.variant, each.targets, each.raters, each.grades) for each in found] == [
-            ("b", 2, 2, 2), ("a", 1, 2, 2), (None, 2, 4, 4),
-        ]  # fmt: skip
+    def test_agreement_is_measured_per_variant_and_over_all(self) -> None:
+        """The variants are in the given order; the agreement over all variants is the last."""
+        all_ratings = [rating("u", 1), rating("v", 1), rating("w", 4, variant="b"), rating("x", 2, "j", variant="b")]
+        agreements = measure_agreement(all_ratings, ["b", "a"])
+        counts = [
+            (agreement.variant, agreement.targets, agreement.raters, agreement.grades) for agreement in agreements
+        ]
+        assert counts == [("b", 2, 2, 2), ("a", 1, 2, 2), (None, 2, 4, 4)]
 
-    def test_the_latest_rating_of_a_target_stands(self) -> None:
-        """Whatever the order; of two at the same time the larger one."""
-        given = [rating("u", 4, at_ms=1), rating("u", 1, at_ms=2), rating("v", 1), rating("v", 2), rating("w", 7, "j")]
-        for ratings in (given, given[::-1]):
-            design = Design.of(ratings)
+    def test_the_latest_rating_of_a_target_counts(self) -> None:
+        """The order of ratings does not matter; of two ratings with the same time, the larger grade counts."""
+        ordered_ratings = [
+            rating("u", 4, at_ms=1),
+            rating("u", 1, at_ms=2),
+            rating("v", 1),
+            rating("v", 2),
+            rating("w", 7, "j"),
+        ]
+        for ratings in (ordered_ratings, ordered_ratings[::-1]):
+            design = GradeTable.from_ratings(ratings)
             assert [item for _, _, item in design.targets] == ["i", "j"]
-            assert (design.raters, design.grades) == (3, ((1, 2), (7,)))
+            assert (design.rater_count, design.rows) == (3, ((1, 2), (7,)))
 
-    def test_equal_numbers_of_grades_are_not_a_complete_design(self) -> None:
-        """Targets that different people rated are no table; alpha is none the worse for it."""
-        given = [rating("u", 1), rating("v", 2), rating("w", 3, "j"), rating("x", 4, "j")]
-        (found, _) = agreements(given, ["a"])
-        assert found.icc is None
-        assert found.refusal == INCOMPLETE.format(2, 2, "item 'i' of query 'q'", 2, 4)
-        assert found.alphas[1].value == pytest.approx(1 - 3 * 2 / 20)  # interval: Σ over pairs 1 + 1, and 4·30 - 10²
+    def test_equal_numbers_of_grades_are_not_a_complete_table(self) -> None:
+        """Targets with different raters have no correlations, but alpha is defined."""
+        ratings = [rating("u", 1), rating("v", 2), rating("w", 3, "j"), rating("x", 4, "j")]
+        (agreement, _) = measure_agreement(ratings, ["a"])
+        assert agreement.icc is None
+        assert agreement.icc_undefined_reason == INCOMPLETE.format(2, 2, "item 'i' of query 'q'", 2, 4)
+        assert agreement.alphas[1].value == pytest.approx(
+            1 - 3 * 2 / 20
+        )  # interval: Σ over pairs 1 + 1, and 4·30 - 10²
 
 
 CONFIG = """
@@ -249,35 +259,37 @@ def response(name: str, query: str | None, user: str | None, *items: str) -> dic
     """Return a response event of variant a at 10:00."""
     event: dict[str, object] = {
         "response_id": name, "timestamp": "2026-11-20T10:00:00Z", "experiment": "e", "variant": "a",
-        "items": [{"item_id": item, "position": place} for place, item in enumerate(items, start=1)],
+        "items": [{"item_id": item, "position": position} for position, item in enumerate(items, start=1)],
     }  # fmt: skip
     return event | ({} if query is None else {"query_id": query}) | ({} if user is None else {"user_id": user})
 
 
-def feedback(name: str, item: str, score: float, *, user: str | None = None, at: str = "10:01") -> dict[str, object]:
+def feedback(
+    name: str, item: str, score: float, *, user: str | None = None, clock_time: str = "10:01"
+) -> dict[str, object]:
     """Return a rating of an item of a response."""
     event: dict[str, object] = {
-        "feedback_id": f"{name}-{item}-{score}-{user}-{at}", "response_id": name, "kind": "rating", "score": score,
-        "timestamp": f"2026-11-20T{at}:00Z", "item_id": item,
+        "feedback_id": f"{name}-{item}-{score}-{user}-{clock_time}", "response_id": name, "kind": "rating",
+        "score": score, "timestamp": f"2026-11-20T{clock_time}:00Z", "item_id": item,
     }  # fmt: skip
     return event if user is None else event | {"user_id": user}
 
 
 def agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str], *events: object) -> list[dict[str, Any]]:
-    """Return what the command says of experiment e."""
+    """Return the JSON of the command for experiment e."""
     (tmp_path / "config.toml").write_text(CONFIG)
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
     command = ["agreement", "--json", "--config", str(tmp_path / "config.toml"), str(tmp_path / "events.jsonl")]
     assert main(command) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["e"]
-    return found
+    agreements: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["e"]
+    return agreements
 
 
-class TestCommand:
+class TestAgreementCommand:
     """From files of events."""
 
-    def test_who_rated_what(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Raters are those who reacted; targets are shown items of queries, wherever they were shown."""
+    def test_raters_and_targets_come_from_the_events(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Raters are the users of feedback; targets are the items of a query in any response."""
         (of_a, of_b, of_all) = agreement(
             tmp_path,
             capsys,
@@ -286,7 +298,7 @@ class TestCommand:
             feedback("r1", "i", 1),
             feedback("r1", "j", 4, user="u1"),
             feedback("r1", "hidden", 5),
-            feedback("r1", "i", 5, at="11:01"),
+            feedback("r1", "i", 5, clock_time="11:01"),
             feedback("r2", "i", 2),
             feedback("r2", "j", 5.5),
             feedback("r2", "j", 4),
@@ -299,8 +311,10 @@ class TestCommand:
         assert of_b["icc_refused"] == "0 targets and 0 raters, expected at least 2 of each"
         assert {**of_all, "variant": "a"} == of_a
 
-    def test_complete(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Where everybody rated everything, there are correlations."""
+    def test_a_complete_table_has_intraclass_correlations(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """All raters have rated all targets."""
         (of_a, _, _) = agreement(
             tmp_path,
             capsys,
@@ -308,12 +322,14 @@ class TestCommand:
             *(feedback("r1", item, score) for item, score in (("i", 1), ("j", 4.5))),
             *(feedback("r1", item, score, user="u2") for item, score in (("i", 2), ("j", 4))),
         )
-        forms = icc([[1, 2], [4.5, 4]]).forms
+        forms = intraclass_correlations([[1, 2], [4.5, 4]]).forms
         assert of_a["icc"]["forms"]["ICC(A,1)"]["value"] == forms[1].value
         assert of_a["icc_refused"] is None
 
-    def test_without_query_or_rater(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """Then the target is the response's item, and each such response has a rater of its own."""
+    def test_responses_without_query_or_user_have_their_own_target_or_rater(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Without a query, the target is an item of the response; without a user, the response has its own rater."""
         (of_a, _, _) = agreement(
             tmp_path,
             capsys,
@@ -326,22 +342,24 @@ class TestCommand:
         assert (of_a["targets"], of_a["raters"]) == (3, 4)
         assert of_a["alpha"]["nominal"]["units"] == 1
 
-    def test_table(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        """The refusal is one line, whatever the terminal's width, and there is nothing of a student in it."""
+    def test_the_reason_without_icc_is_a_line_without_student_ids(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The line is not wrapped in a narrow terminal."""
         agreement(tmp_path, capsys, response("r1", "q", "u-secret", "i"), feedback("r1", "i", 3))
         monkeypatch.setenv("COLUMNS", "40")
         assert main(["agreement", "--config", str(tmp_path / "config.toml"), str(tmp_path / "events.jsonl")]) == 0
-        said = capsys.readouterr().out
-        assert "no ICC: 1 targets and 1 raters, expected at least 2 of each\n" in said
-        assert "u-secret" not in said
+        output = capsys.readouterr().out
+        assert "no ICC: 1 targets and 1 raters, expected at least 2 of each\n" in output
+        assert "u-secret" not in output
 
 
-class TestSurvey:
+class TestAgreementInTheSurvey:
     """A real survey: 75 items, 3 raters, in two variants."""
 
     @pytest.fixture
     def survey(self, shared: Path) -> Path:
-        """Return the survey's folder, or skip where it is absent."""
+        """Return the survey's folder; skip the test if the folder does not exist."""
         folder = shared / "data" / "airbnb"
         if not folder.is_dir():
             pytest.skip("the survey (../shared/data/airbnb) is not here")
@@ -350,34 +368,36 @@ class TestSurvey:
     @pytest.fixture
     def expected(self, survey: Path) -> dict[str, Any]:
         """Return the survey's tables."""
-        found: dict[str, Any] = json.loads((survey / "expected.json").read_text("utf-8"))["icc"]
-        return found
+        published_icc: dict[str, Any] = json.loads((survey / "expected.json").read_text("utf-8"))["icc"]
+        return published_icc
 
     @pytest.mark.parametrize("variant", ["text_only", "combined"])
     @pytest.mark.parametrize("kind", ["ratings_as_given", "notebook_int_x10"])
-    def test_tables(self, survey: Path, expected: dict[str, Any], variant: str, kind: str) -> None:
-        """Every value comes out of the ratings, and of the ratings as a notebook cut them off."""
+    def test_published_tables_are_reproduced(
+        self, survey: Path, expected: dict[str, Any], variant: str, kind: str
+    ) -> None:
+        """With the original ratings, and with ratings truncated as in the published notebook."""
         table: dict[tuple[str, str], list[float]] = defaultdict(list)
         with (survey / "ratings.csv").open(encoding="utf-8") as lines:
             for line in sorted(csv.DictReader(lines), key=lambda line: line["rater"]):
                 if line["variant"] == variant:
                     grade = float(line["relevance"])
-                    given = grade if kind == "ratings_as_given" else int(grade * 10)
-                    table[line["query_id"], line["listing_id"]].append(given)
-        found = icc(list(table.values()))
-        told = expected[f"{variant}|{kind}"]
+                    scaled_grade = grade if kind == "ratings_as_given" else int(grade * 10)
+                    table[line["query_id"], line["listing_id"]].append(scaled_grade)
+        correlations = intraclass_correlations(list(table.values()))
+        published = expected[f"{variant}|{kind}"]
         names = ("ICC1", "ICC2", "ICC3", "ICC1k", "ICC2k", "ICC3k")
-        for name, form in zip(names, found.forms, strict=True):
+        for name, form in zip(names, correlations.forms, strict=True):
             way = "oneway" if name.startswith("ICC1") else "twoway"
-            assert form.value == pytest.approx(told["icc"][name], abs=1e-9)
-            assert (form.f, form.p) == pytest.approx((told["F"][f"F_{way}"], told["F"][f"p_{way}"]), abs=1e-9)
-            assert (form.df1, form.df2) == (told["F"]["df1"], told["F"][f"df2_{way}"])
-            assert form.interval == pytest.approx(told["ci95"][name], abs=0.005 + 1e-9)
-        squares = found.mean_squares
+            assert form.value == pytest.approx(published["icc"][name], abs=1e-9)
+            assert (form.f, form.p) == pytest.approx((published["F"][f"F_{way}"], published["F"][f"p_{way}"]), abs=1e-9)
+            assert (form.df1, form.df2) == (published["F"]["df1"], published["F"][f"df2_{way}"])
+            assert form.interval == pytest.approx(published["ci95"][name], abs=0.005 + 1e-9)
+        squares = correlations.mean_squares
         given_squares = {"MSB": squares.targets, "MSW": squares.within, "MSJ": squares.raters, "MSE": squares.error}
-        assert given_squares == pytest.approx(told["mean_squares"], abs=1e-9)
+        assert given_squares == pytest.approx(published["mean_squares"], abs=1e-9)
 
-    def test_from_events(
+    def test_published_values_are_reproduced_from_events(
         self, survey: Path, expected: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The same values come out of the survey's events."""
@@ -386,6 +406,6 @@ class TestSurvey:
         files = [str(survey / name) for name in ("responses.jsonl", "feedback.jsonl")]
         assert main(["agreement", "--json", "--config", str(tmp_path / "config.toml"), *files]) == 0
         for of_variant in json.loads(capsys.readouterr().out)["airbnb-recommender"][:2]:
-            told = expected[f"{of_variant['variant']}|ratings_as_given"]["icc"]
+            published_icc = expected[f"{of_variant['variant']}|ratings_as_given"]["icc"]
             values = [form["value"] for form in of_variant["icc"]["forms"].values()]
-            assert values == pytest.approx(list(told.values()), abs=1e-9)
+            assert values == pytest.approx(list(published_icc.values()), abs=1e-9)

@@ -1,4 +1,4 @@
-"""Events from files and from stdin, of which nobody knows when more comes."""
+"""The file source: events from files, and from the standard input, where lines may arrive at any time."""
 
 from __future__ import annotations
 
@@ -10,67 +10,78 @@ from pathlib import Path
 
 import pytest
 
-from monitor.events import instant_ms
-from monitor.sources import jsonl as files
+from monitor.events import parse_timestamp_ms
+from monitor.sources import jsonl
 from monitor.sources.jsonl import FileSource
 
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.FileIO]:
-    """Yield where to write what is read from stdin."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "r") as stdin, open(writing, "wb", buffering=0) as written:  # noqa: PTH123  a descriptor
+    """Yield a pipe into the standard input."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "r") as stdin, open(write_end, "wb", buffering=0) as stdin_pipe:  # noqa: PTH123  a descriptor
         monkeypatch.setattr("sys.stdin", stdin)
-        yield written
+        yield stdin_pipe
 
 
-def _line(at_ms: int) -> bytes:
-    return json.dumps({"timestamp": at_ms}).encode() + b"\n"
+def _line(timestamp_ms: int) -> bytes:
+    return json.dumps({"timestamp": timestamp_ms}).encode() + b"\n"
 
 
 def _source(*paths: str) -> FileSource:
-    source = FileSource(paths, instant_ms, report=print)
-    source.place(source.starts({}))
+    source = FileSource(paths, parse_timestamp_ms, report=print)
+    source.seek(source.initial_positions({}))
     return source
 
 
 def _times(source: FileSource) -> list[int]:
     """Return the times of the next events, partition by partition."""
-    return [json.loads(record.value or b"")["timestamp"] for each in source.poll() for record in each.records]
+    return [
+        json.loads(record.value or b"")["timestamp"]
+        for partition_records in source.poll()
+        for record in partition_records.records
+    ]
 
 
-def test_what_is_there_is_handed_out_and_the_rest_is_not_waited_for(pipe: io.FileIO) -> None:
-    """A line that is not whole yet is the rest; at the end it is a line."""
+def _lengths(source: FileSource) -> list[list[int]]:
+    """Return the lengths of the next lines by partition."""
+    return [[len(record.value or b"") for record in partition_records.records] for partition_records in source.poll()]
+
+
+def test_complete_lines_of_stdin_are_returned_before_an_incomplete_line_ends(pipe: io.FileIO) -> None:
+    """At the end of the input, the incomplete line is a line."""
     source = _source("-")
     assert _times(source) == []
     pipe.write(_line(1000) + _line(2000) + _line(3000)[:5])
     assert _times(source) == [1000, 2000]
-    assert (_times(source), source.finished(), list(source.ends().values())) == ([], False, [None])
+    assert (_times(source), source.is_exhausted(), list(source.end_offsets().values())) == ([], False, [None])
     pipe.write(_line(3000)[5:] + _line(4000)[:-1])
     pipe.close()
     assert _times(source) == [3000, 4000]
-    assert (_times(source), source.finished(), list(source.ends().values())) == ([], True, [4])
+    assert (_times(source), source.is_exhausted(), list(source.end_offsets().values())) == ([], True, [4])
 
 
-def test_files_wait_for_stdin_where_that_may_be_older(pipe: io.FileIO, tmp_path: Path) -> None:
-    """Nothing is handed out before what is older than it."""
+def test_files_wait_for_stdin_whose_next_line_may_be_older(pipe: io.FileIO, tmp_path: Path) -> None:
+    """Events are returned in the order of their times."""
     (tmp_path / "events").write_bytes(_line(1500) + _line(2500))
     source = _source(str(tmp_path / "events"), "-")
     assert _times(source) == []
     pipe.write(_line(1000) + _line(2000))
     assert sorted(_times(source)) == [1000, 1500, 2000]
     pipe.close()
-    assert (_times(source), source.finished()) == ([2500], True)
+    assert (_times(source), source.is_exhausted()) == ([2500], True)
     source.close()
 
 
-def test_lines_of_any_length(pipe: io.FileIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is longer than a piece of the pipe comes as one, what is too long in parts."""
-    monkeypatch.setattr(files, "_LONGEST_LINE", 40_000)
+def test_a_long_line_of_stdin_is_returned_whole_and_a_too_long_line_is_split(
+    pipe: io.FileIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipe returns a long line in several reads."""
+    monkeypatch.setattr(jsonl, "_MAX_LINE_BYTES", 40_000)
     source = _source("-")
     pipe.write(b"x" * 30_000 + b"\n" + b"y" * 30_000)
-    assert [[len(record.value or b"") for record in each.records] for each in source.poll()] == [[30_000]]
+    assert _lengths(source) == [[30_000]]
     pipe.write(b"y" * 30_000 + b"\n" * 3)
     pipe.close()
-    assert [[len(record.value or b"") for record in each.records] for each in source.poll()] == [[40_000, 20_000]]
-    assert list(source.ends().values()) == [5]
+    assert _lengths(source) == [[40_000, 20_000]]
+    assert list(source.end_offsets().values()) == [5]

@@ -1,4 +1,4 @@
-"""Positions: which log they are of, and where it was begun."""
+"""Positions of partitions: the log of an offset, and the first offset of the log."""
 
 from __future__ import annotations
 
@@ -6,37 +6,58 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.cli.rebuild import _older
-from monitor.state import Position
+from monitor.cli.rebuild_coverage import has_older_record
+from monitor.state import LogEpoch, Position
 
-READ = replace(Position.start("T", 5), next_offset=20)
-
-
-def test_the_first_offset_of_a_log_is_known() -> None:
-    """Where it was begun, whatever was read since."""
-    assert (READ.first, READ.entry().next_offset) == (5, 5)
-    assert Position.start("T", 0).first == 0
+READ = replace(Position.at_log_start("T", 5), next_offset=20)
 
 
-def test_a_gap_in_a_log_leaves_its_first_offset_as_it_is() -> None:
-    """However many there are; the entry is the last one's, as before."""
-    again = READ.entered("T", 30)
-    assert (again.first, again.topic, again.reached, again.entry().next_offset) == (5, "T", (1, 30), 30)
-    further = replace(again, next_offset=40).entered("T", 50)
-    assert (further.first, further.topic, further.reached, further.entry().next_offset) == (5, "T", (2, 50), 50)
+def test_a_log_keeps_the_first_offset_that_was_to_be_applied() -> None:
+    """The first offset does not depend on the records applied since."""
+    assert (READ.log.first_offset, READ.log_start().next_offset) == (5, 5)
+    assert Position.at_log_start("T", 0).log.first_offset == 0
 
 
-@pytest.mark.parametrize("after", [READ.entered("U", 0), READ.entered("U", 30), READ.entered("T", 10)])
-def test_another_log_has_none(after: Position) -> None:
-    """The topic was created anew, or its log was cut: what was read before is not in these offsets."""
-    assert after.first is None
-    assert after.entered(after.topic, 90).first is None
+def test_a_gap_in_a_log_does_not_change_its_first_offset() -> None:
+    """The start of the epoch is the offset after the latest gap."""
+    after_one_gap = READ.after_reset("T", 30)
+    assert (
+        after_one_gap.log.first_offset,
+        after_one_gap.log.topic_id,
+        after_one_gap.sort_key,
+        after_one_gap.log_start().next_offset,
+    ) == (
+        5,
+        "T",
+        (1, 30),
+        30,
+    )
+    after_two_gaps = replace(after_one_gap, next_offset=40).after_reset("T", 50)
+    assert (
+        after_two_gaps.log.first_offset,
+        after_two_gaps.log.topic_id,
+        after_two_gaps.sort_key,
+        after_two_gaps.log_start().next_offset,
+    ) == (
+        5,
+        "T",
+        (2, 50),
+        50,
+    )
 
 
-@pytest.mark.parametrize("origin", ["", "T", "T#1@7"])
-def test_where_it_was_not_noted_there_is_none(origin: str) -> None:
-    """Files, and stores of before."""
-    assert Position(20, origin=origin).first is None
+@pytest.mark.parametrize("after", [READ.after_reset("U", 0), READ.after_reset("U", 30), READ.after_reset("T", 10)])
+def test_a_new_or_truncated_log_has_no_first_offset(after: Position) -> None:
+    """The offsets of records applied before the reset belong to another log."""
+    assert after.log.first_offset is None
+    assert after.after_reset(after.log.topic_id, 90).log.first_offset is None
+
+
+@pytest.mark.parametrize("text", ["", "T", "T#1@7"])
+def test_a_stored_log_without_its_first_offset_has_none(text: str) -> None:
+    """Files have no log, and a log that was reset has no first offset."""
+    assert LogEpoch.parse(text).first_offset is None
+    assert str(LogEpoch.parse(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -51,6 +72,8 @@ def test_where_it_was_not_noted_there_is_none(origin: str) -> None:
         (10, -1, -1, False),
     ],
 )
-def test_a_record_from_before_a_time(begin: int, oldest: int, since: int, *, older: bool) -> None:
-    """Only where a broker says so for certain."""
-    assert _older(begin, oldest, since) == older
+def test_a_partition_is_older_than_a_time_only_if_the_broker_confirms_an_older_record(
+    begin: int, oldest: int, since: int, *, older: bool
+) -> None:
+    """A broker returns -1 for an unknown offset."""
+    assert has_older_record(begin, oldest, since) == older

@@ -1,4 +1,4 @@
-"""Estimates from sums: against numpy and scipy on the units themselves, and from the stored records."""
+"""Estimates from sufficient statistics, against numpy and scipy on the single values, and from stored records."""
 
 from __future__ import annotations
 
@@ -13,57 +13,60 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from monitor.metrics import SCALE
-from monitor.metrics.record_layout import Floats, Ints, Layout
+from monitor.config import Population
+from monitor.metrics import FIXED_POINT_SCALE, FloatArray, IntArray, StudentField
+from monitor.metrics.record_layout import RecordLayout
 from monitor.stats import (
     Estimate,
-    Population,
-    UnitSums,
-    adjust,
-    closed_rated_shares,
-    closed_units,
+    SampleMeanStatistic,
+    apply_cuped,
+    closed_metric_statistic,
+    closed_rated_share_statistic,
     comparison,
+    confidence_sequences,
     cuped,
     decayed_means,
     design_effect,
+    estimate_stratified,
     estimates,
-    is_closed,
-    live_rated_shares,
+    is_cohort_closed,
+    live_rated_share_statistic,
+    rare_events,
     segments,
-    sequences,
     srm,
-    stratified,
 )
-from monitor.stats.cuped import PairedSums, variance_reduction
-from monitor.stats.estimates import RatioSums, effect_of
-from monitor.stats.stored_sums import live_sums
+from monitor.stats.cuped import CovariateStatistic, variance_reduction
+from monitor.stats.estimates import RatioStatistic, estimate_effect
+from monitor.stats.stored_sums import live_metric_statistic
 from tests.support.streams import EXPERIMENT
-from tests.support.units import cohort_terms, unit_terms
+from tests.support.units import cohort_records, student_records
 
 DAY = 86_400_000
-LAYOUT = Layout.of(EXPERIMENT)
+LAYOUT = RecordLayout.for_experiment(EXPERIMENT)
 
 _value = st.integers(-1000, 1000).map(float)
 
 
 @pytest.mark.parametrize(
     "module",
-    [comparison, cuped, decayed_means, estimates, srm, segments, sequences],
+    [comparison, confidence_sequences, cuped, decayed_means, estimates, rare_events, segments, srm],
     ids=lambda module: module.__name__,
 )
-def test_examples(module: ModuleType) -> None:
-    """The examples in the docstrings are true."""
+def test_the_examples_in_docstrings_are_true(module: ModuleType) -> None:
+    """Each module has doctests, and all doctests pass."""
     assert doctest.testmod(module).attempted > 0
     assert doctest.testmod(module).failed == 0
 
 
-def _units(values: Floats) -> UnitSums:
-    return UnitSums(len(values), float(values.sum()), float((values * values).sum()))
+def _mean_statistic(values: FloatArray) -> SampleMeanStatistic:
+    return SampleMeanStatistic(len(values), float(values.sum()), float((values * values).sum()))
 
 
-def _ratios(sums: Floats, counts: Floats) -> RatioSums:
+def _ratio_statistic(sums: FloatArray, counts: FloatArray) -> RatioStatistic:
     products = (sums * sums, sums * counts, counts * counts)
-    return RatioSums(len(sums), float(sums.sum()), float(counts.sum()), *(float(each.sum()) for each in products))
+    return RatioStatistic(
+        len(sums), float(sums.sum()), float(counts.sum()), *(float(product.sum()) for product in products)
+    )
 
 
 def _standard_error(estimate: Estimate) -> float:
@@ -71,68 +74,68 @@ def _standard_error(estimate: Estimate) -> float:
     return math.sqrt(estimate.variance)
 
 
-class TestClosedUnits:
-    """The mean over students."""
+class TestSampleMeanStatistic:
+    """The estimate of a mean over students."""
 
     @given(st.lists(_value, min_size=2, max_size=60))
-    def test_mean_and_its_variance(self, values: list[float]) -> None:
-        """As numpy has them from the values, with n − 1."""
-        estimate = _units(np.array(values)).estimate()
+    def test_mean_and_variance_equal_those_of_numpy(self, values: list[float]) -> None:
+        """The mean and s²/n, with the divisor n − 1, equal numpy's results from the single values."""
+        estimate = _mean_statistic(np.array(values)).estimate()
         assert estimate.mean == pytest.approx(np.mean(values), abs=1e-9)
         assert estimate.variance == pytest.approx(np.var(values, ddof=1) / len(values), abs=1e-6)
 
-    def test_what_is_undefined(self) -> None:
-        """No students have no mean, and one student no spread."""
-        assert UnitSums().estimate() == Estimate(0, None, None)
-        assert UnitSums(1, 3.0, 9.0).estimate() == Estimate(1, 3.0, None)
+    def test_mean_needs_a_student_and_variance_two(self) -> None:
+        """Without students the mean is None; with fewer than two students the variance is None."""
+        assert SampleMeanStatistic().estimate() == Estimate(0, None, None)
+        assert SampleMeanStatistic(1, 3.0, 9.0).estimate() == Estimate(1, 3.0, None)
 
     @given(st.lists(_value, max_size=12), st.randoms(use_true_random=False))
-    def test_sums_merge_in_any_order(self, values: list[float], random: object) -> None:
-        """However students are grouped and in whichever order groups come, the sums are those of all."""
+    def test_statistics_merge_in_any_order(self, values: list[float], random: object) -> None:
+        """The merged statistic does not depend on the grouping or the order of the students."""
         shuffled = list(values)
         random.shuffle(shuffled)  # type: ignore[attr-defined]
-        merged = UnitSums()
+        merged = SampleMeanStatistic()
         for start in range(0, len(shuffled), 3):
-            merged += _units(np.array(shuffled[start : start + 3]))
-        assert merged == _units(np.array(values))
+            merged += _mean_statistic(np.array(shuffled[start : start + 3]))
+        assert merged == _mean_statistic(np.array(values))
 
-    def test_sums_of_something_else_are_refused(self) -> None:
-        """What is not in both would be lost."""
+    def test_statistics_of_different_types_cannot_be_added(self) -> None:
+        """Adding statistics with different fields raises ValueError, because fields would be lost."""
         with pytest.raises(ValueError, match="shorter"):
-            _ = PairedSums() + UnitSums(1, 3.0, 9.0)  # type: ignore[operator]
+            _ = CovariateStatistic() + SampleMeanStatistic(1, 3.0, 9.0)  # type: ignore[operator]
 
 
-class TestLive:
-    """The ratio over responses."""
+class TestRatioStatistic:
+    """The estimate of a ratio over responses."""
 
     @given(st.lists(st.tuples(_value, st.integers(1, 50)), min_size=2, max_size=40))
-    def test_variance_is_that_of_residuals(self, students: list[tuple[float, int]]) -> None:
-        """C/(C − 1)·Σ(S − mN)²/(ΣN)², from five sums as from the students."""
+    def test_variance_equals_that_of_the_residuals(self, students: list[tuple[float, int]]) -> None:
+        """C/(C − 1)·Σ(S − mN)²/(ΣN)² is the same from five sums as from the single students."""
         sums, counts = np.array(students, dtype=np.float64).T
         mean = sums.sum() / counts.sum()
         residuals = sums - mean * counts
         expected = len(students) / (len(students) - 1) * (residuals**2).sum() / counts.sum() ** 2
-        estimate = _ratios(sums, counts).estimate()
+        estimate = _ratio_statistic(sums, counts).estimate()
         assert estimate.mean == pytest.approx(mean, abs=1e-9)
         assert estimate.variance == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
     @given(st.lists(_value, min_size=2, max_size=40))
-    def test_one_response_each(self, values: list[float]) -> None:
-        """With one response per student both estimands are the same."""
-        live = _ratios(np.array(values), np.ones(len(values))).estimate()
-        closed = _units(np.array(values)).estimate()
+    def test_ratio_equals_the_mean_with_one_response_per_student(self, values: list[float]) -> None:
+        """With a single response per student the live and the closed estimand have the same estimate."""
+        live = _ratio_statistic(np.array(values), np.ones(len(values))).estimate()
+        closed = _mean_statistic(np.array(values)).estimate()
         assert live.mean == closed.mean
         assert live.variance == pytest.approx(closed.variance, rel=1e-9, abs=1e-6)
 
-    def test_covers_where_the_response_level_does_not(self) -> None:
-        """With 40 alike responses per student the clustered error is right, the independent one far too small."""
+    def test_the_clustered_error_is_right_for_correlated_responses(self) -> None:
+        """With 40 similar responses per student the clustered error is right, the independent error far too small."""
         random = np.random.default_rng(5)
         means, clustered, independent = [], [], []
         for _ in range(400):
             level = random.normal(0, 1, 60)
             counts = random.integers(30, 51, 60).astype(np.float64)
             within = random.normal(0, 1, 60) / np.sqrt(counts)
-            estimate = _ratios(counts * (level + within), counts).estimate()
+            estimate = _ratio_statistic(counts * (level + within), counts).estimate()
             assert estimate.mean is not None
             means.append(estimate.mean)
             clustered.append(_standard_error(estimate))
@@ -143,214 +146,248 @@ class TestLive:
             20, rel=0.2
         )
 
-    def test_what_is_undefined(self) -> None:
-        """No responses have no mean, and one student no spread."""
-        assert RatioSums().estimate() == Estimate(0, None, None)
-        assert RatioSums(1, 3.0, 2.0, 9.0, 6.0, 4.0).estimate() == Estimate(1, 1.5, None)
-        assert RatioSums(1, 1.0, 2.0) + RatioSums(2, 1.0, 2.0, 1.0, 1.0, 1.0) == RatioSums(3, 2.0, 4.0, 1.0, 1.0, 1.0)
+    def test_mean_needs_a_response_and_variance_two_students(self) -> None:
+        """Without responses the mean is None; with fewer than two students the variance is None."""
+        assert RatioStatistic().estimate() == Estimate(0, None, None)
+        assert RatioStatistic(1, 3.0, 2.0, 9.0, 6.0, 4.0).estimate() == Estimate(1, 1.5, None)
+        assert RatioStatistic(1, 1.0, 2.0) + RatioStatistic(2, 1.0, 2.0, 1.0, 1.0, 1.0) == RatioStatistic(
+            3, 2.0, 4.0, 1.0, 1.0, 1.0
+        )
 
 
-class TestEffect:
-    """Treatment minus control."""
+class TestEstimateEffect:
+    """The effect, treatment minus control."""
 
-    def test_is_welchs(self) -> None:
-        """Effect and standard error are those of Welch's test."""
+    def test_effect_and_error_equal_those_of_welchs_test(self) -> None:
+        """Effect, standard error and information agree with scipy's t-test for unequal variances."""
         random = np.random.default_rng(1)
         control, treatment = random.normal(1, 2, 80), random.normal(1.5, 3, 50)
-        found = effect_of(_units(control).estimate(), _units(treatment).estimate())
+        effect = estimate_effect(_mean_statistic(control).estimate(), _mean_statistic(treatment).estimate())
         t, _ = stats.ttest_ind(treatment, control, equal_var=False)
-        assert found.effect == pytest.approx(treatment.mean() - control.mean())
-        assert found.effect is not None
-        assert found.standard_error == pytest.approx(found.effect / t)
-        assert found.information == pytest.approx((t / found.effect) ** 2)
+        assert effect.effect == pytest.approx(treatment.mean() - control.mean())
+        assert effect.effect is not None
+        assert effect.standard_error == pytest.approx(effect.effect / t)
+        assert effect.information == pytest.approx((t / effect.effect) ** 2)
 
-    def test_relative_error_is_that_of_the_quotient(self) -> None:
-        """The delta method's standard error agrees with the spread of simulated quotients."""
+    def test_the_relative_error_equals_the_spread_of_simulated_quotients(self) -> None:
+        """The standard error of the delta method agrees with a simulation."""
         random = np.random.default_rng(2)
         control, treatment = random.normal(10, 0.3, 200_000), random.normal(12, 0.2, 200_000)
-        found = effect_of(Estimate(9, 10.0, 0.09), Estimate(9, 12.0, 0.04))
-        assert found.relative_effect == pytest.approx(0.2)
-        assert found.relative_standard_error == pytest.approx(np.std(treatment / control - 1), rel=0.02)
+        effect = estimate_effect(Estimate(9, 10.0, 0.09), Estimate(9, 12.0, 0.04))
+        assert effect.relative_effect == pytest.approx(0.2)
+        assert effect.relative_standard_error == pytest.approx(np.std(treatment / control - 1), rel=0.02)
 
     @given(_value, _value, st.floats(0.01, 10), st.floats(0.01, 10))
     def test_exchanging_variants_changes_the_sign(self, first: float, second: float, a: float, b: float) -> None:
-        """And nothing else about the absolute effect."""
-        one, other = Estimate(30, first, a), Estimate(30, second, b)
-        there, back = effect_of(one, other), effect_of(other, one)
-        assert there.effect == -(back.effect or 0.0)
-        assert there.standard_error == back.standard_error
+        """The absolute effect changes sign and keeps the standard error."""
+        control, treatment = Estimate(30, first, a), Estimate(30, second, b)
+        effect, mirrored = estimate_effect(control, treatment), estimate_effect(treatment, control)
+        assert effect.effect == -(mirrored.effect or 0.0)
+        assert effect.standard_error == mirrored.standard_error
 
-    def test_what_is_undefined(self) -> None:
-        """Each number is absent exactly where one that it needs is."""
-        known, nobody, single = Estimate(9, 2.0, 0.5), Estimate(0, None, None), Estimate(1, 3.0, None)
-        assert effect_of(nobody, known).effect is None
-        assert (effect_of(known, single).effect, effect_of(known, single).standard_error) == (1.0, None)
-        assert effect_of(Estimate(9, 0.0, 0.5), known).relative_effect is None
-        assert effect_of(Estimate(9, 1.0, 0.0), Estimate(9, 2.0, 0.0)).information is None
+    def test_fields_that_need_an_undefined_number_are_none(self) -> None:
+        """Without a mean, a variance, a control mean above 0 or any variation the dependent fields are None."""
+        many, empty, single = Estimate(9, 2.0, 0.5), Estimate(0, None, None), Estimate(1, 3.0, None)
+        assert estimate_effect(empty, many).effect is None
+        assert (estimate_effect(many, single).effect, estimate_effect(many, single).standard_error) == (1.0, None)
+        assert estimate_effect(Estimate(9, 0.0, 0.5), many).relative_effect is None
+        assert estimate_effect(Estimate(9, 1.0, 0.0), Estimate(9, 2.0, 0.0)).information is None
 
 
-def _students(random: np.random.Generator, number: int) -> Ints:
-    """Return students' sums vectors: responses, rated ones, Σ metrics, undefined ones."""
-    m = LAYOUT.metrics
-    rows = np.zeros((number, LAYOUT.sums_width), dtype=np.int64)
-    rows[:, 0] = random.integers(1, 30, number)
-    rows[:, 1] = random.binomial(rows[:, 0], 0.6)
-    rows[:, 2 + m :] = random.binomial(rows[:, 1, None], 0.2, (number, m))
-    defined = rows[:, 1, None] - rows[:, 2 + m :]
-    rows[:, 2 : 2 + m] = np.rint(defined * random.uniform(0, 5, (number, m)) * SCALE)
+def _students(random: np.random.Generator, number: int) -> IntArray:
+    """Return random sums vectors of students: responses, rated responses, Σ metrics, numbers of undefined metrics."""
+    m = LAYOUT.metric_count
+    rows = np.zeros((number, LAYOUT.student_width), dtype=np.int64)
+    rows[:, StudentField.RESPONSES] = random.integers(1, 30, number)
+    rows[:, StudentField.RATED] = random.binomial(rows[:, StudentField.RESPONSES], 0.6)
+    rows[:, LAYOUT.student_undefined] = random.binomial(rows[:, StudentField.RATED, None], 0.2, (number, m))
+    defined = rows[:, StudentField.RATED, None] - rows[:, LAYOUT.student_undefined]
+    rows[:, LAYOUT.student_totals] = np.rint(defined * random.uniform(0, 5, (number, m)) * FIXED_POINT_SCALE)
     return rows
 
 
-class TestStrata:
-    """Comparisons made within strata and averaged."""
+class TestEstimateStratified:
+    """Comparisons within strata, averaged with Cochran's weights."""
 
-    def test_the_effect_is_that_of_a_regression_with_a_constant_for_each_stratum(self) -> None:
-        """Ordinary least squares weighs strata in just this way (Angrist 1998), whatever their sizes."""
+    def test_the_effect_equals_that_of_a_regression_with_stratum_constants(self) -> None:
+        """Ordinary least squares gives strata of any sizes the same weights (Angrist 1998)."""
         chance = np.random.default_rng(3)
         sizes = [(90, 10), (25, 25), (4, 300), (60, 45)]
         strata, rows, outcomes = [], [], []
-        for place, pair in enumerate(sizes):
-            values = [chance.normal(place * 2 + arm * (place - 1), 1, size) for arm, size in enumerate(pair)]
-            strata.append((_units(values[0]), _units(values[1])))
+        for stratum, pair in enumerate(sizes):
+            values = [chance.normal(stratum * 2 + arm * (stratum - 1), 1, size) for arm, size in enumerate(pair)]
+            strata.append((_mean_statistic(values[0]), _mean_statistic(values[1])))
             for arm, group in enumerate(values):
-                rows += [[float(arm), *(float(each == place) for each in range(len(sizes)))]] * len(group)
+                rows += [[float(arm), *(float(index == stratum) for index in range(len(sizes)))]] * len(group)
                 outcomes += group.tolist()
         expected = np.linalg.lstsq(np.array(rows), np.array(outcomes), rcond=None)[0][0]
-        control, treatment = stratified(strata)
-        assert effect_of(control, treatment).effect == pytest.approx(expected, abs=1e-9)
+        control, treatment = estimate_stratified(strata)
+        assert estimate_effect(control, treatment).effect == pytest.approx(expected, abs=1e-9)
         assert (control.units, treatment.units) == (179, 380)
 
-    def test_a_stratum_that_cannot_be_compared_is_left_out(self) -> None:
-        """One student has no spread; without any stratum nothing is known."""
-        whole = _units(np.array([1.0, 2.0, 4.0])), _units(np.array([2.0, 5.0]))
-        lonely = _units(np.array([100.0])), _units(np.array([1.0, 2.0]))
-        found = stratified([whole, lonely])
-        assert [each.mean for each in found] == [each.estimate().mean for each in whole]
-        assert [each.units for each in found] == [3, 2]
-        assert stratified([lonely, lonely])[0] == Estimate(0, None, None)
+    def test_a_stratum_with_one_student_in_a_variant_is_left_out(self) -> None:
+        """A single student has no variance; without any remaining stratum the mean is None."""
+        comparable = _mean_statistic(np.array([1.0, 2.0, 4.0])), _mean_statistic(np.array([2.0, 5.0]))
+        incomparable = _mean_statistic(np.array([100.0])), _mean_statistic(np.array([1.0, 2.0]))
+        estimates = estimate_stratified([comparable, incomparable])
+        assert [estimate.mean for estimate in estimates] == [statistic.estimate().mean for statistic in comparable]
+        assert [estimate.units for estimate in estimates] == [3, 2]
+        assert estimate_stratified([incomparable, incomparable])[0] == Estimate(0, None, None)
 
 
-class TestStored:
-    """Sums read from the stored records are those over the students themselves."""
+class TestStoredStatistics:
+    """Statistics from stored records equal statistics of the single students."""
 
-    @pytest.mark.parametrize(("metric", "population"), [*itertools.product(range(LAYOUT.metrics), ("rated", "all"))])
-    def test_metrics(self, metric: int, population: Population) -> None:
-        """For each metric and population, closed and live."""
+    @pytest.mark.parametrize(
+        ("metric", "population"), [*itertools.product(range(LAYOUT.metric_count), ("rated", "all"))]
+    )
+    def test_closed_and_live_metrics_equal_those_of_the_students(self, metric: int, population: Population) -> None:
+        """The estimates of a metric agree for both populations and both estimands."""
         rows = _students(np.random.default_rng(metric), 300)
-        shown, rated = rows[:, 0].astype(np.float64), rows[:, 1].astype(np.float64)
-        number = rated - rows[:, 2 + LAYOUT.metrics + metric] if population == "rated" else shown
-        sums, counts = rows[number > 0, 2 + metric] / SCALE, number[number > 0]
-        closed = closed_units(cohort_terms(LAYOUT, rows).sum(axis=0), LAYOUT, metric, population)
-        live = live_sums(unit_terms(LAYOUT, rows).sum(axis=0), LAYOUT, metric, population)
-        expected_closed, expected_live = _units(sums / counts).estimate(), _ratios(sums, counts).estimate()
+        responses, rated = (
+            rows[:, StudentField.RESPONSES].astype(np.float64),
+            rows[:, StudentField.RATED].astype(np.float64),
+        )
+        number = rated - rows[:, LAYOUT.student_undefined][:, metric] if population == "rated" else responses
+        sums, counts = rows[number > 0, LAYOUT.student_totals][:, metric] / FIXED_POINT_SCALE, number[number > 0]
+        closed = closed_metric_statistic(cohort_records(LAYOUT, rows).sum(axis=0), LAYOUT, metric, population)
+        live = live_metric_statistic(student_records(LAYOUT, rows).sum(axis=0), LAYOUT, metric, population)
+        expected_closed, expected_live = (
+            _mean_statistic(sums / counts).estimate(),
+            _ratio_statistic(sums, counts).estimate(),
+        )
         assert (closed.units, live.units) == (len(counts), len(counts))
-        for found, expected in ((closed.estimate(), expected_closed), (live.estimate(), expected_live)):
-            assert found.mean == pytest.approx(expected.mean, rel=1e-8)
-            assert found.variance == pytest.approx(expected.variance, rel=1e-6)
+        for estimate, expected in ((closed.estimate(), expected_closed), (live.estimate(), expected_live)):
+            assert estimate.mean == pytest.approx(expected.mean, rel=1e-8)
+            assert estimate.variance == pytest.approx(expected.variance, rel=1e-6)
 
-    def test_rated_share(self) -> None:
-        """The share of a student's responses that are rated is a metric like others."""
+    def test_closed_and_live_rated_shares_equal_those_of_the_students(self) -> None:
+        """The rated share of a student's responses is estimated like a metric."""
         rows = _students(np.random.default_rng(9), 300)
-        shown, rated = rows[:, 0].astype(np.float64), rows[:, 1].astype(np.float64)
-        closed = closed_rated_shares(cohort_terms(LAYOUT, rows).sum(axis=0)).estimate()
-        live = live_rated_shares(unit_terms(LAYOUT, rows).sum(axis=0)).estimate()
-        for found, expected in ((closed, _units(rated / shown)), (live, _ratios(rated, shown))):
-            assert found.mean == pytest.approx(expected.estimate().mean, rel=1e-8)
-            assert found.variance == pytest.approx(expected.estimate().variance, rel=1e-6)
+        responses, rated = (
+            rows[:, StudentField.RESPONSES].astype(np.float64),
+            rows[:, StudentField.RATED].astype(np.float64),
+        )
+        closed = closed_rated_share_statistic(cohort_records(LAYOUT, rows).sum(axis=0), LAYOUT).estimate()
+        live = live_rated_share_statistic(student_records(LAYOUT, rows).sum(axis=0)).estimate()
+        for estimate, expected in (
+            (closed, _mean_statistic(rated / responses)),
+            (live, _ratio_statistic(rated, responses)),
+        ):
+            assert estimate.mean == pytest.approx(expected.estimate().mean, rel=1e-8)
+            assert estimate.variance == pytest.approx(expected.estimate().variance, rel=1e-6)
 
     @pytest.mark.parametrize("value", [1 / 3, 0.001, 4.7])
-    def test_students_alike_do_not_vary(self, value: float) -> None:
-        """The rounding of stored squares is no spread: a sequence built on it would be infinitely sure of itself."""
-        rows = np.zeros((5000, LAYOUT.sums_width), dtype=np.int64)
-        rows[:, :2] = 1
-        rows[:, 2 : 2 + LAYOUT.metrics] = round(value * SCALE)
-        estimate = closed_units(cohort_terms(LAYOUT, rows).sum(axis=0), LAYOUT, 0, "rated").estimate()
+    def test_students_with_equal_values_have_no_variance(self, value: float) -> None:
+        """The rounding of stored squares is not taken as variance, which would make intervals far too narrow."""
+        rows = np.zeros((5000, LAYOUT.student_width), dtype=np.int64)
+        rows[:, StudentField.RESPONSES] = rows[:, StudentField.RATED] = 1
+        rows[:, LAYOUT.student_totals] = round(value * FIXED_POINT_SCALE)
+        estimate = closed_metric_statistic(cohort_records(LAYOUT, rows).sum(axis=0), LAYOUT, 0, "rated").estimate()
         assert estimate.mean == pytest.approx(value)
         assert estimate.variance == 0.0
 
-    def test_a_cohort_closes_when_its_last_feedback_could_have_come(self) -> None:
-        """Three days from the day of first exposure, then the feedback window: not a millisecond earlier."""
+    def test_a_cohort_closes_after_the_exposure_days_and_the_feedback_window(self) -> None:
+        """A cohort is closed three days and a feedback window after the start of the day, not a millisecond earlier."""
         over_ms = 13 * DAY + DAY // 2
-        assert is_closed(10, over_ms, 3, DAY // 2)
-        assert not is_closed(10, over_ms - 1, 3, DAY // 2)
-        assert not is_closed(11, over_ms, 3, DAY // 2)
+        assert is_cohort_closed(10, over_ms, 3, DAY // 2)
+        assert not is_cohort_closed(10, over_ms - 1, 3, DAY // 2)
+        assert not is_cohort_closed(11, over_ms, 3, DAY // 2)
 
 
-def _paired(y: Floats, x: Floats) -> PairedSums:
+def _covariate_statistic(y: FloatArray, x: FloatArray) -> CovariateStatistic:
     sums = (y.sum(), (y * y).sum(), x.sum(), (x * x).sum(), (x * y).sum())
-    return PairedSums(len(y), *(float(each) for each in sums))
+    return CovariateStatistic(len(y), *(float(value) for value in sums))
 
 
 class TestCuped:
-    """Variance reduction by what was known before."""
+    """Variance reduction by a covariate from before the experiment."""
 
-    def test_is_ordinary_regression_adjustment(self) -> None:
-        """θ is the slope over all students of all variants; estimates are those of y − θ(x − x̄)."""
+    def test_adjustment_equals_ordinary_regression_adjustment(self) -> None:
+        """θ is the regression slope over all students; the estimates are of y − θ(x − x̄)."""
         random = np.random.default_rng(3)
         x = random.normal(5, 1, 400)
         y = 2 * x + random.normal(0, 1, 400)
         arms = {"control": slice(0, 180), "treatment": slice(180, 400)}
-        found = adjust([{name: (_units(y[part]), _paired(y[part], x[part])) for name, part in arms.items()}])
-        assert found is not None
+        adjusted = apply_cuped(
+            [{name: (_mean_statistic(y[part]), _covariate_statistic(y[part], x[part])) for name, part in arms.items()}]
+        )
+        assert adjusted is not None
         slope = stats.linregress(x, y).slope
-        assert found.theta == pytest.approx(slope)
+        assert adjusted.theta == pytest.approx(slope)
         for name, part in arms.items():
-            expected = _units(y[part] - slope * (x[part] - x.mean())).estimate()
-            assert found.strata[0][name].estimate().mean == pytest.approx(expected.mean)
-            assert found.strata[0][name].estimate().variance == pytest.approx(expected.variance)
+            expected = _mean_statistic(y[part] - slope * (x[part] - x.mean())).estimate()
+            assert adjusted.strata[0][name].estimate().mean == pytest.approx(expected.mean)
+            assert adjusted.strata[0][name].estimate().variance == pytest.approx(expected.variance)
         pairs = [
-            (found.strata[0]["control"].estimate(), found.strata[0]["treatment"].estimate()),
-            (_units(y[arms["control"]]).estimate(), _units(y[arms["treatment"]]).estimate()),
+            (adjusted.strata[0]["control"].estimate(), adjusted.strata[0]["treatment"].estimate()),
+            (_mean_statistic(y[arms["control"]]).estimate(), _mean_statistic(y[arms["treatment"]]).estimate()),
         ]
         correlation = np.corrcoef(x, y)[0, 1]
         assert variance_reduction(pairs[1], pairs[0]) == pytest.approx(correlation**2, abs=0.02)
 
-    def test_strata_are_adjusted_by_what_varies_within_them(self) -> None:
-        """Between phases x and y may move apart, which says nothing of a student."""
+    def test_theta_follows_from_the_variation_within_strata(self) -> None:
+        """Opposite changes of x and y between phases do not influence θ."""
         random = np.random.default_rng(7)
         strata, raw = [], []
         for x_mean, y_mean in ((1.0, 3.0), (3.0, 1.0)):
             x = random.normal(x_mean, 1, 2000)
             y = y_mean + 0.8 * (x - x_mean) + random.normal(0, 0.6, 2000)
             halves = {"control": slice(0, 1000), "treatment": slice(1000, None)}
-            strata.append({name: (_units(y[part]), _paired(y[part], x[part])) for name, part in halves.items()})
+            strata.append(
+                {
+                    name: (_mean_statistic(y[part]), _covariate_statistic(y[part], x[part]))
+                    for name, part in halves.items()
+                }
+            )
             raw.append((strata[-1]["control"][0], strata[-1]["treatment"][0]))
-        found = adjust(strata)
-        assert found is not None
-        assert found.theta == pytest.approx(0.8, abs=0.05)
-        adjusted = stratified([(own["control"], own["treatment"]) for own in found.strata])
-        assert variance_reduction(stratified(raw), adjusted) == pytest.approx(0.64, abs=0.05)
+        adjusted = apply_cuped(strata)
+        assert adjusted is not None
+        assert adjusted.theta == pytest.approx(0.8, abs=0.05)
+        adjusted_pair = estimate_stratified([(stratum["control"], stratum["treatment"]) for stratum in adjusted.strata])
+        assert variance_reduction(estimate_stratified(raw), adjusted_pair) == pytest.approx(0.64, abs=0.05)
 
-    def test_students_without_a_past_keep_their_value(self) -> None:
-        """They are neither left out nor moved."""
+    def test_students_without_a_covariate_keep_their_value(self) -> None:
+        """A student without a mean from before the experiment counts with y unchanged."""
         y, x = np.array([1.0, 2.0, 4.0, 9.0]), np.array([1.0, 2.0, 3.0])
-        found = adjust([{"control": (_units(y), _paired(y[:3], x)), "treatment": (_units(y), PairedSums())}])
-        assert found is not None
+        adjusted = apply_cuped(
+            [
+                {
+                    "control": (_mean_statistic(y), _covariate_statistic(y[:3], x)),
+                    "treatment": (_mean_statistic(y), CovariateStatistic()),
+                }
+            ]
+        )
+        assert adjusted is not None
         slope = stats.linregress(x, y[:3]).slope
-        adjusted = np.append(y[:3] - slope * (x - 2), y[3])
-        assert found.strata[0]["control"].estimate().mean == pytest.approx(adjusted.mean())
-        assert found.strata[0]["control"].estimate().variance == pytest.approx(adjusted.var(ddof=1) / 4)
-        assert found.strata[0]["treatment"] == _units(y)
+        adjusted_values = np.append(y[:3] - slope * (x - 2), y[3])
+        assert adjusted.strata[0]["control"].estimate().mean == pytest.approx(adjusted_values.mean())
+        assert adjusted.strata[0]["control"].estimate().variance == pytest.approx(adjusted_values.var(ddof=1) / 4)
+        assert adjusted.strata[0]["treatment"] == _mean_statistic(y)
 
-    def test_what_is_undefined(self) -> None:
-        """Nobody with a past, or one and the same past for all: there is no adjustment, and no reduction to report."""
+    def test_without_variation_of_the_covariate_there_is_no_adjustment(self) -> None:
+        """Without covariates, or with equal covariates, the adjustment is None, and so is the variance reduction."""
         y = np.array([1.0, 2.0])
-        assert adjust([{"control": (_units(y), PairedSums())}]) is None
-        assert adjust([{"control": (_units(y), _paired(y, np.ones(2)))}]) is None
-        unknown, still = Estimate(1, 1.0, None), Estimate(9, 1.0, 0.0)
-        assert variance_reduction((unknown, still), (still, still)) is None
-        assert variance_reduction((still, still), (still, still)) is None
+        assert apply_cuped([{"control": (_mean_statistic(y), CovariateStatistic())}]) is None
+        assert apply_cuped([{"control": (_mean_statistic(y), _covariate_statistic(y, np.ones(2)))}]) is None
+        single, constant = Estimate(1, 1.0, None), Estimate(9, 1.0, 0.0)
+        assert variance_reduction((single, constant), (constant, constant)) is None
+        assert variance_reduction((constant, constant), (constant, constant)) is None
 
     @given(st.lists(st.tuples(_value, _value), min_size=3, max_size=30), st.integers(0, 30))
-    def test_never_adds_variance_overall(self, pairs: list[tuple[float, float]], at: int) -> None:
-        """Over all students together the adjusted values spread no more than the raw ones."""
+    def test_the_adjustment_never_increases_the_overall_variance(
+        self, pairs: list[tuple[float, float]], split: int
+    ) -> None:
+        """Over all students together the adjusted values have at most the variance of the raw values."""
         y, x = np.array(pairs).T
         assume(np.ptp(x) > 0)
-        parts = {"control": slice(0, at), "treatment": slice(at, None)}
-        found = adjust([{name: (_units(y[part]), _paired(y[part], x[part])) for name, part in parts.items()}])
-        assert found is not None
-        together = found.strata[0]["control"] + found.strata[0]["treatment"]
-        raw, after = _units(y).estimate().variance, together.estimate().variance
-        assert raw is not None
-        assert after is not None
-        assert after <= raw * (1 + 1e-9) + 1e-6
+        arms = {"control": slice(0, split), "treatment": slice(split, None)}
+        adjusted = apply_cuped(
+            [{name: (_mean_statistic(y[part]), _covariate_statistic(y[part], x[part])) for name, part in arms.items()}]
+        )
+        assert adjusted is not None
+        all_students = adjusted.strata[0]["control"] + adjusted.strata[0]["treatment"]
+        raw_variance, adjusted_variance = _mean_statistic(y).estimate().variance, all_students.estimate().variance
+        assert raw_variance is not None
+        assert adjusted_variance is not None
+        assert adjusted_variance <= raw_variance * (1 + 1e-9) + 1e-6

@@ -1,4 +1,4 @@
-"""The report on an experiment: what is said, what is not, and what may not be in a page."""
+"""The report on an experiment: the verdict, hidden effects, history, escaped names."""
 
 from __future__ import annotations
 
@@ -7,26 +7,43 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 
-from monitor.analysis.interim_history import looks, splits
-from monitor.analysis.snapshots import DecayedThen, Past, Snapshot, TreatmentThen, VariantThen
+from monitor.analysis.interim_history import compute_interim_analyses, compute_student_splits
+from monitor.analysis.snapshots import (
+    DecayedMeanSnapshot,
+    ExperimentSnapshot,
+    SnapshotHistory,
+    TreatmentSnapshot,
+    VariantSnapshot,
+)
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
 from monitor.config import AllocationSettings, ExperimentSettings
-from monitor.export.report_data import Account, DecayedAt
-from monitor.stats import Adjustment, Comparison, Estimate, State, compare, decide
+from monitor.export.report_data import DecayedMeans, ReportData
+from monitor.stats import CupedAdjustment, Estimate, VariantComparison, VerdictState, compare_variants, decide_verdict
 from monitor.web.charts import Point
-from monitor.web.experiment_charts import _mean
-from monitor.web.experiment_report import disagreements, figure, moment, render_experiment_report
-from tests.support.units import judge
-from tests.unit.analysis.test_verdicts import BETTER, FIRST, PARTED, SENSITIVE, UNLIKE, Seen, after, crowd, stored
+from monitor.web.experiment_charts import decayed_mean_point
+from monitor.web.experiment_report import describe_disagreements, format_decimal, format_time, render_experiment_report
+from tests.support.student_groups import (
+    FIRST_DAY,
+    SENSITIVE_EXPERIMENT,
+    STUDENTS_WITH_EFFECT,
+    STUDENTS_WITH_SEGMENT_EFFECT,
+    SUBGROUP_EXPERIMENT,
+    StudentGroup,
+    make_students,
+    sum_students,
+    time_after_days,
+)
+from tests.support.units import analyze
 
-HOUR = FIRST * 24
+HOUR = FIRST_DAY * 24
 VOID = {"meta", "br", "img", "input", "link", "hr"}
 
 
 class Page(HTMLParser):
-    """A page taken apart: its text, its tables, what it would fetch, and whether its elements are closed."""
+    """A parsed HTML page: texts, attributes, and whether all elements are closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -53,11 +70,11 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """Return what a reader sees, blanks put together."""
+        """The displayed text, with whitespace collapsed."""
         return re.sub(r"\s+", " ", " ".join(self.texts))
 
     def plots(self) -> list[str]:
-        """Return what the plots are of."""
+        """Return the titles of the charts."""
         return [value for tag, name, value in self.attributes if (tag, name) == ("svg", "aria-label")]
 
 
@@ -70,73 +87,80 @@ def _variant(students: int) -> VariantSummary:
             mean=2.0,
             mean_over_all=1.0,
             variance=1.0,
-            decayed={decay.name: DecayedMean(2.0, 50.0, 1.0, 90.0, 0.1) for decay in SENSITIVE.decay},
+            decayed={decay.name: DecayedMean(2.0, 50.0, 1.0, 90.0, 0.1) for decay in SENSITIVE_EXPERIMENT.decay},
             design_effect=2.0,
         )
-        for metric in SENSITIVE.metrics
+        for metric in SENSITIVE_EXPERIMENT.metrics
     }
     return VariantSummary(4 * students, 2 * students, students, 1, {}, {}, 7, 9, metrics)
 
 
-def told(
-    seen: Sequence[Seen],
+def report_data(
+    students: Sequence[StudentGroup],
     at_ms: int,
-    experiment: ExperimentSettings = SENSITIVE,
+    experiment: ExperimentSettings = SENSITIVE_EXPERIMENT,
     *,
-    past: Past | None = None,
-    watched: Sequence[DecayedAt] = (),
-    least: int = 1,
-) -> Account:
-    """Return the account of a store with these students."""
-    held = stored(experiment, seen)
-    judgement = judge(experiment, held, at_ms)
-    variants = {name: _variant(len([each for each in seen if each.variant == name])) for name in experiment.variants}
-    return Account(
+    snapshots: SnapshotHistory | None = None,
+    decayed_means: Sequence[DecayedMeans] = (),
+    min_students: int = 1,
+) -> ReportData:
+    """Return the report data of a store with the given students."""
+    student_sums = sum_students(experiment, students)
+    analysis = analyze(experiment, student_sums, at_ms)
+    variants = {
+        name: _variant(len([student for student in students if student.variant == name]))
+        for name in experiment.variants
+    }
+    return ReportData(
         settings=experiment,
-        summary=ExperimentSummary(experiment.name, experiment.control, experiment.primary, 3, variants, judgement),
+        summary=ExperimentSummary(experiment.name, experiment.control, experiment.primary, 3, variants, analysis),
         as_of_ms=at_ms,
-        judgement=judgement,
-        looks=looks(experiment, held, at_ms),
-        splits=splits(experiment, held, at_ms),
-        watched=tuple(watched),
-        past=past or {},
-        least_students=least,
+        latest_analysis=analysis,
+        interim_analyses=compute_interim_analyses(experiment, student_sums, at_ms),
+        daily_splits=compute_student_splits(experiment, student_sums, at_ms),
+        decayed_means=tuple(decayed_means),
+        snapshots=snapshots or {},
+        min_students=min_students,
     )
 
 
-def _then(state: State, live: float | None = 0.4) -> Snapshot:
-    variants = {"control": VariantThen(40, 10, {}), "treatment": VariantThen(30, 15, {})}
+def _snapshot(state: VerdictState, live: float | None = 0.4) -> ExperimentSnapshot:
+    variants = {"control": VariantSnapshot(40, 10, {}), "treatment": VariantSnapshot(30, 15, {})}
     closed = (0.25, -0.125, 0.625)
-    return Snapshot("dcg@5", 4, variants, {"treatment": TreatmentThen(state, closed, (live, 0.1, 0.7))})
+    return ExperimentSnapshot("dcg@5", 4, variants, {"treatment": TreatmentSnapshot(state, closed, (live, 0.1, 0.7))})
 
 
-def _watched(days: int, *, noted: bool) -> list[DecayedAt]:
-    means = {"control": DecayedThen(2.0, 0.1, 50.0), "treatment": DecayedThen(2.5, 0.1, 50.0)}
+def _decayed_means(days: int, *, from_snapshots: bool) -> list[DecayedMeans]:
+    means = {"control": DecayedMeanSnapshot(2.0, 0.1, 50.0), "treatment": DecayedMeanSnapshot(2.5, 0.1, 50.0)}
     return [
-        DecayedAt(after(day), noted=noted, means={decay.name: means for decay in SENSITIVE.decay})
+        DecayedMeans(
+            time_after_days(day),
+            from_snapshot=from_snapshots,
+            means={decay.name: means for decay in SENSITIVE_EXPERIMENT.decay},
+        )
         for day in range(days)
     ]
 
 
-SHIPPED = told(BETTER, after(14), watched=_watched(14, noted=True))
+SHIPPED = report_data(STUDENTS_WITH_EFFECT, time_after_days(14), decayed_means=_decayed_means(14, from_snapshots=True))
 
 
-class TestThePage:
-    """As a whole."""
+class TestPage:
+    """The page as a whole."""
 
-    def test_stands_alone(self) -> None:
-        """No script, no link, nothing that is fetched; its own policy forbids it besides."""
+    def test_the_report_is_self_contained(self) -> None:
+        """No scripts, no links, no requests; the Content-Security-Policy of the page forbids them, too."""
         text = render_experiment_report(SHIPPED)
         page = Page(text)
-        assert not [each for each in page.attributes if each[1] in {"href", "src", "srcset", "action"}]
+        assert not [attribute for attribute in page.attributes if attribute[1] in {"href", "src", "srcset", "action"}]
         assert "url(" not in text
         assert "<script" not in text
         assert "http" not in text.replace("http-equiv", "")
         policy = [value for tag, name, value in page.attributes if (tag, name) == ("meta", "content")]
         assert "default-src 'none'; style-src 'unsafe-inline'" in policy
 
-    def test_has_every_part(self) -> None:
-        """The plots, by their names, and the headings of what is told without one."""
+    def test_the_report_has_all_charts_and_headings(self) -> None:
+        """Charts by title, and sections without a chart by heading."""
         page = Page(render_experiment_report(SHIPPED))
         assert page.plots() == [
             "effect of treatment on dcg@5 over time",
@@ -150,187 +174,271 @@ class TestThePage:
         for heading in ("Ship it", "Why", "All metrics", "Guardrails", "Method and definitions", "may not be claimed"):
             assert heading in page.text
 
-    def test_names_are_only_text(self) -> None:
-        """Whatever a variant or an experiment is called."""
-        odd = '<img src=x onerror="1">&'
+    def test_names_of_experiments_and_variants_are_escaped(self) -> None:
+        """Markup in a name stays text."""
+        name = '<img src=x onerror="1">&'
         renamed = replace(
-            SENSITIVE, name=odd, control="control", variants={"control": 0.5, odd: 0.5}, metrics=SENSITIVE.metrics
+            SENSITIVE_EXPERIMENT,
+            name=name,
+            control="control",
+            variants={"control": 0.5, name: 0.5},
+            metrics=SENSITIVE_EXPERIMENT.metrics,
         )
-        seen = [each._replace(variant=odd) if each.variant == "treatment" else each for each in BETTER]
-        page = Page(render_experiment_report(told(seen, after(14), renamed)))
+        students = [
+            student._replace(variant=name) if student.variant == "treatment" else student
+            for student in STUDENTS_WITH_EFFECT
+        ]
+        page = Page(render_experiment_report(report_data(students, time_after_days(14), renamed)))
         assert "img" not in {tag for tag, _, _ in page.attributes}
-        assert odd in page.text
+        assert name in page.text
 
 
-class TestTheVerdict:
-    """In words."""
+class TestVerdict:
+    """The verdict in words."""
 
-    def test_is_a_sentence_with_the_effect_and_its_interval(self) -> None:
-        """The same numbers as the verdict's."""
-        primary = SHIPPED.judgement.verdicts["treatment"].primary
+    def test_the_verdict_has_the_effect_and_the_interval(self) -> None:
+        """The numbers equal those of the verdict."""
+        primary = SHIPPED.latest_analysis.verdicts["treatment"].primary
         text = Page(render_experiment_report(SHIPPED)).text
         assert "treatment: ship – it is better, and nothing speaks against it: ship it." in text
-        assert f"a difference of {figure(primary.difference.effect, sign=True)}" in text
-        bounds = f"between {figure(primary.lower, sign=True)} and {figure(primary.upper, sign=True)}"
+        assert f"a difference of {format_decimal(primary.difference.effect, sign=True)}" in text
+        bounds = f"between {format_decimal(primary.lower, sign=True)} and {format_decimal(primary.upper, sign=True)}"
         assert f"With 95\u202f% confidence the true difference is {bounds}" in render_experiment_report(SHIPPED)
 
     @pytest.mark.parametrize(
-        ("seen", "days", "headline"),
+        ("students", "days", "headline"),
         [
-            ([*crowd("control", 2.0, 800), *crowd("treatment", 1.5, 800, seed=2)], 14.0, "Stop it"),
-            (BETTER, 5.0, "Too early to say"),
-            ([*crowd("control", 2.0, 800), *crowd("treatment", 2.5, 400, seed=2)], 14.0, "No fair comparison"),
-            ([*crowd("control", 2.0, 800), *crowd("treatment", 2.0, 800, seed=2)], 14.0, "No gain that matters"),
+            ([*make_students("control", 2.0, 800), *make_students("treatment", 1.5, 800, seed=2)], 14.0, "Stop it"),
+            (STUDENTS_WITH_EFFECT, 5.0, "Too early to say"),
+            (
+                [*make_students("control", 2.0, 800), *make_students("treatment", 2.5, 400, seed=2)],
+                14.0,
+                "No fair comparison",
+            ),
+            (
+                [*make_students("control", 2.0, 800), *make_students("treatment", 2.0, 800, seed=2)],
+                14.0,
+                "No gain that matters",
+            ),
         ],
     )
-    def test_of_other_states(self, seen: list[Seen], days: float, headline: str) -> None:
-        """A few words first."""
-        assert f"<h2>{headline}</h2>" in render_experiment_report(told(seen, after(days)))
+    def test_every_verdict_state_has_a_headline(self, students: list[StudentGroup], days: float, headline: str) -> None:
+        """The headline depends on the state."""
+        assert f"<h2>{headline}</h2>" in render_experiment_report(report_data(students, time_after_days(days)))
 
-    def test_before_the_first_student_there_is_little_to_say(self) -> None:
-        """And no plot."""
-        page = Page(render_experiment_report(told([], after(1))))
+    def test_before_the_first_student_there_is_no_chart(self) -> None:
+        """A sentence states that there are no students."""
+        page = Page(render_experiment_report(report_data([], time_after_days(1))))
         assert "No student has been shown an answer" in page.text
         assert page.plots() == []
 
-    def test_without_a_treatment_there_is_nothing_to_compare(self) -> None:
-        """Students are counted all the same."""
-        alone = replace(SENSITIVE, variants={"control": 1.0, "treatment": 0.0})
+    def test_without_a_treatment_there_is_no_comparison(self) -> None:
+        """Students are counted nevertheless."""
+        experiment = replace(SENSITIVE_EXPERIMENT, variants={"control": 1.0, "treatment": 0.0})
         page = Page(
-            render_experiment_report(told([each for each in BETTER if each.variant == "control"], after(14), alone))
+            render_experiment_report(
+                report_data(
+                    [student for student in STUDENTS_WITH_EFFECT if student.variant == "control"],
+                    time_after_days(14),
+                    experiment,
+                )
+            )
         )
         assert "Nothing to compare" in page.text
         assert page.plots() == ["students over time, by variant"]
 
-    def test_what_it_rests_on_is_said_first(self) -> None:
-        """Students and responses, and since when."""
-        first = moment(after(0)).partition(",")[0]
+    def test_the_sample_size_and_first_day_are_stated(self) -> None:
+        """At the top of the page."""
+        first_day = format_time(time_after_days(0)).partition(",")[0]
         assert (
-            f"the newest event: 800 students and 3 200 responses since {first}."
+            f"the newest event: 800 students and 3 200 responses since {first_day}."
             in Page(render_experiment_report(SHIPPED)).text
         )
 
-    def test_before_the_first_window_is_over_there_is_no_effect(self) -> None:
+    def test_before_the_first_window_ends_there_is_no_effect(self) -> None:
         """Students are counted already."""
-        page = Page(render_experiment_report(told(BETTER, after(3))))
+        page = Page(render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(3))))
         assert "Nothing is known of dcg@5 yet" in page.text
         assert page.plots()[0] == "share of students in treatment over time"
 
-    def test_where_nothing_varies_nothing_is_said_of_an_interval(self) -> None:
-        """Neither that there are too few students, nor that it is narrow enough."""
-        seen = [Seen(variant, FIRST, value, alike=100) for variant, value in (("control", 2.0), ("treatment", 2.5))]
-        text = Page(render_experiment_report(told(seen, after(14), least=0))).text
+    def test_without_variance_there_is_no_interval(self) -> None:
+        """The page neither asks for more students nor calls the interval narrow."""
+        students = [
+            StudentGroup(variant, FIRST_DAY, value, student_count=100)
+            for variant, value in (("control", 2.0), ("treatment", 2.5))
+        ]
+        text = Page(render_experiment_report(report_data(students, time_after_days(14), min_students=0))).text
         assert "It does not vary between students, so there is no telling how sure that is." in text
         assert "could be told from none is not known." in text
         assert "narrow enough" not in text
 
-    def test_few_students_are_not_shown(self) -> None:
-        """Under `min_display_students` a mean would tell of persons."""
-        past = {after(13) // 3_600_000: _then("continue")}
-        page = Page(render_experiment_report(told(BETTER, after(14), past=past, least=401)))
+    def test_effects_over_few_students_are_hidden(self) -> None:
+        """A mean over fewer than `min_display_students` students would disclose personal data."""
+        snapshots = {time_after_days(13) // 3_600_000: _snapshot("continue")}
+        page = Page(
+            render_experiment_report(
+                report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots, min_students=401)
+            )
+        )
         assert "Nothing is known of dcg@5 yet" in page.text
-        primary = SHIPPED.judgement.verdicts["treatment"].primary
-        assert figure(primary.control.mean) not in page.text
+        primary = SHIPPED.latest_analysis.verdicts["treatment"].primary
+        assert format_decimal(primary.control.mean) not in page.text
         assert "the effect is between" not in page.text
         assert "+0.2500" not in page.text
-        assert "+0.2500" in Page(render_experiment_report(told(BETTER, after(14), past=past))).text
+        assert (
+            "+0.2500"
+            in Page(
+                render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots))
+            ).text
+        )
         assert "effect of treatment on dcg@5 over time" not in page.plots()
 
-    def test_nothing_is_minus_nothing(self) -> None:
-        """What rounds to 0 has no sign of its own."""
-        assert (figure(-0.00001), figure(-0.00001, sign=True), figure(-0.25)) == ("0.0000", "+0.0000", "−0.2500")
+    def test_a_rounded_zero_has_no_minus_sign(self) -> None:
+        """With `sign`, a rounded zero has a plus sign."""
+        assert (format_decimal(-0.00001), format_decimal(-0.00001, sign=True), format_decimal(-0.25)) == (
+            "0.0000",
+            "+0.0000",
+            "−0.2500",
+        )
 
-    def test_every_treatment_has_its_own(self) -> None:
-        """With its own level of confidence."""
-        three = replace(SENSITIVE, variants={"control": 0.5, "treatment": 0.25, "other": 0.25})
-        seen = [*crowd("control", 2.0, 800), *crowd("treatment", 2.5, 400, seed=2), *crowd("other", 1.5, 400, seed=3)]
-        text = render_experiment_report(told(seen, after(14), three))
+    def test_every_treatment_has_a_verdict_with_a_confidence_level(self) -> None:
+        """The level depends on the number of treatments."""
+        experiment = replace(SENSITIVE_EXPERIMENT, variants={"control": 0.5, "treatment": 0.25, "other": 0.25})
+        students = [
+            *make_students("control", 2.0, 800),
+            *make_students("treatment", 2.5, 400, seed=2),
+            *make_students("other", 1.5, 400, seed=3),
+        ]
+        text = render_experiment_report(report_data(students, time_after_days(14), experiment))
         assert (text.count("97.5\u202f% confidence"), "Ship it" in text, "Stop it" in text) == (2, True, True)
 
 
 class TestDisagreement:
-    """nDCG up while DCG is down."""
+    """nDCG and DCG with opposite effects."""
 
     @staticmethod
-    def _moved(effect: float, variance: float = 1e-4) -> Comparison:
-        return compare(Estimate(500, 2.0, variance), Estimate(500, 2.0 + effect, variance), alpha=0.05, mde=0.1)
-
-    def test_is_said_in_both_directions(self) -> None:
-        """With both intervals and the reason; which of them is primary does not matter."""
-        for up, down in ((0.3, -0.4), (-0.3, 0.4)):
-            compared = {"dcg@5": self._moved(down), "ndcg@3": self._moved(up)}
-            ((said, both),) = disagreements(SENSITIVE, compared).items()
-            words = ("up", "down") if up > 0 else ("down", "up")
-            assert both
-            assert said.startswith(f"ndcg@3 and dcg@5 disagree: ndcg@3 is {words[0]} (")
-            assert f"dcg@5 is {words[1]} (" in said
-            assert "(ideal: shown)" in said
-
-    def test_is_only_a_remark_while_one_is_not_shown(self) -> None:
-        """Noise has a direction, too."""
-        compared = {"dcg@5": self._moved(-0.4), "ndcg@3": self._moved(0.01)}
-        ((said, both),) = disagreements(SENSITIVE, compared).items()
-        assert not both
-        assert said.startswith("ndcg@3 and dcg@5 do not move together: ndcg@3 is up (")
-        assert "so not shown" in said
-        assert disagreements(SENSITIVE, {"dcg@5": self._moved(-0.01), "ndcg@3": self._moved(0.01)}) == {}
-
-    def test_is_none_where_both_move_alike(self) -> None:
-        """Nor between other metrics."""
-        assert disagreements(SENSITIVE, {"dcg@5": self._moved(0.4), "ndcg@3": self._moved(0.4)}) == {}
-        assert disagreements(SENSITIVE, {"dcg@5": self._moved(0.4), "success@2": self._moved(-0.4)}) == {}
-
-    def test_of_several_gains_the_primary_one_is_enough(self) -> None:
-        """Unless an nDCG is primary: then all of them speak against it."""
-        compared = {"dcg@5": self._moved(-0.4), "cg@5": self._moved(-0.4), "ndcg@3": self._moved(0.4)}
-        assert len(disagreements(SENSITIVE, compared)) == 1
-        found = disagreements(replace(SENSITIVE, primary="ndcg@3"), compared)
-        assert [said.partition(":")[0] for said in found] == ["ndcg@3 and dcg@5 disagree", "ndcg@3 and cg@5 disagree"]
-
-    def test_is_explained_by_the_ideal(self) -> None:
-        """A constant one is no reason."""
-        compared = {"dcg@5": self._moved(0.4), "ndcg@3": self._moved(-0.4)}
-        (said,) = disagreements(replace(SENSITIVE, ideal="constant"), compared)
-        assert "videos that this answer itself has" not in said
-
-    def test_is_on_the_page(self) -> None:
-        """Beside the verdict, whatever that is: with the metrics swapped in a verdict that is real."""
-        account = SHIPPED
-        verdict = account.judgement.verdicts["treatment"]
-        diagnostics = tuple(
-            (name, self._moved(-0.4) if name == "ndcg@3" else each) for name, each in verdict.diagnostics
+    def _comparison(effect: float, variance: float = 1e-4) -> VariantComparison:
+        return compare_variants(
+            Estimate(500, 2.0, variance), Estimate(500, 2.0 + effect, variance), alpha=0.05, mde=0.1
         )
-        judgement = replace(account.judgement, verdicts={"treatment": replace(verdict, diagnostics=diagnostics)})
-        text = Page(render_experiment_report(replace(account, judgement=judgement))).text
+
+    def test_opposite_significant_effects_are_a_disagreement(self) -> None:
+        """In both directions, with both intervals and the reason; either metric may be primary."""
+        for up, down in ((0.3, -0.4), (-0.3, 0.4)):
+            comparisons = {"dcg@5": self._comparison(down), "ndcg@3": self._comparison(up)}
+            ((sentence, contradictory),) = describe_disagreements(SENSITIVE_EXPERIMENT, comparisons).items()
+            words = ("up", "down") if up > 0 else ("down", "up")
+            assert contradictory
+            assert sentence.startswith(f"ndcg@3 and dcg@5 disagree: ndcg@3 is {words[0]} (")
+            assert f"dcg@5 is {words[1]} (" in sentence
+            assert "(ideal: shown)" in sentence
+
+    def test_an_insignificant_opposite_effect_is_only_a_note(self) -> None:
+        """If neither effect is significant, there is no note."""
+        comparisons = {"dcg@5": self._comparison(-0.4), "ndcg@3": self._comparison(0.01)}
+        ((sentence, contradictory),) = describe_disagreements(SENSITIVE_EXPERIMENT, comparisons).items()
+        assert not contradictory
+        assert sentence.startswith("ndcg@3 and dcg@5 do not move together: ndcg@3 is up (")
+        assert "so not shown" in sentence
+        assert (
+            describe_disagreements(
+                SENSITIVE_EXPERIMENT, {"dcg@5": self._comparison(-0.01), "ndcg@3": self._comparison(0.01)}
+            )
+            == {}
+        )
+
+    def test_effects_of_equal_sign_do_not_disagree(self) -> None:
+        """Other pairs of metrics are not compared."""
+        assert (
+            describe_disagreements(
+                SENSITIVE_EXPERIMENT, {"dcg@5": self._comparison(0.4), "ndcg@3": self._comparison(0.4)}
+            )
+            == {}
+        )
+        assert (
+            describe_disagreements(
+                SENSITIVE_EXPERIMENT, {"dcg@5": self._comparison(0.4), "success@2": self._comparison(-0.4)}
+            )
+            == {}
+        )
+
+    def test_only_a_primary_gain_metric_is_compared_with_ndcg(self) -> None:
+        """If an nDCG is primary, it is compared with all DCG and CG metrics."""
+        comparisons = {"dcg@5": self._comparison(-0.4), "cg@5": self._comparison(-0.4), "ndcg@3": self._comparison(0.4)}
+        assert len(describe_disagreements(SENSITIVE_EXPERIMENT, comparisons)) == 1
+        disagreements = describe_disagreements(replace(SENSITIVE_EXPERIMENT, primary="ndcg@3"), comparisons)
+        assert [sentence.partition(":")[0] for sentence in disagreements] == [
+            "ndcg@3 and dcg@5 disagree",
+            "ndcg@3 and cg@5 disagree",
+        ]
+
+    def test_a_disagreement_with_a_constant_ideal_has_another_explanation(self) -> None:
+        """The explanation by the ideal of the shown list applies only to that ideal."""
+        comparisons = {"dcg@5": self._comparison(0.4), "ndcg@3": self._comparison(-0.4)}
+        (sentence,) = describe_disagreements(replace(SENSITIVE_EXPERIMENT, ideal="constant"), comparisons)
+        assert "videos that this answer itself has" not in sentence
+
+    def test_a_disagreement_is_on_the_page(self) -> None:
+        """Beside any verdict: the diagnostics of a real verdict are replaced."""
+        report = SHIPPED
+        verdict = report.latest_analysis.verdicts["treatment"]
+        diagnostics = tuple(
+            (name, self._comparison(-0.4) if name == "ndcg@3" else comparison)
+            for name, comparison in verdict.diagnostics
+        )
+        analysis = replace(report.latest_analysis, verdicts={"treatment": replace(verdict, diagnostics=diagnostics)})
+        text = Page(render_experiment_report(replace(report, latest_analysis=analysis))).text
         assert "Metrics disagree. ndcg@3 and dcg@5 disagree: ndcg@3 is down" in text
-        assert "Metrics disagree" not in Page(render_experiment_report(account)).text
+        assert "Metrics disagree" not in Page(render_experiment_report(report)).text
 
 
 class TestHistory:
-    """What was noted while time passed, and what is said where nothing was."""
+    """The parts of the report that are read from snapshots."""
 
-    def test_where_there_is_none_the_page_says_so(self) -> None:
-        """What can be worked out again is shown all the same."""
-        page = Page(render_experiment_report(told(BETTER, after(14), watched=_watched(14, noted=False))))
+    def test_a_page_without_snapshots_states_that_history_is_missing(self) -> None:
+        """Charts that can be recomputed are shown nevertheless."""
+        page = Page(
+            render_experiment_report(
+                report_data(
+                    STUDENTS_WITH_EFFECT, time_after_days(14), decayed_means=_decayed_means(14, from_snapshots=False)
+                )
+            )
+        )
         assert "There is no history" in page.text
         assert "What was said when" not in page.text
         assert len(page.plots()) == 7
 
-    def test_changes_of_what_was_said_are_told_with_their_times(self) -> None:
-        """Each once, with the hour from which on it was said."""
-        states: list[State] = ["insufficient_data", "insufficient_data", "continue", "ship", "ship", "continue"]
-        past = {HOUR + 30 * number: _then(state) for number, state in enumerate(states)}
-        page = Page(render_experiment_report(told(BETTER, after(14), past=past, watched=_watched(14, noted=True))))
+    def test_changes_of_the_verdict_state_are_listed_with_times(self) -> None:
+        """Each change once, with the hour of the first snapshot that has the new state."""
+        states: list[VerdictState] = ["insufficient_data", "insufficient_data", "continue", "ship", "ship", "continue"]
+        snapshots = {HOUR + 30 * number: _snapshot(state) for number, state in enumerate(states)}
+        page = Page(
+            render_experiment_report(
+                report_data(
+                    STUDENTS_WITH_EFFECT,
+                    time_after_days(14),
+                    snapshots=snapshots,
+                    decayed_means=_decayed_means(14, from_snapshots=True),
+                )
+            )
+        )
         assert "There is no history" not in page.text
-        said = page.text[page.text.index("What was said when") :]
-        found = re.findall(r"(\d+ \w+ \d{4}, \d\d:00 UTC) (\w+) ", said)
-        assert found == [(moment(3_600_000 * (HOUR + 30 * at)), states[at]) for at in (0, 2, 3, 5)]
-        assert said.count("+0.2500 −0.1250 +0.6250") == 4
+        history = page.text[page.text.index("What was said when") :]
+        changes = re.findall(r"(\d+ \w+ \d{4}, \d\d:00 UTC) (\w+) ", history)
+        assert changes == [(format_time(3_600_000 * (HOUR + 30 * index)), states[index]) for index in (0, 2, 3, 5)]
+        assert history.count("+0.2500 −0.1250 +0.6250") == 4
 
-    def test_counts_are_drawn_as_they_were_noted(self) -> None:
-        """They cannot be worked out again."""
-        past = {HOUR + number: _then("continue") for number in range(6)}
-        text = render_experiment_report(told(BETTER, after(14), past=past, watched=_watched(14, noted=True)))
+    def test_counts_over_time_are_drawn_from_snapshots(self) -> None:
+        """Past counts cannot be recomputed."""
+        snapshots = {HOUR + number: _snapshot("continue") for number in range(6)}
+        text = render_experiment_report(
+            report_data(
+                STUDENTS_WITH_EFFECT,
+                time_after_days(14),
+                snapshots=snapshots,
+                decayed_means=_decayed_means(14, from_snapshots=True),
+            )
+        )
         assert Page(text).plots()[-3:] == [
             "responses so far, by variant",
             "rated responses of those so far, by variant",
@@ -338,67 +446,88 @@ class TestHistory:
         ]
         for name, share in (("control", 25), ("treatment", 50)):
             assert re.search(rf"<title>{name}, [^<]*: {share}\.0+\u202f%</title>", text)
-        single = Page(render_experiment_report(told(BETTER, after(14), past={HOUR: _then("continue")})))
+        single = Page(
+            render_experiment_report(
+                report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots={HOUR: _snapshot("continue")})
+            )
+        )
         assert "responses so far, by variant" not in single.plots()
 
-    def test_many_changes_are_cut_short(self) -> None:
-        """The newest are told, and how many are not."""
-        past = {HOUR + number: _then("continue" if number % 2 else "ship") for number in range(130)}
-        text = Page(render_experiment_report(told(BETTER, after(14), past=past))).text
+    def test_only_the_newest_state_changes_are_listed(self) -> None:
+        """The number of omitted changes is stated."""
+        snapshots = {HOUR + number: _snapshot("continue" if number % 2 else "ship") for number in range(130)}
+        text = Page(
+            render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots))
+        ).text
         assert "80 earlier changes are left out" in text
-        assert moment(3_600_000 * (HOUR + 129)) in text
-        assert moment(3_600_000 * (HOUR + 79)) not in text
+        assert format_time(3_600_000 * (HOUR + 129)) in text
+        assert format_time(3_600_000 * (HOUR + 79)) not in text
 
-    def test_the_live_effect_is_drawn_as_it_was_noted(self) -> None:
-        """It cannot be worked out again."""
-        past = {HOUR + number: _then("continue", None if number == 3 else 0.4) for number in range(6)}
-        text = render_experiment_report(told(BETTER, after(14), past=past))
+    def test_the_live_effect_is_drawn_from_snapshots(self) -> None:
+        """Past live effects cannot be recomputed."""
+        snapshots = {HOUR + number: _snapshot("continue", None if number == 3 else 0.4) for number in range(6)}
+        text = render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots))
         assert text.count('<polyline class="line live"') == 2
         assert 'class="line live"' not in render_experiment_report(SHIPPED)
 
-    def test_bands_hold_over_the_whole_plot(self) -> None:
-        """Thirteen half-lives of a day, 312 of an hour; none where there is no half-life, or no standard error."""
+    def test_bands_of_decayed_means_cover_the_whole_chart(self) -> None:
+        """13 half-lives of a day, 312 of an hour. Without a half-life or a standard error there is no band."""
         page = render_experiment_report(SHIPPED)
         assert "Bands: 3.51 standard errors" in page
         assert "Bands: 4.38 standard errors" in page
         assert "Without bands" in page
-        unknown = [replace(each, means={"24h": {"control": DecayedThen(2.0, None, 50.0)}}) for each in SHIPPED.watched]
-        plain = render_experiment_report(replace(SHIPPED, watched=tuple(unknown)))
-        assert 'class="line v0"' in plain
-        assert _mean(7, DecayedThen(2.0, 0.1, 50.0), 3.5) == Point(7, 2.0, 1.65, 2.35)
+        means_without_errors = [
+            replace(means, means={"24h": {"control": DecayedMeanSnapshot(2.0, None, 50.0)}})
+            for means in SHIPPED.decayed_means
+        ]
+        page_without_bands = render_experiment_report(replace(SHIPPED, decayed_means=tuple(means_without_errors)))
+        assert 'class="line v0"' in page_without_bands
+        assert decayed_mean_point(7, DecayedMeanSnapshot(2.0, 0.1, 50.0), 3.5) == Point(7, 2.0, 1.65, 2.35)
         # With fewer effective responses it would be left far more often than is said.
-        assert _mean(7, DecayedThen(2.0, 0.1, 49.0), 3.5) == Point(7, 2.0)
-        assert 'class="band v0" points' not in plain
+        assert decayed_mean_point(7, DecayedMeanSnapshot(2.0, 0.1, 49.0), 3.5) == Point(7, 2.0)
+        assert 'class="band v0" points' not in page_without_bands
 
 
-class TestTheSplit:
-    """Students, and whether they are split as intended."""
+class TestStudentSplit:
+    """Students by variant, and the test of the intended shares (SRM)."""
 
-    def test_changing_shares_have_a_phase_each(self) -> None:
-        """With the shares that were intended then."""
-        change = AllocationSettings(after(5), {"control": 0.25, "treatment": 0.75})
-        phased = replace(SENSITIVE, decision=replace(SENSITIVE.decision, allocations=(change,)))
-        seen = [*crowd("control", 2.0, 200, 5), *crowd("treatment", 2.0, 200, 5, seed=2)]
-        seen += [*crowd("control", 2.0, 100, 5, 3, FIRST + 5), *crowd("treatment", 2.0, 300, 5, 4, FIRST + 5)]
-        text = render_experiment_report(told(seen, after(14), phased))
+    def test_each_allocation_phase_has_intended_shares(self) -> None:
+        """A line and a table per phase."""
+        change = AllocationSettings(time_after_days(5), {"control": 0.25, "treatment": 0.75})
+        experiment = replace(
+            SENSITIVE_EXPERIMENT, decision=replace(SENSITIVE_EXPERIMENT.decision, allocations=(change,))
+        )
+        students = [*make_students("control", 2.0, 200, 5), *make_students("treatment", 2.0, 200, 5, seed=2)]
+        students += [
+            *make_students("control", 2.0, 100, 5, 3, FIRST_DAY + 5),
+            *make_students("treatment", 2.0, 300, 5, 4, FIRST_DAY + 5),
+        ]
+        text = render_experiment_report(report_data(students, time_after_days(14), experiment))
         page = Page(text)
         assert text.count('class="line intended" points') == 2
         assert "phase 1" in page.text
         assert "phase 2" in page.text
         assert "Yes, as far as can be told" in page.text
 
-    def test_an_alarm_is_said(self) -> None:
-        """With what it means."""
-        seen = [*crowd("control", 2.0, 800), *crowd("treatment", 2.5, 400, seed=2)]
-        assert "the split is not the intended one" in Page(render_experiment_report(told(seen, after(14)))).text
+    def test_a_sample_ratio_mismatch_is_reported(self) -> None:
+        """With the consequences."""
+        students = [*make_students("control", 2.0, 800), *make_students("treatment", 2.5, 400, seed=2)]
+        assert (
+            "the split is not the intended one"
+            in Page(render_experiment_report(report_data(students, time_after_days(14)))).text
+        )
 
 
-class TestParts:
-    """For whom, and for how long."""
+class TestSubgroups:
+    """Effects by category and by days since exposure."""
 
-    def test_have_a_plot_and_a_table_each(self) -> None:
-        """What is shown is marked; parts without students stand there all the same."""
-        page = Page(render_experiment_report(told(UNLIKE, after(14), PARTED)))
+    def test_subgroups_have_a_chart_and_a_table(self) -> None:
+        """Significant effects are bold; subgroups without students are listed."""
+        page = Page(
+            render_experiment_report(
+                report_data(STUDENTS_WITH_SEGMENT_EFFECT, time_after_days(14), SUBGROUP_EXPERIMENT)
+            )
+        )
         assert {"effect of treatment by category", "effect of treatment by days since first exposure"} <= {
             *page.plots()
         }
@@ -407,48 +536,52 @@ class TestParts:
         assert re.search(r"fractions 1\.\d+ 2\.\d+ \+0\.\d+ \+0\.\d+ \+\d\.\d+ 300 \+ 300", page.text)
         assert "other – – – – – 0 + 0" in page.text
 
-    def test_are_absent_where_they_are_not_kept(self) -> None:
-        """Not even a headline."""
+    def test_an_experiment_without_subgroups_has_no_subgroup_section(self) -> None:
+        """Not even the headings."""
         text = Page(render_experiment_report(SHIPPED)).text
         assert "For whom?" not in text
         assert "Does it last?" not in text
 
-    def test_few_students_are_not_shown(self) -> None:
-        """Neither in the table nor in the plot."""
-        page = render_experiment_report(told(UNLIKE, after(14), PARTED, least=301))
+    def test_subgroups_of_few_students_are_hidden(self) -> None:
+        """Neither table nor chart contain the effect."""
+        page = render_experiment_report(
+            report_data(STUDENTS_WITH_SEGMENT_EFFECT, time_after_days(14), SUBGROUP_EXPERIMENT, min_students=301)
+        )
         assert 'effect of treatment by category"' not in page
 
 
 class TestAdjustment:
-    """By what students were like before."""
+    """The adjustment for the pre-period (CUPED)."""
 
-    def test_is_said_beside_the_verdict_and_explained(self) -> None:
-        """How many students, how much it brought, and what would be said without it."""
-        experiment = replace(SENSITIVE, starts_at_ms=after(0), pre_period_ms=7 * 24 * 3_600_000)
-        account = told(BETTER, after(14), experiment)
-        plain = account.judgement.verdicts["treatment"]
-        assert "Adjustment" not in Page(render_experiment_report(account)).text
-        evidence = replace(plain.evidence, adjustment=Adjustment(0.5, 321, plain.evidence.arms))
-        judgement = replace(account.judgement, verdicts={"treatment": decide(evidence)})
-        text = Page(render_experiment_report(replace(account, judgement=judgement))).text
+    def test_the_cuped_adjustment_is_explained_beside_the_verdict(self) -> None:
+        """With the number of students, the reduction of the variance, and the unadjusted effect."""
+        experiment = replace(SENSITIVE_EXPERIMENT, starts_at_ms=time_after_days(0), pre_period_ms=7 * 24 * 3_600_000)
+        report = report_data(STUDENTS_WITH_EFFECT, time_after_days(14), experiment)
+        verdict = report.latest_analysis.verdicts["treatment"]
+        assert "Adjustment" not in Page(render_experiment_report(report)).text
+        evidence = msgspec.structs.replace(
+            verdict.evidence, adjustment=CupedAdjustment(0.5, 321, verdict.evidence.arms)
+        )
+        analysis = replace(report.latest_analysis, verdicts={"treatment": decide_verdict(evidence)})
+        text = Page(render_experiment_report(replace(report, latest_analysis=analysis))).text
         assert "What students were like in the 7 days before the start" in text
         assert "adjusted for what 321 students were like before" in text
         assert "variance 0.0% smaller; without it the effect is between" in text
 
 
 class TestDefinitions:
-    """What the page says about its method is what was configured."""
+    """The section on method and definitions."""
 
-    def test_follow_the_configuration(self) -> None:
-        """Gain, ideal, population, window."""
-        other = replace(
-            SENSITIVE,
+    def test_definitions_follow_the_configuration(self) -> None:
+        """Gain, ideal, population, window, alpha."""
+        experiment = replace(
+            SENSITIVE_EXPERIMENT,
             gain="exp2",
             ideal="constant",
             exposure_days=5,
-            decision=replace(SENSITIVE.decision, population="all", alpha=0.01),
+            decision=replace(SENSITIVE_EXPERIMENT.decision, population="all", alpha=0.01),
         )
-        text = Page(render_experiment_report(told(BETTER, after(14), other))).text
+        text = Page(render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), experiment))).text
         assert "Gain: exp2." in text
         assert "Ideal of ndcg: constant." in text
         assert "all responses, unrated ones counting 0" in text

@@ -1,0 +1,246 @@
+"""The analysis of an experiment: from stored sums to comparisons, sample ratio, guardrails and verdicts.
+
+No student is read: the input is sums. Two clocks are involved. Closed cohorts and first exposures are as of an event
+time. Sums over all responses (the live estimand, crossovers) are the current ones, whatever the event time. Estimands,
+formulas and claims: docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from monitor.analysis.cohort_view import CohortView
+from monitor.analysis.plan import AnalysisPlan
+from monitor.analysis.subgroups import SubgroupEffects, compute_subgroup_effects
+from monitor.config import RATED_SHARE_METRIC, ExperimentSettings, Population
+from monitor.metrics import UnitRecord
+from monitor.stats import (
+    CovariateStatistic,
+    CupedAdjustment,
+    DiagnosticMetric,
+    Estimand,
+    Estimate,
+    EstimatePair,
+    GuardrailEvidence,
+    RegressionAdjustedStatistics,
+    SampleMeanStatistic,
+    SrmResult,
+    StoredStudentSums,
+    VariantComparison,
+    Verdict,
+    VerdictEvidence,
+    apply_cuped,
+    check_srm,
+    closed_covariate_statistic,
+    compare_variants,
+    covariate_square_scale,
+    decide_verdict,
+    estimate_stratified,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The results of an experiment as of an event time."""
+
+    as_of_ms: int
+    comparisons: Mapping[str, Mapping[str, Mapping[Estimand, VariantComparison]]]
+    """Treatment → metric → estimand → comparison with the control."""
+    sample_ratio: SrmResult
+    excluded_days: tuple[int, ...]
+    """UTC days since 1970 within which the intended shares changed: in no phase, and in no closed comparison."""
+    verdicts: Mapping[str, Verdict]
+    """Treatment → verdict; treatments are the variants other than the control that have a share at any time."""
+    subgroup_effects: Mapping[str, SubgroupEffects]
+    """Treatment → effects within subgroups."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the analysis as in `status --json`; `parse_evidence` reads the evidence of each verdict."""
+        return {
+            "comparisons": {
+                treatment: {
+                    metric: {estimand: _comparison_json(comparison) for estimand, comparison in by_estimand.items()}
+                    for metric, by_estimand in by_metric.items()
+                }
+                for treatment, by_metric in self.comparisons.items()
+            },
+            "sample_ratio": {
+                **self.sample_ratio.to_json(),
+                "days_left_out": [_format_day(day) for day in self.excluded_days],
+            },
+            "guardrails": {name: msgspec.to_builtins(verdict.guardrails) for name, verdict in self.verdicts.items()},
+            "verdict": {name: _verdict_json(verdict) for name, verdict in self.verdicts.items()},
+            "segments": {name: effects.segments_json() for name, effects in self.subgroup_effects.items()},
+            "novelty": {name: effects.exposure_ages_json() for name, effects in self.subgroup_effects.items()},
+        }
+
+
+def _comparison_json(comparison: VariantComparison) -> dict[str, Any]:
+    """Return a comparison as JSON, marked as approximate or exact, and as deciding or not."""
+    content: dict[str, Any] = msgspec.to_builtins(comparison)
+    return {**content, "approximate": comparison.estimand == "live", "decides": comparison.decides}
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict with the evidence as JSON; comparisons and guardrails are separate parts of the analysis."""
+    return {
+        "state": verdict.state,
+        "reasons": msgspec.to_builtins(verdict.reasons),
+        "notes": msgspec.to_builtins(verdict.notes),
+        "days_to_resolve": verdict.days_to_resolve,
+        "adjustment": None
+        if verdict.unadjusted is None
+        else {"variance_reduction": verdict.variance_reduction, "unadjusted": _comparison_json(verdict.unadjusted)},
+        "other_population": None if verdict.other_population is None else _comparison_json(verdict.other_population),
+        "evidence": msgspec.to_builtins(verdict.evidence),
+    }
+
+
+def _format_day(day: int) -> str:
+    """Return a UTC day since 1970 as an ISO 8601 date."""
+    return str(np.datetime64(day, "D"))
+
+
+class Analyzer:
+    """Analyzes an experiment by the experiment's settings; any number of times, from any number of threads."""
+
+    def __init__(self, experiment: ExperimentSettings) -> None:
+        self._plan = AnalysisPlan(experiment)
+
+    def analyze(self, stored_students: StoredStudentSums, as_of_ms: int) -> Analysis:
+        """Return the analysis as of an event time, which must not be later than the newest event in the store."""
+        view = CohortView(self._plan, stored_students, as_of_ms)
+        sample_ratio = _check_sample_ratio(view)
+        verdicts = {
+            treatment: decide_verdict(_collect_evidence(view, treatment), sample_ratio)
+            for treatment in self._plan.treatments
+        }
+        live_estimates = stored_students.live_estimates(self._plan.layout, self._plan.experiment.decision.population)
+        return Analysis(
+            as_of_ms=as_of_ms,
+            comparisons={
+                treatment: _compare_metrics(self._plan, treatment, verdict, live_estimates)
+                for treatment, verdict in verdicts.items()
+            },
+            sample_ratio=sample_ratio,
+            excluded_days=view.excluded_days,
+            verdicts=verdicts,
+            subgroup_effects={
+                treatment: compute_subgroup_effects(view, treatment) for treatment in self._plan.treatments
+            },
+        )
+
+    def check_sample_ratio(self, stored_students: StoredStudentSums, as_of_ms: int) -> SrmResult:
+        """Return only the sample ratio mismatch test of the analysis as of an event time."""
+        return _check_sample_ratio(CohortView(self._plan, stored_students, as_of_ms))
+
+
+def _check_sample_ratio(view: CohortView) -> SrmResult:
+    return check_srm(view.phase_counts, alpha=view.plan.criteria.sample_ratio_alpha)
+
+
+def _collect_evidence(view: CohortView, treatment: str) -> VerdictEvidence:
+    """Return the evidence from which the verdict on a treatment is decided."""
+    plan, stored_students = view.plan, view.stored_students
+    experiment, population = plan.experiment, plan.experiment.decision.population
+    other_population: Population = "all" if population == "rated" else "rated"
+    primary_estimates, adjustment = _estimate_primary(view, treatment, population)
+    return VerdictEvidence(
+        control=experiment.control,
+        treatment=treatment,
+        metric=experiment.primary,
+        criteria=plan.criteria,
+        arms=primary_estimates,
+        adjustment=adjustment,
+        age_days=view.age_days(),
+        students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
+        phases=view.phase_counts,
+        crossovers=sum(UnitRecord(record).crossovers for record in stored_students.variant_records.values()),
+        students=view.student_count,
+        lost_events=stored_students.lost_events,
+        rejected_share=stored_students.rejected_share,
+        skipped_events=stored_students.skipped_events,
+        other_population=_estimate_primary(view, treatment, other_population)[0],
+        rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC, population),
+        guardrails=tuple(
+            GuardrailEvidence(guardrail, _estimate_closed(view, treatment, guardrail.name, population))
+            for guardrail in plan.guardrails
+        ),
+        diagnostics=tuple(
+            DiagnosticMetric(
+                name, plan.metric_mde(name), _estimate_closed(view, treatment, name, population), plan.max_means[name]
+            )
+            for name in plan.metric_names
+            if name != experiment.primary
+        ),
+        max_value=plan.max_means[experiment.primary],
+    )
+
+
+def _estimate_closed(view: CohortView, treatment: str, metric: str, population: Population) -> EstimatePair:
+    """Return the estimates of control and treatment over closed cohorts, for a metric or a guardrail metric."""
+    statistics = (
+        view.closed_statistics(variant, metric, population) for variant in (view.plan.experiment.control, treatment)
+    )
+    return EstimatePair(*estimate_stratified(list(zip(*statistics, strict=True))))
+
+
+def _estimate_primary(
+    view: CohortView, treatment: str, population: Population
+) -> tuple[EstimatePair, CupedAdjustment | None]:
+    """Return the closed estimates of the primary metric, adjusted by CUPED where possible, and the adjustment.
+
+    The adjustment is None if no student has responses from before the experiment, or if these do not vary.
+    """
+    plan, control = view.plan, view.plan.experiment.control
+    unadjusted = _estimate_closed(view, treatment, plan.experiment.primary, population)
+    if not plan.layout.has_pre_period or (adjusted := _adjust_primary(view, population)) is None:
+        return unadjusted, None
+    strata = [(stratum[control], stratum[treatment]) for stratum in adjusted.strata]
+    adjusted_students = [
+        closed_covariate_statistic(record, plan.layout, population).units
+        for records in view.closed_records.values()
+        for record in records
+    ]
+    adjustment = CupedAdjustment(adjusted.theta, sum(adjusted_students), unadjusted)
+    return EstimatePair(*estimate_stratified(strata)), adjustment
+
+
+def _adjust_primary(view: CohortView, population: Population) -> RegressionAdjustedStatistics | None:
+    """Return the primary metric's sums in each phase, adjusted by the students' means from before the experiment."""
+    plan = view.plan
+    strata: list[dict[str, tuple[SampleMeanStatistic, CovariateStatistic]]] = [{} for _ in plan.phases]
+    for variant, records in view.closed_records.items():
+        statistics = view.closed_statistics(variant, plan.experiment.primary, population)
+        for stratum, statistic, record in zip(strata, statistics, records, strict=True):
+            stratum[variant] = statistic, closed_covariate_statistic(record, plan.layout, population)
+    return apply_cuped(strata, 1 / covariate_square_scale(plan.layout))
+
+
+def _compare_metrics(
+    plan: AnalysisPlan, treatment: str, verdict: Verdict, live_estimates: Mapping[str, Sequence[Estimate]]
+) -> dict[str, dict[Estimand, VariantComparison]]:
+    """Return metric → estimand → comparison; the closed comparisons are taken from the verdict."""
+    experiment = plan.experiment
+    closed_comparisons = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
+    return {
+        metric: {
+            "closed": closed_comparisons[metric],
+            "live": compare_variants(
+                control_estimate,
+                treatment_estimate,
+                alpha=plan.treatment_alpha,
+                mde=plan.metric_mde(metric),
+                max_value=plan.max_means[metric],
+                estimand="live",
+            ),
+        }
+        for metric, control_estimate, treatment_estimate in zip(
+            plan.metric_names, live_estimates[experiment.control], live_estimates[treatment], strict=True
+        )
+    }

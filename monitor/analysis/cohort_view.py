@@ -1,0 +1,122 @@
+"""The cohorts of an experiment as of an event time, by allocation phase: input of every estimate and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final
+
+from monitor.analysis.plan import AnalysisPlan
+from monitor.clock import DAY_MS
+from monitor.config import Population
+from monitor.metrics import IntArray
+from monitor.stats import CohortTable, PhaseCounts, SampleMeanStatistic, StoredStudentSums, is_cohort_closed
+
+_RATE_WINDOW_DAYS: Final = 7
+"""Days of the mean number of students per day: a whole week, because weekdays differ."""
+
+
+class CohortView:
+    """The stored sums of an experiment as of an event time.
+
+    A cohort is the students of one variant who were first exposed on the same UTC day. A cohort is closed once the
+    exposure and feedback windows of all its students are over. All days are UTC days since 1970.
+    """
+
+    def __init__(self, plan: AnalysisPlan, stored_students: StoredStudentSums, as_of_ms: int) -> None:
+        self.plan = plan
+        self.stored_students = stored_students
+        self.as_of_ms = as_of_ms
+        self._cohorts = {
+            variant: CohortTable.from_records(cohorts, plan.layout.cohort_width)
+            for variant, cohorts in stored_students.cohorts.items()
+        }
+        last_day = as_of_ms // DAY_MS
+        self.days = sorted(set[int]().union(*(cohorts.nonempty_days(last_day) for cohorts in self._cohorts.values())))
+        """Days until now on which students of any variant were first exposed, ascending."""
+
+    @cached_property
+    def student_count(self) -> int:
+        """Number of students of all variants, including students first exposed after the view's time."""
+        return sum(cohorts.sum_column(cohorts) for cohorts in self._cohorts.values())
+
+    def group_by_phase(self, days: Iterable[int]) -> list[list[int]]:
+        """Return the days of each allocation phase; days within which the shares change are left out."""
+        days = list(days)
+        return [[day for day in days if day in phase] for phase in self.plan.phases]
+
+    @cached_property
+    def _days_by_phase(self) -> list[list[int]]:
+        return self.group_by_phase(self.days)
+
+    @property
+    def excluded_days(self) -> tuple[int, ...]:
+        """Days within which the intended shares changed, ascending: in no phase."""
+        return tuple(sorted(set(self.days).difference(*self._days_by_phase)))
+
+    @cached_property
+    def phase_counts(self) -> tuple[PhaseCounts, ...]:
+        """Intended shares and students at first exposure of each phase that has students; without students, the last.
+
+        Students who later saw another variant are included.
+        """
+        phase_counts = []
+        for phase, days in zip(self.plan.phases, self._days_by_phase, strict=True):
+            students = {name: self._cohorts[name].sum_column(days) for name in self.plan.experiment.variants}
+            phase_counts.append(PhaseCounts(dict(phase.intended_shares), students))
+        return tuple(counts for counts in phase_counts if any(counts.students.values())) or (phase_counts[-1],)
+
+    @cached_property
+    def closed_days(self) -> list[list[int]]:
+        """The days of closed cohorts in each phase."""
+        experiment = self.plan.experiment
+        return [
+            [
+                day
+                for day in days
+                if is_cohort_closed(day, self.as_of_ms, experiment.exposure_days, experiment.feedback_window_ms)
+            ]
+            for days in self._days_by_phase
+        ]
+
+    def sum_records(self, days_by_phase: Sequence[Sequence[int]]) -> dict[str, list[IntArray]]:
+        """Return variant → the sum of the variant's cohort records over the given days of each phase."""
+        return {
+            name: [self._cohorts[name].sum_records(days) for days in days_by_phase]
+            for name in self.plan.experiment.variants
+        }
+
+    @cached_property
+    def closed_records(self) -> dict[str, list[IntArray]]:
+        """Variant → the sum of the variant's closed cohort records in each phase."""
+        return self.sum_records(self.closed_days)
+
+    def closed_statistics(self, variant: str, metric: str, population: Population) -> list[SampleMeanStatistic]:
+        """Return a variant's sums over closed students of a metric or guardrail metric in each phase."""
+        return [self.plan.closed_statistic(record, metric, population) for record in self.closed_records[variant]]
+
+    def age_days(self) -> float:
+        """Return the days from the first day with a student (or `starts_at`, if later) to the newest event.
+
+        The newest event is the experiment's newest event, or the view's time if that is earlier. 0 before the first.
+        """
+        newest_ms = self.stored_students.newest_ms
+        if not self.days or newest_ms is None:
+            return 0.0
+        start_ms = max(self.days[0] * DAY_MS, self.plan.experiment.starts_at_ms or 0)
+        return max(min(self.as_of_ms, newest_ms) - start_ms, 0) / DAY_MS
+
+    def closed_students_per_day(self, variant: str) -> float:
+        """Return how many of the variant's students close per day, over the last week of the newest closed phase."""
+        days = next((days for days in reversed(self.closed_days) if days), [])
+        if not days:
+            return 0.0
+        experiment = self.plan.experiment
+        last_day = (self.as_of_ms - experiment.feedback_window_ms) // DAY_MS - experiment.exposure_days
+        phase = next(phase for phase in self.plan.phases if days[-1] in phase)
+        if phase.end_day is not None:
+            last_day = min(last_day, phase.end_day - 1)
+        first_day = max(last_day - _RATE_WINDOW_DAYS + 1, days[0])
+        recent_days = [day for day in days if day >= first_day]
+        students = self._cohorts[variant].sum_column(recent_days, self.plan.unit_count_index)
+        return students / (last_day - first_day + 1)

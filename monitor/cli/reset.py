@@ -1,0 +1,51 @@
+"""`ab-monitor reset`: delete all generations from the store."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing
+
+from monitor.config import Settings
+from monitor.errors import UsageError
+from monitor.state import connect_active_generation, delete_all_generations, read_variant_totals, running_store_server
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Delete all generations from the store after a confirmation; return the exit code."""
+    with (
+        running_store_server(settings.store, must_exist=True) as store_settings,
+        closing(connect_active_generation(store_settings, any_shard_count=True)) as shards,
+    ):
+        experiment_totals = read_variant_totals(shards)
+        responses = sum(
+            variant_totals.responses for variants in experiment_totals.values() for variant_totals in variants.values()
+        )
+        address = settings.store.url.partition("://")[2].rpartition("@")[2] or settings.store.url
+        if not experiment_totals:
+            print(f"there is nothing of AB Monitor at {address}")
+            delete_all_generations(shards)
+            return 0
+        content = f"all data of AB Monitor at {address}: {responses:,} responses of {', '.join(experiment_totals)}"
+        if not arguments.yes:
+            if not sys.stdin.isatty():
+                raise UsageError(f"reset deletes {content}. Without a terminal for a confirmation, it needs --yes")
+            if _ask(f"This deletes {content}. Type yes to go on: ") != "yes":
+                print("nothing was deleted")
+                return 0
+        print(f"{delete_all_generations(shards)} keys deleted")
+    return 0
+
+
+def _ask(question: str) -> str:
+    """Return the answer that the user types at the terminal; empty at the end of input."""
+    try:
+        return input(question).strip()
+    except EOFError:
+        print()
+        return ""

@@ -1,0 +1,30 @@
+"""`ab-monitor status`: the current results in the store, as tables or JSON."""
+
+from __future__ import annotations
+
+import argparse
+
+from monitor.app import open_store_reader
+from monitor.cli.command_io import create_stdout_console
+from monitor.clock import wall_clock
+from monitor.config import Settings, parse_instant_ms
+from monitor.export import print_json, render_summary
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument("--experiment", metavar="E", help="only this one")
+    parser.add_argument("--as-of", metavar="T", help="decay to this ISO time, not the newest event of what is shown")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print the summary of the store; return the exit code."""
+    as_of_ms = None if arguments.as_of is None else parse_instant_ms("--as-of", arguments.as_of)
+    with open_store_reader(settings, wall_clock) as reader:
+        summary = reader.read_summary(as_of_ms)
+    if arguments.json:
+        print_json(summary.to_json())
+    else:
+        create_stdout_console().print(render_summary(summary, now_ms=wall_clock()))
+    return 0

@@ -1,0 +1,52 @@
+"""`ab-monitor verdict`: the decision on an experiment's treatments and its reasons."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from monitor.app import open_store_reader
+from monitor.cli.command_io import create_stdout_console
+from monitor.clock import wall_clock
+from monitor.config import Settings, parse_instant_ms
+from monitor.errors import UsageError
+from monitor.export import VERDICT_EXIT_CODES, print_json, render_verdicts
+
+_NO_VERDICT_EXIT_CODE: Final = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.set_defaults(experiment_argument="verdict E")
+    parser.add_argument("experiment", metavar="E", help="the experiment's name")
+    parser.add_argument("--variant", metavar="V", help="only this treatment")
+    parser.add_argument("--as-of", metavar="T", help="the students whose windows were over at this ISO time")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="end with 0 for ship and non_inferior, 10 for continue and insufficient_data, 20 for the others",
+    )
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print the verdicts; return 0, or with `--exit-code` the highest exit code of the printed verdicts."""
+    as_of_ms = None if arguments.as_of is None else parse_instant_ms("--as-of", arguments.as_of)
+    with open_store_reader(settings, wall_clock) as reader:
+        summary = reader.read_summary(as_of_ms)
+    experiment = summary.experiments[arguments.experiment]
+    verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
+    if arguments.variant is not None and arguments.variant not in verdicts:
+        raise UsageError(f"--variant: got {arguments.variant!r}, expected one of {', '.join(verdicts) or 'none'}")
+    if arguments.json:
+        print_json(summary.verdict_json(arguments.experiment, arguments.variant))
+    else:
+        create_stdout_console().print(render_verdicts(experiment, treatment=arguments.variant))
+    if not arguments.exit_code:
+        return 0
+    exit_codes = [
+        VERDICT_EXIT_CODES[verdict.state]
+        for variant, verdict in verdicts.items()
+        if arguments.variant in {None, variant}
+    ]
+    return max(exit_codes, default=_NO_VERDICT_EXIT_CODE)

@@ -1,0 +1,79 @@
+"""The whole store: one shard or several, on one server or on the masters of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from monitor.config import StoreSettings
+from monitor.state.keys import StoreKeys, shard_of_partition
+from monitor.state.redis_connection import connect, translating_errors
+from monitor.state.store_records import Position
+from monitor.state.store_shard import StoreShard
+
+
+class ShardedStore:
+    """The shards of one generation; only the first shard stores definitions, hash key and active generation."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        generation: int = 0,
+        active_generation: int | None = None,
+        *,
+        shard_count: int = 1,
+        client: Any = None,
+    ) -> None:
+        self.settings = settings
+        self.generation = generation
+        self.active_generation = generation if active_generation is None else active_generation
+        self.client: Any = client or connect(settings)
+        self._shards = [
+            StoreShard(settings, StoreKeys(generation, shard, shard_count), self.active_generation, self.client)
+            for shard in range(shard_count)
+        ]
+        self.first_shard = self._shards[0]
+
+    def __getitem__(self, shard: int) -> StoreShard:
+        return self._shards[shard]
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __iter__(self) -> Iterator[StoreShard]:
+        return iter(self._shards)
+
+    def reconnect(self) -> ShardedStore:
+        """Return the same shards on a connection of their own."""
+        return ShardedStore(self.settings, self.generation, self.active_generation, shard_count=len(self))
+
+    def read_positions(self) -> dict[str, Position]:
+        """Return the position of each partition, as the partition's shard stores it."""
+        return merge_positions([shard.read_positions() for shard in self._shards])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+
+
+def merge_positions(positions_by_shard: Sequence[Mapping[str, Position]]) -> dict[str, Position]:
+    """Return the positions of all partitions; `shards` are the positions that each shard stores, in the shards' order.
+
+    Positions that a shard stores of a partition of another shard are left out.
+    """
+    return {
+        name: position
+        for shard, positions in enumerate(positions_by_shard)
+        for name, position in positions.items()
+        if shard_of_partition(name, len(positions_by_shard)) == shard
+    }
+
+
+def read_newest_response_ms(shards: Iterable[StoreShard], experiment: int, variants: Iterable[int]) -> int | None:
+    """Return the time of the newest response in some variants, on some shards; None before the first response."""
+    fields = [f"{experiment}:{variant}:response" for variant in variants]
+    times: list[bytes | None] = []
+    for shard in shards:
+        with translating_errors(shard.settings):
+            times += shard.client.hmget(shard.keys.newest_times, fields)
+    return max((int(time) for time in times if time is not None), default=None)
