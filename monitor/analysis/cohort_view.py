@@ -19,8 +19,9 @@ _RATE_WINDOW_DAYS: Final = 7
 class CohortView:
     """The stored sums of an experiment as of an event time.
 
-    A cohort is the students of one variant who were first exposed on the same UTC day. A cohort is closed once the
-    exposure and feedback windows of all its students are over. All days are UTC days since 1970.
+    A cohort contains the students who were first exposed on the same UTC day; its sums are stored by variant. A
+    cohort is closed once the exposure and feedback windows of all its students are over. All days are UTC days since
+    1970.
     """
 
     def __init__(self, plan: AnalysisPlan, stored_students: StoredStudentSums, as_of_ms: int) -> None:

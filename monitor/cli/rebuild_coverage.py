@@ -36,7 +36,7 @@ class OffsetCoverage:
     missing_offsets: list[str]
     """A sentence for each partition with offsets that the new generation lacks, or may lack."""
     lost_counts: Mapping[str, int]
-    """Lost events that the new generation inherits, by the fields of the store's key of lost events (see `Keys`).
+    """Lost events that the new generation inherits, by the fields of the store's key of lost events (see `StoreKeys`).
 
     The events that the new generation has lost itself are not included.
     """

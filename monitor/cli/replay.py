@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         line_count, rejected_count = worker.processed_records, source.rejected_count
         outcome_counts = sorted(telemetry.outcome_totals().items())
         outcomes = ", ".join(f"{outcome} {count}" for outcome, count in outcome_counts if count) or "nothing new"
-        end_state = "replayed" if source.is_exhausted() else "stopped; the same command goes on from here. So far"
+        end_state = "replayed" if source.is_exhausted() else "stopped; the same command continues from here. So far"
         console.print(f"{end_state}: {line_count} lines: {outcomes}", markup=False)
         create_stdout_console().print(render_summary(store.reader.read_summary(), now_ms=wall_clock()))
         if rejected_count > settings.limits.max_rejected_share * max(line_count, 1):

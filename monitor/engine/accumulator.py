@@ -307,7 +307,7 @@ class UnitSums:
         record[UnitField.RATED] = self.rated_responses
         record[UnitField.RATED_UNITS] = self.rated_units
         self.response_squares.write(record, UnitField.RESPONSE_SQUARES)
-        self.rated_squares.write(record, UnitField.RATED_SQUARES)
+        self.rated_squares.write(record, UnitField.RATED_COUNT_SQUARES)
         self.rated_response_products.write(record, UnitField.RATED_RESPONSE_PRODUCTS)
         start: i64 = UnitField.METRICS
         for sums in self.metric_sums:

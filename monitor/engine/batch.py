@@ -106,8 +106,8 @@ class SkippedEventCount:
 
 
 @final
-class Exposure:
-    """The exposure of a student to a response, and the change of the student's sums."""
+class StudentChange:
+    """The change of a student's sums by one response; without a difference, the student has only seen the response."""
 
     __slots__ = ("category", "difference", "experiment_number", "student_hash", "timestamp_ms", "variant")
 
@@ -137,7 +137,6 @@ class BatchChanges:
         "changed_rows",
         "expiry_additions",
         "expiry_removals",
-        "exposures",
         "feedback_outcomes",
         "index_members",
         "item_count_changes",
@@ -149,6 +148,7 @@ class BatchChanges:
         "response_rows",
         "skipped_reactions",
         "skipped_responses",
+        "student_changes",
         "student_rows",
         "traffic_accumulators",
         "variant_changes",
@@ -173,7 +173,7 @@ class BatchChanges:
         """The changed rows of responses, encoded."""
         self.student_rows: dict[int, list[EncodedRow]] = {}
         """Experiment number → changed rows of students, encoded."""
-        self.exposures: list[Exposure] = []
+        self.student_changes: list[StudentChange] = []
         self.metric_accumulators: dict[int, MetricAccumulator] = {}
         """Experiment number → changes of sums over responses and students."""
         self.traffic_accumulators: dict[int, TrafficAccumulator] = {}
@@ -206,7 +206,7 @@ class BatchChanges:
             changes = self.variant_changes[variant_key] = VariantChanges()
         return changes
 
-    def record_exposure(
+    def record_student_change(
         self,
         student_hash: bytes,
         variant_key: i64,
@@ -225,8 +225,8 @@ class BatchChanges:
             difference = tuple([-number for number in old])
         else:
             difference = tuple([after - before for after, before in zip(new, old, strict=True)])
-        self.exposures.append(
-            Exposure(student_hash, variant_key >> 8, timestamp_ms, variant_key & 255, category, difference)
+        self.student_changes.append(
+            StudentChange(student_hash, variant_key >> 8, timestamp_ms, variant_key & 255, category, difference)
         )
 
     def count_skipped_response(self, experiment_name: str, timestamp_ms: i64) -> None:

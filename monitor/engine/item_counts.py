@@ -35,7 +35,7 @@ FieldCounts: TypeAlias = "dict[tuple[bytes, bytes], int]"
 """(key of a Redis hash, field) → integer."""
 
 IndexMember: TypeAlias = "tuple[bytes, int]"
-"""(key of an index, number of a time slice, day or epoch that the index lists)."""
+"""(key of an index, number of a time slice, day or era that the index lists)."""
 
 StoredItemId: TypeAlias = "tuple[tuple[bytes, bytes], str, IndexMember]"
 """((key, hash of an item), id of the item, member of the index of keys)."""
@@ -48,7 +48,7 @@ class ItemKeys(Protocol):
     def item_index(self, experiment: int, variant: int) -> bytes: ...
     def bad_answers(self, experiment: int, day: int, bucket: int) -> bytes: ...
     def bad_answer_index(self, experiment: int) -> bytes: ...
-    def item_ids(self, experiment: int, epoch: int, bucket: int) -> bytes: ...
+    def item_ids(self, experiment: int, era: int, bucket: int) -> bytes: ...
     def item_id_index(self, experiment: int) -> bytes: ...
 
 
@@ -139,14 +139,14 @@ class ItemCounter:
     def ids_to_store(self, row: ResponseRow, item_hashes: bytes, item_ids: Sequence[str]) -> list[StoredItemId]:
         """Return the ids to store of a response's items: of all items with the hash of their id as counting hash."""
         layout, keys, experiment_number = self.layout, self._keys, self._experiment_number
-        epoch = layout.epoch_of(layout.slice_of(row.timestamp_ms))
+        era = layout.era_of(layout.slice_of(row.timestamp_ms))
         index = keys.item_id_index(experiment_number)
         stored_ids: list[StoredItemId] = []
         for position, item_id in enumerate(item_ids):
             item = item_hashes[position * ITEM_HASH_BYTES : (position + 1) * ITEM_HASH_BYTES]
             if self._counting_hash(item) == item:
-                key = keys.item_ids(experiment_number, epoch, layout.bucket_of(item))
-                stored_ids.append(((key, item), item_id, (index, epoch)))
+                key = keys.item_ids(experiment_number, era, layout.bucket_of(item))
+                stored_ids.append(((key, item), item_id, (index, era)))
         return stored_ids
 
     def index_members(self, row: ResponseRow) -> list[IndexMember]:

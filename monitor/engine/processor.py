@@ -9,7 +9,7 @@ from mypy_extensions import i64
 
 from monitor.clock import HOUR_MS
 from monitor.engine.accumulator import MetricAccumulator, TrafficAccumulator
-from monitor.engine.batch import BatchChanges, Exposure, RowState
+from monitor.engine.batch import BatchChanges, RowState, StudentChange
 from monitor.engine.experiment import Experiment
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.item_counts import ItemCounter, ItemKeys
@@ -176,7 +176,7 @@ class BatchProcessor:
         self._finish_changed_rows(batch)
         self._drop_blank_rows(missing_rows)
         self._response_cache.end_batch()
-        self._apply_exposures(batch)
+        self._apply_student_changes(batch)
         return batch
 
     def _accept_responses(
@@ -272,10 +272,10 @@ class BatchProcessor:
                 self._unmark_changed(batch, row)
             old_exposure = old_variant_key, old_ms, old_student_hash, old_category
             if (variant_key, timestamp_ms, response.student_hash, response.category) != old_exposure:
-                _record_losing_exposure(batch, variant_key, timestamp_ms, response.student_hash, response.category)
+                _record_superseded_response(batch, variant_key, timestamp_ms, response.student_hash, response.category)
         else:
             if outcome == "revised":
-                _record_losing_exposure(batch, old_variant_key, old_ms, old_student_hash, old_category)
+                _record_superseded_response(batch, old_variant_key, old_ms, old_student_hash, old_category)
             self._add_item_ids(batch, row, response)
         if variant_key & 255 != PRE_PERIOD_VARIANT:
             batch.changes_of_variant(variant_key).record_response(timestamp_ms)
@@ -382,7 +382,7 @@ class BatchProcessor:
             traffic.add_response(sign, variant, timestamp_ms, row.item_hashes, row.latency_ms, row.category)
         if row.student_hash:
             new, old = (contribution.sums, _NO_SUMS) if sign > 0 else (_NO_SUMS, contribution.sums)
-            batch.record_exposure(row.student_hash, row.variant_key, timestamp_ms, row.category, new, old)
+            batch.record_student_change(row.student_hash, row.variant_key, timestamp_ms, row.category, new, old)
 
     def _replace_contribution(
         self, batch: BatchChanges, row: ResponseRow, old: Contribution, new: Contribution
@@ -398,28 +398,30 @@ class BatchProcessor:
                     accumulator.add_anonymous_response(-1, variant, timestamp_ms, row.category, old.sums)
                     accumulator.add_anonymous_response(1, variant, timestamp_ms, row.category, new.sums)
             if row.student_hash:
-                batch.record_exposure(row.student_hash, row.variant_key, timestamp_ms, row.category, new.sums, old.sums)
+                batch.record_student_change(
+                    row.student_hash, row.variant_key, timestamp_ms, row.category, new.sums, old.sums
+                )
         if variant != PRE_PERIOD_VARIANT and old.reaction_counts != new.reaction_counts:
             variant_changes = batch.changes_of_variant(row.variant_key)
             variant_changes.add_reaction_counts(-1, old.reaction_counts)
             variant_changes.add_reaction_counts(1, new.reaction_counts)
 
-    def _apply_exposures(self, batch: BatchChanges) -> None:
-        """Apply the exposures to the rows of their students, and add the changes of the sums over students."""
-        for student, exposures in self._group_by_student(batch.exposures):
-            experiment_number = exposures[0].experiment_number
+    def _apply_student_changes(self, batch: BatchChanges) -> None:
+        """Apply the changes to the rows of their students, and add the changes of the sums over students."""
+        for student, changes in self._group_by_student(batch.student_changes):
+            experiment_number = changes[0].experiment_number
             experiment = self._experiments[experiment_number]
             accumulator = self._get_metric_accumulator(batch, experiment_number)
             old = student.counted_state if student.counted_state is not None else accumulator.capture_state(student)
             tracked_days = experiment.tracked_days
-            for exposure in exposures:
-                segment = experiment.segment_index(exposure.category)
-                if exposure.difference:
+            for change in changes:
+                segment = experiment.segment_index(change.category)
+                if change.difference:
                     student.add_difference(
-                        exposure.timestamp_ms, exposure.variant, segment, exposure.difference, tracked_days
+                        change.timestamp_ms, change.variant, segment, change.difference, tracked_days
                     )
                 else:
-                    student.record_exposure(exposure.timestamp_ms, exposure.variant, segment, tracked_days)
+                    student.record_exposure(change.timestamp_ms, change.variant, segment, tracked_days)
             new = student.counted_state = accumulator.capture_state(student)
             accumulator.replace_student(old, new)
             is_new = student.version == 0
@@ -430,17 +432,17 @@ class BatchProcessor:
             rows.append((student.stored_id, encode_student_row(student), is_new))
         self._student_cache.end_batch()
 
-    def _group_by_student(self, exposures: list[Exposure]) -> list[tuple[Student, list[Exposure]]]:
-        """Return (student, exposures of the student) for all students; rows that are not cached are read."""
-        exposures_by_student: dict[bytes, tuple[Student, list[Exposure]]] = {}
+    def _group_by_student(self, changes: list[StudentChange]) -> list[tuple[Student, list[StudentChange]]]:
+        """Return (student, changes of the student) for all students; rows that are not cached are read."""
+        changes_by_student: dict[bytes, tuple[Student, list[StudentChange]]] = {}
         missing_students: list[Student] = []
         missing_keys: list[tuple[int, bytes]] = []
-        for exposure in exposures:
-            experiment_number, student_hash = exposure.experiment_number, exposure.student_hash
+        for change in changes:
+            experiment_number, student_hash = change.experiment_number, change.student_hash
             key = experiment_number.to_bytes(2) + student_hash
-            entry = exposures_by_student.get(key)
+            entry = changes_by_student.get(key)
             if entry is not None:
-                entry[1].append(exposure)
+                entry[1].append(change)
                 continue
             student = self._student_cache.get(key)
             if student is None:
@@ -449,11 +451,11 @@ class BatchProcessor:
                 self._student_cache.add(key, student)
                 missing_students.append(student)
                 missing_keys.append((experiment_number, student_hash))
-            exposures_by_student[key] = student, [exposure]
+            changes_by_student[key] = student, [change]
         for student, stored in zip(missing_students, self._read_students(missing_keys), strict=True):
             if stored is not None:
                 load_student_row(student, stored)
-        return list(exposures_by_student.values())
+        return list(changes_by_student.values())
 
     def _get_metric_accumulator(self, batch: BatchChanges, experiment_number: int) -> MetricAccumulator:
         accumulator = batch.metric_accumulators.get(experiment_number)
@@ -474,9 +476,9 @@ class BatchProcessor:
         return None if variant_key & 255 == PRE_PERIOD_VARIANT else self._item_counters.get(variant_key >> 8)
 
 
-def _record_losing_exposure(
+def _record_superseded_response(
     batch: BatchChanges, variant_key: int, timestamp_ms: int, student_hash: bytes, category: int
 ) -> None:
-    """Record the exposure of a student to a response with the id of an earlier response."""
+    """Record the change of a student to a response with the id of an earlier response."""
     if student_hash and variant_key & 255 != PRE_PERIOD_VARIANT:
-        batch.record_exposure(student_hash, variant_key, timestamp_ms, category, _NO_SUMS, _NO_SUMS)
+        batch.record_student_change(student_hash, variant_key, timestamp_ms, category, _NO_SUMS, _NO_SUMS)

@@ -67,8 +67,8 @@ class ItemLayout:
         """Return the number of the first slice of the horizon that ends at `newest_ms`."""
         return self.slice_of(newest_ms) - self.slice_count + 1
 
-    def epoch_of(self, slice_number: int) -> int:
-        """Return the number of a slice's epoch, a period as long as the horizon; item names are stored by epoch."""
+    def era_of(self, slice_number: int) -> int:
+        """Return the number of a slice's era, a period as long as the horizon; item names are stored by era."""
         return slice_number // self.slice_count
 
     def bucket_of(self, item: bytes) -> int:

@@ -117,7 +117,7 @@ class UnitField:
     """Units with n > 0."""
     RESPONSE_SQUARES: Final = 7
     """ΣN² (2)."""
-    RATED_SQUARES: Final = 9
+    RATED_COUNT_SQUARES: Final = 9
     """Σn² (2)."""
     RATED_RESPONSE_PRODUCTS: Final = 11
     """Σn·N (2)."""
@@ -157,7 +157,9 @@ class CohortField:
     EXPOSURES: Final = 0
     """Students first exposed on the day."""
     UNITS: Final = 1
+    """Students with a response in the window and in one variant only."""
     RATED_UNITS: Final = 2
+    """Units with a rated response."""
     RATED_SHARE_TOTAL: Final = 3
     """Σn/N (2)."""
     RATED_SHARE_SQUARES: Final = 5
@@ -514,7 +516,7 @@ class UnitRecord:
     @property
     def rated_squares(self) -> float:
         """Σn²."""
-        return self._sum(UnitField.RATED_SQUARES)
+        return self._sum(UnitField.RATED_COUNT_SQUARES)
 
     @property
     def rated_response_products(self) -> float:

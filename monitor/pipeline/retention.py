@@ -15,7 +15,7 @@ from monitor.state import (
     compact_time_buckets,
     delete_expired,
     delete_student_rows,
-    read_closed_experiments,
+    read_experiments_without_students,
     read_expiry_hours,
     read_newest_response_ms,
 )
@@ -63,7 +63,7 @@ class RetentionCleaner:
                 for experiment, hour in read_expiry_hours(self._store)
                 if (hour + 1) * HOUR_MS <= late_before_ms.get(experiment, 0)
             )
-            self._close_ended_experiments(tracker)
+            self._delete_students_of_ended_experiments(tracker)
             self._watermark_hour, self._retention_due = watermark_hour, True
         if self._retention_due and (last or time.monotonic() >= self._next_retention_s):
             self._delete_past_retention()
@@ -84,7 +84,7 @@ class RetentionCleaner:
             _, completed_hours = self._store.expire_rows(experiment, hours, before_ms)
             del self._expired_hours[len(self._expired_hours) - completed_hours :]
 
-    def _close_ended_experiments(self, tracker: WatermarkTracker) -> None:
+    def _delete_students_of_ended_experiments(self, tracker: WatermarkTracker) -> None:
         """Start to delete the student rows of ended experiments that no event can change any more."""
         late_before_ms = tracker.late_before_ms()
         ended_experiments = [
@@ -92,10 +92,10 @@ class RetentionCleaner:
             for experiment in self._experiments
             if experiment.ends_at_ms <= late_before_ms.get(str(experiment.number), 0)
         ]
-        closed_numbers = read_closed_experiments(self._store) if ended_experiments else ()
+        completed_numbers = read_experiments_without_students(self._store) if ended_experiments else ()
         for experiment in ended_experiments:
             number = experiment.number
-            if number in closed_numbers or number in self._student_deletions:
+            if number in completed_numbers or number in self._student_deletions:
                 continue
             if number in self._ended_experiments:
                 self._student_deletions[number] = delete_student_rows(self._store, number)
@@ -157,8 +157,8 @@ class RetentionCleaner:
             yield ExpiredRange(keys.item_index(number, variant), slice_keys(variant), oldest_slice)
         yield ExpiredRange(
             keys.item_id_index(number),
-            lambda epoch: (keys.item_ids(number, epoch, bucket) for bucket in buckets),
-            layout.epoch_of(oldest_slice),
+            lambda era: (keys.item_ids(number, era, bucket) for bucket in buckets),
+            layout.era_of(oldest_slice),
         )
         oldest_day = min(newest_ms // DAY_MS - BAD_ANSWER_DAYS, unchanged_before_ms // DAY_MS)
         yield ExpiredRange(

@@ -15,7 +15,12 @@ from __future__ import annotations
 
 from monitor.state.aggregate_audit import AuditFindings, audit_aggregates
 from monitor.state.embedded_redis import running_store_server
-from monitor.state.expiry import delete_expired, delete_student_rows, read_closed_experiments, read_expiry_hours
+from monitor.state.expiry import (
+    delete_expired,
+    delete_student_rows,
+    read_experiments_without_students,
+    read_expiry_hours,
+)
 from monitor.state.generations import (
     VariantTotals,
     activate_generation,
@@ -94,8 +99,8 @@ __all__ = [
     "delete_student_rows",
     "initialize_store",
     "merge_positions",
-    "read_closed_experiments",
     "read_experiment_numbers",
+    "read_experiments_without_students",
     "read_expiry_hours",
     "read_first_response_day",
     "read_generation_numbers",

@@ -53,7 +53,7 @@ from monitor.metrics import (
     UnitRecord,
     chunk_length_ms,
 )
-from monitor.state.expiry import read_closed_experiments
+from monitor.state.expiry import read_experiments_without_students
 from monitor.state.record_deltas import add_metric_sums, add_traffic_counts
 from monitor.state.record_reader import decode_chunk, decode_record
 from monitor.state.redis_connection import translating_errors
@@ -174,7 +174,9 @@ class _Audit:
         self._expired_before_ms = {
             number: max(state.expired_before_ms.get(str(number), 0) for state in states) for number in self._by_number
         }
-        self._closed_experiments = frozenset[int]().union(*(read_closed_experiments(shard) for shard in store))
+        self._experiments_without_students = frozenset[int]().union(
+            *(read_experiments_without_students(shard) for shard in store)
+        )
         self._recomputed: dict[bytes, Counter[int]] = defaultdict(Counter)
         self._kind_counts: Counter[tuple[int, str]] = Counter()
         self._newest_ms: Counter[int] = Counter()
@@ -314,7 +316,7 @@ class _Audit:
             self._compare_kinds(variant_id, number, index)
             key = keys.traffic(number, index)
             self._compare(variant_id, "traffic", key, self._read_record(key), _HOUR_LABELS)
-        if number in self._closed_experiments:
+        if number in self._experiments_without_students:
             self._findings.unchecked.append(f"{name}: sums over students, because the experiment is over")
         else:
             self._compare_students(variant_id, experiment, index, all_time_sums)

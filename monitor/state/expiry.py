@@ -22,11 +22,11 @@ def read_expiry_hours(store: StoreShard) -> Iterator[tuple[str, int]]:
         yield experiment, int(hour)
 
 
-def read_closed_experiments(store: StoreShard) -> frozenset[int]:
+def read_experiments_without_students(store: StoreShard) -> frozenset[int]:
     """Return the numbers of the ended experiments whose students' rows are deleted."""
     with translating_errors(store.settings):
         fields = store.client.hkeys(store.keys.meta)
-    prefix = b"closed:"
+    prefix = b"students_deleted:"
     return frozenset(int(field.removeprefix(prefix)) for field in fields if field.startswith(prefix))
 
 
@@ -36,8 +36,8 @@ def delete_student_rows(store: StoreShard, experiment: int) -> Iterator[int]:
     with translating_errors(store.settings):
         # A commit of another worker then fails with "expired"; the worker reads the state, and skips the experiment.
         announcement = client.pipeline(transaction=True)
-        announcement.hset(keys.meta, f"closing:{experiment}", 1)
-        announcement.hincrby(keys.meta, "closings", 1).hincrby(keys.meta, "expirations", 1).execute()
+        announcement.hset(keys.meta, f"students_deleting:{experiment}", 1)
+        announcement.hincrby(keys.meta, "student_deletions", 1).hincrby(keys.meta, "expirations", 1).execute()
         pattern = _escape_glob(keys.student_row_prefix(experiment)) + b"*"
         row_keys = client.scan_iter(pattern, count=_KEYS_PER_COMMAND)
         has_more = True
@@ -46,7 +46,7 @@ def delete_student_rows(store: StoreShard, experiment: int) -> Iterator[int]:
             has_more = len(batch) == _KEYS_PER_COMMAND
             deleted_rows = int(client.unlink(*batch)) if batch else 0
             if not has_more:
-                client.hset(keys.meta, f"closed:{experiment}", 1)
+                client.hset(keys.meta, f"students_deleted:{experiment}", 1)
             yield deleted_rows
 
 

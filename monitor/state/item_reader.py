@@ -97,9 +97,9 @@ class ItemReader:
         layout = self._layout
         oldest, newest = layout.oldest_slice(newest_ms), layout.slice_of(newest_ms)
         for shard in self._store:
-            for epoch in range(layout.epoch_of(oldest), layout.epoch_of(newest) + 1):
+            for era in range(layout.era_of(oldest), layout.era_of(newest) + 1):
                 for batch in _batches(iter(item_hashes)):
-                    keys = [shard.keys.item_ids(self._number, epoch, layout.bucket_of(item)) for item in batch]
+                    keys = [shard.keys.item_ids(self._number, era, layout.bucket_of(item)) for item in batch]
                     with translating_errors(self._store.settings):
                         pipeline = shard.client.pipeline(transaction=False)
                         for key, item in zip(keys, batch, strict=True):

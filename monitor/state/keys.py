@@ -25,7 +25,7 @@ number of the commit that last changed the member's record.
     unit_sums:e:v                   record: sums over students
     cohort_sums:e:v:day             record: sums over students whose first response was on that UTC day
     cohort_index:e:v                index of days in cohort_sums
-    bucket_chunk:e:v:decay:n        64 time buckets, see `monitor.engine.row_codec`
+    bucket_chunk:e:v:decay:n        64 time buckets, see `state.record_reader.decode_chunk`
     bucket_index:e:v:decay          index of chunks n in bucket_chunk
     traffic:e:v                     record: all traffic, see `monitor.metrics.traffic`
     traffic_hour:e:v:hour           record: traffic of one hour
@@ -54,8 +54,9 @@ record is a string of 64-bit big-endian integers. The fields of meta are
     commits, commits_begun          commits applied, and begun: equal unless a commit was applied in part
     expirations                     calls that have deleted rows or moved a boundary
     expired_before:e                rows of responses before this time (ms) are deleted
-    closings                        experiments whose students' rows have begun to be deleted
-    closing:e, closed:e             students' rows of the experiment are being deleted; are deleted
+    student_deletions               experiments whose students' rows have begun to be deleted
+    students_deleting:e, students_deleted:e
+                                    students' rows of the experiment are being deleted; are deleted
 
 With more than one shard, a Kafka partition belongs to one shard (`shard_of_partition`). The shard stores the position
 of the partition, its rows, and all sums over these rows.
@@ -215,8 +216,8 @@ class StoreKeys:
     def item_index(self, experiment: int, variant: int) -> bytes:
         return b"%bitem_index:%d:%d" % (self.prefix, experiment, variant)
 
-    def item_ids(self, experiment: int, epoch: int, bucket: int) -> bytes:
-        return b"%bitem_ids:%d:%d:%d" % (self.prefix, experiment, epoch, bucket)
+    def item_ids(self, experiment: int, era: int, bucket: int) -> bytes:
+        return b"%bitem_ids:%d:%d:%d" % (self.prefix, experiment, era, bucket)
 
     def item_id_index(self, experiment: int) -> bytes:
         return b"%bitem_id_index:%d" % (self.prefix, experiment)

@@ -108,7 +108,7 @@ class StoreReader:
             if experiment.items is not None
         }
         self._caches: dict[bool, BucketCache] = {}
-        """Whether a reading is of the is_past → cache. Readings of the is_past need other chunks."""
+        """Whether a reading is of the past → cache. Readings of the past need other chunks."""
 
     @property
     def experiments(self) -> Sequence[ExperimentSettings]:

@@ -191,7 +191,7 @@ class StoreState:
     """Experiment number or `PENDING_FEEDBACK` → rows of earlier responses are deleted."""
     positions: Mapping[str, Position]
     """Position by partition."""
-    closing_experiments: frozenset[int] = frozenset()
+    experiments_deleting_students: frozenset[int] = frozenset()
     """Numbers of the experiments whose students' rows are deleted, or are being deleted."""
 
 

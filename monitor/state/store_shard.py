@@ -69,7 +69,7 @@ class _ExpectedState:
     """Identifies the server process."""
     commits: int = 0
     expirations: int = 0
-    closings: int = 0
+    student_deletions: int = 0
 
 
 class StoreShard:
@@ -117,13 +117,13 @@ class StoreShard:
         expected.run_id = run_id
         expected.commits = int(meta.get(b"commits", 0))
         expected.expirations = int(meta.get(b"expirations", 0))
-        expected.closings = int(meta.get(b"closings", 0))
+        expected.student_deletions = int(meta.get(b"student_deletions", 0))
         return StoreState(
             commits=expected.commits,
             expirations=expected.expirations,
             expired_before_ms={name: int(time_ms) for name, time_ms in _fields_of(meta, "expired_before").items()},
             positions=positions,
-            closing_experiments=frozenset(map(int, _fields_of(meta, "closing"))),
+            experiments_deleting_students=frozenset(map(int, _fields_of(meta, "students_deleting"))),
         )
 
     def read_positions(self) -> dict[str, Position]:
@@ -213,7 +213,8 @@ class StoreShard:
         1. If another generation is active, or this one is being deleted: "generation_switched".
         2. If the server was restarted or replaced, so that it may have lost acknowledged writes: "server_restarted".
         3. If a partition of the batch is at another offset, or at an offset of another log: "positions_changed".
-        4. If rows have expired since, on which the batch may depend, or an experiment is being closed: "expired".
+        4. If rows have expired since, on which the batch may depend, or the student rows of an experiment are being
+           deleted: "expired".
         5. If another worker has committed since, and has inserted or changed a row of the batch: "rows_changed".
         6. Write rows, differences of sums and the new offsets: "applied".
 
@@ -226,7 +227,7 @@ class StoreShard:
             "active_generation": str(self.active_generation) if keys.shard == 0 else False,
             "commits": expected.commits,
             "expirations": expected.expirations,
-            "closings": expected.closings,
+            "student_deletions": expected.student_deletions,
             "positions": [_position_argument(update) for update in commit.position_updates],
             "dependencies": {f"expired_before:{name}": ms for name, ms in commit.oldest_dependencies_ms.items()},
             "newest_times": commit.newest_times,

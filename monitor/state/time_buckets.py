@@ -158,7 +158,7 @@ class BucketReading:
                     self._cache.sums[series.key][chunk] = sums
 
     def _moments(self, series: BucketSeries, window: ChunkNumbers) -> FloatArray:
-        """Return the fields of `Moments` over a window of chunks: 5 × 2·m."""
+        """Return the fields of `DecayedMoments` over a window of chunks: 5 × 2·m."""
         layout, decay = series.layout, series.decay
         if not window:
             return np.zeros((5, 2 * layout.metric_count))

@@ -4,7 +4,7 @@
 - `confidence_sequences`: sequential tests. `comparison`: one treatment against the control on one metric.
 - `rare_events`: variance corrections for small samples. `cuped`: regression adjustment. `segments`: subgroup effects.
 - `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
-- `decayed_means`: bands around decayed means, for display.
+- `decay_bands`: bands around decayed means, for display.
 
 docs/statistics.md has the estimands, formulas, sources and the limits of what may be claimed.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from monitor.stats.comparison import MIN_UNITS_FOR_INTERVAL, VariantComparison, compare_variants, split_alpha
 from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
-from monitor.stats.decayed_means import decay_band_multiplier, design_effect
+from monitor.stats.decay_bands import decay_band_multiplier, design_effect
 from monitor.stats.decision import Reason, ReasonCode, Verdict, VerdictState, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
 from monitor.stats.evidence import (

@@ -144,9 +144,9 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     guardrails: tuple[GuardrailEvidence, ...] = ()
     diagnostics: tuple[DiagnosticMetric, ...] = ()
     largest_log_e: float | None = None
-    """The largest ln e of the primary metric at earlier looks, if stored; only the printed p-value depends on it."""
+    """The largest ln e of the primary metric at earlier analyses, if the caller has it; used by the p-value only."""
     largest_sample_ratio_log_e: float | None = None
-    """The largest ln e of the SRM test at earlier looks, if stored: an alarm then persists."""
+    """The largest ln e of the SRM test at earlier analyses, if the caller has it: an alarm then persists."""
     adjustment: CupedAdjustment | None = None
     """The CUPED adjustment of `arms` and `other_population`; None without students seen before the experiment."""
     max_value: float | None = msgspec.field(default=None, name="largest")

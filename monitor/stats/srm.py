@@ -85,7 +85,7 @@ class SrmResult:
     p: float
     """Anytime-valid p-value, from the largest e so far."""
     mismatch: bool
-    """Whether e has reached 1/alpha at this look or at an earlier one."""
+    """Whether e has reached 1/alpha now, or at an earlier analysis whose e the caller has passed."""
     empty_variants: tuple[str, ...]
     """Variants with a share and without students in a phase, if chance explains that with probability ≤ alpha."""
     stray_variants: tuple[str, ...]

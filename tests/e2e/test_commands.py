@@ -272,7 +272,7 @@ class TestReplayCommand:
         output = process.communicate(timeout=30)[1].decode()
         first_lines = re.search(r"(\d+) lines", output)
         assert process.returncode == 130, output
-        assert "stopped; the same command goes on from here" in output
+        assert "stopped; the same command continues from here" in output
         second_process = ab_monitor("replay", "--config", config, lines)
         remaining_lines = re.search(r"(\d+) lines", second_process.stderr)
         assert first_lines is not None

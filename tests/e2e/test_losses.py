@@ -417,7 +417,7 @@ class TestUnfinishedRebuild:
                     assert process.wait(60) == 128 + number
                 finally:
                     process.kill()
-            assert "stopped; the same command goes on from here" in log.read_text()
+            assert "stopped; the same command continues from here" in log.read_text()
         assert harness.number() == 0
         harness.create_topics("dead")
         assert harness.rebuild().returncode == 0

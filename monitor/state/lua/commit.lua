@@ -7,7 +7,7 @@
 -- ARGV     1 header, a MessagePack map:
 --              run_id             run id of the server from which the worker has read its state
 --              active_generation  number of the generation that must be active, or false on other shards
---              commits, expirations, closings
+--              commits, expirations, student_deletions
 --                                 the store's counters when the worker read its state
 --              positions          list of {partition, expected_offset (or false for none), expected_log, position}
 --              dependencies       field of meta with an expiry boundary → time (ms) of the oldest row or event that the
@@ -30,7 +30,7 @@
 --              generation_switched  another generation is active, or this one is being deleted
 --              server_restarted     the server was restarted or replaced, and may have lost writes
 --              positions_changed    another worker has applied records of these partitions
---              expired              rows were deleted on which the batch may depend, or an experiment is being closed
+--              expired              rows were deleted on which the batch may depend, or the student rows of an experiment are being deleted
 --              rows_changed         another worker has changed a row of this batch
 --          Unless it is "applied", nothing was written.
 --
@@ -93,7 +93,7 @@ end
 -- Returns the status of a batch that must not be written, nil if there is no conflict: steps 1 to 5.
 local function find_conflict()
   -- 1. The generation must be active.
-  local closings, expirations, schema = unpack(redis.call('HMGET', META, 'closings', 'expirations', 'schema'))
+  local student_deletions, expirations, schema = unpack(redis.call('HMGET', META, 'student_deletions', 'expirations', 'schema'))
   local expected_generation = header.active_generation
   if not schema or expected_generation and (redis.call('GET', KEYS[#KEYS]) or '0') ~= expected_generation then
     return 'generation_switched'
@@ -115,7 +115,7 @@ local function find_conflict()
     end
   end
   -- 4. No row may have expired on which the batch depends.
-  if tonumber(closings or '0') ~= header.closings then
+  if tonumber(student_deletions or '0') ~= header.student_deletions then
     return 'expired'
   end
   if tonumber(expirations or '0') ~= header.expirations then

@@ -44,8 +44,8 @@ from monitor.state import (
     StoreReader,
     StoreShard,
     initialize_store,
-    read_closed_experiments,
     read_experiment_numbers,
+    read_experiments_without_students,
     read_expiry_hours,
     read_server_warnings,
     running_store_server,
@@ -1168,7 +1168,7 @@ class TestExpiredRows:
             sweeper.clean(progress)
             assert len(list(store.client.scan_iter(students))) == rows
         assert dump(bench.first_shard) == before
-        assert read_closed_experiments(store) == {1}
+        assert read_experiments_without_students(store) == {1}
         commit, _ = other_engine.apply(bench.normalize(make_response(3, START)), {"1": 0, PENDING_FEEDBACK: 0})
         commit.position_updates = [PositionUpdate("t:1", None, Position(1))]
         assert other_store.commit(commit) == "expired"

@@ -25,7 +25,7 @@ from monitor.stats import (
     comparison,
     confidence_sequences,
     cuped,
-    decayed_means,
+    decay_bands,
     design_effect,
     estimate_stratified,
     estimates,
@@ -49,7 +49,7 @@ _value = st.integers(-1000, 1000).map(float)
 
 @pytest.mark.parametrize(
     "module",
-    [comparison, confidence_sequences, cuped, decayed_means, estimates, rare_events, segments, srm],
+    [comparison, confidence_sequences, cuped, decay_bands, estimates, rare_events, segments, srm],
     ids=lambda module: module.__name__,
 )
 def test_the_examples_in_docstrings_are_true(module: ModuleType) -> None:
