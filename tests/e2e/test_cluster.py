@@ -107,7 +107,7 @@ def test_connection_errors_are_reported_in_one_line(
     node = f"127.0.0.1:{elsewhere.port}"
     password = {"ABMONITOR_STORE_USERNAME": "nobody", "ABMONITOR_STORE_PASSWORD": "wrong"}
     for url, environ, code, message in (
-        (f"redis://{node}/0", {}, 2, r"is a node of a cluster: say redis\+cluster://"),
+        (f"redis://{node}/0", {}, 2, r"is a node of a cluster: set redis\+cluster://"),
         (redis_server.url.replace("redis://", "redis+cluster://"), {}, 2, "is not a cluster"),
         (cluster.url, password, 2, "refuses this user"),
         ("redis+cluster://127.0.0.1:1", {}, 3, "Connection refused"),
