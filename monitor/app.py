@@ -124,7 +124,7 @@ def create_worker(
 
 
 def _max_unconfirmed_advance_ms(experiment: ExperimentSettings) -> int:
-    """Return how far the watermark may advance before end offsets confirm it: half of the allowed lateness."""
+    """Return how far the watermark may advance before end offsets are requested: half of the allowed lateness."""
     return max(experiment.allowed_lateness_ms // 2, _MIN_UNCONFIRMED_ADVANCE_MS)
 
 

@@ -57,9 +57,9 @@ class CohortView:
 
     @cached_property
     def phase_counts(self) -> tuple[PhaseCounts, ...]:
-        """Intended shares and students at first exposure of each phase that has students; without students, the last.
+        """Intended shares and students at first exposure of each phase that has students.
 
-        Students who later saw another variant are included.
+        If no phase has students, only the last phase is returned. Students who later saw another variant are included.
         """
         phase_counts = []
         for phase, days in zip(self.plan.phases, self._days_by_phase, strict=True):
@@ -99,7 +99,8 @@ class CohortView:
     def age_days(self) -> float:
         """Return the days from the first day with a student (or `starts_at`, if later) to the newest event.
 
-        The newest event is the experiment's newest event, or the view's time if that is earlier. 0 before the first.
+        The newest event is the experiment's newest event, or the view's time if that is earlier. 0 before the first
+        student.
         """
         newest_ms = self.stored_students.newest_ms
         if not self.days or newest_ms is None:
@@ -108,7 +109,10 @@ class CohortView:
         return max(min(self.as_of_ms, newest_ms) - start_ms, 0) / DAY_MS
 
     def closed_students_per_day(self, variant: str) -> float:
-        """Return how many of the variant's students close per day, over the last week of the newest closed phase."""
+        """Return the number of the variant's students who become closed per day, in the last week with closed cohorts.
+
+        The week is the last one of the newest phase that has closed cohorts; 0 without closed cohorts.
+        """
         days = next((days for days in reversed(self.closed_days) if days), [])
         if not days:
             return 0.0

@@ -88,9 +88,10 @@ def alpha_ndcg(
 ) -> float | None:
     """Return α-DCG@k of the items in shown order, divided by the α-DCG@k of an ideal order; None if the latter is 0.
 
-    `topics` are the topics of every item judged for this query, and the ideal order is over all these items. It is
-    built greedily: the item with the largest gain is next, of equals the last by name, as in TREC's ndeval (Clarke et
-    al. 2008: the best order is too expensive to find). A list that is better than the greedy order has more than 1.
+    `topics` are the topics of every item judged for this query, and the ideal order is over all these items. The ideal
+    order is built greedily: the item with the largest gain is next, of equals the last by name, as in TREC's ndeval
+    (Clarke et al. 2008: the best order is too expensive to find). A list that is better than the greedy order has a
+    value above 1.
 
     By hand: the ideal x, z, y has 2 + 1/log2 3 + 0.5/log2 4 = 2.8809; the list y, x has 1 + 1.5/log2 3 = 1.9464.
 

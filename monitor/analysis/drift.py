@@ -65,8 +65,8 @@ class DriftDistance:
 class Drift:
     """Both distances of some counts from reference counts; the names of the fields are JSON keys.
 
-    A distance is None if a side has no observations. It is also None if all observations but less than one independent
-    observation are in one group of cells: a random split then cannot differ.
+    A distance is None if a side has no observations. A distance is also None if only one of several groups of cells has
+    independent observations: all random splits are then equal.
     """
 
     observations: int

@@ -15,7 +15,7 @@ from monitor.analysis.triage import BadAnswer, TriageEntry, count_bad_answers_by
 from monitor.clock import DAY_MS
 
 TriageKind: TypeAlias = Literal["query", "category", "item"]
-"""What the entries of a review list are."""
+"""Type of the entries of a review list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ResponseWithFeedback:
     variant: str
     timestamp_ms: int
     student_id: str
-    """Of a response that names no student, an id that no other response has."""
+    """For a response that names no student, an id that no other response has."""
     query_id: str | None
     category: str | None
     items: tuple[str, ...]
@@ -40,7 +40,7 @@ class ResponseWithFeedback:
         return not self.items or (bool(grades) and max(grades) < relevant_grade)
 
     def triage_names(self, kind: TriageKind) -> Sequence[str]:
-        """Return the names of the entries for which the response is a bad answer, if the response is bad."""
+        """Return the names of the entries of the review list that count the response as bad, if the response is bad."""
         if kind == "item":
             return self.items
         name = self.query_id if kind == "query" else self.category

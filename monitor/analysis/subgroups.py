@@ -14,7 +14,7 @@ from monitor.metrics import EXPOSURE_AGES, IntArray
 from monitor.stats import SegmentComparison, closed_subgroup_statistic, compare_segments, estimate_stratified
 
 _OPEN_EXPOSURE_AGE: Final = EXPOSURE_AGES[-1][1]
-"""The last range of days since first exposure has no end: returning students always add responses to it."""
+"""Name of the last range of days since first exposure, which has no end: returning students always add responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def _comparison_json(name_key: str, subgroup: SegmentComparison) -> dict[str, An
 def compute_subgroup_effects(view: CohortView, treatment: str) -> SubgroupEffects:
     """Return the treatment's effects within the subgroups that the experiment's settings declare.
 
-    The last exposure age has no end, so its e is not an e-value: it is compared by itself and never discovered.
+    The last exposure age has no end, so its e is not an e-value. The age is therefore compared separately, and is never
+    discovered.
     """
     experiment = view.plan.experiment
     records_by_segment = {name: (index, view.closed_records) for index, name in enumerate(experiment.segments)}
@@ -69,7 +70,7 @@ def compute_subgroup_effects(view: CohortView, treatment: str) -> SubgroupEffect
 
 
 def _is_age_over(age_index: int, day: int, as_of_ms: int, feedback_window_ms: int) -> bool:
-    """Return whether an exposure age and the feedback window after are over for students first exposed on a UTC day.
+    """Return whether an exposure age and the following feedback window are over for students first exposed on a day.
 
     The last age has no end; the result is whether its first day is over.
     """

@@ -59,7 +59,7 @@ class MetricSummary(msgspec.Struct, frozen=True):
 
     @property
     def standard_error(self) -> float | None:
-        """The standard error of the mean with the design effect; None if the variance or the design effect is."""
+        """The standard error of the mean with the design effect; None if the variance or the design effect is None."""
         if self.variance is None or self.design_effect is None:
             return None
         return math.sqrt(self.variance / self.count * self.design_effect)
@@ -123,7 +123,7 @@ class VariantSummary:
     item_drift: DayDrift | None = None
     """Drift of the shown items by cell; None without the day or its reference."""
     coverage: ItemCoverage | None = None
-    """None if items are not counted, if there are too many, or if not requested."""
+    """None if items are not counted, if there are too many items, or if not requested."""
 
     @property
     def rated_share(self) -> float | None:
@@ -186,9 +186,9 @@ class StoreSummary:
     """Event time to which decayed means are decayed."""
     experiments: Mapping[str, ExperimentSummary]
     unmatched_feedback: Mapping[str, int] = field(default_factory=dict)
-    """Kind, sorted → all reactions, of any experiment, that expired before their response arrived.
+    """Feedback kind, sorted → number of reactions, of any experiment, that expired before their response arrived.
 
-    Kinds in the configuration are always present, if need be with 0.
+    Kinds in the configuration are always present, also with the number 0.
     """
 
     def to_json(self) -> dict[str, Any]:

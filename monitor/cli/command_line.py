@@ -39,7 +39,7 @@ _INTERRUPTED_EXIT_CODE = SIGNAL_EXIT_CODE_BASE + signal.SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command of the arguments and return its exit code; README.md has a table of all exit codes."""
+    """Run the command that the arguments name, and return the exit code; README.md has a table of all exit codes."""
     arguments = argparse.Namespace(verbose=False)
     # SIGTERM exits at once, unless the command handles the signal itself. As PID 1 of a container, a process without a
     # handler would ignore SIGTERM.
@@ -157,9 +157,9 @@ def _configure_logging(*, verbose: bool) -> None:
 
 
 class _GuardedStdout:
-    """Standard output whose write errors do not fail a command halfway.
+    """Standard output that discards all further output after a write error.
 
-    If the reader has closed the pipe, further output is discarded. Any other error raises `UsageError`.
+    A command whose output pipe was closed runs to its end. Any other write error raises `UsageError`.
     """
 
     def __init__(self, stream: TextIO) -> None:

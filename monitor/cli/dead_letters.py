@@ -193,7 +193,7 @@ def _build_table(summary: dict[str, Any]) -> Table | str:
     if not summary["reasons"]:
         return "no dead letters"
     text_columns = ("reason", "last refused", "the last one: partition, offset, what was wrong")
-    table = simple_table("topic", text_columns[0], "count", *text_columns[1:], left=text_columns, no_wrap=True)
+    table = simple_table("topic", text_columns[0], "count", *text_columns[1:], left_aligned=text_columns, no_wrap=True)
     for group in summary["reasons"]:
         example = group["example"]
         detail = f"{example['partition']}, {example['offset']}: {example['detail']}"

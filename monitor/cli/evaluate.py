@@ -198,7 +198,7 @@ def _read_runs(arguments: argparse.Namespace) -> _EvaluationInput:
 
 
 def _select_definitions(arguments: argparse.Namespace, settings: ExperimentSettings) -> tuple[MetricDefinition, ...]:
-    """Return the metric definitions to evaluate: the requested ones, by default all that the experiment allows."""
+    """Return the requested metric definitions, by default all definitions that the experiment allows."""
     available_gains = list_available_gains(settings)
     for gain in arguments.gain or ():
         if gain not in available_gains:
@@ -217,7 +217,7 @@ def _select_definitions(arguments: argparse.Namespace, settings: ExperimentSetti
 def _select_by_query_definition(
     arguments: argparse.Namespace, settings: ExperimentSettings, definitions: Sequence[MetricDefinition]
 ) -> MetricDefinition:
-    """Return the definition to show by query: the requested one, or the nearest to the experiment's primary metric."""
+    """Return the definition to show by query: as requested, or else nearest to the experiment's primary metric."""
     if arguments.by_query is not None:
         for definition in definitions:
             if definition.name == arguments.by_query:

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Print the item statistics of event files, or with `--worst` or `--attention` those of the store."""
+    """Print the item statistics of event files, or with `--worst` or `--attention` the statistics in the store."""
     if arguments.worst is not None or arguments.attention is not None:
         return _print_stored_items(arguments, settings)
     if not arguments.events:

@@ -107,7 +107,7 @@ def _check_experiments(active_store: ShardedStore, settings: Settings, config: o
 def _check_topics(settings: Settings) -> None:
     """Raise `DependencyUnavailable` if a topic does not exist; a service would wait for the topic's creation.
 
-    Raises `UsageError` if Kafka refuses the user.
+    Raises `UsageError` if Kafka rejects the user.
     """
     kafka = settings.kafka
     if problem := kafka_connection_problem(kafka):

@@ -1,7 +1,7 @@
 """Offset coverage of a rebuild: the offsets that the active generation has read and the new generation cannot read.
 
 The numbers of responses cannot show missing events: new events and wider definitions hide a loss, and narrower
-definitions look like one. So both generations are compared by the offsets at which they began in each partition.
+definitions resemble a loss. So both generations are compared by the offsets at which they began in each partition.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def _parse_variants(key: str, value: object) -> Mapping[str, float]:
 
 
 def parse_metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
-    """Return the metrics of a list of names; raises `ConfigError` for the first other name."""
+    """Return the metrics of a list of names; raises `ConfigError` for the first invalid name."""
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_METRICS:
         raise ConfigError(key, value, f"a list of 1 to {_MAX_METRICS} metrics")
     metrics = []

@@ -40,7 +40,7 @@ class KafkaSettings:
     group_id: str = "ab-monitor"
     group_instance_id: str | None = None
     start: str = "earliest"
-    """earliest, latest or an ISO 8601 time with an offset; for partitions without a stored offset."""
+    """earliest, latest or an ISO 8601 time with a UTC offset; for partitions without a stored Kafka offset."""
     max_poll_records: int = 4000
     max_watermark_skew_ms: int = 4 * 3_600_000
     """While there is a backlog, a partition this far ahead of the slowest partition in event time is paused."""
@@ -101,6 +101,7 @@ class LimitSettings:
 @dataclass(frozen=True, slots=True)
 class DisplaySettings:
     min_display_students: int = 1
+    """Number of students below which the page, Prometheus and reports leave out means, effects and drift."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class GuardrailSettings:
     margin: float
     """Tolerable harm, in the metric's own unit; above 0."""
     timeout_ms: float | None = None
-    """For `latency_ms`: the latency at which an answer is given up; None if unknown."""
+    """For `latency_ms`: the latency at which the client gives up a response; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class ItemSettings:
     catalogue: frozenset[str] | None = None
     """Ids of the items that are counted separately; None for all shown items. Other items are counted together."""
     sample_one_in: int = 1
-    """One of this many items is counted; the item's keyed hash decides."""
+    """One of `sample_one_in` items is counted; the item's keyed hash selects the sample."""
     expected_items: int = 10_000
     """Expected number of items; with more items, each takes more bytes of the store."""
 
@@ -257,7 +258,7 @@ class ExperimentSettings:
 
     @property
     def horizon_ms(self) -> int:
-        """How far a response may be behind the watermark and still change."""
+        """The largest time in ms by which a response may be behind the watermark and still change."""
         return self.feedback_window_ms + self.allowed_lateness_ms
 
 

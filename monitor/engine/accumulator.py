@@ -57,11 +57,12 @@ _UNIT: Final = 2.0**-FIXED_POINT_BITS
 _LOW_WORD_MASK: Final = (1 << LOW_WORD_BITS) - 1
 _OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 _MAX_TERM: Final = 2.0**70
-"""Bound of a term: larger terms would not fit the commit script's float64. An id of a million users would be near."""
+"""Bound of a term: larger terms would not fit the commit script's float64.
+Only a user id that about a million users share would have terms near the bound."""
 _MAX_INTEGER: Final = 2.0**62
 """Numbers below this bound fit an `i64`."""
 _MIN_INTEGRAL_FLOAT: Final = 2.0**52
-"""Every float64 from 2⁵² on is an integer. Adding 2⁵² to a smaller number and subtracting it rounds half to even."""
+"""Every float64 from 2⁵² on is an integer. Adding and then subtracting 2⁵² rounds a smaller number half to even."""
 _ITEM_CELL_MASK: Final = ITEM_CELL_COUNT - 1
 _LATENCY_BOUNDS_MS: Final = list(LATENCY_BOUNDS_MS)
 """A list, because compiled code would build a tuple of integers in every call."""
@@ -216,7 +217,7 @@ class ResponseSums:
 
 
 @final
-class UnitMetricSums:
+class UnitMetricAccumulator:
     """Sums of a metric over units: see `UnitMetricField`."""
 
     __slots__ = (
@@ -259,7 +260,7 @@ class UnitSums:
         self.response_squares = WideSum()
         self.rated_squares = WideSum()
         self.rated_response_products = WideSum()
-        self.metric_sums = [UnitMetricSums() for _ in range(metric_count)]
+        self.metric_sums = [UnitMetricAccumulator() for _ in range(metric_count)]
 
     def replace(self, old: SumsVector, new: SumsVector, undefined_start: i64, square_scales: list[float]) -> None:
         """Replace the sums vector of a unit; the vector of a missing unit is zeros."""
@@ -479,9 +480,9 @@ class MetricAccumulator:
         self._has_pre_period = layout.has_pre_period
         self._exposure_days: i64 = layout.exposure_days
         self._chunk_lengths_ms: list[int] = list(chunk_lengths_ms)
-        self._empty_state = StudentState(Student(layout.student_width), 0)
+        self._empty_state = StudentState(Student(layout.sums_width), 0)
         """The state of a missing unit: sums of zeros."""
-        zeros = [0] * layout.student_width
+        zeros = [0] * layout.sums_width
         self._empty_state.total_sums = self._empty_state.window_sums = self._empty_state.pre_period_sums = zeros
         self._empty_state.age_band_sums = [zeros for _ in EXPOSURE_AGES]
         self.response_sums: dict[int, ResponseSums] = {}
@@ -514,7 +515,7 @@ class MetricAccumulator:
     ) -> None:
         """Add or subtract a response without a student, which is a unit with the sums vector `sums`."""
         self._get_unit_sums(variant).anonymous += sign
-        unit = Student(self._layout.student_width)
+        unit = Student(self._layout.sums_width)
         unit.add_difference(timestamp_ms, variant, category, sums, 1)
         self._add_unit(sign, self.capture_state(unit))
 

@@ -107,7 +107,10 @@ class SkippedEventCount:
 
 @final
 class StudentChange:
-    """The change of a student's sums by one response; without a difference, the student has only seen the response."""
+    """The change of a student's row by a response: a difference of the sums, and possibly a new first exposure.
+
+    Without a difference, the response can only change the first exposure.
+    """
 
     __slots__ = ("category", "difference", "experiment_number", "student_hash", "timestamp_ms", "variant")
 
@@ -126,7 +129,7 @@ class StudentChange:
         self.variant: Final = variant
         self.category: Final = category
         self.difference: Final = difference
-        """Change of the student's sums vector; () for a response that lost its id to an earlier response."""
+        """Change of the student's sums vector; () for a response with the id of an earlier response."""
 
 
 @final
@@ -158,7 +161,7 @@ class BatchChanges:
         self.response_outcomes: list[str] = []
         """For each response event "applied", "revised", "duplicate", "late" or "skipped"."""
         self.feedback_outcomes: list[str] = []
-        """For each feedback event an outcome with the same names."""
+        """For each feedback event one of the same outcomes."""
         self.skipped_responses: dict[str, SkippedEventCount] = {}
         """Name of an undeclared experiment → count of its responses."""
         self.skipped_reactions: dict[int, SkippedEventCount] = {}
@@ -217,7 +220,7 @@ class BatchChanges:
     ) -> None:
         """Record that a response contributes the sums vector `new` instead of `old` to a student.
 
-        () stands for no contribution.
+        () means no contribution.
         """
         if not old:
             difference = new

@@ -1,8 +1,8 @@
 """The decoder of messages: bytes → `Response` or `Feedback`, or an exception with the reason of the rejection.
 
 msgspec decodes the message into a struct of the schema. The decoder then checks the rules that a schema cannot express.
-Only if msgspec fails, the message is parsed without a schema: a CloudEvents envelope is unwrapped, or the reason of the
-rejection is found.
+If msgspec fails, the message is parsed again without a schema, to unwrap a CloudEvents envelope or to find the reason
+of the rejection.
 """
 
 from __future__ import annotations

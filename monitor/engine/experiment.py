@@ -19,7 +19,7 @@ _NO_END_MS: Final = 1 << 62
 
 @final
 class Experiment:
-    """An experiment with number in the store, grading rules, record layout and variant keys."""
+    """An experiment with the number in the store, grading rules, record layout and variant keys."""
 
     __slots__ = (
         "_categories",
@@ -43,8 +43,8 @@ class Experiment:
         self.counts_items = settings.items is not None
         self.rules = GradingRules(settings)
         self.layout = RecordLayout.for_experiment(settings)
-        self.sums_width = self.layout.student_width
-        self.tracked_days = self.layout.kept_days
+        self.sums_width = self.layout.sums_width
+        self.tracked_days = self.layout.tracked_days
         self._chunk_lengths_ms = [chunk_length_ms(decay) for decay in settings.decay]
         self.variant_keys = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
         """Name of a variant → variant key: see `ResponseRow.variant_key`."""
@@ -71,8 +71,11 @@ class Experiment:
         """Return the index of a category, which the rows of responses store: see `ResponseRow.category`."""
         return MISSING if name is None else self._categories.get(name, len(self._categories))
 
-    def segment_index(self, category: i64) -> i64:
-        """Return the segment of a student by the category of the first response; `MISSING` if none is declared."""
+    def stored_category(self, category: i64) -> i64:
+        """Return the category that is stored as a student's first category; `MISSING` without declared categories.
+
+        The index of the student's segment in `ExperimentSettings.segments` is the returned category − `MISSING`.
+        """
         if self._categories:
             return category
         return MISSING

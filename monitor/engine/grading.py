@@ -23,7 +23,7 @@ from monitor.metrics import Scorer
 
 _MAX_CACHED_SCORES: Final = 100_000
 
-Scores: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
+ScoredMetrics: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
 """(value of each metric, sums vector without guardrail metrics) of a rated response."""
 
 
@@ -52,7 +52,7 @@ class GradingRules:
         self._graders = {kind: grading_function(rule) for kind, rule in experiment.grades.items()}
         self._max_scores = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
         self._grades_with_gain = None if isinstance(experiment.gain, str) else frozenset(experiment.gain)
-        self._cached_scores: dict[tuple[tuple[int, ...], tuple[float, ...]], Scores] = {}
+        self._cached_scores: dict[tuple[tuple[int, ...], tuple[float, ...]], ScoredMetrics] = {}
         """(ranks, grades) → scores."""
         self.metric_count = len(experiment.metrics)
         zeros = (0,) * self.metric_count
@@ -177,7 +177,7 @@ class GradingRules:
         unrated = self.unrated_contribution
         return Contribution(False, unrated.metric_values, unrated.sums, reaction_counts, last_reaction_ms)  # noqa: FBT003
 
-    def _score(self, ranks: tuple[int, ...], grades: tuple[float, ...]) -> Scores:
+    def _score(self, ranks: tuple[int, ...], grades: tuple[float, ...]) -> ScoredMetrics:
         """Return the scores of a response with grades at ascending ranks; recent scores are cached."""
         scores = self._cached_scores.get((ranks, grades))
         if scores is None:

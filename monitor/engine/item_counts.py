@@ -3,8 +3,8 @@
 The counts that a response adds are a pure function of its row. Each item of the list is counted as shown, and with each
 student's grade. A bad answer is counted under its items and its category (docs/items.md).
 
-Counts are stored in many small Redis hashes; the hash of an item's id selects one of these. Redis stores a hash of up
-to 128 fields as a list without pointers, which takes a fraction of the memory.
+Counts are stored in many small Redis hashes, the buckets; the keyed hash of an item's id selects the bucket. Redis
+stores a hash of up to 128 fields as a list without pointers, which takes a fraction of the memory.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ItemCounter:
         return item if self._sample_one_in == 1 or int.from_bytes(item[-4:]) % self._sample_one_in == 0 else b""
 
     def ids_to_store(self, row: ResponseRow, item_hashes: bytes, item_ids: Sequence[str]) -> list[StoredItemId]:
-        """Return the ids to store of a response's items: of all items with the hash of their id as counting hash."""
+        """Return the ids to store of a response's items: of all items that are counted under their own hash."""
         layout, keys, experiment_number = self.layout, self._keys, self._experiment_number
         era = layout.era_of(layout.slice_of(row.timestamp_ms))
         index = keys.item_id_index(experiment_number)

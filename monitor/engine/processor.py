@@ -415,13 +415,13 @@ class BatchProcessor:
             old = student.counted_state if student.counted_state is not None else accumulator.capture_state(student)
             tracked_days = experiment.tracked_days
             for change in changes:
-                segment = experiment.segment_index(change.category)
+                category = experiment.stored_category(change.category)
                 if change.difference:
                     student.add_difference(
-                        change.timestamp_ms, change.variant, segment, change.difference, tracked_days
+                        change.timestamp_ms, change.variant, category, change.difference, tracked_days
                     )
                 else:
-                    student.record_exposure(change.timestamp_ms, change.variant, segment, tracked_days)
+                    student.record_exposure(change.timestamp_ms, change.variant, category, tracked_days)
             new = student.counted_state = accumulator.capture_state(student)
             accumulator.replace_student(old, new)
             is_new = student.version == 0
@@ -479,6 +479,6 @@ class BatchProcessor:
 def _record_superseded_response(
     batch: BatchChanges, variant_key: int, timestamp_ms: int, student_hash: bytes, category: int
 ) -> None:
-    """Record the change of a student to a response with the id of an earlier response."""
+    """Record a student's exposure to a response that is not stored, because an earlier response has the same id."""
     if student_hash and variant_key & 255 != PRE_PERIOD_VARIANT:
         batch.record_student_change(student_hash, variant_key, timestamp_ms, category, _NO_SUMS, _NO_SUMS)

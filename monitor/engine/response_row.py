@@ -24,7 +24,7 @@ MISSING: Final = -1
 """The value of a latency or category that a response does not have."""
 
 Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
-"""(event time in ms, feedback id, student tag or b"", hash of the item or b"" for the whole answer, kind, score)."""
+"""(event time in ms, feedback id, student tag or b"", hash of the item or b"" for the whole response, kind, score)."""
 
 MergeOutcome = Literal["applied", "duplicate", "revised"]
 
@@ -170,7 +170,8 @@ def merge_response(
 def merge_reaction(row: ResponseRow, reaction: Reaction) -> MergeOutcome:
     """Merge a reaction into the row of a response.
 
-    The outcome is "revised" if the row has another reaction of the same student, item and kind.
+    The outcome is "revised" if the row has another reaction of the same student, item and kind. The outcome is
+    "duplicate" if the row has the same reaction, or `MAX_REACTIONS` newer reactions.
     """
     reactions = row.reactions
     index = bisect_left(reactions, reaction)

@@ -1,4 +1,4 @@
-"""The stored row of one student: sums over the responses shown to the student, by variant and by day.
+"""The stored row of a student: sums over the student's responses, by variant and by day.
 
 `monitor.metrics.StudentField` defines the integers of a sums vector.
 """

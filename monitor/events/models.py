@@ -6,7 +6,7 @@ import msgspec
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """An answer of the chatbot to a student: a ranked list of videos."""
+    """A response of the chatbot to a student: a ranked list of items (videos)."""
 
     response_id: str
     timestamp_ms: int
@@ -14,9 +14,9 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     experiment: str
     variant: str
     items: tuple[str, ...]
-    """Ids of the videos, in the order of the message."""
+    """Ids of the items, in the order of the message."""
     ranks: tuple[int, ...] | None = None
-    """Positions of the videos, from 1; None for the positions 1, 2, 3 …"""
+    """Positions of the items, from 1; None for the positions 1, 2, 3 …"""
     user_id: str | None = None
     query_id: str | None = None
     category: str | None = None
@@ -33,5 +33,5 @@ class Feedback(msgspec.Struct, frozen=True, gc=False):
     kind: str
     user_id: str | None = None
     item_id: str | None = None
-    """The rated video; None for feedback on the whole response."""
+    """Id of the item that the feedback is about; None for feedback on the whole response."""
     score: float = 1.0

@@ -38,7 +38,7 @@ Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class WireItem(msgspec.Struct, gc=False):
-    """A video of a ranked list, as JSON."""
+    """An item of a ranked list, as JSON."""
 
     item_id: Text
     position: Annotated[int, msgspec.Meta(ge=1, le=MAX_POSITION)]

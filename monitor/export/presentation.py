@@ -44,7 +44,7 @@ class TableRow:
 
 
 def format_count(value: float) -> str:
-    """Return a count with narrow spaces between groups of three digits.
+    r"""Return a count with narrow spaces between groups of three digits.
 
     >>> format_count(1_234_567.0)
     '1\u202f234\u202f567'

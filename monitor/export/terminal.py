@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -53,15 +53,17 @@ def print_json(content: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def simple_table(*columns: str, left_aligned: Collection[str] = (), **options: Any) -> Table:
+def simple_table(
+    *columns: str, left_aligned: Collection[str] = (), no_wrap: bool = False, overflow: OverflowMethod = "ellipsis"
+) -> Table:
     """Return a table without a frame; the first column and the columns in `left_aligned` are aligned to the left.
 
-    `options` are passed to rich's `Table.add_column` for every column.
+    `no_wrap` and `overflow` of rich's `Table.add_column` hold for every column.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         justify: Literal["left", "right"] = "right" if index and column not in left_aligned else "left"
-        table.add_column(Text(column), justify=justify, **options)
+        table.add_column(Text(column), justify=justify, no_wrap=no_wrap, overflow=overflow)
     return table
 
 

@@ -69,7 +69,7 @@ class ObservationGroups:
     def of_buckets(
         cls, records: IntArray, middles_ms: FloatArray, layout: RecordLayout, span_ms: int
     ) -> ObservationGroups:
-        """Return the groups of bucket records (buckets × … × `response_width`) around the middles of the buckets.
+        """Return the groups of bucket records (buckets × … × `RecordLayout.response_width`) around their middles.
 
         The last axis becomes 2·m series: each metric over the rated responses with a defined metric, then each metric
         over all responses, where responses without a value count as 0.
@@ -197,8 +197,9 @@ def chunk_moments(
 ) -> FloatArray:
     """Return the fields of `DecayedMoments` of chunks under exponential decay: chunks × 5 × 2·m.
 
-    Weights are relative to the end of each chunk. Records are chunks × buckets × `response_width`. `as_of_ms` has a
-    time for each chunk, relative to the chunk's end; later buckets do not count.
+    Weights are relative to the end of each chunk. Records are chunks × buckets ×
+    `RecordLayout.response_width`. `as_of_ms` has a time for each chunk, relative to the chunk's end; later buckets do
+    not count.
     """
     middles_ms = bucket_midpoints_ms([-1], half_life_ms)
     groups = ObservationGroups.of_buckets(np.swapaxes(records, 0, 1), middles_ms, layout, half_life_ms)

@@ -97,7 +97,7 @@ def log2_discount(rank: int) -> float:
 
 
 def log2_from_2_discount(rank: int) -> float:
-    """Return 1/max(1, log2 r): no discount before rank b = 2 (Järvelin & Kekäläinen 2002, equation 2).
+    """Return 1/max(1, log2 r): no discount below rank 2, the base (Järvelin & Kekäläinen 2002, equation 2).
 
     >>> [log2_from_2_discount(rank) for rank in (1, 2, 4, 8)]
     [1.0, 1.0, 0.5, 0.3333333333333333]

@@ -4,7 +4,7 @@ Common to all metrics:
 
 - `relevance` has the grades in the order of the list. None is an unjudged item: gain 0, not relevant, with a rank.
 - `ranks` has the items' positions, counted from 1, in the same order; default 1, 2, 3, … Positions may have gaps.
-- `k` is the cutoff rank; default: no cutoff. A list with fewer than k items is not treated as complete.
+- `k` is the cutoff rank; default: no cutoff. A list with fewer than k items has no gain at the missing ranks.
 - Results are dimensionless. ValueError: k below 1, a grade that is not finite, ranks that are below 1, repeated or of
   another number than the grades, an unknown gain or discount, a grade without a gain in the gain table.
 
@@ -91,7 +91,7 @@ def ideal_dcg(
 ) -> float:
     """Return the largest DCG@k that the grades of `ideal` allow: sorted, largest first, at ranks 1, 2, 3, …, then cut.
 
-    `ideal` has the grades to sort. None stands for the grades of the list. With every judged grade of the query, the
+    `ideal` has the grades to sort; by default the grades of the list. With every judged grade of the query, the
     result is the ideal of the literature (Järvelin & Kekäläinen 2002, the ideal vector). With `[max_grade] * k`, the
     result is the constant ideal, under which nDCG orders lists as DCG does (Jeunen et al. 2024). Never undefined.
 

@@ -51,8 +51,7 @@ LATENCY_SQUARE_BITS: Final = 14
 """Fraction bits of squared latencies, which are at most 2⁵⁴ ms²."""
 
 EXPOSURE_AGES: Final = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
-"""(first day, name) of the ranges of days since a student's first exposure. An effect that fades with them is a novelty
-effect."""
+"""(first day, name) of the ranges of days since a student's first exposure. A novelty effect fades with these days."""
 
 
 class StudentField:
@@ -336,7 +335,7 @@ class RecordLayout:
         return self.cohort_metric_index(metric) + CohortMetricField.RATED_UNITS
 
     @property
-    def kept_days(self) -> int:
+    def tracked_days(self) -> int:
         """Number of days from first exposure on with separate sums in a student's row."""
         return max(self.exposure_days, EXPOSURE_AGES[-1][0]) if self.has_exposure_ages else self.exposure_days
 
@@ -362,7 +361,7 @@ class RecordLayout:
         return slice(totals.stop, totals.stop + len(self.guardrail_square_bits))
 
     @property
-    def student_width(self) -> int:
+    def sums_width(self) -> int:
         """Number of integers of a student's sums vector."""
         return int(self.student_guardrail_missing.stop)
 

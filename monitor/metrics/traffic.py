@@ -33,7 +33,7 @@ class HourField:
     LATENCY_TOTAL: Final = 2
     """Σ latency in ms."""
     LATENCY_BUCKETS: Final = 3
-    """Responses in each bucket of `LATENCY_BOUNDS_MS`, then above the last bound; without a latency in no bucket."""
+    """Responses in each bucket of `LATENCY_BOUNDS_MS`, then above the last bound, if the response has a latency."""
 
 
 HOUR_RECORD_WIDTH: Final = HourField.LATENCY_BUCKETS + len(LATENCY_BOUNDS_MS) + 1
@@ -133,7 +133,7 @@ class TrafficCounts:
         With two responses between 0.05 s and 0.1 s, the median is the middle of the bucket.
 
         >>> TrafficCounts(latency_buckets=(0, 2, *[0] * 16)).latency_quantile_s(0.5)
-        0.075
+        0.07500000000000001
         """
         buckets = self.cumulative_latency_buckets()
         rank = share * buckets[-1][1]

@@ -5,7 +5,7 @@
 - `paired_tests` compares variants over queries, `evaluation_results` contains the results.
 - `rater_agreement` measures the agreement of raters.
 
-nDCG may use an ideal ranking that live evaluation does not have: the pool of all judgements of a rater for a query. The
+nDCG may use an ideal ranking that the service does not have: the pool of all judgements of a rater for a query. The
 computations are pure, and the order of the responses does not change the results.
 """
 

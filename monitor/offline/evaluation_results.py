@@ -28,7 +28,7 @@ class MeanScore:
 
 @dataclass(frozen=True, slots=True)
 class RaterResult:
-    """A variant on a query, by the judgements of a rater: means over the responses, a mean per definition."""
+    """The means of a variant on a query by a rater's judgements: over the responses, a mean per definition."""
 
     query_id: str
     rater: int | None
@@ -39,7 +39,7 @@ class RaterResult:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """A variant on a query: the means of the raters' means, a mean per definition."""
+    """The means of a variant on a query over the raters' means, a mean per definition."""
 
     query_id: str
     variant: str
@@ -48,7 +48,7 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """A variant: means over the rated responses, and means of the queries' means; a mean per definition."""
+    """The means of a variant over the rated responses and over the queries' means, a mean per definition."""
 
     variant: str
     responses: int
@@ -61,7 +61,7 @@ class VariantResult:
 
 @dataclass(frozen=True, slots=True)
 class ControlComparison:
-    """A variant against the control on the queries that both have, a test per definition."""
+    """The tests of a variant against the control on the queries that both have, a test per definition."""
 
     variant: str
     tests: tuple[PairedTest, ...]

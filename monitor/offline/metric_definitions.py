@@ -1,4 +1,4 @@
-"""Judged responses, and definitions that score a response: a metric with its gain, discount and ideal ranking."""
+"""Judged responses, and definitions that score a response: a metric with gain, discount and ideal ranking."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from monitor.config import ExperimentSettings, MetricSpec, NamedDiscount, NamedG
 from monitor.metrics import GAIN_NAMES, cumulative_gain, dcg, ndcg, precision_at_k, reciprocal_rank, success_at_k
 
 JudgementPools: TypeAlias = Mapping[tuple[str, str], Mapping[str, float]]
-"""(query, rater) → item → the largest grade that this rater gave it for this query, in any variant."""
+"""(query, rater) → item → the largest grade of the item by this rater for this query, in any variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedResponse:
-    """A response with its grades; `items`, `ranks` (positions from 1) and `grades` (None: unjudged) are parallel."""
+    """A response with grades; `items`, `ranks` (positions from 1) and `grades` (None: unjudged) are parallel."""
 
     query_id: str | None
     """None if the response belongs to no query; the pool is then the response's own list."""
     user_id: str | None
-    """The rater; None for a rater who judged nothing else. The pool is then the response's own list."""
+    """The rater; None for an unnamed rater, distinct from all others. The pool is then the response's own list."""
     variant: str
     items: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -61,7 +61,7 @@ _MAX_EXP2_GRADE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """A metric with its gain, discount and ideal ranking; None for parameters that the metric does not use."""
+    """A metric with gain, discount and ideal ranking; None for parameters that the metric does not use."""
 
     metric: MetricSpec
     gain: GainName | None = None

@@ -6,7 +6,8 @@ seen the same list.
 References: Student, "The probable error of a mean", Biometrika 6(1), 1908. Smucker, Allan & Carterette, "A comparison
 of statistical significance tests for information retrieval evaluation", CIKM 2007 (the t-test agrees with the
 randomization test, Wilcoxon's and the sign test do not). Urbano, Lima & Hanjalic, "Statistical significance testing in
-information retrieval: an empirical analysis of type I, type II and type III errors", SIGIR 2019 (recommends it).
+information retrieval: an empirical analysis of type I, type II and type III errors", SIGIR 2019 (recommends the
+t-test).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from monitor.offline.evaluation_results import (
 from monitor.offline.metric_definitions import JudgedResponse, JudgementPools, MetricDefinition, build_pools
 from monitor.offline.paired_tests import PairedTest, paired_t_test
 
-Scores: TypeAlias = Sequence[float | None]
+QueryScores: TypeAlias = Sequence[float | None]
 """A score per definition; None if the metric is undefined."""
 
 
@@ -54,8 +54,8 @@ def evaluate_responses(
     ]
     users = sorted({response.user_id for response in rated_responses if response.user_id is not None})
     rater_numbers = {user: number for number, user in enumerate(users, start=1)}
-    scores_by_variant: dict[str, list[Scores]] = defaultdict(list)
-    scores_by_rater: dict[tuple[str, int, str], list[Scores]] = defaultdict(list)
+    scores_by_variant: dict[str, list[QueryScores]] = defaultdict(list)
+    scores_by_rater: dict[tuple[str, int, str], list[QueryScores]] = defaultdict(list)
     for index, response in enumerate(rated_responses):
         scores = tuple(definition.score(response, settings, recall_bases) for definition in definitions)
         scores_by_variant[response.variant].append(scores)
@@ -112,7 +112,7 @@ def _average_raters(
     rater_results: Iterable[RaterResult], variant_order: Mapping[str, int], width: int
 ) -> tuple[QueryResult, ...]:
     """Return the means over raters of each query and variant, sorted by query and variant."""
-    scores_by_query: dict[tuple[str, str], list[Scores]] = defaultdict(list)
+    scores_by_query: dict[tuple[str, str], list[QueryScores]] = defaultdict(list)
     for result in rater_results:
         scores_by_query[result.query_id, result.variant].append([mean.mean for mean in result.means])
     sorted_keys = sorted(scores_by_query, key=lambda key: (key[0], variant_order[key[1]]))
@@ -125,7 +125,7 @@ def _average_raters(
 def _average_variant(
     variant: str,
     response_count: int,
-    response_scores: Sequence[Scores],
+    response_scores: Sequence[QueryScores],
     query_results: Iterable[QueryResult],
     width: int,
 ) -> VariantResult:
@@ -141,7 +141,7 @@ def _average_variant(
     )
 
 
-def _column_means(rows: Sequence[Scores], width: int) -> tuple[MeanScore, ...]:
+def _column_means(rows: Sequence[QueryScores], width: int) -> tuple[MeanScore, ...]:
     """Return the mean per definition over rows of `width` scores."""
     return tuple(MeanScore.from_scores([row[column] for row in rows]) for column in range(width))
 

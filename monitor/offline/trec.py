@@ -50,7 +50,7 @@ class Run:
     """Queries whose rank column contradicts the scores."""
 
     def describe_mismatches(self, pools: JudgementPools) -> list[str]:
-        """Return a sentence for each difference between the queries of the run and the judged queries, and on ranks."""
+        """Return a sentence for each difference from the judged queries, and a sentence if ranks contradict scores."""
         judged_queries = {query for query, _ in pools}
         missing_queries, unjudged_queries = (
             judged_queries - self.documents.keys(),

@@ -25,7 +25,7 @@ from monitor.state import (
     shard_of_partition,
 )
 
-CommitState = Literal["applied", "not_applied", "conflict"]
+BatchOutcome = Literal["applied", "not_applied", "conflict"]
 """Whether a batch was committed, can still be committed, or was overtaken by another worker's commit."""
 
 
@@ -38,7 +38,7 @@ class ShardBatch:
     decoded_batch: DecodedBatch
     position_updates: list[PositionUpdate]
 
-    def commit_state(self, stored_positions: Mapping[str, Position]) -> CommitState:
+    def outcome_by_positions(self, stored_positions: Mapping[str, Position]) -> BatchOutcome:
         """Return whether the batch is applied, not yet applied, or in conflict, according to the stored positions."""
         updates = [(update, stored_positions.get(update.partition)) for update in self.position_updates]
         if all(_is_at_offset(stored, update, update.position.next_offset) for update, stored in updates):
@@ -64,7 +64,7 @@ class PendingCommit:
         """Wait for the commit and return the status.
 
         Raises `StoreUnavailable` if rows could not be read, or if no reply arrived. In the latter case the commit may
-        have been applied: see `ShardBatch.commit_state`. Raises `TimeoutError` after `timeout_s`.
+        have been applied: see `ShardBatch.outcome_by_positions`. Raises `TimeoutError` after `timeout_s`.
         """
         return self._status.result(timeout_s)
 
@@ -78,7 +78,7 @@ class ShardedWriter:
 
     Commits run in one thread per shard, so that the caller can decode the next batches meanwhile. At most one batch per
     shard may be pending: wait for `PendingCommit.result` before any other call. If the result is not "applied", or an
-    exception, call `reload_state`, and decide by `ShardBatch.commit_state` whether to submit the batch again.
+    exception, call `reload_state`, and decide by `ShardBatch.outcome_by_positions` whether to submit the batch again.
 
     All methods may raise `StoreUnavailable`, and may then be called again.
     """

@@ -20,7 +20,7 @@ can be written."""
 _INITIAL_DURATION_S: Final = 0.015
 """Assumed duration of a snapshot before this worker has written any."""
 _MAX_DURATION_S: Final = 1.0
-"""Largest duration that counts, so that a store that did not respond does not delay the next snapshot by minutes."""
+"""Longer durations count as this duration, so that an outage of the store does not delay snapshots by minutes."""
 
 
 class SnapshotWriter:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportedMetric:
-    """A metric as Prometheus scrapes it; a counter's name includes the suffix, a histogram's name does not."""
+    """Description of a metric: a counter's name includes the suffix `_total`, a histogram's name has no suffix."""
 
     name: str
     metric_type: Literal["gauge", "counter", "histogram", "info", "unknown"]
@@ -162,7 +162,7 @@ class Telemetry:
     def initialize_topics(self, topics: Mapping[str, str]) -> None:
         """Create the series of every topic, by event type, with all outcomes and reasons at 0.
 
-        Prometheus sees no increase in a series that begins above 0.
+        Prometheus computes no increase from the first value of a series, so a series must begin at 0.
         """
         for event_type, topic in topics.items():
             self.topic_info.labels(topic, event_type).info({})

@@ -14,7 +14,7 @@ _NO_POSITION = Position(0)
 
 
 class WatermarkTracker:
-    """Positions and end offsets of all partitions of the source, of all workers, and the watermark that follows.
+    """Positions and end offsets of all partitions of the source, over all workers, and the watermark.
 
     The watermark is the smallest newest event time of the partitions that are not read to their end. End offsets may be
     out of date: a backlog may have arrived since. So the watermark advances by at most `max_unconfirmed_advance_ms`
@@ -83,7 +83,7 @@ class WatermarkTracker:
                 self._positions[partition] = position
 
     def is_store_behind(self, stored_positions: Mapping[str, Position], assignment: Collection[str]) -> bool:
-        """Return whether an assigned partition's stored position is older than applied: the store has lost commits."""
+        """Return whether a stored position is before the applied position, because the store has lost commits."""
         return any(
             partition not in stored_positions
             or stored_positions[partition].sort_key < self._positions[partition].sort_key

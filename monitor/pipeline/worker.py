@@ -217,11 +217,11 @@ class Worker:
             self._watermark_tracker.load_state(state)
             batches_to_retry = []
             for batch in failed_batches:
-                commit_state = batch.commit_state(state.positions)
-                if commit_state == "applied":
+                outcome = batch.outcome_by_positions(state.positions)
+                if outcome == "applied":
                     # The reply was lost. Without a reply, the outcomes are not counted.
                     self._record_applied(batch, Counter())
-                elif commit_state == "conflict":
+                elif outcome == "conflict":
                     must_rewind = True
                     self._mark_store_available()
                 else:
@@ -441,7 +441,7 @@ class Worker:
             raise ShutdownRequested from error
 
     def _mark_store_available(self) -> None:
-        """End an outage of the store that a commit has met."""
+        """Become ready again after a commit, if an earlier commit has failed because of an outage of the store."""
         if self._store_failed:
             self._store_failed = False
             log.info("resumed")

@@ -47,7 +47,7 @@ class _Timestamp(msgspec.Struct):
 
 
 class _LineReader:
-    """Lines of one file, with number and event time of the current line."""
+    """Reads the lines of a file; stores the number and the event time of the current line."""
 
     def __init__(self, path: str, stream: BinaryIO, partition: str, raw: BinaryIO | None = None) -> None:
         """Read lines from `stream`; `raw` is the underlying file, or None if a second reading is impossible."""

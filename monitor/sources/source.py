@@ -74,7 +74,7 @@ class OffsetGap:
     resume_position: Position
     """Oldest record that the source still has. Events that are read again change no aggregate."""
     lost_count: int
-    """Number of offsets that are known to be gone and were never applied."""
+    """Number of offsets whose records were deleted before they were applied; 0 if unknown."""
     reason: str
 
 
@@ -96,7 +96,7 @@ class Source(Protocol):
     `partitions_to_seek` is empty: `find_offset_gaps`, `initial_positions`, `seek`.
 
     Unless stated otherwise, methods do not block, and raise `DependencyUnavailable` if the source cannot be reached and
-    `UsageError` if it refuses the request for good. Every call may be repeated after `DependencyUnavailable`.
+    `UsageError` if it rejects the request permanently. Every call may be repeated after `DependencyUnavailable`.
     """
 
     restarts: int

@@ -1,4 +1,4 @@
-"""The store: aggregates, rows and positions in Redis or Valkey, written by one atomic script for each batch.
+"""The store: aggregates, rows and positions in Redis or Valkey, written by an atomic script for each batch.
 
 Writing: `ShardedStore` and its shards (`store_shard`, `sharded_store`), key names (`keys`), records that workers and
 the store exchange (`store_records`, `record_deltas`), Lua scripts (`lua/`), schema and experiments (`store_metadata`),

@@ -260,7 +260,7 @@ class _Audit:
 
     def _add_students(self, shard: StoreShard, experiment: Experiment, row_keys: list[bytes]) -> None:
         accumulator = experiment.create_metric_accumulator()
-        width = experiment.layout.student_width
+        width = experiment.layout.sums_width
         for stored in shard.read_rows(row_keys):
             if stored is None:
                 continue
@@ -274,7 +274,7 @@ class _Audit:
         self._add(experiment, accumulator, experiment.create_traffic_accumulator())
 
     def _add(self, experiment: Experiment, accumulator: MetricAccumulator, traffic: TrafficAccumulator) -> None:
-        """Add the increments that a worker would have written for these rows."""
+        """Add the increments that a worker would write for the accumulated rows."""
         commit = Commit()
         add_metric_sums(commit, self._keys, experiment.number, experiment.settings.decay, accumulator)
         add_traffic_counts(commit, self._keys, experiment.number, traffic)
@@ -297,7 +297,7 @@ class _Audit:
         return total
 
     def _keys_on_shards(self, key: bytes) -> list[bytes]:
-        """Return the keys of a record, one for each shard."""
+        """Return the key of a record on each shard."""
         return [shard.keys.prefix + key.removeprefix(self._keys.prefix) for shard in self._store]
 
     def _compare_variant(self, experiment: Experiment, index: int, name: str) -> None:
@@ -376,7 +376,7 @@ class _Audit:
                     self._compare_chunk(variant_id, experiment, index, decay.name, chunk, length_ms, first_bucket)
 
     def _oldest_retained_ms(self, experiment: Experiment) -> int:
-        """Return the time from which on records are stored under any `retention`, also under an earlier shorter one."""
+        """Return the time from which on records are stored under any `retention`, current or former."""
         return self._newest_response_ms(experiment) - experiment.settings.horizon_ms
 
     def _newest_response_ms(self, experiment: Experiment) -> int:
@@ -409,7 +409,7 @@ class _Audit:
         return sorted(member for member in stored_members | expected_members if member >= oldest)
 
     def _numbers_of_recomputed(self, key_of_number_0: bytes) -> list[int]:
-        """Return the numbers n of recomputed records whose keys differ from a key with number 0 only in the number."""
+        """Return the hours, days or chunks of the recomputed records, by the key of hour, day or chunk 0."""
         prefix = key_of_number_0.removesuffix(b"0")
         return [int(key[len(prefix) :]) for key in self._recomputed if key.startswith(prefix)]
 
@@ -486,7 +486,7 @@ class _Audit:
         """Compare the sums over all responses with the sums over all students' totals."""
         layout = experiment.layout
         metrics = [metric.name for metric in experiment.settings.metrics]
-        student_sums = self._student_totals.get((experiment.number, index), [0] * layout.student_width)
+        student_sums = self._student_totals.get((experiment.number, index), [0] * layout.sums_width)
         totals, undefined = student_sums[layout.student_totals], student_sums[layout.student_undefined]
         response_sums = [*all_time_sums.tolist(), *[0] * (layout.response_width - len(all_time_sums))]
         pairs = [
@@ -533,7 +533,7 @@ class _Audit:
 
 
 def _labels(experiment: Experiment) -> dict[int, str]:
-    """Return the label of each integer of an experiment's record over responses, by its index."""
+    """Return position → label, for the integers of an experiment's record over responses."""
     labels = dict(_RESPONSE_LABELS)
     for metric, settings in enumerate(experiment.settings.metrics):
         start = ResponseField.METRICS + ResponseMetricField.WIDTH * metric

@@ -23,7 +23,7 @@ def read_expiry_hours(store: StoreShard) -> Iterator[tuple[str, int]]:
 
 
 def read_experiments_without_students(store: StoreShard) -> frozenset[int]:
-    """Return the numbers of the ended experiments whose students' rows are deleted."""
+    """Return the numbers of the ended experiments without remaining students' rows."""
     with translating_errors(store.settings):
         fields = store.client.hkeys(store.keys.meta)
     prefix = b"students_deleted:"

@@ -29,7 +29,7 @@ _META_KEY: Final = re.compile(rb"abm:\{\d+\}:\d+:m(?:eta)?")
 
 @dataclass(frozen=True, slots=True)
 class VariantTotals:
-    """Counts and means of one variant over all time."""
+    """Counts and means of a variant over all time."""
 
     responses: int
     rated: int
@@ -95,9 +95,9 @@ def read_generation_numbers(store: ShardedStore) -> set[int]:
 
 
 def activate_generation(store: ShardedStore, new_generation: ShardedStore, lost_events: Mapping[str, int]) -> bool:
-    """Make a new generation the active one, and add to its lost events, in one write.
+    """Activate a new generation, and add to the generation's lost events, in the same write.
 
-    Return False, and write nothing, if the active generation is not the one that `store` was connected to.
+    Return False, and write nothing, if the generation that was active when `store` was opened is no longer active.
     """
     shard = store.first_shard
     keys = [ACTIVE_GENERATION_KEY, new_generation.first_shard.keys.events_lost]

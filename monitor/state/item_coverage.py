@@ -51,7 +51,7 @@ class _CachedCoverage:
 
 
 class CoverageReader:
-    """Reads the coverage of one experiment, once for each hour of event time or of the clock.
+    """Reads the coverage of an experiment, once for each hour of event time or of the clock.
 
     Only slices that have changed since the previous reading are read.
     """

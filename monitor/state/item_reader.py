@@ -25,7 +25,7 @@ OTHER_ITEMS_NAME = "(not in the catalogue)"
 
 
 class ItemReader:
-    """Reads the counts of one experiment's items. All methods raise `StoreUnavailable`."""
+    """Reads the counts of an experiment's items. All methods raise `StoreUnavailable`."""
 
     def __init__(self, store: ShardedStore, settings: ExperimentSettings, number: int) -> None:
         self._store = store
@@ -153,7 +153,7 @@ class ItemReader:
 
 
 def read_nonzero_fields(shard: StoreShard, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (field, number) for each field of some hashes whose number is not 0."""
+    """Yield (field, number) for each field with a number other than 0 in some hashes."""
     for batch in _batches(iter(keys)):
         with translating_errors(shard.settings):
             pipeline = shard.client.pipeline(transaction=False)

@@ -54,7 +54,7 @@ record is a string of 64-bit big-endian integers. The fields of meta are
     commits, commits_begun          commits applied, and begun: equal unless a commit was applied in part
     expirations                     calls that have deleted rows or moved a boundary
     expired_before:e                rows of responses before this time (ms) are deleted
-    student_deletions               experiments whose students' rows have begun to be deleted
+    student_deletions               number of deletions of an experiment's student rows that have begun
     students_deleting:e, students_deleted:e
                                     students' rows of the experiment are being deleted; are deleted
 
@@ -77,7 +77,7 @@ from monitor.errors import CorruptStore
 FIRST_SHARD_PREFIX: Final = b"abm:{0}:"
 ACTIVE_GENERATION_KEY: Final = FIRST_SHARD_PREFIX + b"active"
 REBUILD_LOSS_PREFIX: Final = "<"
-"""Begins the fields of `StoreKeys.events_lost` that count what a rebuild did not find in Kafka."""
+"""Begins the fields of `StoreKeys.events_lost` that count events which a rebuild did not find in Kafka."""
 PENDING_FEEDBACK: Final = "pending"
 """Stands for the number of an experiment in rows of feedback whose response has not arrived."""
 _SLOT_TOLERANCE: Final = 16
@@ -118,7 +118,7 @@ def parse_active_generation(stored: bytes | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoreKeys:
-    """Keys of a generation on a shard; the head of the module describes the values."""
+    """Keys of a generation on a shard; the docstring of the module describes the values."""
 
     generation: int = 0
     shard: int = 0

@@ -39,7 +39,7 @@ def read_in_transaction(store: StoreShard, commands: Sequence[Sequence[Any]]) ->
         except _REDIRECTION_ERRORS:
             if not store.clustered:
                 raise
-            # After such an error, a command outside a transaction makes the client of a cluster look for the master.
+            # After such an error, a command outside a transaction makes the cluster client find the current master.
             store.execute_on_node(store.client.execute_command, "HGET", store.keys.meta, "commits")
             replies = _execute(store, commands)
         for command, reply in zip(commands, replies, strict=True):

@@ -1,4 +1,4 @@
-"""Connections to Redis, Valkey or a cluster, and translation of their errors into those of `monitor.errors`."""
+"""Connections to Redis, Valkey or a cluster, and translation of errors of redis-py into errors of `monitor.errors`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def translating_errors(settings: StoreSettings) -> Iterator[None]:
 
 
 def _translate(settings: StoreSettings, store: str, error: Exception) -> Exception:
-    """Return the error of this program for an error of redis-py; the same error for a defect of this program."""
+    """Return the error of `monitor.errors` for an error of redis-py; the same error if a defect caused the error."""
     cause: BaseException = error
     if isinstance(error, redis.exceptions.RedisClusterException) and error.__cause__ is not None:
         # No node has returned the map of the cluster; the cause is the error of the last node.

@@ -1,4 +1,4 @@
-"""The whole store: one shard or several, on one server or on the masters of a cluster."""
+"""The whole store: all shards of a generation, on a server or on the masters of a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monitor.state.store_shard import StoreShard
 
 
 class ShardedStore:
-    """The shards of one generation; only the first shard stores definitions, hash key and active generation."""
+    """The shards of a generation; only the first shard stores definitions, hash key and active generation."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ShardedStore:
         return ShardedStore(self.settings, self.generation, self.active_generation, shard_count=len(self))
 
     def read_positions(self) -> dict[str, Position]:
-        """Return the position of each partition, as the partition's shard stores it."""
+        """Return partition → position, as stored on the partition's shard."""
         return merge_positions([shard.read_positions() for shard in self._shards])
 
     def close(self) -> None:
@@ -57,9 +57,9 @@ class ShardedStore:
 
 
 def merge_positions(positions_by_shard: Sequence[Mapping[str, Position]]) -> dict[str, Position]:
-    """Return the positions of all partitions; `shards` are the positions that each shard stores, in the shards' order.
+    """Return the positions of all partitions, from the positions that each shard stores, in the order of the shards.
 
-    Positions that a shard stores of a partition of another shard are left out.
+    If a shard stores the position of another shard's partition, the position is left out.
     """
     return {
         name: position

@@ -1,8 +1,8 @@
 """Counts of skipped events: events of experiments that the configuration of a worker does not contain.
 
-The counts change in the same commit as the positions. So an experiment that is added to the configuration later has a
-count of the events that were read before, and an experiment that only some workers know has a count of the events that
-the other workers have skipped. Fields of `StoreKeys.events_skipped`:
+The counts change in the same commit as the positions. So the counts of an experiment that is added to a configuration
+later include all events that were skipped before. If only some workers have an experiment in their configuration, the
+events that the other workers skip are counted. Fields of `StoreKeys.events_skipped`:
 
     responses:HASH      responses of an experiment; HASH is the hash of its name, as it may have no number yet
     responses:other     responses of further experiments, if there are too many to count separately

@@ -1,4 +1,4 @@
-"""Hourly snapshots in the store: one hash for each experiment, on the first shard, deleted with the generation."""
+"""Hourly snapshots in the store: a hash for each experiment, on the first shard, deleted with the generation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SnapshotLog:
             return _decode_snapshot(self._shard.client.hget(self._shard.keys.hourly_snapshots(number), max(hours)))
 
     def read_all(self, number: int) -> SnapshotHistory:
-        """Return all snapshots by hour, oldest first, without those in the format of another version."""
+        """Return all snapshots by hour, oldest first, without snapshots in the format of another version."""
         with translating_errors(self._shard.settings):
             stored = self._shard.client.hgetall(self._shard.keys.hourly_snapshots(number))
         snapshots = {int(hour): _decode_snapshot(encoded) for hour, encoded in stored.items()}

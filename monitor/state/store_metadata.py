@@ -116,7 +116,7 @@ def _read_registered_experiments(store: ShardedStore, meta: Mapping[bytes, bytes
 
 
 def _check_schemas(store: ShardedStore) -> Mapping[bytes, bytes]:
-    """Return the hash meta of the first shard. Raises `UnusableStore` unless all shards, or none, have this schema."""
+    """Return the hash meta of the first shard. Raises `UnusableStore` unless all shards, or none, have `SCHEMA`."""
     metas: list[Mapping[bytes, bytes]] = [store.client.hgetall(shard.keys.meta) for shard in store]
     schema = metas[0].get(b"schema")
     if schema is None:
@@ -155,7 +155,7 @@ def _check_definitions(stored: Mapping[str, dict[str, Any]], configured: Mapping
 
 
 def _initialize_hash_key(store: StoreShard, settings: Settings, meta: Mapping[bytes, bytes]) -> bytes:
-    """Return the configured hash key, else the stored one, which is created at random if absent.
+    """Return the configured hash key, or else the stored hash key, which is created at random if absent.
 
     Raises `UnusableStore` if the ids in the store were hashed with another key.
     """

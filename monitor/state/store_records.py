@@ -72,7 +72,7 @@ _UNKNOWN_LOG: Final = LogEpoch()
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The offset up to which a partition was applied, and the partition's state there."""
+    """State of a partition after its applied records: next offset, newest event time, counts of rejections, log."""
 
     next_offset: int
     newest_ms: int = 0
@@ -83,7 +83,7 @@ class Position:
 
     @property
     def sort_key(self) -> tuple[int, int]:
-        """Return a key by which positions of one partition are ordered: number of the log epoch, offset."""
+        """Return a key by which positions of a partition are ordered: number of the log epoch, offset."""
         return self.log.number, self.next_offset
 
     @classmethod
@@ -108,7 +108,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class PositionUpdate:
-    """The step of one partition in a commit."""
+    """The expected and the new position of a partition in a commit."""
 
     partition: str
     expected_offset: int | None
@@ -121,7 +121,7 @@ class PositionUpdate:
 
 @dataclass(slots=True)
 class Commit:
-    """The writes of one batch on one shard; lua/commit.lua applies all of them or none."""
+    """The writes of a batch on a shard; lua/commit.lua applies all writes or none."""
 
     position_updates: list[PositionUpdate] = field(default_factory=list)
     new_row_keys: list[bytes] = field(default_factory=list)
@@ -181,7 +181,7 @@ class ExpiredRange:
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What a worker has to read before it can commit to a shard."""
+    """State of a shard, which a worker reads before the worker can commit."""
 
     commits: int
     """Number of commits applied."""

@@ -1,4 +1,4 @@
-"""One shard of the store on Redis ≥ 6.2 or Valkey ≥ 7.2, with its Lua scripts.
+"""A shard of the store on Redis ≥ 6.2 or Valkey ≥ 7.2, with the Lua scripts.
 
 Concurrency control is optimistic, so workers need no locks. A worker uses a shard in three steps:
 
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class LuaScripts:
-    """The Lua scripts of one client, as redis-py scripts: `script` is the text, `sha` the text's digest."""
+    """The Lua scripts of a client, as redis-py scripts: `script` is the text, `sha` the text's digest."""
 
     def __init__(self, client: Any) -> None:
         """Register the scripts with the client, which sends a script to the server at the first call."""
@@ -57,13 +57,13 @@ class LuaScripts:
 
 
 def _script_text(name: str) -> str:
-    """Return the text of a script without comments and indents, because clients send it again and again."""
+    """Return the text of a script without comments and indents, because clients send the text again and again."""
     return re.sub(r"(?m)^\s*(--.*\n)?", "", (files("monitor.state") / "lua" / f"{name}.lua").read_text())
 
 
 @dataclass(slots=True)
 class _ExpectedState:
-    """The stored state with which commits of this connection are compared: as of `read_state`, plus own changes."""
+    """The stored state with which commits are compared: as of `read_state`, plus the connection's own changes."""
 
     run_id: str = ""
     """Identifies the server process."""
@@ -73,7 +73,7 @@ class _ExpectedState:
 
 
 class StoreShard:
-    """One shard of the store, and the state that its commits expect. Several threads may read at the same time."""
+    """A shard of the store, and the state that commits expect. Several threads may read at the same time."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class StoreShard:
         self.client.close()
 
     def read_state(self) -> StoreState:
-        """Return the state of the shard; later commits are compared with this state.
+        """Return the state of the shard, with which later commits are compared.
 
         Raises `UnusableStore` if the store is damaged, was emptied, or has switched to another generation since
         `initialize_store`.
@@ -148,7 +148,7 @@ class StoreShard:
         return meta, decode_positions(hash_from_reply(positions)), run_id.decode()
 
     def _rewrite_append_only_file(self, run_id: str) -> None:
-        """Ask a server that was restarted to rewrite its append-only file, and store its run id.
+        """Ask a server that was restarted to rewrite the append-only file, and store the server's run id.
 
         If the file was cut within a transaction, Redis and Valkey leave the beginning of that transaction in the file.
         The next writes would then complete the transaction at the next start (corrected in valkey-io/valkey#4342).
@@ -160,7 +160,7 @@ class StoreShard:
             self.client.hset(self.keys.meta, "run_id", run_id)
 
     def run_script(self, script: Any, keys: Sequence[bytes], arguments: Sequence[Any] = ()) -> Any:
-        """Return the reply of one of the `scripts`."""
+        """Run a script of `scripts`, and return the reply."""
         command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
         try:
             return self.execute_on_node(self.client.execute_command, *command)
@@ -184,7 +184,7 @@ class StoreShard:
             )
 
     def read_applied_offset(self, partition: str) -> int | None:
-        """Return the next offset of one partition; None if no position is stored."""
+        """Return the next offset of a partition; None if no position is stored."""
         with translating_errors(self.settings):
             stored = self.client.hget(self.keys.positions, partition)
         return None if stored is None else decode_positions({partition.encode(): stored})[partition].next_offset
@@ -197,7 +197,7 @@ class StoreShard:
         return rows
 
     def read_values(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of the keys at one moment, None for a key without a value."""
+        """Return the values of the keys, all at the same moment; None for a key without a value."""
         if not keys:
             return []
         with translating_errors(self.settings):
@@ -206,7 +206,7 @@ class StoreShard:
         return values
 
     def commit(self, commit: Commit) -> CommitStatus:
-        """Write a batch if the stored state is the expected one, and return the status.
+        """Write a batch if the stored state is as expected, and return the status.
 
         The steps are those of lua/commit.lua:
 
@@ -302,7 +302,7 @@ def _flat(entries: Iterable[tuple[bytes | str, bytes | int]]) -> list[bytes | st
 
 
 def _position_argument(update: PositionUpdate) -> dict[str, str | bool]:
-    """Return what lua/commit.lua compares and writes for one partition."""
+    """Return the values that lua/commit.lua compares and writes for a partition."""
     expected_log = update.position.log if update.expected_log is None else update.expected_log
     return {
         "partition": update.partition,

@@ -1,8 +1,8 @@
 """Decayed means, read from chunks of time buckets; and the rewriting of long chunks.
 
 The sums of a chunk under exponential decay stay the same until a commit changes the chunk (`monitor.metrics.decay`).
-The index of chunks names the commit that last changed each of them. A reading asks for the chunks that have changed
-since the previous reading, reads these, and takes the sums of all others from its `Cache`.
+The index of chunks contains the number of the commit that last changed each chunk. A reading reads only the chunks that
+have changed since the previous reading, and takes the sums of all other chunks from its `BucketCache`.
 """
 
 from __future__ import annotations

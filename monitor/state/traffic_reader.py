@@ -69,7 +69,7 @@ def read_traffic(
 
 
 class VariantTraffic(NamedTuple):
-    """A variant whose last day is compared with reference days."""
+    """A variant, for the comparison of the variant's last day with reference days."""
 
     experiment: ExperimentSettings
     number: int

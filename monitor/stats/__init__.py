@@ -1,4 +1,4 @@
-"""Statistics of an experiment: from stored sums to a verdict that is valid at every look. Pure functions, no I/O.
+"""Statistics of an experiment: from stored sums to a verdict that is valid at every interim analysis. Pure functions.
 
 - `stored_sums`: sufficient statistics from stored records. `estimates`: means, variances and effects from statistics.
 - `confidence_sequences`: sequential tests. `comparison`: one treatment against the control on one metric.

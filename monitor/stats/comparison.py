@@ -22,8 +22,8 @@ _MAX_DAYS_TO_RESOLVE = 3650.0
 class VariantComparison(msgspec.Struct, frozen=True):
     """The effect of a treatment with the current bounds of the confidence sequence.
 
-    Intervals of earlier looks are never intersected with the current one. The intersection would be narrower, and empty
-    if the true effect drifts.
+    Intervals of earlier interim analyses are never intersected with the current one. The intersection would be
+    narrower, and empty if the true effect drifts.
     """
 
     estimand: Estimand
@@ -35,7 +35,8 @@ class VariantComparison(msgspec.Struct, frozen=True):
     """Lower bound at level 1 − alpha; None with fewer than 20 students in a variant, or if nothing varies."""
     upper: float | None
     log_e: float | None
-    """ln of the current evidence e against no effect; an e-process, so e ever reaches 1/α with probability ≤ α."""
+    """ln of the current evidence e against no effect. e is an e-process: without an effect, e reaches 1/α at any time
+    with probability ≤ α."""
     p: float | None
     """Anytime-valid p-value, from the largest e so far."""
 
@@ -60,8 +61,8 @@ def compare_variants(
 
     `max_value` is the largest value that a student can have (the smallest is 0), or None if values are unbounded. If
     few students differ from either end of this scale, bounds and e include `monitor.stats.rare_events`.
-    `largest_log_e` is the largest ln e of earlier looks under the same `alpha` and `mde`, for the p-value. None: the
-    p-value is that of the current look.
+    `largest_log_e` is the largest ln e of earlier interim analyses under the same `alpha` and `mde`, for the p-value.
+    None: the p-value is that of the current analysis.
     """
     return compare_with_mixture(
         tuned_mixture(mde, alpha),
@@ -76,7 +77,7 @@ def compare_variants(
 
 @lru_cache(maxsize=256)
 def tuned_mixture(mde: float, alpha: float) -> NormalMixture:
-    """Return the mixture for an effect of `mde`, which is the same at all looks."""
+    """Return the mixture for an effect of `mde`, which is the same at all interim analyses."""
     return NormalMixture.tune(mde_information(mde), alpha)
 
 

@@ -15,7 +15,7 @@ from monitor.stats.argument_checks import check_non_negative, check_positive
 from monitor.stats.confidence_sequences import find_root
 
 BAND_MULTIPLIERS = ((1, 2.53), (7, 3.29), (14, 3.51), (28, 3.72), (56, 3.92))
-"""(horizon in half-lives, c): simulated, 5 % over the whole horizon, two-sided, hourly looks, a half-life of a day."""
+"""(horizon in half-lives, c): simulated, 5 % over the whole horizon, two-sided, hourly checks, a half-life of a day."""
 
 
 def decay_band_multiplier(half_lives: float) -> float:
@@ -24,7 +24,7 @@ def decay_band_multiplier(half_lives: float) -> float:
     Up to 56 half-lives, c is the multiplier of the next larger horizon in `BAND_MULTIPLIERS`. Beyond, c solves
     2·ln 2·T·c·φ(c) = −ln 0.95: a decayed mean is nearly an Ornstein-Uhlenbeck process with autocorrelation 2^(−|lag|),
     and the equation is the asymptotic rate at which such a process crosses high levels. The equation is for continuous
-    observation, so the band is slightly wide for hourly looks.
+    observation, so the band is slightly too wide for hourly checks.
 
     >>> decay_band_multiplier(7), decay_band_multiplier(20), round(decay_band_multiplier(672), 2)
     (3.29, 3.72, 4.56)

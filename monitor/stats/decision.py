@@ -55,7 +55,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of a treatment with reasons and statistics; `evidence` is enough to compute the rest again."""
+    """The state of a treatment with reasons and statistics; all other fields follow from `evidence`."""
 
     state: VerdictState
     reasons: tuple[Reason, ...]
@@ -307,7 +307,7 @@ class _DecisionRule:
         return difference if abs(difference) > self.evidence.criteria.rated_share_margin else None
 
     def additional_findings(self) -> Iterator[Reason]:
-        """Yield the findings that a reader should know in every state; some may also be reasons of the state."""
+        """Yield the findings that are reported in every state; some may also be reasons of the state."""
         yield from self.validity_failures()
         yield from self.harms(self.primary.upper if self.primary.upper is not None else float("inf"))
         if self.evidence.skipped_events is not None:

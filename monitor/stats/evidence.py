@@ -126,7 +126,7 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     arms: EstimatePair
     """Closed estimates of the primary metric, adjusted if `adjustment` is not None."""
     age_days: float
-    """Days from the experiment's first event to its newest."""
+    """Days from the experiment's first event to the experiment's newest event."""
     students_per_day: tuple[float, float]
     """(control, treatment) students who become closed per day at the current rate."""
     phases: tuple[PhaseCounts, ...]

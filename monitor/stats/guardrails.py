@@ -5,8 +5,8 @@ from both sides and give the state:
 
 - `crossed`: the lower bound of the harm is above the margin; the experiment should stop.
 - `held`: the upper bound of the harm is below the margin; this guardrail does not prevent shipping.
-- `open`: neither yet.
-- `unknown`: fewer than 50 students in a variant, or no student of either variant had any of the events counted.
+- `open`: the margin is between the two bounds.
+- `unknown`: fewer than 50 students in a variant, or neither variant had an event that the metric counts.
 
 Shipping requires all guardrails to be held, so their number needs no correction. Each guardrail crosses by mistake with
 probability α at most.
@@ -104,10 +104,10 @@ def _harm_bounds(
 
 
 def _zero_event_harm_bound(guardrail: Guardrail, treatment: Estimate, alpha: float) -> float | None:
-    """Return the upper bound L·(1 − α^(1/n)) of the harm if none of n treatment students showed any; otherwise None.
+    """Return the upper bound L·(1 − α^(1/n)) of the harm if n treatment students showed no harm; otherwise None.
 
-    If the mean harm were m, of values from 0 to L, a student would show none with probability 1 − m/L at most. A sample
-    without any event can only stay so or end, so the bound is valid at all looks.
+    If the mean harm were m, of values from 0 to L, a student would show no harm with probability 1 − m/L at most. A
+    sample without events lasts until the first event and never returns, so the bound is valid at all times together.
     """
     if guardrail.max_value is None:
         return None

@@ -1,13 +1,13 @@
 """Variance corrections for small samples: the variance that is missing if few students had rare values.
 
 **At an end of the scale.** Of 60 students with a success rate of 2 %, three in ten samples have no success at all. The
-sample variance is then 0, and intervals from it exclude the truth at some look in up to a third of experiments with
+sample variance is then 0, and intervals from it exclude the truth at some time in up to a third of experiments with
 uneven shares. So if fewer than 20 students differ from an end of the scale, the variance gets pseudo-observations, as
 Agresti & Coull add for a proportion: z²/2 students who differ if no student does, fewer with each student who does, and
 none from 20 on. z is the two-sided boundary in standard errors where the boundary is tightest, 3.04 at α = 5 %.
 
 By hand: no success among n students, z²/2 = 4.6. The variance of the mean gets 4.6/n², so that the upper bound is at
-least 3.04·√4.6/n = 6.5/n, and (1 − 6.5/n)ⁿ < 0.0015. For a single look the rule of three has 3/n (Hanley &
+least 3.04·√4.6/n = 6.5/n, and (1 − 6.5/n)ⁿ < 0.0015. For a single analysis the rule of three has 3/n (Hanley &
 Lippman-Hand 1983).
 
 **With uneven shares.** The smaller variant may lack the students who cause the variance of the larger variant. Both

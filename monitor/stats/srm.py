@@ -2,8 +2,9 @@
 
 The null hypothesis is the intended shares p, the alternative a Dirichlet(k·p) distribution of shares. The marginal
 likelihood of the counts under the alternative, divided by their likelihood under p, is an e-process, so the test is
-valid at every look (Lindon & Malek, "Anytime-valid inference for multinomial count data", NeurIPS 2022). The mean of
-e-values over several k is again an e-value: large k detect small deviations, small k detect large deviations sooner.
+valid at every interim analysis (Lindon & Malek, "Anytime-valid inference for multinomial count data", NeurIPS 2022).
+The mean of e-values over several k is again an e-value: large k detect small deviations, small k detect large
+deviations sooner.
 A change of the intended shares starts a new allocation phase with separate counts; e-values of phases multiply.
 
 The counts are students by the variant of their first exposure, including students who later saw another variant.
@@ -87,7 +88,7 @@ class SrmResult:
     mismatch: bool
     """Whether e has reached 1/alpha now, or at an earlier analysis whose e the caller has passed."""
     empty_variants: tuple[str, ...]
-    """Variants with a share and without students in a phase, if chance explains that with probability ≤ alpha."""
+    """Variants with a share that have no students in a phase, too improbably for chance: see `check_srm`."""
     stray_variants: tuple[str, ...]
     """Variants without a share that students were exposed to."""
     phases: tuple[PhaseSrmResult, ...]
@@ -139,9 +140,9 @@ def srm_log_e_value(
 def share_confidence_sequence(
     students: int, other_students: int, share: float, alpha: float, concentrations: Sequence[float] = CONCENTRATIONS
 ) -> tuple[float, float]:
-    """Return the bounds of a variant's true share, at level 1 − `alpha` and valid at every look.
+    """Return the bounds of a variant's true share, at level 1 − `alpha` and valid at every interim analysis.
 
-    `share` is the intended share. The interval contains the shares q that the test does not reject at this look, which
+    `share` is the intended share. The interval contains the shares q that the test does not reject now, which
     satisfy students·ln q + other_students·ln(1 − q) ≥ ln(marginal likelihood) + ln α. With two variants the intended
     share is outside exactly when the test alarms.
     """
@@ -169,11 +170,11 @@ def share_confidence_sequence(
 def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01, largest_log_e: float | None = None) -> SrmResult:
     """Return the result of the SRM test at level `alpha` over all allocation phases.
 
-    `largest_log_e` is the largest ln e of earlier looks, if stored: an alarm then persists.
+    `largest_log_e` is the largest ln e of earlier interim analyses, if stored: a mismatch then persists.
 
     A variant with share p has no student among n with probability (1 − p)ⁿ. The variant counts as empty if this
     probability is at most `alpha` divided by the number of such variants and phases. An empty variant can only stop
-    being empty, so this check, too, is valid at every look.
+    being empty, so this check, too, is valid at every interim analysis.
     """
     check_level("alpha", alpha)
     empty_alpha = alpha / max(1, sum(len(_intended_shares(phase)) for phase in phases))

@@ -68,7 +68,7 @@ def value_ticks(low: float, high: float) -> list[float]:
 
     Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990.
 
-    >>> ticks(-0.13, 0.52), ticks(3, 3)
+    >>> value_ticks(-0.13, 0.52), value_ticks(3, 3)
     ([0.0, 0.2, 0.4], [3])
     """
     if high <= low:
@@ -85,7 +85,7 @@ def time_ticks(first_ms: float, last_ms: float) -> list[tuple[float, str]]:
     """Return at most nine (time in ms, label) at full hours or UTC midnights.
 
     >>> [name for _, name in time_ticks(0, 4 * 86_400_000)]
-    ['1 Jan', '2 Jan', '3 Jan', '4 Jan', '5 Jan']
+    ['1 Jan', '12:00', '2 Jan', '12:00', '3 Jan', '12:00', '4 Jan', '12:00', '5 Jan']
     """
     steps = (step for step in _TIME_STEPS_MS if (last_ms - first_ms) / step <= _MAX_TIME_TICKS)
     step = next(steps, _TIME_STEPS_MS[-1])

@@ -123,11 +123,11 @@ def _with_minus_sign(text: str) -> str:
 def describe_disagreements(
     settings: ExperimentSettings, comparisons: Mapping[str, VariantComparison]
 ) -> dict[str, bool]:
-    """Return a sentence for each pair of an nDCG and a DCG (or CG) with effects of opposite signs.
+    """Return sentence → whether both intervals exclude 0, for pairs of an nDCG and a DCG (or CG) that disagree.
 
-    A pair is listed if at least one of its intervals excludes 0; the value of the sentence is True if both do. Then the
-    metrics contradict each other, which nDCG with the ideal of the shown list can cause. If the primary metric is a DCG
-    or CG, only pairs with the primary metric are listed.
+    Two metrics disagree if their effects have opposite signs and at least one interval excludes 0. If both intervals
+    exclude 0, the metrics contradict each other, which nDCG with the ideal of the shown list can cause. If the primary
+    metric is a DCG or CG, only pairs with the primary metric are listed.
     """
     measures = {metric.name: metric.measure for metric in settings.metrics if metric.name in comparisons}
     normalized_metrics = [name for name, measure in measures.items() if measure == "ndcg"]

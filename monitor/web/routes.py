@@ -1,8 +1,8 @@
 """The Starlette application: the page, metrics and JSON objects served over HTTP.
 
-A new page needs a route in `HttpEndpoints._routes`, its path in `HTTP_PATHS`, a function that returns a response,
-and a template in `templates/`.
-Styles and scripts are files in `static/`, because the Content-Security-Policy forbids inline code.
+A new page needs a route in `HttpEndpoints._routes`, its path in `HTTP_PATHS`, a function that returns a response, and a
+template in `templates/`. Styles and scripts are files in `static/`, because the Content-Security-Policy forbids inline
+code.
 """
 
 from __future__ import annotations

@@ -132,8 +132,10 @@ def service_sums(traffic: Traffic) -> StoredStudentSums:
     times_ms = (FIRST_DAY * DAY_MS + traffic.hours * HOUR_MS).astype(np.int64).tolist()
     for number, time_ms, value in zip(traffic.students.tolist(), times_ms, fixed_point_values, strict=True):
         if number not in students:
-            students[number] = Student(layout.student_width)
-        students[number].add_difference(time_ms, arms[number], categories[number], (1, 1, value, 0), layout.kept_days)
+            students[number] = Student(layout.sums_width)
+        students[number].add_difference(
+            time_ms, arms[number], categories[number], (1, 1, value, 0), layout.tracked_days
+        )
     accumulator = MetricAccumulator(layout, [])
     for number, student in students.items():
         pre_period_total = round(traffic.covariates[number] * PRE_PERIOD_RESPONSES * FIXED_POINT_SCALE)
@@ -142,7 +144,7 @@ def service_sums(traffic: Traffic) -> StoredStudentSums:
             PRE_PERIOD_VARIANT,
             MISSING,
             (PRE_PERIOD_RESPONSES, PRE_PERIOD_RESPONSES, pre_period_total, 0),
-            layout.kept_days,
+            layout.tracked_days,
         )
         accumulator.add_student(1, student)
     cohorts: dict[str, dict[int, IntArray]] = {name: {} for name in VARIANTS}

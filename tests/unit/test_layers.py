@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,19 @@ def layer(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
 def syntax_tree(path: Path) -> ast.Module:
     """Return a module's syntax tree."""
     return ast.parse(path.read_text())
 
 
-def imports(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (module, imported name) of every import; the name is empty for `import module`."""
+@cache
+def imports(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return (module, imported name) of every import; the name is empty for `import module`."""
+    return tuple(_find_imports(path))
+
+
+def _find_imports(path: Path) -> Iterator[tuple[str, str]]:
     for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)

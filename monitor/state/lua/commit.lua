@@ -1,4 +1,4 @@
--- Applies one batch to one shard: compares the state that the worker expects with the stored one, then writes everything.
+-- Applies a batch to a shard: compares the state that the worker expects with the stored state, then writes everything.
 -- `StoreShard.commit` sends this script and numbers the steps in the same way.
 --
 -- KEYS     1 meta  2 positions  3 newest_times  4 expiry_hours
@@ -16,9 +16,10 @@
 --              blocks             name of a block → number of its keys
 --          2… the values of the blocks, in the order of BLOCKS, key by key:
 --              new_rows           row that must not be stored yet
---              changed_rows       row; its first four bytes are its version, one more than the version of the stored row
+--              changed_rows       row; its first four bytes are its version, 1 more than the version of the stored row
 --              record_increments  runs of integers that are added to a record: 2 bytes index of the first integer,
---                                 2 bytes count (plus 32768 if an integer has an absolute value above 2^51), 8 bytes each
+--                                 2 bytes count (plus 32768 if an integer has an absolute value above 2^51), and
+--                                 8 bytes for each integer
 --              bucket_appends     runs that are appended to a chunk of time buckets
 --              counter_increments field of a hash, difference
 --              index_members      member of a sorted set; its score becomes the number of this commit
@@ -30,12 +31,13 @@
 --              generation_switched  another generation is active, or this one is being deleted
 --              server_restarted     the server was restarted or replaced, and may have lost writes
 --              positions_changed    another worker has applied records of these partitions
---              expired              rows were deleted on which the batch may depend, or the student rows of an experiment are being deleted
+--              expired              rows were deleted on which the batch may depend, or the student rows of an
+--                                   experiment are being deleted
 --              rows_changed         another worker has changed a row of this batch
 --          Unless it is "applied", nothing was written.
 --
--- Every key is declared: while a slot moves to another node of a cluster, the server refuses a script with an absent key
--- before the script starts, instead of failing half way.
+-- Every key is declared: while a slot moves to another node of a cluster, the server rejects a script with an absent
+-- key before the script starts, instead of failing half way.
 
 local BLOCKS = {
   {'new_rows', 1}, {'changed_rows', 1}, {'record_increments', 1}, {'bucket_appends', 1}, {'counter_increments', 2},
@@ -132,8 +134,8 @@ local function find_conflict()
   end
 end
 
--- Adds integers as Lua numbers, which are exact up to 2^53. Returns nil if a sum is beyond 2^51: then an addend may have
--- been rounded. Differences up to 2^51 and sums up to 2^51 imply that the stored integers are below 2^52.
+-- Adds integers as Lua numbers, which are exact up to 2^53. Returns nil if a sum is beyond 2^51: then an addend may
+-- have been rounded. Differences up to 2^51 and sums up to 2^51 imply that the stored integers are below 2^52.
 local has_64_bit_integers = struct.unpack('>i8', '\0\0\1\0\0\0\0\0') == 1099511627776  -- false where C's long has 32 bits
 local formats = {}
 local function add_as_numbers(stored, runs, begin, count)

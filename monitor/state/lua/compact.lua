@@ -1,5 +1,5 @@
--- Replaces the runs at the beginning of chunks of time buckets by their sums. Runs that were appended after the worker has
--- read the chunk stay behind the sums.
+-- Replaces the runs at the beginning of chunks of time buckets by their sums. Runs that were appended after the worker
+-- had read the chunk stay behind the sums.
 --
 -- KEYS     the chunks
 -- ARGV     two values for each chunk: the bytes that the worker has read, and the sums that replace them

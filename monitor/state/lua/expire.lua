@@ -13,8 +13,8 @@
 -- Result   {rows deleted, hours completed, expirations before, expirations after}. `expirations` counts the calls that
 --          have changed something; a commit that expects another number compares its dependencies with the boundaries.
 --
--- Only rows that may have moved and rows without a response have to be read before they are deleted. Reactions in deleted
--- rows without a response are unmatched feedback: this script counts them by kind.
+-- Only rows that may have moved and rows without a response have to be read before they are deleted. Reactions in
+-- deleted rows without a response are unmatched feedback: this script counts them by kind.
 
 local FIRST_HOUR_KEY, FIRST_HOUR_FIELD = 4, 5
 local ROWS_PER_CALL = 4000
@@ -34,7 +34,8 @@ end
 
 local unmatched = {}  -- kind of feedback → reactions
 
--- Counts the reactions of a row without a response. Their kinds follow the head of 16 bytes and the first byte of an array.
+-- Counts the reactions of a row without a response. Their kinds follow the head of 16 bytes and the first byte of an
+-- array.
 local function count_unmatched(row)
   local _, _, kinds = pcall(cmsgpack.unpack_one, row, 17)
   for _, kind in ipairs(type(kinds) == 'table' and kinds or {}) do  -- damaged rows have none
@@ -42,14 +43,14 @@ local function count_unmatched(row)
   end
 end
 
--- Returns the keys whose rows belong to an hour. A row that has moved is deleted under its own hour. If it were deleted
--- here, its name would stay in the list of that hour, and could later delete a young row of the same id.
+-- Returns the keys whose rows belong to an hour. A row that has moved to another hour is deleted with that hour. If it
+-- were deleted here, its name would stay in the list of that hour, and could later delete a young row of the same id.
 local function keys_of_hour(keys, hour_field)
   local matching_keys = {}
   -- One MGET of whole rows costs less than a GETRANGE for each row.
   for i, row in ipairs(redis.call('MGET', unpack(keys))) do
-    -- A row: 4 bytes version, 4 bytes experiment · 256 + variant, or -1 while the response has not arrived, 8 bytes time
-    -- of the response, or of the newest reaction.
+    -- A row: 4 bytes version, 4 bytes experiment · 256 + variant (-1 while the response has not arrived), 8 bytes time
+    -- of the response or of the newest reaction.
     if row and #row >= 16 then
       local variant_key, time_ms = struct.unpack('>i4I8', row, 5)
       local experiment = variant_key >= 0 and string.format('%d', math.floor(variant_key / 256)) or 'pending'

@@ -1,4 +1,4 @@
--- Reads the state of a shard. One script and no transaction: clients of a cluster cannot send INFO within a transaction.
+-- Reads the state of a shard. This is a script, because clients of a cluster cannot send INFO within a transaction.
 --
 -- KEYS     1 meta  2 positions  3 the key of the active generation's number (on the first shard only)
 -- Result   {meta, positions, number of the active generation or nil, run id of the server}

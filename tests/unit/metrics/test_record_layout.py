@@ -200,7 +200,7 @@ class TestIndices:
     def test_parts_of_a_sums_vector_are_adjacent_and_fill_the_vector(self) -> None:
         """The parts have an integer for each metric, or for each guardrail-only metric."""
         layout = RecordLayout(2, (30, 28), (30, 14, 30))
-        indices = [*range(layout.student_width)]
+        indices = [*range(layout.sums_width)]
         assert indices[layout.student_totals] == [2, 3]
         assert indices[layout.student_undefined] == [4, 5]
         assert indices[layout.student_guardrail_totals] == [6, 7, 8]

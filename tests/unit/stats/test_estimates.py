@@ -197,7 +197,7 @@ class TestEstimateEffect:
 def _students(random: np.random.Generator, number: int) -> IntArray:
     """Return random sums vectors of students: responses, rated responses, Σ metrics, numbers of undefined metrics."""
     m = LAYOUT.metric_count
-    rows = np.zeros((number, LAYOUT.student_width), dtype=np.int64)
+    rows = np.zeros((number, LAYOUT.sums_width), dtype=np.int64)
     rows[:, StudentField.RESPONSES] = random.integers(1, 30, number)
     rows[:, StudentField.RATED] = random.binomial(rows[:, StudentField.RESPONSES], 0.6)
     rows[:, LAYOUT.student_undefined] = random.binomial(rows[:, StudentField.RATED, None], 0.2, (number, m))
@@ -280,7 +280,7 @@ class TestStoredStatistics:
     @pytest.mark.parametrize("value", [1 / 3, 0.001, 4.7])
     def test_students_with_equal_values_have_no_variance(self, value: float) -> None:
         """The rounding of stored squares is not taken as variance, which would make intervals far too narrow."""
-        rows = np.zeros((5000, LAYOUT.student_width), dtype=np.int64)
+        rows = np.zeros((5000, LAYOUT.sums_width), dtype=np.int64)
         rows[:, StudentField.RESPONSES] = rows[:, StudentField.RATED] = 1
         rows[:, LAYOUT.student_totals] = round(value * FIXED_POINT_SCALE)
         estimate = closed_metric_statistic(cohort_records(LAYOUT, rows).sum(axis=0), LAYOUT, 0, "rated").estimate()
