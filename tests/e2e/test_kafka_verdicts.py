@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,7 +57,7 @@ class VerdictCase(NamedTuple):
     """A simulated effect, criteria of the configuration, and the expected verdict."""
 
     name: str
-    scenario: Mapping[str, Any]
+    scenario: Scenario
     state: str
     more: str = ""
 
@@ -69,11 +69,11 @@ def one_mde() -> float:
 
 
 CASES = [
-    VerdictCase("better", {}, "ship", RAILS),
-    VerdictCase("worse", {"effects": {"treatment": -0.5}}, "stop_harm"),
-    VerdictCase("uneven", {"shares": {"control": 0.47, "treatment": 0.53}}, "invalid"),
-    VerdictCase("escalating", {"escalated": {"treatment": 0.2}}, "stop_harm", RAILS),
-    VerdictCase("slow", {"slowness": {"treatment": 2.0}}, "stop_harm", RAILS),
+    VerdictCase("better", SCENARIO, "ship", RAILS),
+    VerdictCase("worse", replace(SCENARIO, effects={"treatment": -0.5}), "stop_harm"),
+    VerdictCase("uneven", replace(SCENARIO, shares={"control": 0.47, "treatment": 0.53}), "invalid"),
+    VerdictCase("escalating", replace(SCENARIO, escalation_shares={"treatment": 0.2}), "stop_harm", RAILS),
+    VerdictCase("slow", replace(SCENARIO, latency_factors={"treatment": 2.0}), "stop_harm", RAILS),
 ]
 
 
@@ -91,10 +91,7 @@ def _verdict_json(case: VerdictCase, directory: Path, kafka: KafkaBroker, redis:
     settings = load_settings(config, {})
     for topic in (settings.kafka.responses_topic, settings.kafka.feedback_topic):
         kafka.create_topic(topic, 2)
-    scenario = Scenario(
-        **{"responses": 36_000, "students": 12_000, "days": 14, "effects": {"treatment": 0.5}, **case.scenario}
-    )
-    event_count = send_to_kafka(generate_events(scenario), settings.kafka)
+    event_count = send_to_kafka(generate_events(case.scenario), settings.kafka)
     store = StoreShard(settings.store)
     with service(config, directory / "run.log"):
         eventually(
@@ -126,7 +123,7 @@ def test_the_verdict_is_that_of_the_simulated_truth(
 
 def test_a_fading_effect_is_detected(tmp_path: Path, kafka: KafkaBroker, redis_server: RedisServer) -> None:
     """The effect is large on the first days and disappears later."""
-    traffic = {"effects": {"treatment": 1.2}, "fade_days": 1.0, "students": 6_000, "responses": 60_000}
+    traffic = replace(SCENARIO, effects={"treatment": 1.2}, fade_days=1.0, students=6_000, responses=60_000)
     verdict_json = _verdict_json(VerdictCase("fading", traffic, "", "novelty = true"), tmp_path, kafka, redis_server)
     ages = {age_band["days"]: age_band for age_band in verdict_json["novelty"]["treatment"]}
     effects = [ages[days]["difference"]["effect"] for days in ("0", "1", "2–3", "4–7")]
@@ -143,8 +140,14 @@ def test_a_pre_period_makes_the_estimate_more_precise(
     begins_ms = SCENARIO.start_ms - 14 * 86_400_000
     starts_ms = begins_ms + PRE_DAYS * 86_400_000
     start_time = datetime.fromtimestamp(starts_ms / 1000, UTC).isoformat()
-    traffic = {"days": PRE_DAYS + 14, "responses": 60_000, "students": 1_500}
-    traffic |= {"start_ms": begins_ms, "effects_from_ms": starts_ms}
+    traffic = replace(
+        SCENARIO,
+        days=PRE_DAYS + 14,
+        responses=60_000,
+        students=1_500,
+        start_ms=begins_ms,
+        effects_from_ms=starts_ms,
+    )
     more = f'starts_at = {start_time}\npre_period = "{PRE_DAYS}d"'
     verdict_json = _verdict_json(VerdictCase("before", traffic, "", more), tmp_path, kafka, redis_server)
     verdict = verdict_json["verdict"]["treatment"]
