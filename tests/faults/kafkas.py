@@ -271,7 +271,8 @@ def backlog(ground: Ground) -> Result:
         arena.written()
         began = time.monotonic()
         with arena.worker() as first, arena.worker() as second:
-            eventually("one waits for the other", lambda: "held back" in first.said() + second.said())
+            paused = "watermark alignment paused partitions"
+            eventually("one waits for the other", lambda: paused in first.said() + second.said())
             arena.resumes(began)
             arena.finish()
         return arena.compare()
@@ -297,7 +298,7 @@ def sudden_backlog(ground: Ground) -> Result:
             second.signal(signal.SIGCONT)
         arena.resumes(time.monotonic())
         arena.finish()
-        assert "held back" in first.said()
+        assert "watermark alignment paused partitions" in first.said()
         return arena.compare()
 
 
