@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -350,14 +351,22 @@ def test_applied_offsets_are_committed_to_the_group_when_the_source_closes(setti
 
 def test_a_worker_without_partitions_has_an_empty_assignment(settings: KafkaSettings) -> None:
     """With more workers than partitions, the worker is ready to take over."""
-    with _source(settings) as first, _source(settings) as second, _source(settings) as third:
+    with (
+        _source(settings) as first,
+        _source(settings) as second,
+        _source(settings) as third,
+        ThreadPoolExecutor(3) as executor,
+    ):
         sources = (first, second, third)
 
+        def poll(source: KafkaSource) -> None:
+            source.poll()
+            # As a worker does: the source rejoins if the group has no owner for some partitions.
+            source.connection_problem()
+
         def is_stable() -> bool:
-            for source in sources:
-                source.poll()
-                # As a worker does: the source rejoins if the group has no owner for some partitions.
-                source.connection_problem()
+            # At the same time, as workers do: a member that polls alone waits for the others to join.
+            list(executor.map(poll, sources))
             partition_count = sum(len(source.assignment()) for source in sources)
             return all(source.has_assignment() for source in sources) and partition_count == 4
 
