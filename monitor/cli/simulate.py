@@ -17,7 +17,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from monitor.cli.command_io import load_command_settings
-from monitor.clock import Clock, wall_clock
+from monitor.clock import DAY_MS, Clock, wall_clock
 from monitor.config import KafkaSettings, parse_instant_ms
 from monitor.errors import DependencyUnavailable, UsageError
 from monitor.simulation import (
@@ -29,8 +29,6 @@ from monitor.simulation import (
     render_example_config,
 )
 from monitor.sources import connect_kafka_client, translate_kafka_error
-
-_DAY_MS = 86_400_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,7 +166,7 @@ def _create_scenario(arguments: argparse.Namespace) -> Scenario:
         )
     except ValueError as error:
         raise UsageError(f"simulate: {error}") from error
-    return replace(scenario, start_ms=wall_clock() - int(arguments.days * _DAY_MS)) if arguments.live else scenario
+    return replace(scenario, start_ms=wall_clock() - int(arguments.days * DAY_MS)) if arguments.live else scenario
 
 
 def _parse_quality_drop(drop_argument: str | None, time_argument: str | None) -> QualityDrop:

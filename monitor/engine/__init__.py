@@ -55,7 +55,6 @@ from monitor.engine.response_row import (
     rounded_latency_ms,
 )
 from monitor.engine.row_codec import decode_response_row, decode_student_row, pack_vector_changes, unpack_vector_changes
-from monitor.engine.student import Student
 
 __all__ = [
     "MISSING",
@@ -77,7 +76,6 @@ __all__ = [
     "ResponseRow",
     "ResponseSums",
     "SkippedEventCount",
-    "Student",
     "TrafficAccumulator",
     "VariantChanges",
     "decode_response_row",

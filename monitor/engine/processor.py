@@ -148,17 +148,9 @@ class BatchProcessor:
         experiment are late, and so are reactions to these responses. Reactions without a response are late before the
         time of `NO_RESPONSE`. Late events change nothing.
 
-        Call `clear_cache` if the changes are not committed. If reading rows fails, the cache is cleared, and the same
-        events can be processed again.
+        Call `clear_cache` if the changes are not committed, or if a function that reads rows raises: rows of the batch
+        may then be cached without their stored content. Afterwards the same events can be processed again.
         """
-        try:
-            return self._process(events, late_before_ms)
-        except BaseException:
-            # Rows of this batch may be cached without their stored content.
-            self.clear_cache()
-            raise
-
-    def _process(self, events: EventBatch, late_before_ms: dict[int, int]) -> BatchChanges:
         batch = BatchChanges()
         missing_rows: list[ResponseRow] = []
         accepted = self._accept_responses(batch, events.responses, late_before_ms)

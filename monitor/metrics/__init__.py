@@ -21,7 +21,7 @@ from monitor.metrics.decay import (
     relevant_chunks,
 )
 from monitor.metrics.fixed_point import FIXED_POINT_BITS, FIXED_POINT_SCALE, Scorer, from_fixed_point
-from monitor.metrics.gains import DISCOUNT_NAMES, GAIN_NAMES, GainTable, discount_function, gain_function
+from monitor.metrics.gains import DISCOUNT_NAMES, GAIN_NAMES, GainTable, discount_function
 from monitor.metrics.item_layout import (
     BAD_ANSWER_DAYS,
     BAD_ANSWERS_FIELD,
@@ -43,7 +43,7 @@ from monitor.metrics.measures import (
     reciprocal_rank,
     success_at_k,
 )
-from monitor.metrics.ranked_lists import BoolArray, FloatArray, IntArray
+from monitor.metrics.ranked_lists import FloatArray, IntArray
 from monitor.metrics.record_layout import (
     BUCKETS_PER_CHUNK,
     EXPOSURE_AGES,
@@ -97,7 +97,6 @@ __all__ = [
     "OFFSET_BITS",
     "RATINGS_FIELD",
     "SHOWN_FIELD",
-    "BoolArray",
     "ChunkNumbers",
     "CohortField",
     "CohortMetricField",
@@ -136,7 +135,6 @@ __all__ = [
     "decayed_moments",
     "discount_function",
     "from_fixed_point",
-    "gain_function",
     "ideal_dcg",
     "item_cell",
     "mean_ndcg",

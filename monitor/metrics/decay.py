@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from monitor.clock import DAY_MS
 from monitor.config import DecaySpec
 from monitor.metrics.fixed_point import FIXED_POINT_BITS
 from monitor.metrics.ranked_lists import FloatArray, IntArray
@@ -26,7 +27,6 @@ ChunkNumbers: TypeAlias = "array[int]"
 """Numbers of chunks, ascending. Chunk n begins n chunk lengths after the Unix epoch."""
 
 _UNIT: Final = float(2**-FIXED_POINT_BITS)
-_DAY_MS: Final = 86_400_000
 _MAX_AGE_HALF_LIVES: Final = 80
 """Chunks before the newest chunk that are read. The weight of older chunks is below 2⁻⁸⁰ of the newest chunk's."""
 
@@ -36,7 +36,7 @@ def decay_weights(ages_ms: FloatArray, decay: DecaySpec) -> FloatArray:
     if decay.half_life_ms is not None:
         weight = np.exp2(-ages_ms / decay.half_life_ms)
     else:
-        weight = 1.0 / (1.0 + np.maximum(ages_ms, 0.0) / _DAY_MS)
+        weight = 1.0 / (1.0 + np.maximum(ages_ms, 0.0) / DAY_MS)
         if decay.cutoff_ms is not None:
             weight = np.where(ages_ms >= decay.cutoff_ms, 0.0, weight)
     return np.where(ages_ms < 0, 0.0, weight)
@@ -182,7 +182,7 @@ def decayed_moments(groups: ObservationGroups, as_of_ms: float, decay: DecaySpec
     # Weights at the mean time of a group: there the age is not negative, and on the correct side of the cutoff.
     weight = np.where(is_counted, decay_weights(np.maximum(as_of_ms - means_ms, 0.0), decay), 0.0)
     total_moments = groups.total_moments - groups.totals * (means_ms - groups.times_ms)
-    return groups.weighted(weight, np.zeros_like(groups.counts), weight / _DAY_MS * total_moments)
+    return groups.weighted(weight, np.zeros_like(groups.counts), weight / DAY_MS * total_moments)
 
 
 def bucket_midpoints_ms(chunks: Sequence[int], span_ms: int) -> FloatArray:

@@ -220,13 +220,8 @@ class Scorer:
             depth=np.where(judged, ranks, self._max_k + 1),
             relevant=judged & (np.where(judged, grades, -np.inf) >= self._relevant_grade),
         )
-        simple = {
-            "cg": batch.cumulative_gain,
-            "dcg": batch.dcg,
-            "success": batch.success,
-            "rr": batch.reciprocal_rank,
-            "p": batch.precision,
-        }
+        sums = {"cg": batch.cumulative_gain, "dcg": batch.dcg}
+        proportions = {"success": batch.success, "rr": batch.reciprocal_rank, "p": batch.precision}
         values = np.zeros((len(grades), len(self.metrics)), dtype=np.int64)
         defined = np.ones(values.shape, dtype=np.bool_)
         for column, metric in enumerate(self.metrics):
@@ -235,8 +230,10 @@ class Scorer:
                 ideal = batch.ideal_dcg(metric.k) if constant is None else np.full(len(grades), constant)
                 values[:, column] = batch.ndcg(metric.k, FIXED_POINT_SCALE, ideal)
                 defined[:, column] = ideal > 0
+            elif metric.measure in sums:
+                values[:, column] = sums[metric.measure](metric.k)
             else:
-                values[:, column] = simple[metric.measure](metric.k, FIXED_POINT_SCALE)
+                values[:, column] = proportions[metric.measure](metric.k, FIXED_POINT_SCALE)
         return values, defined
 
 

@@ -32,22 +32,17 @@ def cumulative_gain(
     k: int | None = None,
     *,
     gain: NamedGain | GainTable = "linear",
-    discount: NamedDiscount = "log2",
-    ideal: Grades | None = None,
     ranks: Sequence[int] | None = None,
 ) -> float:
     """Return the cumulated gain Σ_{r ≤ k} gain(g_r) of the first k items, independent of the order.
 
-    Järvelin & Kekäläinen 2002, equation 1. `discount` and `ideal` are checked and not used, so that the
-    same keyword arguments fit `cumulative_gain`, `dcg`, `ideal_dcg` and `ndcg`. Never undefined; 0 for an empty list.
+    Järvelin & Kekäläinen 2002, equation 1. Never undefined; 0 for an empty list.
 
     By hand: 3 + 2 = 5 at k = 2; 2³ − 1 + 2² − 1 = 10 with gain exp2.
 
     >>> cumulative_gain([3, 2, None, 1], k=2), cumulative_gain([3, 2, None, 1], k=2, gain="exp2")
     (5.0, 10.0)
     """
-    discount_function(discount)
-    _judged_grades(() if ideal is None else ideal)
     gain_of = gain_function(gain)
     return math.fsum(gain_of(grade) for _, grade in _judged(relevance, k, ranks))
 
@@ -58,13 +53,12 @@ def dcg(
     *,
     gain: NamedGain | GainTable = "linear",
     discount: NamedDiscount = "log2",
-    ideal: Grades | None = None,
     ranks: Sequence[int] | None = None,
 ) -> float:
     """Return the discounted cumulated gain Σ_{r ≤ k} gain(g_r)·discount(r).
 
     Järvelin & Kekäläinen 2002, equation 2 (discount log2-from-2); Burges et al. 2005 (discount log2, gain exp2).
-    `ideal` is checked and not used. Never undefined; 0 for an empty list.
+    Never undefined; 0 for an empty list.
 
     By hand: 3/log2 2 + 2/log2 4 = 3 + 1 = 4, the second item being unjudged; at positions 1, 3 and 7 the
     sum is 3/1 + 0/2 + 2/3.
@@ -76,7 +70,6 @@ def dcg(
     >>> dcg([3, None, 2], k=5, ranks=[1, 3, 7])
     3.0
     """
-    _judged_grades(() if ideal is None else ideal)
     gain_of, discount_of = gain_function(gain), discount_function(discount)
     return math.fsum(gain_of(grade) * discount_of(rank) for rank, grade in _judged(relevance, k, ranks))
 

@@ -26,11 +26,11 @@ class RankedListBatch:
     relevant: BoolArray
     """n × m: whether the item is judged relevant."""
 
-    def cumulative_gain(self, k: int, _scale: int) -> IntArray:
+    def cumulative_gain(self, k: int) -> IntArray:
         """Return the sums of undiscounted terms."""
         return self._sums(np.where(self.depth <= k, self.terms[self.row, 0], 0))
 
-    def dcg(self, k: int, _scale: int) -> IntArray:
+    def dcg(self, k: int) -> IntArray:
         """Return the sums of terms at the items' ranks."""
         is_counted = self.depth <= k
         return self._sums(np.where(is_counted, self.terms[self.row, np.where(is_counted, self.depth, 0)], 0))
@@ -42,7 +42,7 @@ class RankedListBatch:
 
     def ndcg(self, k: int, scale: int, ideal: IntArray) -> IntArray:
         """Return the quotients of `dcg` and `ideal`; 0 for an ideal of 0."""
-        quotients = self.dcg(k, scale) / np.where(ideal > 0, ideal, 1)
+        quotients = self.dcg(k) / np.where(ideal > 0, ideal, 1)
         return _integers(np.where(ideal > 0, np.minimum(np.rint(quotients * scale), scale), 0))
 
     def success(self, k: int, scale: int) -> IntArray:

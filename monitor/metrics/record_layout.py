@@ -232,13 +232,6 @@ class PairField:
     WIDTH: Final = 11
 
 
-def split_words(terms: FloatArray) -> tuple[IntArray, IntArray]:
-    """Return the low and the high words of integer-valued terms (any shape, ≥ 0, < 2⁸⁷)."""
-    high = np.floor(terms * 2.0**-LOW_WORD_BITS)
-    low = terms - high * 2.0**LOW_WORD_BITS
-    return low.astype(np.int64), high.astype(np.int64)
-
-
 def join_words(low: IntArray, high: IntArray) -> FloatArray:
     """Return the sums that summed low and high words stand for, in float64 (relative error below 2⁻⁵¹)."""
     joined: FloatArray = high.astype(np.float64) * 2.0**LOW_WORD_BITS + low

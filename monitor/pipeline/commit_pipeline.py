@@ -68,10 +68,6 @@ class PendingCommit:
         """
         return self._status.result(timeout_s)
 
-    def is_finished(self) -> bool:
-        """Return whether `result` returns or raises without waiting."""
-        return self._status.done()
-
 
 class ShardedWriter:
     """Applies batches to the shards of a store, and commits the changes.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from monitor.stats.comparison import MIN_UNITS_FOR_INTERVAL, VariantComparison, compare_variants, split_alpha
 from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
-from monitor.stats.decision import Reason, ReasonCode, Verdict, VerdictState, decide_verdict, parse_evidence
+from monitor.stats.decision import Verdict, VerdictState, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
 from monitor.stats.evidence import (
     CupedAdjustment,
@@ -56,8 +56,6 @@ __all__ = [
     "GuardrailResult",
     "GuardrailState",
     "PhaseCounts",
-    "Reason",
-    "ReasonCode",
     "RegressionAdjustedStatistics",
     "SampleMeanStatistic",
     "SegmentComparison",

@@ -14,11 +14,11 @@ from html import escape
 from itertools import groupby
 from typing import Final
 
-_HOUR_MS: Final = 3_600_000
-_DAY_MS: Final = 24 * _HOUR_MS
+from monitor.clock import DAY_MS, HOUR_MS
+
 _TIME_STEPS_MS: Final = (
-    *(hours * _HOUR_MS for hours in (1, 3, 6, 12)),
-    *(days * _DAY_MS for days in (1, 2, 7, 14, 28, 91, 182, 364)),
+    *(hours * HOUR_MS for hours in (1, 3, 6, 12)),
+    *(days * DAY_MS for days in (1, 2, 7, 14, 28, 91, 182, 364)),
 )
 _WIDTH, _HEIGHT = 760, 250
 _LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 64, 12, 10, 26
@@ -90,13 +90,13 @@ def time_ticks(first_ms: float, last_ms: float) -> list[tuple[float, str]]:
     steps = (step for step in _TIME_STEPS_MS if (last_ms - first_ms) / step <= _MAX_TIME_TICKS)
     step = next(steps, _TIME_STEPS_MS[-1])
     numbers = range(math.ceil(first_ms / step), math.floor(last_ms / step) + 1)
-    return [(number * step, _format_tick(number * step, hours=step < _DAY_MS)) for number in numbers]
+    return [(number * step, _format_tick(number * step, hours=step < DAY_MS)) for number in numbers]
 
 
 def _format_tick(at_ms: float, *, hours: bool) -> str:
     """Return a tick's label: the time of day within a day if `hours`, else the date."""
     timestamp = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{timestamp:%H:%M}" if hours and at_ms % _DAY_MS else f"{timestamp.day} {timestamp:%b}"
+    return f"{timestamp:%H:%M}" if hours and at_ms % DAY_MS else f"{timestamp.day} {timestamp:%b}"
 
 
 def format_axis_value(value: float, step: float) -> str:
@@ -112,7 +112,7 @@ class _PlotArea:
         times = [point.at_ms for line in lines for point in line.points]
         self.first, self.last = min(times), max(times)
         if self.first == self.last:
-            self.first, self.last = self.first - _HOUR_MS, self.last + _HOUR_MS
+            self.first, self.last = self.first - HOUR_MS, self.last + HOUR_MS
         self.point_half_width_ms = (self.last - self.first) * _POINT_HALF_WIDTH
         # Without this margin the edge of the area would cut the first and the last dot.
         self.first, self.last = self.first - 2 * self.point_half_width_ms, self.last + 2 * self.point_half_width_ms

@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
                 began = time.monotonic()
                 try:
                     result = fault.run(ground)
-                except Exception:  # noqa: BLE001  the others are to run as well
+                except Exception:  # noqa: BLE001  a failed fault must not stop the other faults
                     traceback.print_exc()
                     print(f"{number}/{len(chosen)} {fault.name}: FAILED", flush=True)
                     bad += 1

@@ -214,7 +214,8 @@ def test_shards_commit_at_the_same_time(redis_server: RedisServer) -> None:
     reader.writer._shards[0].commit = slow  # type: ignore[method-assign, assignment]
     first, second = reader.submit(offsets, 20)
     assert second.result(30) == "applied"
-    assert not first.is_finished()
+    with pytest.raises(TimeoutError):
+        first.result(0)
     answers.set()
     assert first.result(30) == "applied"
 

@@ -139,9 +139,13 @@ def reference(definition: Definition, metric: MetricSpec, response: Ranked) -> f
     if metric.measure in {"success", "rr", "p"}:
         measure = {"success": success_at_k, "rr": reciprocal_rank, "p": precision_at_k}[metric.measure]
         return measure(grades, metric.k, relevant_grade=definition.relevant_grade, ranks=ranks)
+    gain, discount = definition.gain, definition.discount
+    if metric.measure == "cg":
+        return cumulative_gain(grades, metric.k, gain=gain, ranks=ranks)
+    if metric.measure == "dcg":
+        return dcg(grades, metric.k, gain=gain, discount=discount, ranks=ranks)
     ideal = [MAX_GRADE] * metric.k if definition.ideal == "constant" else None
-    measured = {"cg": cumulative_gain, "dcg": dcg, "ndcg": ndcg}[metric.measure]
-    return measured(grades, metric.k, gain=definition.gain, discount=definition.discount, ideal=ideal, ranks=ranks)
+    return ndcg(grades, metric.k, gain=gain, discount=discount, ideal=ideal, ranks=ranks)
 
 
 @given(cases())

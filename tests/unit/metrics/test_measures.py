@@ -189,21 +189,32 @@ class TestInvalidArguments:
     """Arguments that raise ValueError."""
 
     @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
-    def test_unknown_gain_or_discount_raises_value_error(self, metric: object) -> None:
-        """All metrics check gain and discount, including metrics that use neither."""
+    def test_unknown_gain_raises_value_error(self, metric: object) -> None:
+        """The message names the known gains."""
         assert callable(metric)
         with pytest.raises(ValueError, match="unknown gain 'industry', expected one of linear, exp2"):
             metric([1], gain="industry")
+
+    @pytest.mark.parametrize("metric", [dcg, ideal_dcg, ndcg], ids=lambda metric: metric.__name__)
+    def test_unknown_discount_raises_value_error(self, metric: object) -> None:
+        """The message names the known discounts."""
+        assert callable(metric)
         with pytest.raises(ValueError, match="unknown discount 'ln', expected one of log2, log2-from-2, reciprocal"):
             metric([1], discount="ln")
 
     @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
     @pytest.mark.parametrize("grade", [math.nan, math.inf, -math.inf])
     def test_non_finite_grade_raises_value_error(self, metric: object, grade: float) -> None:
-        """Grades below the cutoff and in the ideal are checked, too."""
+        """Grades below the cutoff are checked, too."""
         assert callable(metric)
         with pytest.raises(ValueError, match="expected finite grades"):
             metric([1, grade], 1)
+
+    @pytest.mark.parametrize("metric", [ideal_dcg, ndcg], ids=lambda metric: metric.__name__)
+    @pytest.mark.parametrize("grade", [math.nan, math.inf, -math.inf])
+    def test_non_finite_grade_of_the_ideal_raises_value_error(self, metric: object, grade: float) -> None:
+        """The grades of the ideal are checked like the grades of the list."""
+        assert callable(metric)
         with pytest.raises(ValueError, match="expected finite grades"):
             metric([1], ideal=[grade])
 

@@ -44,7 +44,7 @@ def _value(vector: Vector) -> float | None:
     if metric == "dcg_term":
         return dcg([inputs["relevance"]], gain=gain, discount=discount, ranks=[inputs["rank"]])
     if metric in {"dcg", "idcg"}:
-        measure = {"dcg": dcg, "idcg": ideal_dcg}[metric]
+        measure = dcg if metric == "dcg" else ideal_dcg
         return measure(inputs["relevance"], k, gain=gain, discount=discount)
     is_ideal_truncated = options["ideal"] == "truncate_then_sort"
     if metric == "avg_ndcg":
