@@ -349,6 +349,10 @@ class TestService:
         for text in (*pages, (tmp_path / "log").read_text(), str(headers), stored.decode("latin-1")):
             assert secret not in text
         assert 'abmonitor_rejected_events_total{reason="wrong_type",topic="dead-letters.responses"} 1.0' in pages[1]
+        listing = ab_monitor("dead-letters", "--config", config, "list")
+        assert listing.returncode == 0, listing.stderr
+        assert re.search(r"dead-letters\.responses\s+wrong_type\s+1\s", listing.stdout)
+        assert secret not in listing.stdout
 
     def test_the_service_survives_a_restart_of_the_store(self, tmp_path: Path, kafka: KafkaBroker) -> None:
         """Without the store, the service is not ready and does not read; afterwards every event is applied."""
