@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import signal
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +29,6 @@ from monitor.state import (
     StoreReader,
     connect_active_generation,
     initialize_store,
-    read_experiment_numbers,
     running_store_server,
 )
 from monitor.web import HttpEndpoints, HttpServer
@@ -52,29 +50,6 @@ class WritableStore:
     reader: StoreReader
     """Reads through a connection of its own, so that other threads than the worker's may use it."""
     metadata: StoreMetadata
-
-
-@contextmanager
-def stop_on_signals(
-    stop: Callable[[], object], signal_numbers: Collection[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
-) -> Iterator[Sequence[int]]:
-    """Call `stop` on the first of the signals while the block runs, and yield the list of received signals.
-
-    A second signal of the same number has its default effect: the process ends at once.
-    """
-    received_signals: list[int] = []
-
-    def handle_signal(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        received_signals.append(number)
-        stop()
-
-    previous_handlers = {number: signal.signal(number, handle_signal) for number in signal_numbers}
-    try:
-        yield received_signals
-    finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -126,19 +101,6 @@ def create_worker(
 def _max_unconfirmed_advance_ms(experiment: ExperimentSettings) -> int:
     """Return how far the watermark may advance before end offsets are requested: half of the allowed lateness."""
     return max(experiment.allowed_lateness_ms // 2, _MIN_UNCONFIRMED_ADVANCE_MS)
-
-
-@contextmanager
-def open_store_reader(settings: Settings, clock: Clock, *, must_exist: bool = True) -> Iterator[StoreReader]:
-    """Yield a reader of the settings' store, without writing to the store.
-
-    If `must_exist` is true, an embedded store that does not exist yet raises an error; see `running_store_server`.
-    """
-    with (
-        running_store_server(settings.store, must_exist=must_exist) as store_settings,
-        closing(connect_active_generation(store_settings)) as shards,
-    ):
-        yield StoreReader(shards, settings, read_experiment_numbers(shards, settings), clock)
 
 
 @contextmanager

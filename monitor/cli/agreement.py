@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from monitor.cli.command_io import open_event_files
+from monitor.cli.event_files import open_event_files
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.export import format_significant, print_json, simple_table

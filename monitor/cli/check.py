@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
-from monitor.app import open_store_reader
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings
 from monitor.errors import AbMonitorError
 from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
-from monitor.state import read_server_warnings
+from monitor.state import open_store_reader, read_server_warnings
+
+
+def add_arguments(_parser: argparse.ArgumentParser) -> None:
+    """Declare no flags: the command has only `--config`."""
 
 
 def run(_arguments: object, settings: Settings) -> int:

@@ -8,34 +8,41 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 
 from monitor import __version__
-from monitor.app import stop_on_signals
-from monitor.cli import (
-    agreement,
-    audit,
-    check,
-    dead_letters,
-    demo,
-    evaluate,
-    items,
-    rebuild,
-    replay,
-    report,
-    reset,
-    run,
-    simulate,
-    status,
-    verdict,
-)
 from monitor.cli.command_io import load_command_settings
+from monitor.cli.signals import stop_on_signals
 from monitor.errors import SIGNAL_EXIT_CODE_BASE, AbMonitorError, UsageError
 
 _INTERRUPTED_EXIT_CODE = SIGNAL_EXIT_CODE_BASE + signal.SIGINT
+
+
+_Configuration: TypeAlias = Literal["own", "path", "settings"]
+"""How a command gets its configuration: by flags of its own, as the path of `--config`, or as loaded settings."""
+
+_COMMANDS: Final[Mapping[str, tuple[_Configuration, str]]] = {
+    "demo": ("own", "the main job on embedded parts, with simulated traffic"),
+    "run": ("path", "the service: Kafka → store → HTTP"),
+    "replay": ("settings", "the same pipeline from files of JSON lines"),
+    "status": ("settings", "the current results in the store"),
+    "verdict": ("settings", "the decision on an experiment: ship, stop or continue, and why"),
+    "report": ("settings", "one page on an experiment: the verdict and the evidence"),
+    "evaluate": ("own", "offline: metrics per query and rater, and a comparison of variants; needs no store"),
+    "agreement": ("settings", "offline: agreement of raters; needs no store"),
+    "items": ("settings", "ratings of items, and items to review first: from files, or from the store"),
+    "simulate": ("own", "write traffic with a declared effect to files or to Kafka"),
+    "audit": ("settings", "compare the stored aggregates with the stored rows"),
+    "rebuild": ("settings", "read Kafka again into a new generation, compare, and switch to it"),
+    "reset": ("settings", "delete all data of AB Monitor from the store"),
+    "dead-letters": ("settings", "list rejected records, and send them again"),
+    "check": ("settings", "validate the file, connect to Kafka and the store, warn about unsafe settings"),
+}
+"""Commands and their summaries. The module of a command has its name and the functions `add_arguments` and `run`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     exit_on_sigterm = stop_on_signals(lambda: sys.exit(SIGNAL_EXIT_CODE_BASE + signal.SIGTERM), [signal.SIGTERM])
     try:
         with exit_on_sigterm, _guarded_standard_streams():
-            _build_parser().parse_args(argv, arguments)
+            words = sys.argv[1:] if argv is None else argv
+            _build_parser(words).parse_args(words, arguments)
             _configure_logging(verbose=arguments.verbose)
             run_command: Callable[[argparse.Namespace], int] = arguments.run_command
             return run_command(arguments)
@@ -60,8 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED_EXIT_CODE
 
 
-def _build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; parsed arguments have a function `run_command` that takes the arguments."""
+def _build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of all commands; parsed arguments have a function `run_command` that takes the arguments.
+
+    Only modules of commands whose names are among the words are imported, so that each command starts fast.
+    """
     parser = argparse.ArgumentParser(
         prog="ab-monitor", description="Live, exact comparison of ranking variants, from Kafka to Prometheus."
     )
@@ -73,75 +84,20 @@ def _build_parser() -> argparse.ArgumentParser:
         "--config", type=Path, required=True, metavar="FILE", help="TOML file; docs/configuration.md"
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def add_command(
-        name: str,
-        run_command: Callable[[argparse.Namespace], int],
-        summary: str,
-        *,
-        requires_config: bool = False,
-    ) -> argparse.ArgumentParser:
-        """Add a command that takes the arguments only; return the parser of the command."""
-        parents = [config_parser if requires_config else verbose_parser]
+    for name, (configuration, summary) in _COMMANDS.items():
+        parents = [verbose_parser if configuration == "own" else config_parser]
         command_parser = subparsers.add_parser(name, help=summary, description=summary, parents=parents)
-        command_parser.set_defaults(run_command=run_command, experiment_argument="--experiment")
-        return command_parser
-
-    def add_configured_command(name: str, run_command: Callable[..., int], summary: str) -> argparse.ArgumentParser:
-        """Add a command that takes the arguments and the settings of `--config`; return the parser of the command."""
-        return add_command(
-            name,
-            lambda arguments: run_command(arguments, load_command_settings(arguments)),
-            summary,
-            requires_config=True,
-        )
-
-    demo.add_arguments(add_command("demo", demo.run, "the main job on embedded parts, with simulated traffic"))
-    add_command("run", run.run, "the service: Kafka → store → HTTP", requires_config=True)
-    replay.add_arguments(add_configured_command("replay", replay.run, "the same pipeline from files of JSON lines"))
-    status.add_arguments(add_configured_command("status", status.run, "the current results in the store"))
-    verdict.add_arguments(
-        add_configured_command("verdict", verdict.run, "the decision on an experiment: ship, stop or continue, and why")
-    )
-    report.add_arguments(
-        add_configured_command("report", report.run, "one page on an experiment: the verdict and how it came about")
-    )
-    evaluate.add_arguments(
-        add_command(
-            "evaluate",
-            evaluate.run,
-            "offline: metrics per query and rater, variants compared, no store needed",
-        )
-    )
-    agreement.add_arguments(
-        add_configured_command("agreement", agreement.run, "offline: how far raters agree, no store needed")
-    )
-    items.add_arguments(
-        add_configured_command(
-            "items",
-            items.run,
-            "ratings of items, and items to review first: from files, or from the store",
-        )
-    )
-    simulate.add_arguments(
-        add_command("simulate", simulate.run, "write traffic with a declared effect to files or to Kafka")
-    )
-    audit.add_arguments(
-        add_configured_command("audit", audit.run, "compare the stored aggregates with the stored rows")
-    )
-    rebuild.add_arguments(
-        add_configured_command(
-            "rebuild", rebuild.run, "read Kafka again into a new generation, compare, and switch to it"
-        )
-    )
-    reset.add_arguments(add_configured_command("reset", reset.run, "delete all data of AB Monitor from the store"))
-    dead_letters.add_arguments(
-        add_configured_command("dead-letters", dead_letters.run, "list rejected records, and send them again")
-    )
-    add_configured_command(
-        "check", check.run, "validate the file, reach Kafka and the store, warn about unsafe settings"
-    )
+        if name in words:
+            command = import_module(f"monitor.cli.{name.replace('-', '_')}")
+            command.add_arguments(command_parser)
+            run_command = _with_settings(command.run) if configuration == "settings" else command.run
+            command_parser.set_defaults(run_command=run_command, experiment_argument="--experiment")
     return parser
+
+
+def _with_settings(run_command: Callable[..., int]) -> Callable[[argparse.Namespace], int]:
+    """Return a function that loads the settings of `--config` and runs the command with arguments and settings."""
+    return lambda arguments: run_command(arguments, load_command_settings(arguments))
 
 
 def _configure_logging(*, verbose: bool) -> None:

@@ -21,7 +21,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from monitor.app import WritableStore, create_worker, open_writable_store, serve_http, stop_on_signals
+from monitor.app import WritableStore, create_worker, open_writable_store, serve_http
+from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import ItemSettings, Settings, load_settings, parse_integer
 from monitor.errors import UsageError

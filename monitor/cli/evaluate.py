@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 from rich.console import Console
 
-from monitor.cli.command_io import load_command_settings, open_event_files, write_result
+from monitor.cli.command_io import load_command_settings, write_result
+from monitor.cli.event_files import open_event_files
 from monitor.clock import wall_clock
 from monitor.config import MAX_GAIN, ExperimentSettings, MetricSpec, Settings, parse_metric_specs
 from monitor.errors import InputRejected, UsageError

@@ -19,8 +19,7 @@ from monitor.analysis import (
     count_students_by_category,
     measure_drift,
 )
-from monitor.app import open_store_reader
-from monitor.cli.command_io import open_event_files
+from monitor.cli.event_files import open_event_files
 from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms, read_lines
 from monitor.errors import UsageError
@@ -37,6 +36,7 @@ from monitor.export import (
     worst_items_json,
 )
 from monitor.offline import read_responses_with_feedback
+from monitor.state import open_store_reader
 
 _DIVERSITY_CUT: Final = 10
 

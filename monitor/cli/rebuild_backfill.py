@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
-from monitor.app import WritableStore, create_worker, stop_on_signals
+from monitor.app import WritableStore, create_worker
+from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.errors import SIGNAL_EXIT_CODE_BASE, DataLoss, IncompatibleStore, StoreUnavailable, UnusableStore

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from monitor.app import create_worker, open_writable_store, stop_on_signals
-from monitor.cli.command_io import create_stdout_console, open_event_files
+from monitor.app import create_worker, open_writable_store
+from monitor.cli.event_files import open_event_files
+from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.errors import SIGNAL_EXIT_CODE_BASE, InputRejected
-from monitor.export import render_summary
+from monitor.export import render_summary, stdout_console
 from monitor.pipeline import Telemetry
 from monitor.sources import FileSource
 
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         outcomes = ", ".join(f"{outcome} {count}" for outcome, count in outcome_counts if count) or "nothing new"
         end_state = "replayed" if source.is_exhausted() else "stopped; the same command continues from here. So far"
         console.print(f"{end_state}: {line_count} lines: {outcomes}", markup=False)
-        create_stdout_console().print(render_summary(store.reader.read_summary(), now_ms=wall_clock()))
+        stdout_console(os.environ).print(render_summary(store.reader.read_summary(), now_ms=wall_clock()))
         if rejected_count > settings.limits.max_rejected_share * max(line_count, 1):
             raise InputRejected(
                 f"{rejected_count} of {line_count} lines were rejected "

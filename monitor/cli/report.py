@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from monitor.app import open_store_reader
 from monitor.cli.command_io import write_result
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.export import read_report_data
+from monitor.state import open_store_reader
 from monitor.web import render_experiment_report
 
 

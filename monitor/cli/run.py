@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from monitor.app import create_worker, open_writable_store, serve_http, stop_on_signals
+from monitor.app import create_worker, open_writable_store, serve_http
 from monitor.cli.command_io import load_command_settings
+from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import experiment_warnings
 from monitor.pipeline import Telemetry
@@ -17,6 +18,10 @@ from monitor.sources import KafkaSource
 from monitor.state import read_server_warnings
 
 log = logging.getLogger(__name__)
+
+
+def add_arguments(_parser: argparse.ArgumentParser) -> None:
+    """Declare no flags: the command has only `--config`."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 
-from monitor.app import open_store_reader
-from monitor.cli.command_io import create_stdout_console
 from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms
-from monitor.export import print_json, render_summary
+from monitor.export import print_json, render_summary, stdout_console
+from monitor.state import open_store_reader
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,5 +26,5 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         print_json(summary.to_json())
     else:
-        create_stdout_console().print(render_summary(summary, now_ms=wall_clock()))
+        stdout_console(os.environ).print(render_summary(summary, now_ms=wall_clock()))
     return 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Final
 
-from monitor.app import open_store_reader
-from monitor.cli.command_io import create_stdout_console
 from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms
 from monitor.errors import UsageError
-from monitor.export import VERDICT_EXIT_CODES, print_json, render_verdicts
+from monitor.export import VERDICT_EXIT_CODES, print_json, render_verdicts, stdout_console
+from monitor.state import open_store_reader
 
 _NO_VERDICT_EXIT_CODE: Final = 10
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.json:
         print_json(summary.verdict_json(arguments.experiment, arguments.variant))
     else:
-        create_stdout_console().print(render_verdicts(experiment, treatment=arguments.variant))
+        stdout_console(os.environ).print(render_verdicts(experiment, treatment=arguments.variant))
     if not arguments.exit_code:
         return 0
     exit_codes = [

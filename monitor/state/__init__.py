@@ -34,7 +34,7 @@ from monitor.state.generations import (
     read_variant_totals,
 )
 from monitor.state.keys import PENDING_FEEDBACK, REBUILD_LOSS_PREFIX, StoreKeys, shard_of_partition
-from monitor.state.read_model import StoreReader
+from monitor.state.read_model import StoreReader, open_store_reader
 from monitor.state.record_deltas import add_batch_changes
 from monitor.state.server_warnings import read_server_warnings
 from monitor.state.sharded_store import ShardedStore, merge_positions, read_newest_response_ms
@@ -99,6 +99,7 @@ __all__ = [
     "delete_student_rows",
     "initialize_store",
     "merge_positions",
+    "open_store_reader",
     "read_experiment_numbers",
     "read_experiments_without_students",
     "read_expiry_hours",

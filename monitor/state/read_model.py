@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -25,6 +26,8 @@ from monitor.config import ExperimentSettings, Settings
 from monitor.engine import IdHasher
 from monitor.errors import StoreUnavailable, UnusableStore, UsageError
 from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
+from monitor.state.embedded_redis import running_store_server
+from monitor.state.generations import connect_active_generation
 from monitor.state.item_coverage import CoverageReader
 from monitor.state.item_reader import ItemReader
 from monitor.state.keys import ACTIVE_GENERATION_KEY
@@ -33,7 +36,7 @@ from monitor.state.redis_connection import hash_from_reply, translating_errors
 from monitor.state.sharded_store import ShardedStore
 from monitor.state.skip_counts import SkippedEventTotals
 from monitor.state.snapshot_log import SnapshotLog
-from monitor.state.store_metadata import read_hash_key
+from monitor.state.store_metadata import read_experiment_numbers, read_hash_key
 from monitor.state.store_records import decode_positions
 from monitor.state.store_shard import StoreShard
 from monitor.state.time_buckets import BucketCache, BucketReading, BucketSeries, SeriesKey
@@ -369,6 +372,19 @@ class StoreReader:
             last_event_at_ms=variant.last_event_ms,
             metrics=metrics,
         )
+
+
+@contextmanager
+def open_store_reader(settings: Settings, clock: Clock, *, must_exist: bool = True) -> Iterator[StoreReader]:
+    """Yield a reader of the settings' store, without writing to the store.
+
+    If `must_exist` is true, an embedded store that does not exist yet raises an error; see `running_store_server`.
+    """
+    with (
+        running_store_server(settings.store, must_exist=must_exist) as store_settings,
+        closing(connect_active_generation(store_settings)) as shards,
+    ):
+        yield StoreReader(shards, settings, read_experiment_numbers(shards, settings), clock)
 
 
 def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:

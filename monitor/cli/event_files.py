@@ -1,0 +1,22 @@
+"""Files of events that several commands read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from monitor.events import parse_timestamp_ms
+from monitor.sources import FileSource
+
+
+@contextmanager
+def open_event_files(paths: Sequence[str], console: Console | None = None) -> Iterator[FileSource]:
+    """Yield a source of the events in JSON-lines files; rejected lines are reported on the console, default stderr."""
+    report_console = console or Console(stderr=True)
+    source = FileSource(paths, parse_timestamp_ms, report=lambda line: report_console.print(line, markup=False))
+    try:
+        yield source
+    finally:
+        source.close()
