@@ -26,13 +26,13 @@ from grafana.panels import (
 )
 
 VERDICT_STATES: Final = {
-    "insufficient_data": ("too early", CONTROL_GREY),
-    "continue": ("continue", TREATMENT_BLUE),
-    "futile": ("futile", YELLOW),
-    "non_inferior": ("not inferior", "light-green"),
-    "ship": ("ship", GREEN),
-    "invalid": ("invalid", ORANGE),
-    "stop_harm": ("stop: harm", RED),
+    "insufficient_data": ("Too early to decide", CONTROL_GREY),
+    "continue": ("Keep running", TREATMENT_BLUE),
+    "futile": ("No relevant gain", YELLOW),
+    "non_inferior": ("Acceptable", "light-green"),
+    "ship": ("Ship", GREEN),
+    "invalid": ("Invalid", ORANGE),
+    "stop_harm": ("Stop", RED),
 }
 """State → (text, colour), by rising urgency."""
 
@@ -73,9 +73,11 @@ def verdict_panel() -> JSON:
     return _with_verdict_names(
         stat_panel(
             "Verdict",
-            "What may be said of each variant, from students whose time is over, valid although everybody looks at it"
-            " all day. “too early” and “continue”: wait. “ship”, “stop: harm”, “futile”: decide. “invalid”: mend the"
-            " assignment or the data first. `ab-monitor verdict` gives the reasons.",
+            "The decision on each variant. It stays valid however often you look. “Too early to decide” and"
+            " “Keep running”: wait. “Ship”: better. “Acceptable”: the loss is within the margin. “No"
+            " relevant gain”: an effect as large as `mde` is ruled out. “Stop”: stop the variant, it harms. “Invalid”:"
+            " correct the assignment or the data first. For the reasons, run `ab-monitor verdict EXPERIMENT --config"
+            " FILE`.",
             [query_target(verdict_rank_query("variant", _EXPERIMENT), "{{variant}}", instant=True)],
             unit="short",
             size=(5, 4),
@@ -89,9 +91,9 @@ def verdict_history_panel() -> JSON:
     return _with_verdict_names(
         state_timeline_panel(
             "Verdict over time",
-            "When each variant's verdict changed. It may go from “continue” to a decision at any time. If it goes to"
-            " “invalid”, see “Sample ratio” and “Crossovers”, and the board of the pipeline for refused or lost"
-            " events.",
+            "The verdict on each variant at each time. It may change from “Keep running” to a decision at any time. If"
+            " it changes to “Invalid”, see “Evidence against the intended split” and “Crossovers”, and look for"
+            " rejected or lost events on the pipeline board.",
             [query_target(verdict_rank_query("variant", _EXPERIMENT), "{{variant}}")],
             size=(12, 6),
             overrides=(),
@@ -103,12 +105,13 @@ def reasons_panel() -> JSON:
     """Return the timeline of the reasons and notes of the verdicts."""
     value_texts = {
         "0": {"text": "note", "color": CONTROL_GREY, "index": 0},
-        "1": {"text": "because", "color": "blue", "index": 1},
+        "1": {"text": "reason", "color": "blue", "index": 1},
     }
     panel = state_timeline_panel(
         "Reasons for the verdict",
-        "What each variant's verdict rests on (“because”), and what else is to be known (“note”), by the codes of"
-        " docs/statistics.md. `ab-monitor verdict` says each in a sentence with its numbers: ask it before you decide.",
+        "The codes of the reasons for each verdict (“reason”) and of further findings (“note”). The codes are listed in"
+        " docs/statistics.md. Before you decide, run `ab-monitor verdict EXPERIMENT --config FILE`, which prints each"
+        " as a sentence with its numbers.",
         [
             query_target(
                 f"max by (variant, reason) (abmonitor_verdict_reason{{{_EXPERIMENT}}})", "{{variant}}: {{reason}}"
@@ -124,9 +127,10 @@ def reasons_panel() -> JSON:
 def days_to_resolve_panel() -> JSON:
     """Return the panel with the days until the smallest effect of interest is resolved."""
     return stat_panel(
-        "Days to resolve",
-        "Days until an effect as small as `mde` would be told from none, if students go on coming as in the last week."
-        " Too many: set a larger `mde`, send more students, or end it. Empty if at this pace it never will be.",
+        "Days until an effect of mde is detectable",
+        "Estimated days until an effect as small as the configured `mde` can be detected, at the rate of new students"
+        " of the last week. If there are too many: set a larger `mde`, send more students, or end the experiment. Empty"
+        " if this rate never suffices.",
         [query_target(f"max by (variant) (abmonitor_days_to_resolve{{{_EXPERIMENT}}})", "{{variant}}", instant=True)],
         unit="d",
         decimals=0,
@@ -140,9 +144,9 @@ def crossovers_panel() -> JSON:
     """Return the panel with the fraction of students who were shown several variants."""
     students = f"sum(max by (variant) (abmonitor_students{{{_EXPERIMENT}}}))"
     return stat_panel(
-        "Crossovers",
-        "Share of students who saw more than one variant. They are left out of the comparison. Above 1 % the verdict is"
-        " “invalid”: students do not keep to their variant, so mend the assignment.",
+        "Crossovers: students who saw several variants",
+        "Number of crossovers divided by the number of all students. Crossovers are left out of the comparison. Above 1"
+        " % the verdict is “Invalid”: the assignment does not keep students in their variant, so correct it.",
         [
             query_target(
                 f"max(abmonitor_crossover_students{{{_EXPERIMENT}}}) / ({students} > 0)", "of students", instant=True
@@ -158,11 +162,11 @@ def crossovers_panel() -> JSON:
 def sample_ratio_panel() -> JSON:
     """Return the panel with the current result of the SRM test."""
     return stat_panel(
-        "Sample ratio",
-        "Evidence (natural logarithm of an e-value) that students are not divided as intended. From 4.6 on, a hundred"
-        " to one, the verdict is “invalid”: look for the cause in the assignment, in redirects, in lost events."
-        " Below, and below 0 in particular, all is well.",
-        [query_target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "ln e", instant=True)],
+        "Evidence against the intended split",
+        "Natural logarithm of the e-value of the sample ratio mismatch (SRM) test. Below 4.6 the split is fine; values"
+        " below 0 support it. From 4.6 on (by chance once in 100 experiments), the verdict is “Invalid”: look for the"
+        " cause in the assignment, in redirects and in lost events.",
+        [query_target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "evidence (log e-value)", instant=True)],
         unit="short",
         decimals=1,
         size=(8, 4),
@@ -192,10 +196,11 @@ def closed_effect_panel() -> JSON:
     """Return the graph of the closed effect, on which the verdict is based."""
     return effect_panel(
         "closed",
-        "Effect on $metric (decides)",
-        "Each variant's mean minus the control's, over students whose first days are over, with bounds (dashed) that"
-        " hold at every look. Both bounds above 0: better; both below: worse. As long as 0 is between them, wait. Of"
-        " the metrics only the primary one decides.",
+        "Effect on $metric (decides the verdict)",
+        "Mean of each variant minus mean of the control, in the unit of $metric, with the bounds of its confidence"
+        " sequence (dashed), which are valid however often you look. Only closed students count: students whose first"
+        " `exposure_days` and feedback window are over. Both bounds above 0: better. Both below 0: worse. 0 in between:"
+        " wait. Only the primary metric decides.",
     )
 
 
@@ -203,10 +208,10 @@ def live_effect_panel() -> JSON:
     """Return the graph of the live effect, over all responses so far."""
     return effect_panel(
         "live",
-        "Effect on $metric, live (approximate)",
-        "The same over everything so far, students still on their way included, so it is days ahead and its bounds"
-        " are approximate. If it goes another way than the one that decides, an effect may be wearing off or just"
-        " beginning. Do not decide by it.",
+        "Effect on $metric so far (approximate)",
+        "The live effect: the same difference over all responses so far, including students who are not closed yet. It"
+        " is days ahead of the effect that decides, and its bounds are approximate. If the two differ, the effect may"
+        " be fading or beginning. Do not decide by this graph.",
     )
 
 
@@ -219,10 +224,11 @@ def guardrails_panel() -> JSON:
         return f"max by ({labels}) (abmonitor_guardrail_{name}_harm{{{_EXPERIMENT}}}) / {margin}"
 
     return time_series_panel(
-        "Guardrails: harm as a share of the tolerable",
-        "A variant may rate well and still annoy students. Upper bound of each guardrail's harm, and (dashed) its lower"
-        " bound, both valid at every look. Upper bound under the line at 100 %: held, the variant may go out. Lower"
-        " bound above it: crossed, stop the variant. In between, wait. Empty with fewer than 50 students per variant.",
+        "Guardrails: harm as a percentage of the margin",
+        "Upper bound (solid) and lower bound (dashed) of the harm on each guardrail, divided by the tolerable harm (the"
+        " margin). Both are valid however often you look. Upper bound below 100 %: the guardrail holds. Lower"
+        " bound above 100 %: it has failed, stop the variant. Otherwise wait. Empty with fewer than 50 students per"
+        " variant.",
         [
             query_target(bound("most"), "{{guardrail}}, {{variant}}", ref="most"),
             query_target(bound("least"), "{{guardrail}}, {{variant}}", ref="least"),
@@ -238,11 +244,11 @@ def guardrails_panel() -> JSON:
 def sample_ratio_history_panel() -> JSON:
     """Return the graph of the result of the SRM test over time."""
     return time_series_panel(
-        "Sample ratio over time",
-        "The evidence of “Sample ratio” as it grew. A steady rise towards the dashed line is a wrong assignment long"
-        " before it is certain: compare “Share of students” with the declared shares, and find what was deployed when"
-        " it began to rise.",
-        [query_target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "ln e")],
+        "Evidence against the intended split, over time",
+        "The same evidence over time, with its limit of 4.6 (dashed). A steady rise is an early sign of a wrong"
+        " assignment: compare “Share of students” with the declared shares. Find the deployment at the beginning of the"
+        " rise.",
+        [query_target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "evidence (log e-value)")],
         unit="short",
         decimals=1,
         size=(12, 8),

@@ -95,8 +95,8 @@ def range_mean_panel() -> JSON:
     added_count = f"delta(abmonitor_metric_count{{{METRIC_SELECTOR}}}[$__range])"
     return stat_panel(
         "$metric in the shown time range",
-        "Mean of $metric over what was added between the left and the right edge of the board. Select the time"
-        " since a deployment to see what it did. Empty if nothing was added. It describes; it is not a verdict.",
+        "Mean of $metric over the ratings that were added in the time range of the board. To see the effect of a"
+        " deployment, select the time since then. Empty without new ratings. This is a description, not a verdict.",
         variant_targets(f"max by (variant) ({added_sum} / ({added_count} > 0))", instant=True),
         unit="short",
         decimals=3,
@@ -109,9 +109,9 @@ def student_count_panel() -> JSON:
     """Return the panel with the current number of students by variant."""
     return stat_panel(
         "Students",
-        "Students seen by each variant, all time. They are what the statistics count: below a few hundred per"
-        " variant the differences on this board are mostly noise. If they are not in the declared proportion, see"
-        " “Share of students” before you compare anything.",
+        "Number of students who were shown each variant, all time. With fewer than a few hundred students per variant,"
+        " the differences on this board are mostly noise. If the numbers do not have the declared proportion, see"
+        " “Share of students” before you compare variants.",
         variant_targets(by_variant("abmonitor_students"), instant=True),
         unit="short",
         decimals=0,
@@ -124,9 +124,9 @@ def event_age_panel() -> JSON:
     """Return the panel with the current age of the newest event by variant."""
     return stat_panel(
         "Time since the last event",
-        "By the events' own time. If one variant is old and the other is not, its bot or its routing has stopped:"
-        " ask its team. If all are old, look at the lag, then at the producers. A replayed recording is as old as it"
-        " is.",
+        "Age of each variant's newest event, by the timestamps in the events. If only one variant is old, its bot or"
+        " its routing has stopped: ask its team. If all are old, look at the lag, then at the producers. Replayed"
+        " recordings are always old.",
         variant_targets(event_age_by_variant(), instant=True),
         unit="s",
         decimals=0,
@@ -140,8 +140,8 @@ def alert_count_panel() -> JSON:
     """Return the panel with the number of firing alerts about the experiment."""
     return stat_panel(
         "Alerts",
-        "Alerts that fire about this experiment, if Prometheus has the rules of this repository. Red lines on the"
-        " graphs show when they began. Each alert leads to its section of the runbook: do what it says.",
+        "Number of firing alerts on this experiment, if Prometheus has loaded the rules of AB Monitor. Red lines on the"
+        " graphs mark the times at which they began. Each alert links to its section of the runbook: follow it.",
         [
             query_target(
                 f'count(ALERTS{{alertstate="firing", {EXPERIMENT_SELECTOR}}})'
@@ -183,12 +183,12 @@ def _mean_panel(title: str, description: str, selector: str) -> JSON:
 def decayed_mean_panel() -> JSON:
     """Return the graph of the decayed mean, which shows sudden drops."""
     return _mean_panel(
-        "$metric, decayed ($decay)",
-        "Mean of $metric over rated responses, where old responses weigh less: at a decay of 24h a response of"
-        f" yesterday counts half. The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors away: a steady mean"
-        " seldom moves that far. This is the graph to watch for a sudden drop. If a variant leaves the other's edges,"
-        " look at its last deployment; as long as the edges overlap, wait. Responses of one student are alike, so the"
-        " true edges are wider: a look, not a verdict.",
+        "$metric, recent ($decay half-life)",
+        "Decayed mean of $metric over rated responses: with a half-life of 24 h, yesterday's response has half the"
+        f" weight of today's. The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors from the mean; a steady"
+        " mean seldom moves that far. Watch this graph for sudden drops. If a variant leaves the other's edges, look at"
+        " its last deployment; while the edges overlap, wait. This is a description, not a verdict: responses of one"
+        " student resemble each other, so the true edges are wider.",
         DECAYED_SELECTOR,
     )
 
@@ -197,9 +197,9 @@ def all_time_mean_panel() -> JSON:
     """Return the graph of the mean over all responses, which the product team compares."""
     return _mean_panel(
         "$metric, all time",
-        "Mean of $metric over all rated responses since the experiment began, all with the same weight. It moves"
-        f" slowly. The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors away, responses of one student taken"
-        " as alike. This is what the product team compares, and no verdict yet: “Effect on” decides, over students.",
+        "Mean of $metric over all rated responses since the experiment began, with equal weights. It changes slowly."
+        f" The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors from the mean, which account for several"
+        " responses per student. This is a description, not a verdict: see “Effect on”.",
         ALL_TIME_SELECTOR,
     )
 
@@ -207,12 +207,12 @@ def all_time_mean_panel() -> JSON:
 def difference_panel() -> JSON:
     """Return the graph of the differences from the control."""
     return time_series_panel(
-        "$metric: lead over the control",
-        "Mean of each variant minus the mean of the control, decayed and (dashed) all time. Below zero the variant"
-        " is worse. If the decayed line leaves the dashed one and stays away, something has changed recently: find"
-        " out what.",
+        "$metric: difference from the control",
+        "Mean of each variant minus the mean of the control, in the unit of $metric: recent (solid) and all time"
+        " (dashed). Below 0 the variant is worse. If the solid line leaves the dashed line for good, something has"
+        " changed recently: look for deployments.",
         [
-            query_target(difference_from_control(DECAYED_SELECTOR), "{{variant}}, $decay"),
+            query_target(difference_from_control(DECAYED_SELECTOR), "{{variant}}, recent ($decay half-life)"),
             query_target(difference_from_control(ALL_TIME_SELECTOR), "{{variant}}, all time", ref="B"),
         ],
         unit="short",
@@ -225,9 +225,10 @@ def difference_panel() -> JSON:
 def effective_count_panel() -> JSON:
     """Return the graph of the effective number of responses of the decayed mean."""
     return time_series_panel(
-        "Effective responses behind the decayed mean",
-        "How many equally weighted rated responses the decayed mean is worth: (Σw)²/Σw². Under the dashed line"
-        f" ({MIN_EFFECTIVE_COUNT}) do not read the decayed mean; choose a longer decay at the top.",
+        "Effective number of responses in the recent mean",
+        "Number of equally weighted rated responses that would give a mean as precise as the recent mean: (Σw)²/Σw²."
+        f" Below the dashed line ({MIN_EFFECTIVE_COUNT}), ignore the recent mean and select a longer half-life at the"
+        " top of the board.",
         variant_targets(by_variant("abmonitor_metric_effective_count", DECAYED_SELECTOR)),
         unit="short",
         minimum=0,
@@ -240,10 +241,10 @@ def effective_count_panel() -> JSON:
 def rated_share_panel() -> JSON:
     """Return the graph of the fraction of rated responses."""
     return time_series_panel(
-        "Rated share",
-        "Share of responses with at least one graded item, all time; the means are over these only. If the variants"
-        " differ here, their means are about different students: compare the means over all responses (`ab-monitor"
-        " status`) as well. If the share falls for all, the rating widget or its topic may be broken.",
+        "Rated share of responses",
+        "Share of responses with at least one graded item, all time. Means are over these responses only. If the"
+        " variants differ here, different students rate: compare the means over all responses, too (`ab-monitor status"
+        " --config FILE`). If the share falls for all variants, the rating widget or its topic may be broken.",
         variant_targets(per_response("abmonitor_rated_responses")),
         unit="percentunit",
         decimals=1,
@@ -258,9 +259,9 @@ def reactions_panel() -> JSON:
     selector = f'{EXPERIMENT_SELECTOR}, kind="$kind"'
     return time_series_panel(
         "Reactions per response: $kind",
-        "Current reactions of the chosen kind (at the top) divided by responses, all time. A variant may rate well and"
-        " still send more students to a human: watch `escalated`. If a kind falls for all variants, its producer is"
-        " broken.",
+        "Number of reactions of the kind that is selected at the top of the board, divided by the number of responses,"
+        " all time. Watch the kind `escalated` (handed over to a human): a variant with good ratings may still send"
+        " more students to a human. If a kind falls for all variants, its producer may be broken.",
         variant_targets(per_response("abmonitor_feedback", selector)),
         unit="short",
         decimals=3,
@@ -274,8 +275,8 @@ def event_age_history_panel() -> JSON:
     """Return the graph of the age of the newest event by variant."""
     return time_series_panel(
         "Time since the last event, over time",
-        "The age of each variant's newest event. A saw tooth near zero is healthy. A straight rise means that no"
-        " event of that variant arrives; nights and holidays look like this too.",
+        "Age of each variant's newest event, by the timestamps in the events. Values near 0 are healthy. A straight"
+        " rise means that no event of that variant arrives; nights and holidays cause this, too.",
         variant_targets(event_age_by_variant()),
         unit="s",
         minimum=0,
@@ -289,8 +290,8 @@ def student_history_panel() -> JSON:
     """Return the graph of the number of students by variant."""
     return time_series_panel(
         "Students, all time",
-        "Students seen by each variant. It flattens when the same students come back: an experiment that gains no"
-        " students gains little certainty.",
+        "Number of students who were shown each variant. The line flattens when the same students return. An experiment"
+        " without new students gains little precision.",
         variant_targets(by_variant("abmonitor_students")),
         unit="short",
         minimum=0,
@@ -304,8 +305,8 @@ def student_share_panel() -> JSON:
     students = by_variant("abmonitor_students")
     return time_series_panel(
         "Share of students",
-        "Each variant's share of all students. It must stay at the declared share. If it drifts, the assignment is"
-        " broken (sample ratio mismatch) and no comparison on this board is fair: stop and repair the assignment.",
+        "Each variant's share of all students. It must stay at the declared share. If it does not, the assignment is"
+        " broken (sample ratio mismatch), and no comparison on this board is valid: correct the assignment.",
         variant_targets(f"{students} / on () group_left () (sum({students}) > 0)"),
         unit="percentunit",
         decimals=1,
@@ -320,8 +321,8 @@ def response_history_panel() -> JSON:
     """Return the graph of the number of responses by variant."""
     return time_series_panel(
         "Responses, all time",
-        "Responses counted for each variant. A variant that stops growing gets no traffic, or its answers do not"
-        " arrive.",
+        "Number of responses of each variant. If a line stops rising, the variant has no traffic, or its responses do"
+        " not arrive.",
         variant_targets(by_variant("abmonitor_responses")),
         unit="short",
         minimum=0,
@@ -334,8 +335,8 @@ def response_rate_panel() -> JSON:
     """Return the graph of the new responses per minute by variant."""
     return time_series_panel(
         "New responses per minute",
-        "Mean over the last five minutes. If one variant drops alone, its traffic was switched off or its bot fails"
-        " before it answers.",
+        "Mean over 5 minutes. If only one variant falls, its traffic was switched off, or its bot fails before it"
+        " responds.",
         variant_targets(f"max by (variant) (delta(abmonitor_responses{{{EXPERIMENT_SELECTOR}}}[5m])) / 5"),
         unit="short",
         size=(6, 8),
@@ -352,9 +353,11 @@ def board_variables() -> list[JSON]:
         variables.label_values_variable(
             "metric", "Metric", f"abmonitor_metric_count{{{EXPERIMENT_SELECTOR}}}", "metric", default="dcg@5"
         ),
-        variables.label_values_variable("decay", "Decay", decays, "decay", sort=variables.SORT_NUMERICAL),
         variables.label_values_variable(
-            "kind", "Reaction", f"abmonitor_feedback{{{EXPERIMENT_SELECTOR}}}", "kind", default="escalated"
+            "decay", "Half-life of the recent mean", decays, "decay", sort=variables.SORT_NUMERICAL
+        ),
+        variables.label_values_variable(
+            "kind", "Kind of reaction", f"abmonitor_feedback{{{EXPERIMENT_SELECTOR}}}", "kind", default="escalated"
         ),
     ]
 
@@ -408,7 +411,7 @@ def build_experiment_board() -> JSON:
     return boards.build_board(
         boards.EXPERIMENT,
         "AB Monitor: experiment",
-        "The variants of one experiment side by side. The control is grey.",
+        "The variants of one experiment side by side: verdict, effects, guardrails and traffic. The control is grey.",
         choices=board_variables(),
         sections=[
             ("Comparison", comparison_panels()),

@@ -34,9 +34,9 @@ ACTIVITY_MAPPINGS = [
     {
         "type": "value",
         "options": {
-            "0": {"text": "live", "color": GREEN, "index": 0},
+            "0": {"text": "active", "color": GREEN, "index": 0},
             "1": {"text": "quiet", "color": YELLOW, "index": 1},
-            "2": {"text": "over", "color": "text", "index": 2},
+            "2": {"text": "ended", "color": "text", "index": 2},
         },
     }
 ]
@@ -76,21 +76,21 @@ def overview_panel() -> JSON:
         "Value #alerts": "Alerts",
         "Value #verdict": "Verdict",
         "primary": "Primary metric",
-        "Value #mean": "Control",
-        "Value #effect": "Effect",
-        "Value #lower": "at least",
-        "Value #upper": "at most",
+        "Value #mean": "Control mean",
+        "Value #effect": "Largest effect",
+        "Value #lower": "Lower bound",
+        "Value #upper": "Upper bound",
         "Value #students": "Students",
-        "Value #age": "Last event",
+        "Value #age": "Time since last event",
     }
     colored_text = ("custom.cellOptions", {"type": "color-text"})
     return table_panel(
         "Experiments",
-        "Choose an experiment to compare its variants. “quiet”: no event for an hour, “over”: for a day, by the events'"
-        " own time; if it should be live, look at the board of the pipeline first. “Control” is the mean of the primary"
-        " metric of its control, all time; “Effect” is what the best variant adds to it (minus: takes away), over"
-        " students whose first days are over, with bounds that hold at every look. If 0 is between them, wait."
-        " “Verdict” is the most pressing one of all variants: open it and read its reasons.",
+        "Select an experiment to compare its variants. State, by the timestamps in the events: “quiet” is no event for"
+        " an hour, “ended” is no event for a day. If such an experiment should be “active”, look at the pipeline board"
+        " first. “Verdict” is the most urgent verdict of all variants. “Control mean” is the control's mean of the"
+        " primary metric, all time. “Largest effect” is the best variant's mean minus the control's, over students"
+        " whose windows are over, with the bounds of its confidence sequence. If 0 is between the bounds, wait.",
         [query_target(expr, "", ref=ref, instant=True, table=True) for ref, expr in rows.items()],
         key="experiment",
         columns=headings,
@@ -100,12 +100,12 @@ def overview_panel() -> JSON:
             column_override("State", ("mappings", ACTIVITY_MAPPINGS), colored_text),
             column_override("Alerts", ("thresholds", {"mode": "absolute", "steps": ALERT_STEPS}), colored_text),
             column_override("Verdict", ("mappings", decision.VERDICT_MAPPINGS), colored_text),
-            column_override("Control", ("decimals", 3)),
-            column_override("Effect", ("decimals", 3)),
-            column_override("at least", ("decimals", 3)),
-            column_override("at most", ("decimals", 3)),
+            column_override("Control mean", ("decimals", 3)),
+            column_override("Largest effect", ("decimals", 3)),
+            column_override("Lower bound", ("decimals", 3)),
+            column_override("Upper bound", ("decimals", 3)),
             column_override("Students", ("decimals", 0)),
-            column_override("Last event", ("unit", "s"), ("decimals", 0)),
+            column_override("Time since last event", ("unit", "s"), ("decimals", 0)),
         ),
     )
 
@@ -113,10 +113,10 @@ def overview_panel() -> JSON:
 def live_count_panel() -> JSON:
     """Return the panel with the number of experiments that had an event in the last hour."""
     return stat_panel(
-        "Live experiments",
-        "Experiments with an event in the last hour. If one that should be here is not, open it below: one variant may"
-        " have stopped, or all.",
-        [query_target(f"count({EVENT_AGE_QUERY} < 3600) or 0 * max(abmonitor_store_up)", "live", instant=True)],
+        "Active experiments",
+        "Number of experiments with an event in the last hour. If one is missing, open it below: one variant may have"
+        " stopped, or all.",
+        [query_target(f"count({EVENT_AGE_QUERY} < 3600) or 0 * max(abmonitor_store_up)", "active", instant=True)],
         unit="short",
         decimals=0,
         size=(6, 4),
@@ -128,8 +128,8 @@ def student_count_panel() -> JSON:
     """Return the panel with the number of students in all experiments."""
     return stat_panel(
         "Students",
-        "Students in all experiments; whoever takes part in two counts twice. It only grows: a smaller number means"
-        " that the store was emptied or an experiment was taken out of the configuration.",
+        "Number of students in all experiments. A student in two experiments counts twice. The number only falls if the"
+        " store was emptied or an experiment was removed from the configuration.",
         [query_target(f"sum({STUDENTS_QUERY})", "students", instant=True)],
         unit="short",
         decimals=0,
@@ -142,8 +142,8 @@ def alert_count_panel() -> JSON:
     """Return the panel with the number of firing alerts by severity."""
     return stat_panel(
         "Alerts",
-        "Alerts of AB Monitor that fire, by severity, if Prometheus has the rules of this repository. Begin with the"
-        " critical ones; each leads to its section of the runbook.",
+        "Number of firing alerts of AB Monitor by severity, if Prometheus has loaded its rules. Begin with the critical"
+        " ones. Each alert links to its section of the runbook.",
         [
             query_target(
                 'count by (severity) (ALERTS{alertstate="firing", alertname=~"AbMonitor.+"})',
@@ -164,8 +164,8 @@ def response_rate_panel() -> JSON:
     added = "max by (experiment, variant) (delta(abmonitor_responses[5m]))"
     return time_series_panel(
         "New responses per minute",
-        "Responses of all variants, mean over five minutes. If one experiment falls to nothing, its traffic was"
-        " switched off or its bots do not answer: open it. If all fall, look at the board of the pipeline.",
+        "Responses of all variants, mean over 5 minutes. If one experiment falls to 0, its traffic was switched off, or"
+        " its bots do not respond: open it. If all fall, look at the pipeline board.",
         [query_target(f"sum by (experiment) ({added}) / 5", "{{experiment}}")],
         unit="short",
         size=(12, 8),
@@ -176,8 +176,8 @@ def event_age_panel() -> JSON:
     """Return the graph of the age of the newest event by experiment."""
     return time_series_panel(
         "Time since the last event",
-        "The age of each experiment's newest event, by its own time. A straight rise means that nothing arrives; nights"
-        " and holidays look like this too. Ask the producers if it is neither.",
+        "Age of each experiment's newest event, by the timestamps in the events. A straight rise means that no event"
+        " arrives; nights and holidays cause this, too. Otherwise ask the producers.",
         [query_target(EVENT_AGE_QUERY, "{{experiment}}")],
         unit="s",
         minimum=0,
@@ -191,7 +191,7 @@ def build_experiments_board() -> JSON:
     return boards.build_board(
         boards.EXPERIMENTS,
         "AB Monitor: experiments",
-        "All experiments: which are live, which need a look, and the way to each of them.",
+        "All experiments: activity, alerts, verdicts and effects, with a link to each experiment.",
         choices=[variables.datasource_variable()],
         sections=[
             (

@@ -56,9 +56,9 @@ def lag_panel(*, size: tuple[int, int] = (5, 4), links: Sequence[JSON] = ()) -> 
     """Return the panel with the current lag of the slowest partition."""
     return stat_panel(
         "Lag",
-        "Age of the newest applied event of the slowest partition while more are waiting; 0 when all are read. Up"
-        " to a minute is normal. If it grows, all boards show the past: see “Lag by topic, in time” on the board of the"
-        " pipeline.",
+        "Age of the newest applied event of the slowest partition while more events wait; 0 if none waits. Up to a"
+        " minute is normal. If the lag grows, all boards show the past: see “Lag by topic, in time” on the pipeline"
+        " board.",
         [query_target("max(abmonitor_consumer_lag_seconds)", "slowest partition", instant=True)],
         unit="s",
         decimals=0,
@@ -72,9 +72,9 @@ def service_panel() -> JSON:
     """Return the panel with the current states of store and consumption."""
     return stat_panel(
         "Service",
-        "Whether the monitor reaches its store and consumes. “paused”: it waits for the store or for Kafka and will"
-        " resume by itself; repair that dependency. “no data”: Prometheus does not reach the monitor; see its target"
-        " page.",
+        "State of the store and of the consumption of events. “paused”: the monitor waits for the store, for Kafka or"
+        " for the dead-letter topic, and resumes without help; repair that dependency. “no data”: Prometheus cannot"
+        " scrape the monitor; see Status → Targets in Prometheus.",
         service_targets(instant=True),
         unit="short",
         size=(5, 4),
@@ -87,8 +87,8 @@ def throughput_panel() -> JSON:
     """Return the panel with the current number of events per second."""
     return stat_panel(
         "Throughput",
-        "Events of all topics per second, whatever became of them. 0 with a lag means that nothing is consumed: see"
-        " “Service”. 0 without a lag means that nothing is sent: ask the producers.",
+        "Events of all topics per second, with any outcome. 0 with a lag: nothing is consumed, see “Service”. 0 without"
+        " a lag: nothing is sent, ask the producers.",
         [query_target("sum(rate(abmonitor_events_total[$__rate_interval]))", "events per second", instant=True)],
         unit="eps",
         decimals=1,
@@ -100,9 +100,9 @@ def dead_letters_panel() -> JSON:
     """Return the panel with the number of dead letters by topic in the time range of the board."""
     return stat_panel(
         "Dead letters in the shown time range",
-        "Refused events, each kept in the dead-letter topic, by topic. `ab-monitor dead-letters --config FILE list`"
-        " shows one of each kind; `retry` sends them round again after a fix. They are lost when that topic's"
-        " retention is over.",
+        "Number of rejected events by topic; each is kept in the dead-letter topic for its retention."
+        " `ab-monitor dead-letters --config FILE list` prints their reasons, with an example of each. After a"
+        " correction, `ab-monitor dead-letters --config FILE retry` sends them again.",
         [
             query_target(
                 "sum by (topic) (increase(abmonitor_rejected_events_total[$__range]))", "{{topic}}", instant=True
@@ -119,9 +119,9 @@ def lost_events_panel() -> JSON:
     """Return the panel with the number of lost events."""
     return stat_panel(
         "Lost events",
-        "Events that Kafka no longer had when they were to be applied, since the start of the replicas. Anything but"
-        " “none” makes the numbers of that time too small: see “lost-events” in the runbook, and raise the topics'"
-        " retention.",
+        "Number of events that Kafka had deleted before the monitor applied them, since the replicas started. If this"
+        " is not “none”, the counts of the affected hours are too small: raise the retention of the topics, and see"
+        " “lost-events” in the runbook.",
         [query_target("sum(abmonitor_lost_events_total) > 0", "lost", instant=True)],
         unit="short",
         decimals=0,
@@ -138,9 +138,10 @@ def outcomes_panel() -> JSON:
     """
     return time_series_panel(
         "Events by outcome",
-        "Events per second by what became of them. `late` came after the horizon and is not in the numbers: find"
-        " the producer that holds events back. `skipped` belongs to no declared experiment: if you expected it,"
-        " compare the names with the configuration. `duplicate` is harmless.",
+        "Events per second by outcome. `late` events arrived after `feedback_window + allowed_lateness` and are missing"
+        " in the numbers: find the producer that holds events back. `skipped` events belong to no declared experiment"
+        " or variant: compare their names with the configuration. `rejected` events are invalid. `duplicate` events are"
+        " harmless.",
         [
             query_target(
                 "sum by (outcome) (rate(abmonitor_events_total[$__rate_interval]))"
@@ -160,9 +161,9 @@ def lag_seconds_panel() -> JSON:
     """Return the graph of the lag in seconds by topic."""
     return time_series_panel(
         "Lag by topic, in time",
-        "Age of the newest applied event of the slowest partition while more are waiting; 0 when all are read. If"
-        " it grows while events flow, the monitor is too slow: see “Commit time”, then add a replica. If nothing"
-        " flows, see “State”.",
+        "Age of the newest applied event of the slowest partition while more events wait; 0 if none waits. If it grows"
+        " while events are applied, the monitor is too slow: see “Commit time”, then add a replica. If no events are"
+        " applied, see “State”.",
         [query_target("max by (topic) (abmonitor_consumer_lag_seconds)", "{{topic}}")],
         unit="s",
         minimum=0,
@@ -175,9 +176,9 @@ def lag_events_panel() -> JSON:
     """Return the graph of the lag in events by topic."""
     return time_series_panel(
         "Lag by topic, in events",
-        "Events in Kafka that are not yet applied, over all partitions. After a restart it falls quickly; a steady"
-        " rise is the same alarm as the lag in time. What arrives while the monitor waits for its store is counted when"
-        " it is back: until then see “Lag by topic, in time”.",
+        "Number of events in Kafka that are not applied yet, over all partitions. After a restart it falls quickly. A"
+        " steady rise means that the monitor is too slow or paused. Events that arrive while the store is unavailable"
+        " are counted only afterwards: until then, see “Lag by topic, in time”.",
         [query_target("sum by (topic) (abmonitor_consumer_lag_events)", "{{topic}}")],
         unit="short",
         decimals=0,
@@ -193,10 +194,10 @@ def rejected_events_panel() -> JSON:
         return f"sum by (reason) (increase(abmonitor_rejected_events_total[{window}]))"
 
     return time_series_panel(
-        "Refused events by reason",
-        "Events refused per step of the graph, by reason. Each of them is in the dead-letter topic. A steady"
-        " trickle is one broken producer: read a dead letter and tell its team. Above the configured share the"
-        " service stops by itself. Empty is good.",
+        "Rejected events by reason",
+        "Number of rejected events per step of the graph, by reason; each is kept in the dead-letter topic. A steady"
+        " small number points to one broken producer: read a dead letter and inform the team. Above"
+        " `limits.max_rejected_share` the monitor stops. An empty graph is good.",
         [query_target(f"{increase('$__rate_interval')} and {increase('$__range')} > 0", "{{reason}}")],
         unit="short",
         minimum=0,
@@ -209,12 +210,12 @@ def commit_time_panel() -> JSON:
     """Return the graph of quantiles of the commit time."""
     return time_series_panel(
         "Commit time",
-        "Time that a batch takes to be applied and written to the store, in one write. Above a second (dashed) the"
-        " store or the way to it is slow: look at its CPU, its persistence and its network before you add replicas.",
+        "Time to apply one batch of events and write it to the store. Above 1 s (dashed), the store or its network is"
+        " slow: look at the store's CPU, persistence and network before you add replicas.",
         [
             query_target(quantile_query(0.5, "abmonitor_commit_seconds"), "median"),
-            query_target(quantile_query(0.95, "abmonitor_commit_seconds"), "95 %", ref="B"),
-            query_target(quantile_query(0.99, "abmonitor_commit_seconds"), "99 %", ref="C"),
+            query_target(quantile_query(0.95, "abmonitor_commit_seconds"), "95th percentile", ref="B"),
+            query_target(quantile_query(0.99, "abmonitor_commit_seconds"), "99th percentile", ref="C"),
         ],
         unit="s",
         minimum=0,
@@ -229,8 +230,8 @@ def batch_size_panel() -> JSON:
     batches = "sum(rate(abmonitor_batch_events_count[$__rate_interval]))"
     return time_series_panel(
         "Events per batch",
-        "Mean number of events in one write. Small batches at low traffic are normal. Batches at the poll limit"
-        " mean that the monitor is catching up or is at its capacity.",
+        "Mean number of events in one commit. Small batches at low traffic are normal. Batches of"
+        " `kafka.max_poll_records` events mean that the monitor is catching up or at its capacity.",
         [query_target(f"{events} / ({batches} > 0)", "mean")],
         unit="short",
         minimum=0,
@@ -242,11 +243,11 @@ def event_delay_panel() -> JSON:
     """Return the graph of quantiles of the delay from an event to the commit."""
     return time_series_panel(
         "Delay from event to store",
-        "Time from the event's own timestamp to its write: the age of what this board shows. A delay without lag"
-        " comes from the producers: they send late or their clocks are wrong.",
+        "Time from the timestamp in an event to its commit in the store. A delay without a lag is caused by the"
+        " producers: they send late, or their clocks are wrong.",
         [
             query_target(quantile_query(0.5, "abmonitor_event_delay_seconds"), "median"),
-            query_target(quantile_query(0.95, "abmonitor_event_delay_seconds"), "95 %", ref="B"),
+            query_target(quantile_query(0.95, "abmonitor_event_delay_seconds"), "95th percentile", ref="B"),
         ],
         unit="s",
         minimum=0,
@@ -258,9 +259,10 @@ def unmatched_feedback_panel() -> JSON:
     """Return the graph of unmatched feedback per hour by kind."""
     return time_series_panel(
         "Unmatched feedback by kind, per hour",
-        "Feedback for which no response was stored when it expired: it is in no number. It expires after"
-        " feedback_window + allowed_lateness, so a mistake of today is visible here only then. A few are normal. A"
-        " steady share means wrong keys, ids or topics, or missing responses: see “unmatched-feedback” in the runbook.",
+        "Number of feedback events whose response had not arrived when they expired; they are missing in all numbers."
+        " Feedback expires after `feedback_window + allowed_lateness` (8 days by default), so a mistake of today"
+        " appears only then. A few are normal. A steady number means wrong keys, ids or topics, or missing responses:"
+        " see “unmatched-feedback” in the runbook.",
         [query_target("max by (kind) (increase(abmonitor_unmatched_feedback_total[1h]))", "{{kind}}")],
         unit="short",
         minimum=0,
@@ -272,9 +274,9 @@ def commit_conflicts_panel() -> JSON:
     """Return the graph of commit conflicts."""
     return time_series_panel(
         "Commit conflicts",
-        "Writes that the store refused because another replica had moved the positions or changed a row. They are"
-        " repeated and cost only time; a few during a rebalance are how it should work. A steady rate means that"
-        " producers do not key by user, or that two deployments share one store: find out which.",
+        "Number of commits that the store rejected because another replica had changed a position or a row. They are"
+        " retried and cost only time; a few during a rebalance are normal. A steady number means that producers do not"
+        " key by `user_id`, or that two deployments share one store: see “commit-conflicts” in the runbook.",
         [query_target("sum(increase(abmonitor_commit_conflicts_total[$__rate_interval]))", "conflicts")],
         unit="short",
         minimum=0,
@@ -286,9 +288,9 @@ def service_history_panel() -> JSON:
     """Return the timeline of the states of store and consumption."""
     return state_timeline_panel(
         "State",
-        "When the store was out of reach and when consumption was paused. The monitor waits and resumes by itself;"
-        " nothing is lost as long as Kafka keeps the events, so compare the length of an outage with the topics'"
-        " retention.",
+        "Times at which the store was unavailable or consumption was paused. The monitor waits and resumes without"
+        " help. No event is lost as long as Kafka keeps the events: compare the length of an outage with the retention"
+        " of the topics.",
         service_targets(instant=False),
         size=(8, 8),
         overrides=SERVICE_STATE_NAMES,
@@ -299,9 +301,9 @@ def consumer_restarts_panel() -> JSON:
     """Return the graph of replaced stalled consumers by replica."""
     return time_series_panel(
         "Stalled consumers",
-        "Consumers that got nothing for 30 seconds although there was something, and joined their group anew. One is"
-        " no trouble. Again and again means that the brokers, the network or a partition's leader are in trouble: see"
-        " “consumer-stalls” in the runbook.",
+        "Number of times that a Kafka consumer rejoined its group because it had received nothing for 30 seconds"
+        " although events were waiting. One is harmless. Repeated stalls point to the brokers, the network or the"
+        " leader of a partition: see “consumer-stalls” in the runbook.",
         [
             query_target(
                 "sum by (instance) (increase(abmonitor_consumer_restarts_total[$__rate_interval]))", "{{instance}}"
@@ -317,8 +319,8 @@ def memory_panel() -> JSON:
     """Return the graph of resident memory by replica."""
     return time_series_panel(
         "Memory",
-        "Resident memory of each replica. It is level after the first hour; if it only rises, keep the log and report"
-        " it. The store's memory is its own affair: `ab-monitor check` shows it.",
+        "Resident memory of each replica. It is level after the first hour. If it keeps rising, keep the log and report"
+        " a defect. The memory of the store is not included.",
         [query_target('max by (instance) (process_resident_memory_bytes{job=~"ab-monitor.*"})', "{{instance}}")],
         unit="bytes",
         minimum=0,
@@ -329,9 +331,9 @@ def memory_panel() -> JSON:
 def cpu_panel() -> JSON:
     """Return the graph of CPU usage by replica."""
     return time_series_panel(
-        "Processor",
-        "Share of one processor that each replica uses. A replica uses one at most: near 100 % with a growing lag, add"
-        " a replica. Near 0 with a growing lag, it waits: see “State”.",
+        "CPU, as a share of one core",
+        "CPU time of each replica, as a share of one core. A replica uses about one core at most. Near 100 % with a"
+        " growing lag: add a replica. Near 0 % with a growing lag: the replica waits, see “State”.",
         [
             query_target(
                 'max by (instance) (rate(process_cpu_seconds_total{job=~"ab-monitor.*"}[$__rate_interval]))',
@@ -379,7 +381,7 @@ def build_pipeline_board() -> JSON:
     return boards.build_board(
         boards.PIPELINE,
         "AB Monitor: pipeline",
-        "Whether events are read, applied and kept: lag, throughput, refusals, the store.",
+        "Operation of the monitor: lag, throughput, rejected events, commits, store and replicas.",
         choices=[variables.datasource_variable()],
         sections=[("Flow", flow_panels()), ("Work and replicas", replica_panels())],
         annotations=[boards.alert_annotation('team="operations"')],

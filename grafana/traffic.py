@@ -41,9 +41,10 @@ def traffic_panels(variant_targets: VariantTargets, variant_colors: Callable[...
     age = f"time() - max by (variant) (abmonitor_variant_last_response_timestamp_seconds{_SELECTOR})"
     return [
         stat_panel(
-            "Still used: time since the last response",
-            "By the responses' own time. A variant that has not answered for an hour while others have is not used any"
-            " more: its traffic was switched off, or its bot has stopped. Nights and holidays look the same for all.",
+            "Time since the last response",
+            "Age of each variant's newest response, by the timestamps in the responses. If only one variant is older"
+            " than an hour, it is no longer used: its traffic was switched off, or its bot has stopped. At night and on"
+            " holidays all variants are old.",
             variant_targets(age, instant=True),
             unit="s",
             decimals=0,
@@ -52,18 +53,18 @@ def traffic_panels(variant_targets: VariantTargets, variant_colors: Callable[...
         ),
         time_series_panel(
             "Responses per second",
-            f"Mean over {WINDOW}. Variants should keep their declared proportion to each other. If one sinks to zero"
-            " and the others do not, nobody is sent there any more.",
+            f"Mean over {WINDOW.replace('m', ' minutes')}. Variants should keep their declared proportion. If only one"
+            " falls to 0, no student is routed to it.",
             variant_targets(f"{_increase('abmonitor_responses')} / {30 * 60}"),
             unit="reqps",
             size=(6, 8),
             overrides=variant_colors(),
         ),
         time_series_panel(
-            "Latency, p50, p95 and p99",
-            f"How long the bot took, as responses say in `latency_ms`, over {WINDOW}; read from a histogram, so a value"
-            " is right to its bucket. If a variant's p99 leaves the control's, students of that variant wait: see"
-            " “slow-answers” in the runbook. Empty where responses carry no latency.",
+            "Latency: median, 95th and 99th percentile",
+            f"Time the bot took for a response (field `latency_ms`), over {WINDOW.replace('m', ' minutes')}. Values"
+            " come from a histogram and are as precise as its buckets. If a variant's 99th percentile (p99) rises above"
+            " the control's, its students wait: see “slow-answers” in the runbook. Empty if responses have no latency.",
             [
                 query
                 for share in QUANTILES
@@ -79,9 +80,10 @@ def traffic_panels(variant_targets: VariantTargets, variant_colors: Callable[...
             overrides=variant_colors(*(f"p{share * 100:.0f}" for share in QUANTILES)),
         ),
         time_series_panel(
-            "Empty answers",
-            f"Share of the responses of {WINDOW} without any item. They cannot be rated, so no mean shows them. If it"
-            " rises for one variant, its retrieval or its filter fails; if for all, look at what they share.",
+            "Empty responses",
+            f"Share of responses without any item, over {WINDOW.replace('m', ' minutes')}. They cannot be rated, so no"
+            " mean shows them. If only one variant rises, its retrieval or its filter fails. If all rise, look at their"
+            " common catalogue and services.",
             variant_targets(f"{_increase('abmonitor_empty_responses')} / ({_increase('abmonitor_responses')} > 0)"),
             unit="percentunit",
             decimals=1,
@@ -103,10 +105,10 @@ def _drift_panel(
     """Return the graph of the distance of a distribution from the reference, with the threshold."""
     return time_series_panel(
         f"{name}: distance from the reference",
-        f"Jensen-Shannon distance between {distributions} and those of the reference (by default the experiment's first"
-        " seven days), and dashed what chance alone exceeds about once in as many days as alpha says. The alert asks"
-        f" the population stability index as well. Above its dashed line {explanation} A step at midnight is a new"
-        " day.",
+        f"Jensen-Shannon distance between {distributions} and the reference (by default the experiment's first 7 days),"
+        " without a unit. The dashed line is its threshold: chance alone exceeds it on a share `drift.alpha` of the"
+        f" days. Above the line, {explanation} The alert requires the population stability index above its threshold,"
+        " too. Values change at midnight UTC.",
         [
             *variant_targets(_drift_query(f"{series}_distance")),
             *variant_targets(_drift_query(f"{series}_threshold"), "threshold", legend="{{variant}}, threshold"),
@@ -125,19 +127,19 @@ def category_panels(variant_targets: VariantTargets, variant_colors: Callable[..
     total = f"sum by (variant) ({responses})"
     return [
         _drift_panel(
-            "Categories",
+            "Category drift",
             "drift",
-            "the categories of the last whole UTC day",
-            "what the variant is asked, or what it takes questions for, has changed: see “category-drift” in the"
-            " runbook. Empty where no categories are declared.",
+            "the categories of the last full UTC day",
+            "students ask about other topics, or the variant classifies questions differently: see “category-drift” in"
+            " the runbook. Empty if no categories are declared.",
             variant_targets,
             variant_colors,
         ),
         time_series_panel(
-            "Categories of the last whole day",
-            "Share of each category in the responses of the last whole UTC day, the control dashed. Compare the"
-            " variants: the same questions reach both. If one category grows for one variant only, that variant"
-            " classifies differently.",
+            "Categories of the last full UTC day",
+            "Share of each category in the responses of the last full UTC day; the control is dashed. All variants"
+            " receive the same mix of questions. If a category grows for one variant only, that variant classifies"
+            " differently.",
             variant_targets(
                 f"{responses} / on (variant) group_left () ({total} > 0)", legend="{{category}}, {{variant}}"
             ),
@@ -154,17 +156,18 @@ def item_panels(variant_targets: VariantTargets, variant_colors: Callable[..., S
     """Return the panels on recommended items; without the configuration table `items` the last two are empty."""
     return [
         _drift_panel(
-            "Recommended items",
+            "Item drift",
             "item_drift",
-            "the items shown on the last whole UTC day, counted in 64 groups,",
-            "a variant recommends something else than it did: see “item-drift” in the runbook.",
+            "the items shown on the last full UTC day (counted in 64 groups)",
+            "the variant recommends other items than before: see “item-drift” in the runbook.",
             variant_targets,
             variant_colors,
         ),
         time_series_panel(
-            "Different items shown",
-            "How many different items a variant has shown over the horizon of `items`, up to an hour ago. If it sinks,"
-            " the variant answers everything with the same few. Empty where `items` are not counted.",
+            "Distinct items shown",
+            "Number of distinct items that a variant has shown within the configured `items` horizon. The value may be"
+            " up to an hour old. If it falls, the variant recommends the same few items. Empty if `items` is not"
+            " configured.",
             variant_targets(f"max by (variant) (abmonitor_shown_items{_SELECTOR})"),
             unit="short",
             decimals=0,
@@ -173,9 +176,9 @@ def item_panels(variant_targets: VariantTargets, variant_colors: Callable[..., S
             overrides=variant_colors(),
         ),
         time_series_panel(
-            "Coverage of the catalogue",
-            "Share of the catalogue that a variant has shown over the same time. What is never shown is never rated, so"
-            " no mean knows whether it is good. Empty where no `catalogue` is given.",
+            "Catalogue coverage",
+            "Share of the catalogue that a variant has shown within the same horizon. Items that are never shown are"
+            " never rated, so no mean covers them. Empty if no `catalogue` is configured.",
             variant_targets(f"max by (variant) (abmonitor_catalogue_coverage{_SELECTOR})"),
             unit="percentunit",
             decimals=1,
@@ -191,16 +194,19 @@ def attention_panel() -> JSON:
     selector = "abmonitor_attention_{}{}"
     rows = {name: f"max by (category) ({selector.format(name, _SELECTOR)})" for name in ("priority", "bad_answers")}
     return table_panel(
-        "What to look at first",
-        "Categories by the priority of their bad answers (nothing found, or nothing good among what was rated), today's"
-        " and, with falling weight, those of the ten days before; six a day put a category in the middle. Begin at the"
-        " top. Which videos and questions are behind it, `ab-monitor items E --attention 20` says. Empty where the"
-        " experiment does not count `items`.",
+        "Needs review",
+        "Categories with bad responses: responses without any item, or rated without a relevant item. The priority (0"
+        " to 1) is the lower bound of their share among the responses of the last 10 UTC days. Begin with the highest"
+        " priority. `ab-monitor items EXPERIMENT --attention 20 --config FILE` lists the items concerned. Empty if"
+        " `items` is not configured.",
         [query_target(expr, "", ref=ref, instant=True, table=True) for ref, expr in rows.items()],
         key="category",
-        columns={"category": "Category", "Value #priority": "Priority", "Value #bad_answers": "Bad answers today"},
+        columns={"category": "Category", "Value #priority": "Priority", "Value #bad_answers": "Bad responses today"},
         size=(24, 7),
-        overrides=(column_override("Priority", ("decimals", 3)), column_override("Bad answers today", ("decimals", 0))),
+        overrides=(
+            column_override("Priority", ("decimals", 3)),
+            column_override("Bad responses today", ("decimals", 0)),
+        ),
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
+from monitor.analysis import ReviewRanking
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings, parse_choice, parse_integer
 from monitor.engine import EventNormalizer, Experiment, IdHasher
@@ -125,7 +126,7 @@ def serve_http(
 
 
 def answer_items_request(reader: StoreReader, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the JSON object of the address `EXPERIMENT/items` or `EXPERIMENT/attention` with its query parameters.
+    """Return the JSON object of the address `EXPERIMENT/items` or `EXPERIMENT/attention` with query parameters.
 
     Raises KeyError for an unknown experiment, `UsageError` for a wrong query or if the store counts no items.
     """
@@ -138,4 +139,6 @@ def answer_items_request(reader: StoreReader, path: str, query: Mapping[str, str
     if resource == "items":
         return worst_items_json(experiment_name, stored_items.read_items(rating_scale(settings)), count)
     triage_kind = parse_choice("by", query.get("by", "item"), ("item", "category"))
-    return attention_json(experiment_name, stored_items.read_review_ranking(cast(Any, triage_kind)), count)
+    ranking = parse_choice("rank_by", query.get("rank_by", "share"), get_args(ReviewRanking))
+    entries = stored_items.read_review_ranking(cast(Any, triage_kind), cast(Any, ranking))
+    return attention_json(experiment_name, entries, count)

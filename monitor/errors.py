@@ -1,8 +1,9 @@
 """The exceptions that the package raises on purpose, with the exit codes of commands.
 
 AbMonitorError                      exit code 1
-├── UsageError                      2   wrong arguments or settings, or a server that refuses the user or certificates
-│   └── ConfigError                 2   a wrong setting; names its key
+├── UsageError                      2   wrong arguments or settings, or a server that rejects the user or certificates
+│   ├── ConfigError                 2   a wrong setting; names its key
+│   └── ConfigErrors                2   several wrong settings, one per line
 ├── DependencyUnavailable           3   Kafka or the store cannot be reached when a command starts
 │   └── StoreUnavailable            3   the store cannot be reached; a running worker waits and tries again
 ├── InputRejected                   4   too many rejected events, or a judgment file with an invalid line
@@ -16,6 +17,8 @@ AbMonitorError                      exit code 1
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from datetime import date, time
 from typing import Final
 
 SIGNAL_EXIT_CODE_BASE: Final = 128
@@ -24,7 +27,10 @@ _TLS_FAILURE: Final = re.compile(
     r"\[(?:SSL|X509)(?:: (?P<name>CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|NO_CERTIFICATE\w*"
     r"|\w*ALERT_\w*(?:CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE|ACCESS_DENIED|PROTOCOL_VERSION)\w*))\] (?P<text>[^(]+)"
 )
-"""OpenSSL's messages when one side does not accept the other; messages about broken connections do not match."""
+"""OpenSSL's messages when one side rejects the other; messages about broken connections do not match."""
+_MAX_PRINTED_LENGTH: Final = 200
+_MAX_JOINED_REASONS: Final = 5
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class AbMonitorError(Exception):
@@ -43,14 +49,25 @@ class ConfigError(UsageError):
     """A setting is wrong; the message names the key, the value and the expected values."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
-        try:
-            printed = repr(value)
-        except ValueError:  # Python limits the digits of printed integers; TOML's hexadecimal integers may have more.
-            printed = "too many digits"
-        super().__init__(f"{key}: got {printed}, expected {expected}")
-        self.key = key
-        self.value = value
+        super().__init__(f"{key}: got {setting_text(value)}, expected {expected}")
         self.expected = expected
+
+
+class UnknownKey(ConfigError):
+    """A table has a key that does not exist; the value is left out, because the key may be a misspelt password."""
+
+    def __init__(self, table_key: str, key: str, hint: str, kind: str = "key") -> None:
+        table_prefix = f"{table_key}: " if table_key else ""
+        AbMonitorError.__init__(self, f"{table_prefix}unknown {kind} {_key_text(key)}; {hint}")
+        self.expected = hint
+
+
+class ConfigErrors(UsageError):
+    """Several settings are wrong; the message has a line for each of `errors`."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        super().__init__("\n".join([f"{len(errors)} settings are wrong:", *(f"  {error}" for error in errors)]))
+        self.errors = errors
 
 
 class DependencyUnavailable(AbMonitorError):
@@ -109,9 +126,49 @@ def tls_failure_reason(message: str) -> str | None:
         return None
     text = failure["text"].strip(" .")
     if "ALERT" in failure["name"]:
-        return f"the server does not accept this side's certificate, or wants one: {text}"
+        return f"the server rejects the client certificate, or requires one: {text}"
     if failure["name"] == "WRONG_VERSION_NUMBER":
-        return f"the server does not speak TLS here: {text}"
+        return f"the server does not use TLS on this port: {text}"
     if failure["name"].startswith("NO_CERTIFICATE"):
-        return f"the authority's file cannot be used: {text}"
-    return f"the server's certificate is not accepted: {text.removeprefix('certificate verify failed: ')}"
+        return f"the file of the certificate authority (ssl_ca_file) cannot be used: {text}"
+    return f"the certificate of the server is rejected: {text.removeprefix('certificate verify failed: ')}"
+
+
+def join_reasons(reasons: Sequence[str]) -> str:
+    """Return the first five reasons, separated by semicolons, and the number of further reasons.
+
+    >>> join_reasons([f"partition {number}" for number in range(12)])
+    'partition 0; partition 1; partition 2; partition 3; partition 4; and 7 more'
+    """
+    further_count = len(reasons) - _MAX_JOINED_REASONS
+    further = [f"and {further_count} more"] if further_count > 0 else []
+    return "; ".join([*reasons[:_MAX_JOINED_REASONS], *further])
+
+
+def setting_text(value: object) -> str:
+    """Return a value in the notation of TOML, of at most 200 characters; None is "nothing".
+
+    >>> setting_text({"control": 0.5, "new ranker": True})
+    "{ control = 0.5, 'new ranker' = true }"
+    """
+    if value is None:
+        text = "nothing"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, (date, time)):
+        text = value.isoformat()
+    elif isinstance(value, Mapping):
+        pairs = ", ".join(f"{_key_text(str(key))} = {setting_text(member)}" for key, member in value.items())
+        text = f"{{ {pairs} }}" if pairs else "{}"
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        text = f"[{', '.join(map(setting_text, value))}]"
+    else:
+        try:
+            text = repr(value)
+        except ValueError:  # Python limits the digits of printed integers; TOML's hexadecimal integers may have more.
+            text = "a number with too many digits"
+    return text if len(text) <= _MAX_PRINTED_LENGTH else text[: _MAX_PRINTED_LENGTH - 1] + "…"
+
+
+def _key_text(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else repr(key)

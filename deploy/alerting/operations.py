@@ -27,9 +27,10 @@ REACHABILITY: Final = (
         severity="critical",
         expr=f"absent(up{{{JOBS}}} == 1)",
         pending="3m",
-        summary="Prometheus reaches no AB Monitor",
-        description="No replica answers a scrape, or none is configured. Nothing is counted and no other alert of AB"
-        " Monitor can fire. Kafka keeps the events meanwhile.",
+        summary="AB Monitor is down: Prometheus reaches no replica",
+        description="For 3 minutes no replica has answered a scrape, or Prometheus has no scrape job whose name begins"
+        " with ab-monitor. No events are applied, and no other alert of AB Monitor can fire. Kafka keeps the events for"
+        " the retention of the topics.",
     ),
     _alert(
         name="AbMonitorTargetDown",
@@ -38,9 +39,9 @@ REACHABILITY: Final = (
         expr=f"min by (job, instance) (up{{{JOBS}}}) == 0",
         pending="5m",
         keep="5m",
-        summary="{{ $labels.instance }} ({{ $labels.job }}) does not answer",
-        description="Prometheus does not reach this page of this replica. If another replica runs, it takes over the"
-        " partitions.",
+        summary="{{ $labels.instance }} ({{ $labels.job }}) does not answer scrapes",
+        description="For 5 minutes Prometheus has not been able to scrape this job of this replica. Other replicas, if"
+        " any, take over its partitions.",
     ),
     _alert(
         name="AbMonitorRestarting",
@@ -48,9 +49,9 @@ REACHABILITY: Final = (
         severity="critical",
         expr=f"max by (job, instance) (changes(process_start_time_seconds{{{JOBS}}}[30m])) >= 3",
         keep="15m",
-        summary="{{ $labels.instance }} starts again and again",
-        description="{{ $value }} starts in 30 minutes. The monitor ends itself rather than count wrongly; its exit"
-        " code and its last line say why.",
+        summary="{{ $labels.instance }} restarts repeatedly: {{ $value }} times in 30 minutes",
+        description="The monitor stops when it could otherwise produce wrong numbers, and its supervisor restarts it."
+        " The exit code and the last log line name the reason.",
     ),
     _alert(
         name="AbMonitorStoreDown",
@@ -60,9 +61,9 @@ REACHABILITY: Final = (
         expr="max by (instance) (abmonitor_store_up) == 0",
         pending="2m",
         keep="2m",
-        summary="{{ $labels.instance }} does not reach its store",
-        description="Redis or Valkey is out of reach or refuses writes. The monitor waits with its events in hand and"
-        " goes on by itself; nothing is lost as long as Kafka keeps the events.",
+        summary="{{ $labels.instance }} cannot use its store (Redis or Valkey)",
+        description="For 2 minutes the store has been unreachable or has rejected writes. The monitor waits and resumes"
+        " without help. No event is lost as long as Kafka keeps the events.",
     ),
 )
 
@@ -75,9 +76,10 @@ def _paused(name: str, severity: Literal["critical", "warning"], pending: str) -
         expr="max by (job, instance) (abmonitor_paused) == 1",
         pending=pending,
         keep="2m",
-        summary=f"{{{{ $labels.instance }}}} has not consumed for {pending}",
-        description="It waits for the store, for Kafka or for the dead-letter topic, and will go on by itself. Its"
-        " /-/ready says for which. When Kafka's retention is over before that, events are lost.",
+        summary=f"{{{{ $labels.instance }}}} has been paused for {pending.replace('m', ' minutes')}",
+        description="The replica waits for the store, for Kafka or for the dead-letter topic, and resumes without help."
+        " Its page /-/ready names the cause. Events are lost if the pause lasts longer than the retention of the"
+        " topics.",
     )
 
 
@@ -89,9 +91,10 @@ def _lag(name: str, severity: Literal["critical", "warning"], seconds: int, pend
         expr=f"max by (topic) (abmonitor_consumer_lag_seconds) > {seconds}",
         pending=pending,
         keep="5m",
-        summary="{{ $labels.topic }} is {{ $value | humanizeDuration }} behind",
-        description=f"For {pending} the slowest partition has been more than {seconds} seconds behind. Boards and"
-        " alerts show the past. The numbers will be right when it has caught up.",
+        summary="AB Monitor lags {{ $value | humanizeDuration }} behind on {{ $labels.topic }}",
+        description=f"For {pending.replace('m', ' minutes')} the newest applied event of the slowest partition has been"
+        f" more than {seconds // 60} minutes old. Boards and alerts show the past. The numbers are correct again once"
+        " the backlog is applied.",
     )
 
 
@@ -149,9 +152,9 @@ FLOW: Final = (
         """,
         pending="5m",
         keep="15m",
-        summary="Nothing arrives on {{ $labels.topic }}",
-        description="No event in 30 minutes. At this time yesterday and a week ago there were more than a hundred"
-        ' ({{ $value | printf "%.0f" }} yesterday).',
+        summary="No events on {{ $labels.topic }} for 30 minutes",
+        description='At the same time yesterday there were {{ $value | printf "%.0f" }} events in 30 minutes, and a'
+        " week ago more than 100. The producer may have stopped.",
         shown="2d",
     ),
     _alert(
@@ -167,9 +170,10 @@ FLOW: Final = (
         """,
         pending="30m",
         keep="15m",
-        summary="{{ $value | humanizePercentage }} of the writes are refused by the store",
-        description="Replicas change the same positions or rows. The numbers stay right, but work is done twice:"
-        " events are not keyed by student, or two deployments share one store.",
+        summary="{{ $value | humanizePercentage }} of the commits are in conflict",
+        description="Over 30 minutes the store has rejected these commits, because replicas change the same positions"
+        " or rows. The numbers stay correct, but replicas repeat work. Probably the events are not keyed by user_id, or"
+        " two deployments share one store.",
     ),
     _alert(
         name="AbMonitorConsumerStalls",
@@ -177,9 +181,9 @@ FLOW: Final = (
         severity="warning",
         expr="sum by (job, instance) (increase(abmonitor_consumer_restarts_total[1h])) > 2",
         keep="30m",
-        summary="{{ $labels.instance }} stalls again and again",
-        description='{{ $value | printf "%.0f" }} times in an hour its Kafka consumer got nothing for 30 seconds'
-        " although there was something, and joined its group anew.",
+        summary="The Kafka consumer of {{ $labels.instance }} stalls repeatedly",
+        description='{{ $value | printf "%.0f" }} times in one hour the consumer received nothing for 30 seconds'
+        " although events were waiting, or partitions had no owner for 10 seconds. Each time it rejoined its group.",
     ),
 )
 
@@ -191,9 +195,9 @@ LOSSES: Final = (
         expr=f"{REFUSED_SHORT} > 0.2",
         pending="5m",
         keep="15m",
-        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are refused",
-        description="A producer sends what is no acceptable event. Each is kept in the dead-letter topic. If it goes"
-        " on, the monitor stops rather than drain the topic into the dead letters.",
+        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} were rejected in 10 minutes",
+        description="A producer sends invalid events. Each is kept in the dead-letter topic and is missing in the"
+        " numbers. If this continues, the monitor stops with exit code 4.",
     ),
     _alert(
         name="AbMonitorRejects",
@@ -206,9 +210,9 @@ LOSSES: Final = (
         """,
         pending="15m",
         keep="30m",
-        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are refused",
-        description="Over the last six hours, and it goes on. One producer is broken, or a limit is too low. What it"
-        " sends is missing in the numbers and kept in the dead-letter topic.",
+        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} were rejected in 6 hours",
+        description="Some were rejected in the last 30 minutes or shortly before. A producer sends invalid events, or a"
+        " limit is too low. Rejected events are kept in the dead-letter topic and are missing in the numbers.",
         shown="12h",
     ),
     _alert(
@@ -218,8 +222,8 @@ LOSSES: Final = (
         expr="sum by (topic, reason) (increase(abmonitor_rejected_events_total[1h])) > 0",
         keep="1h",
         summary="New dead letters: {{ $labels.reason }} in {{ $labels.topic }}",
-        description='About {{ $value | printf "%.0f" }} events were refused in the last hour. They can be repaired and'
-        " sent again for as long as the dead-letter topic keeps them.",
+        description='About {{ $value | printf "%.0f" }} events were rejected in the last hour. After a correction they'
+        " can be sent again, within the retention of the dead-letter topic.",
     ),
     _alert(
         name="AbMonitorLostEvents",
@@ -233,9 +237,10 @@ LOSSES: Final = (
           abmonitor_lost_events_total unless last_over_time(abmonitor_lost_events_total[6h] offset 6h)
         ) > 0
         """,
-        summary='{{ $value | printf "%.0f" }} events of {{ $labels.topic }}/{{ $labels.partition }} are lost',
-        description="Kafka no longer held them when they were to be applied, and the monitor went on without them, as"
-        ' kafka.on_lost_history = "continue" says. The numbers of that time are too small.',
+        summary='{{ $value | printf "%.0f" }} events of {{ $labels.topic }}, partition {{ $labels.partition }}, are'
+        " lost",
+        description="Kafka had deleted these events before the monitor applied them. The monitor continued without"
+        ' them, because kafka.on_lost_history is "continue". The counts of the affected hours are too small.',
         shown="12h",
     ),
     _alert(
@@ -245,9 +250,9 @@ LOSSES: Final = (
         expr=f"{LATE} > 0.01",
         pending="15m",
         keep="30m",
-        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} come too late to count",
-        description="They are about responses older than feedback_window + allowed_lateness and are not in the numbers."
-        " A producer holds events back, or old ones are sent again.",
+        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} arrived too late in one hour",
+        description="Late events are about responses older than feedback_window + allowed_lateness. They are missing in"
+        " the numbers. A producer holds events back, or old events are sent again.",
         shown="12h",
     ),
     _alert(
@@ -264,10 +269,11 @@ LOSSES: Final = (
         """,
         pending="15m",
         keep="30m",
-        summary="{{ $value | humanizePercentage }} of the feedback never found its response",
+        summary="{{ $value | humanizePercentage }} of the feedback has no response",
         description="Feedback expired because its response had not arrived within feedback_window + allowed_lateness."
-        " It is in no number. Keys, ids or topics are wrong, or responses are missing. Unmatched feedback of the last"
-        " day is compared with the feedback of the busiest of eight days.",
+        " Unmatched feedback is missing in all numbers. Keys, ids or topics are wrong, or responses are missing. The"
+        " percentage is the unmatched feedback of the last 24 hours, divided by all feedback of the busiest 24 hours of"
+        " the last 8 days.",
         shown="2d",
     ),
 )

@@ -139,7 +139,7 @@ RECORDINGS: Final = (
     ),
 )
 
-_CHECK = "This is a warning from a decayed number, not a verdict: check before you stop an experiment."
+_CHECK = "This is a warning from recent responses, not a verdict: check the runbook before you stop an experiment."
 _VARIABLES = ("experiment", "metric", "decay")
 
 DROPS: Final = (
@@ -156,10 +156,10 @@ DROPS: Final = (
         pending="10m",
         keep="30m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
-        " {{ $value | humanizePercentage }}",
-        description="Decayed over {{ $labels.decay }}, it is {{ $value | humanizePercentage }} below the variant's own"
-        f" mean of the day before, by more than {ERRORS} standard errors. If the control has dropped as well, the cause"
-        f" is not the variant. {_CHECK}",
+        " {{ $value | humanizePercentage }} within a day",
+        description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
+        f" below the variant's own mean of the day before. The drop is larger than {ERRORS} standard errors. If the"
+        f" control has dropped as well, the variant is not the cause. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
@@ -176,10 +176,10 @@ DROPS: Final = (
         """,
         pending="1h",
         keep="6h",
-        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has sunk by"
-        " {{ $value | humanizePercentage }}",
-        description="Decayed over {{ $labels.decay }}, it is {{ $value | humanizePercentage }} below the variant's own"
-        f" mean of two to six days ago, by more than {ERRORS} standard errors. {_CHECK}",
+        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
+        " {{ $value | humanizePercentage }} within days",
+        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} below the"
+        f" variant's own mean of 2 to 6 days ago. The drop is larger than {ERRORS} standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",
@@ -200,8 +200,8 @@ DROPS: Final = (
         keep="30m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) is"
         " {{ $value | humanizePercentage }} below the control",
-        description="Decayed over {{ $labels.decay }}, the variant is {{ $value | humanizePercentage }} worse than the"
-        f" control, by more than {ERRORS} standard errors of the difference. {_CHECK}",
+        description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
+        f" below the control's. The difference is larger than {ERRORS} of its standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
@@ -222,8 +222,8 @@ DROPS: Final = (
         keep="6h",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) stays"
         " {{ $value | humanizePercentage }} below the control",
-        description="Decayed over {{ $labels.decay }}, the variant is {{ $value | humanizePercentage }} worse than the"
-        f" control, by more than {ERRORS} standard errors of the difference. {_CHECK}",
+        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} below the"
+        f" control's. The difference is larger than {ERRORS} of its standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",
@@ -249,10 +249,9 @@ SILENCES: Final = (
         """,
         pending="5m",
         keep="15m",
-        summary="{{ $labels.variant }} ({{ $labels.experiment }}) answers no more",
-        description="No response of this variant in 30 minutes, while the others went on:"
-        ' {{ $value | printf "%.0f" }} would have been usual. Its bot or its routing has stopped, or what it sends'
-        " is refused.",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) has sent no response for 30 minutes",
+        description='About {{ $value | printf "%.0f" }} responses would have been usual in this time, and other'
+        " variants continued. The bot or the routing of this variant has stopped, or its responses are rejected.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
@@ -272,10 +271,10 @@ SILENCES: Final = (
         """,
         pending="15m",
         keep="30m",
-        summary="Nobody rates {{ $labels.variant }} ({{ $labels.experiment }}) any more",
-        description='It answers, but no answer was rated in two hours: {{ $value | printf "%.0f" }} ratings would have'
-        " been usual. Its means stand still, so they cannot warn of a drop. The rating widget or its topic has"
-        " probably stopped.",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) has received no rating for 2 hours",
+        description='The variant sends responses, and about {{ $value | printf "%.0f" }} rated ones would have been'
+        " usual. Without ratings its means do not change, so they cannot warn of a drop. The rating widget or its topic"
+        " has probably stopped.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
@@ -296,9 +295,10 @@ DECISIONS: Final = (
         """,
         pending="10m",
         keep="1h",
-        summary="{{ $labels.variant }} ({{ $labels.experiment }}) does harm: stop it",
-        description="The verdict is stop_harm: the loss on the primary metric is beyond the declared margin, or a"
-        " guardrail is crossed. Unlike a drop of a decayed mean this is a decision, right at every look.",
+        summary="Stop {{ $labels.variant }} ({{ $labels.experiment }}): harm is shown",
+        description="For 10 minutes the verdict has been stop_harm: the loss on the primary metric exceeds the declared"
+        " margin, or a guardrail has failed. Unlike the alerts on recent means, this is a statistical decision. It is"
+        " valid however often somebody looks.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
         shown="7d",
@@ -316,9 +316,9 @@ DECISIONS: Final = (
         pending="10m",
         keep="1h",
         summary="Students of {{ $labels.experiment }} are not split as intended",
-        description='The evidence is {{ $value | printf "%.1f" }} (ln e); chance alone reaches'
-        f" {MISMATCH:.1f} once in 100 experiments. The assignment, a redirect or the logging is broken, and no effect"
-        " measured on such students means much: the verdict is invalid.",
+        description='The evidence against the intended split is {{ $value | printf "%.1f" }} (natural logarithm of an'
+        f" e-value). Chance alone reaches {MISMATCH:.1f} in 1 of 100 experiments. The assignment, a redirect or the"
+        " logging is broken. The verdict is invalid, because the variants' students are not comparable.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
         shown="7d",
@@ -338,8 +338,8 @@ DECISIONS: Final = (
         pending="10m",
         keep="1h",
         summary="{{ $value | humanizePercentage }} of the students of {{ $labels.experiment }} saw several variants",
-        description=f"Above {CROSSOVERS:.0%} the verdict is invalid. Those students are left out of the comparison, and"
-        " who changes over is hardly a matter of chance: the assignment does not keep a student with a variant.",
+        description=f"Above {CROSSOVERS:.0%} the verdict is invalid. Crossovers are left out of the comparison, and"
+        " they are no random sample. The assignment does not keep students in their variant.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
         shown="7d",

@@ -121,10 +121,11 @@ ALERTS: Final = (
         """,
         pending="10m",
         keep="30m",
-        summary="{{ $labels.variant }} ({{ $labels.experiment }}) finds nothing for {{ $value | humanizePercentage }}"
-        " of the questions",
-        description="Share of responses of the last two hours that have no item. It is clearly above the control's, or"
-        " above what this variant had the day before. Empty answers are not rated, so no mean shows them.",
+        summary="{{ $value | humanizePercentage }} of the responses of {{ $labels.variant }} ({{ $labels.experiment }})"
+        " have no item",
+        description=f"The share of empty responses in the last 2 hours is more than {MORE_THAN_CONTROL * 100:.0f}"
+        f" percentage points above the control's, or more than {MORE_THAN_PAST * 100:.0f} above this variant's own of"
+        " the day before. Empty responses cannot be rated, so no mean shows them.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
@@ -148,9 +149,11 @@ ALERTS: Final = (
         """,
         pending="15m",
         keep="30m",
-        summary="{{ $labels.variant }} ({{ $labels.experiment }}) takes {{ $value | humanizeDuration }}",
-        description="95 % of its answers of the last hour took at most that long. It is clearly longer than the"
-        " control's, or than its own of the day before. Students who wait leave, and do not rate.",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) is slow: 95th percentile"
+        " {{ $value | humanizeDuration }}",
+        description="95 % of its responses of the last hour took at most this time. It is more than"
+        f" {TIMES_CONTROL} times the control's, or more than {TIMES_PAST} times its own of the day before, and at least"
+        f" {SLOWER_S} s longer. Students who wait leave and do not rate.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
@@ -158,18 +161,18 @@ ALERTS: Final = (
         "AbMonitorCategoryDrift",
         "category-drift",
         "drift",
-        summary="What {{ $labels.variant }} ({{ $labels.experiment }}) answers about has changed",
-        description="The categories of the last whole day are further from those of the reference than chance explains,"
-        " by both distances. Either students ask something else, or the variant takes their questions for something"
-        " else.",
+        summary="The categories of {{ $labels.variant }} ({{ $labels.experiment }}) have changed",
+        description="The categories of the last full UTC day differ from the reference more than chance explains, by"
+        " both distances (population stability index and Jensen-Shannon). Either students ask about other topics, or"
+        " the variant classifies their questions differently.",
     ),
     _drift_alert(
         "AbMonitorItemDrift",
         "item-drift",
         "item_drift",
-        summary="What {{ $labels.variant }} ({{ $labels.experiment }}) recommends has changed",
-        description="The items shown on the last whole day are further from those of the reference than chance"
-        " explains, by both distances. Either students ask something else, or the variant finds something else for"
-        " them.",
+        summary="The items that {{ $labels.variant }} ({{ $labels.experiment }}) recommends have changed",
+        description="The items shown on the last full UTC day differ from the reference more than chance explains, by"
+        " both distances (population stability index and Jensen-Shannon). Either students ask about other topics, or"
+        " the variant recommends other items for the same topics.",
     ),
 )

@@ -34,6 +34,7 @@ from monitor.analysis.item_overview import (
     TriageKind,
     count_students_by_category,
 )
+from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
 from monitor.analysis.plan import find_intended_shares
 from monitor.analysis.snapshots import (
@@ -53,10 +54,11 @@ from monitor.analysis.summary import (
     VariantSummary,
     format_timestamp,
 )
-from monitor.analysis.triage import TriageEntry, rank_for_review
+from monitor.analysis.triage import REVIEW_DAYS, ReviewRanking, TriageEntry, rank_for_review
 
 __all__ = [
     "MIN_DRIFT_ALPHA",
+    "REVIEW_DAYS",
     "Analysis",
     "Analyzer",
     "CellCounts",
@@ -70,9 +72,11 @@ __all__ = [
     "IntraListDiversity",
     "ItemCoverage",
     "ItemOverview",
+    "ItemScore",
     "ItemSums",
     "MetricSummary",
     "ResponseWithFeedback",
+    "ReviewRanking",
     "SnapshotHistory",
     "StoreSummary",
     "StoredItems",

@@ -1,8 +1,8 @@
 """The analysis of an experiment: from stored sums to comparisons, sample ratio, guardrails and verdicts.
 
 No student is read: the input is sums. Two clocks are involved. Closed cohorts and first exposures are as of an event
-time. Sums over all responses (the live estimand, crossovers) are the current ones, whatever the event time. Estimands,
-formulas and claims: docs/statistics.md.
+time. Sums over all responses (the live estimand, crossovers) are always the current sums. docs/statistics.md explains
+estimands, formulas and claims.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Two distances between the shares of cells, each with the threshold that chance exceeds in a share α of all cases:
 
-- the population stability index (PSI), Σ (p − q)·ln(p/q), with half an observation added to every cell that either side
-  has (Krichevsky & Trofimov), as the logarithm of an empty cell is infinite;
+- the population stability index (PSI), Σ (p − q)·ln(p/q), with half an observation added to every cell that has
+  observations on either side (Krichevsky & Trofimov), because the logarithm of a share of 0 is infinite;
 - the Jensen-Shannon distance, the root of the divergence in bits: from 0 (equal) to 1 (nothing in common), a metric.
 
-The threshold is a permutation threshold: the observations of both sides are pooled, split again at random without
-replacement into two samples of the original sizes, and smoothed in the same way. So about α of all comparisons without
-a change raise an alarm, however few the observations and however many the cells. The draws start from a fixed seed and
-the cells are sorted by name: the result is a pure function of the counts under one version of numpy.
+The threshold is a permutation threshold. The observations of both sides are pooled and split at random, without
+replacement, into two samples of the original sizes, which are smoothed in the same way. So about α of all comparisons
+without a change raise an alarm, however few the observations and however many the cells. The draws start from a fixed
+seed and the cells are sorted by name: the result is a pure function of the counts under one version of numpy.
 
 Observations have to be independent. If observations come in clusters of g equal ones, only one of g is drawn
 (`cluster_size`). The items of one response are g different items, so groups of g cells are drawn as a whole
@@ -245,8 +245,8 @@ def measure_day_drift(
     Responses of one student depend on each other, and so do the items of one response. Counts are therefore divided by
     `cluster_size`: this leaves as many independent observations as if each student always asked, and got, the same.
     That is the most conservative assumption. For clusters of different sizes m, `cluster_size` is Σm²/Σm and not the
-    mean (Kish, "Survey sampling", 1965, section 8.2: the design effect 1 + (m − 1)ρ at ρ = 1); for clusters of clusters
-    it is the product. ValueError: see `measure_drift`.
+    mean (Kish, "Survey sampling", 1965, section 8.2: the design effect 1 + (m − 1)ρ at ρ = 1). For clusters of
+    clusters, `cluster_size` is the product of both sizes. ValueError: see `measure_drift`.
 
     >>> day_drift = measure_day_drift(
     ...     {1: {"a": 80, "b": 20}, 8: {"a": 20, "b": 80}}, 9, 7, cluster_size=2.0, alpha=0.01

@@ -2,7 +2,7 @@
 
 Past results are recomputed with today's data: late events are included, and students who later saw another variant are
 excluded. Only results from the daily records are valid for past times: closed estimates, guardrails and the sample
-ratio. Crossovers, lost and rejected events and live sums are the current ones, so past verdict states are not valid.
+ratio. Crossovers, lost and rejected events and live sums are current values, so past verdict states are not valid.
 """
 
 from __future__ import annotations

@@ -11,7 +11,14 @@ from typing import Literal, TypeAlias
 from monitor.analysis.diversity import Topics, alpha_ndcg, intra_list_similarity, jaccard_similarity, rerank_by_mmr
 from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.shown_items import ShownItems
-from monitor.analysis.triage import BadAnswer, TriageEntry, count_bad_answers_by_day, rank_for_review
+from monitor.analysis.triage import (
+    REVIEW_DAYS,
+    BadAnswer,
+    ReviewRanking,
+    TriageEntry,
+    count_bad_answers_by_day,
+    rank_for_review,
+)
 from monitor.clock import DAY_MS
 
 TriageKind: TypeAlias = Literal["query", "category", "item"]
@@ -35,12 +42,12 @@ class ResponseWithFeedback:
     """Score of the latest reaction of the kind `reviewed`; None without a review."""
 
     def is_bad(self, relevant_grade: float) -> bool:
-        """Return whether the response shows no item, or has ratings of which none reaches `relevant_grade`."""
+        """Return whether the response shows no item, or has ratings that are all below `relevant_grade`."""
         grades = [grade for _, grade in self.ratings]
         return not self.items or (bool(grades) and max(grades) < relevant_grade)
 
     def triage_names(self, kind: TriageKind) -> Sequence[str]:
-        """Return the names of the entries of the review list that count the response as bad, if the response is bad."""
+        """Return the names of the entries of the review list that count the response."""
         if kind == "item":
             return self.items
         name = self.query_id if kind == "query" else self.category
@@ -58,7 +65,7 @@ class ItemOverview:
     unrated_count: int
     """Number of shown items without a rating."""
     triage_entries: tuple[TriageEntry, ...]
-    """The review list of the UTC day of the newest response, most urgent entry first."""
+    """The review list of the UTC day of the newest response, highest priority first."""
 
     @classmethod
     def of(
@@ -69,6 +76,7 @@ class ItemOverview:
         relevant_grade: float,
         prior_grades: Sequence[float],
         triage_kind: TriageKind,
+        ranking: ReviewRanking = "share",
     ) -> ItemOverview:
         """Return the overview of some responses; `prior_grades` are the grades of the scores' prior."""
         responses = list(responses)
@@ -87,6 +95,12 @@ class ItemOverview:
             for name in response.triage_names(triage_kind)
         )
         today = max((response.timestamp_ms for response in responses), default=0) // DAY_MS
+        response_counts = Counter(
+            name
+            for response in responses
+            if response.timestamp_ms // DAY_MS > today - REVIEW_DAYS
+            for name in response.triage_names(triage_kind)
+        )
         return cls(
             {
                 name: ShownItems.of(response.items for response in responses if response.variant == name)
@@ -94,7 +108,7 @@ class ItemOverview:
             },
             tuple(sorted(scores.items(), key=lambda scored: (-(scored[1].mean_lower or 0), scored[0]))),
             len({item for response in responses for item in response.items}.difference(scores)),
-            rank_for_review(bad_answers, today),
+            rank_for_review(bad_answers, response_counts, today, ranking=ranking),
         )
 
     def to_json(self, catalogue: Collection[str], n: int) -> dict[str, object]:
@@ -140,8 +154,8 @@ class IntraListDiversity:
     ) -> IntraListDiversity:
         """Return the means over the responses; the re-ranking takes 1/r as the relevance of the item at rank r.
 
-        `relevance_weight` is the weight of relevance against novelty: 1 leaves every order as it is (Carbonell &
-        Goldstein 1998).
+        `relevance_weight` is the weight of relevance against novelty: 1 changes no order (Carbonell & Goldstein
+        1998).
         """
         lists = [response.items for response in responses if any(topics.get(item) for item in response.items)]
         values, reranked_values, changed_lists = list[float | None](), list[float | None](), 0

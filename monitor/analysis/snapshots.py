@@ -60,7 +60,7 @@ class TreatmentSnapshot(msgspec.Struct, array_like=True, frozen=True):
 class ExperimentSnapshot(msgspec.Struct, array_like=True, frozen=True):
     """The results of an experiment at a full hour of event time.
 
-    New fields are only added at the end, so that snapshots of older versions stay readable.
+    New fields are only added at the end, so that snapshots of older versions remain readable.
     """
 
     metric: str
@@ -113,8 +113,8 @@ def _interval(comparison: VariantComparison) -> EffectInterval:
 def select_prunable_hours(stored_hours: Collection[int]) -> list[int]:
     """Return the hours of the snapshots to delete, ascending.
 
-    Kept are the newest `MAX_HOURLY_SNAPSHOTS` hours, and of the newest `MAX_DAILY_SNAPSHOTS` days among the older hours
-    the first stored hour of each.
+    The newest `MAX_HOURLY_SNAPSHOTS` hours are not deleted. Of the older hours, the first stored hour of each of the
+    newest `MAX_DAILY_SNAPSHOTS` days is not deleted.
 
     >>> len(select_prunable_hours(range(1_000))), select_prunable_hours([0, 1, 23, 24, *range(100, 1_100)])
     (0, [1, 23])

@@ -1,16 +1,22 @@
 """Triage: queries, items or categories with bad answers, ranked for human review, the most urgent first.
 
-The urgency of an entry is x·0.7 − 4 + Σ w(age)·s: x is the number of its bad answers today, s the priority of an
-earlier day by itself, w a weight that falls with the age of that day. The priority of an entry is the logistic function
-of its urgency. A few bad answers therefore hardly count, about six give a priority of one half, and more than ten
-change little. Days are UTC days since 1970.
+By default, entries are ranked by the share of bad answers among all responses of the entry on the last ten days. The
+priority is the lower bound of Wilson's 95 % interval of this share, so that neither many responses nor a single bad one
+put an entry on top.
+
+The published ranking (`urgency`) is by counts. The urgency of an entry is x·0.7 − 4 + Σ w(age)·s: x is the number of
+its bad answers today, s the priority of an earlier day by itself, w a weight that falls with the age of that day. The
+priority is the logistic function of the urgency. A few bad answers therefore hardly count, about six give a priority of
+one half, and more than ten change little: with many responses all priorities are 1. Days are UTC days since 1970.
 
 Analysts correct the counts. A reaction of the kind `reviewed` to a bad answer sets how many bad answers this response
 counts as: see `bad_answer_count`. The latest review of a response applies. Each count is a function of one response, so
 an entry's counts are integer sums over responses and do not depend on the order of events.
 
-Reference: Verhulst, "Recherches mathématiques sur la loi d'accroissement de la population", 1845 (the logistic
-function). Scale, shift and weights are a convention for teams that review every day, not estimates; all are arguments.
+References: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22(158), 1927; Miller,
+"How not to sort by average rating", 2009 (the lower bound as the order of a list). Verhulst, "Recherches mathématiques
+sur la loi d'accroissement de la population", 1845 (the logistic function). Scale, shift and weights of the urgency are
+a convention for teams that review every day, not estimates; all are arguments.
 """
 
 from __future__ import annotations
@@ -19,10 +25,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
+from monitor.analysis.item_scores import wilson_lower_bound
 from monitor.clock import DAY_MS
 from monitor.config import DecaySpec
 from monitor.metrics import bad_answer_count, decay_weights
@@ -30,6 +37,11 @@ from monitor.metrics import bad_answer_count, decay_weights
 BadAnswersByDay: TypeAlias = Mapping[str, Mapping[int, int]]
 """Entry → UTC day since 1970 → bad answers of the entry on that day."""
 
+ReviewRanking: TypeAlias = Literal["share", "urgency"]
+"""Order of a review list: by the share of bad answers, or by the published urgency of their counts."""
+
+REVIEW_DAYS: Final = 10
+"""UTC days of the share of bad answers: today and the days before today."""
 PRIORITY_SCALE: Final = 0.7
 PRIORITY_SHIFT: Final = 4.0
 RECIPROCAL_DECAY: Final = DecaySpec("reciprocal-10d", half_life_ms=None, cutoff_ms=10 * DAY_MS)
@@ -55,21 +67,34 @@ class TriageEntry:
 
     name: str
     bad_answers_today: int
+    bad_answers: int
+    """Bad answers of the last `REVIEW_DAYS` days."""
+    responses: int
+    """Responses of the last `REVIEW_DAYS` days, at least `bad_answers`."""
     history: float
     """Σ w(age)·s over the days before today."""
     urgency: float
-    """The sort key: entries with equal priorities can differ in urgency, because priorities round to just below 1."""
+    priority: float
+    """From 0 to 1: the lower bound of the share of bad answers, or the logistic function of the urgency."""
 
     @property
-    def priority(self) -> float:
-        """The logistic function of the urgency, in (0, 1)."""
-        return _logistic(self.urgency)
+    def bad_share(self) -> float:
+        """Share of bad answers among the responses; 0 without responses."""
+        return self.bad_answers / self.responses if self.responses else 0.0
+
+    @property
+    def sort_key(self) -> tuple[float, float, str]:
+        """The key of the review order; urgencies differ where priorities round to the same number."""
+        return -self.priority, -self.urgency, self.name
 
     def to_json(self) -> dict[str, object]:
         """Return the entry as an element of the JSON of `items --attention`."""
         return {
             "name": self.name,
             "today": self.bad_answers_today,
+            "bad": self.bad_answers,
+            "responses": self.responses,
+            "bad_share": self.bad_share,
             "history": self.history,
             "urgency": self.urgency,
             "priority": self.priority,
@@ -114,15 +139,34 @@ def decayed_history(priorities: Iterable[tuple[float, float]], decay: DecaySpec 
     return math.fsum(decay_weights(table[:, 0] * DAY_MS, decay) * table[:, 1])
 
 
+def share_priority(bad_answers: int, responses: int) -> float:
+    """Return the lower bound of Wilson's 95 % interval of the share of bad answers; 0 without responses.
+
+    A review may count a response as several bad answers, so the share is of at least as many responses as bad answers.
+
+    By hand, with z² = 3.8415: 30 of 1 000 have (0.03 + 0.00192 − 1.96·√(0.0000291 + 0.00000096))/1.00384 = 0.0211; 3 of
+    1 000 have 0.0010; one of one has 1/(1 + z²) = 0.2065.
+
+    >>> [round(share_priority(bad, n), 4) for bad, n in [(30, 1000), (3, 1000), (1, 1), (0, 9), (0, 0)]]
+    [0.0211, 0.001, 0.2065, 0.0, 0.0]
+    """
+    return wilson_lower_bound(bad_answers, max(responses, bad_answers)) or 0.0
+
+
 def rank_for_review(
     bad_answers: BadAnswersByDay,
+    responses: Mapping[str, int],
     today: int,
-    decay: DecaySpec = RECIPROCAL_DECAY,
     *,
+    ranking: ReviewRanking = "share",
+    decay: DecaySpec = RECIPROCAL_DECAY,
     scale: float = PRIORITY_SCALE,
     shift: float = PRIORITY_SHIFT,
 ) -> tuple[TriageEntry, ...]:
-    """Return the entries by falling urgency, then by name; `today` is a UTC day since 1970, later days are ignored.
+    """Return the entries by falling priority, then urgency, then by name.
+
+    `responses` has the responses of each entry on the last `REVIEW_DAYS` days; `today` is a UTC day since 1970, later
+    days are ignored. `decay`, `scale` and `shift` are those of the urgency.
 
     An earlier day enters the history with the `priority` of its own count, and with 0 if its count is 0. So an entry
     depends only on the days to which the decay gives a weight, not on the day of its first bad answer. Entries without
@@ -131,12 +175,18 @@ def rank_for_review(
     entries = []
     for name, counts_by_day in bad_answers.items():
         counts = {day: count for day, count in counts_by_day.items() if count > 0}
+        recent_count = sum(count for day, count in counts.items() if today - REVIEW_DAYS < day <= today)
+        response_count = max(responses.get(name, 0), recent_count)
         count_today = counts.pop(today, 0)
         priorities = [(today - day, priority(count, scale=scale, shift=shift)) for day, count in counts.items()]
         history = decayed_history(priorities, decay)
         if count_today or history:
-            entries.append(TriageEntry(name, count_today, history, _urgency(count_today, history, scale, shift)))
-    return tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.name)))
+            urgency = _urgency(count_today, history, scale, shift)
+            entry_priority = share_priority(recent_count, response_count) if ranking == "share" else _logistic(urgency)
+            entries.append(
+                TriageEntry(name, count_today, recent_count, response_count, history, urgency, entry_priority)
+            )
+    return tuple(sorted(entries, key=lambda entry: entry.sort_key))
 
 
 def _urgency(count: float, history: float, scale: float, shift: float) -> float:

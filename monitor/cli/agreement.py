@@ -20,9 +20,9 @@ _LABEL_COLUMNS: Final = ("Cicchetti 1994", "Koo & Li 2016", "Krippendorff 2004")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument(
-        "events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin"
+        "events", nargs="+", metavar="EVENTS", help="files of responses and feedback, also .gz; - for stdin"
     )
-    parser.add_argument("--experiment", metavar="E", help="only this one")
+    parser.add_argument("--experiment", metavar="E", help="print only this experiment")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 def _print_agreement(experiment_name: str, agreement: RaterAgreement) -> None:
     console = Console()
     console.print(
-        f"{experiment_name}, {agreement.variant or 'all variants'}: {agreement.targets} targets, "
+        f"{experiment_name}, {agreement.variant or 'all variants'}: {agreement.targets} targets (rated items), "
         f"{agreement.raters} raters, {agreement.grades} grades",
         markup=False,
         highlight=False,
@@ -55,7 +55,12 @@ def _print_agreement(experiment_name: str, agreement: RaterAgreement) -> None:
     if agreement.icc is not None:
         console.print(_build_icc_table(agreement.icc.forms))
     else:
-        console.print(f"no ICC: {agreement.icc_undefined_reason}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"No intraclass correlation (ICC): {agreement.icc_undefined_reason}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     table = simple_table(
         "Krippendorff's alpha", "value", "targets", "grades", "Krippendorff 2004", left_aligned=_LABEL_COLUMNS
     )
@@ -68,7 +73,7 @@ def _print_agreement(experiment_name: str, agreement: RaterAgreement) -> None:
 def _build_icc_table(correlations: tuple[IntraclassCorrelation, ...]) -> Table:
     """Return a table with the value, interval, F test and labels of each form."""
     table = simple_table(
-        "form",
+        "ICC form",
         "value",
         "95 % from",
         "to",

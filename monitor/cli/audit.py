@@ -17,7 +17,7 @@ _MAX_PRINTED_DIFFERENCES: Final = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument("--experiment", metavar="E", help="only this one")
+    parser.add_argument("--experiment", metavar="E", help="only this experiment")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -55,7 +55,7 @@ def _print_findings(findings: AuditFindings) -> None:
     for difference in findings.differences[:_MAX_PRINTED_DIFFERENCES]:
         line = (
             f"{difference.experiment} / {difference.variant}: {difference.integer_name}: stored {difference.stored}, "
-            f"rows say {difference.recomputed}"
+            f"recomputed from the rows {difference.recomputed}"
         )
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if len(findings.differences) > _MAX_PRINTED_DIFFERENCES:
@@ -63,7 +63,7 @@ def _print_findings(findings: AuditFindings) -> None:
     for line in findings.unchecked:
         console.print(f"not compared: {line}", markup=False, highlight=False, soft_wrap=True)
     checked_count, difference_count = sum(findings.checked.values()), len(findings.differences)
-    result = f"{difference_count} DIFFER ({len(differing_variants)} variants)" if difference_count else "all agree"
+    result = f"{difference_count} differ ({len(differing_variants)} variants)" if difference_count else "all are equal"
     console.print(
         f"audit: {checked_count:,} integers recomputed from {findings.responses:,} responses and {findings.students:,} "
         f"students: {result}",

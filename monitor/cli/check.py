@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings
-from monitor.errors import AbMonitorError
+from monitor.errors import AbMonitorError, DependencyUnavailable
 from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
 from monitor.state import open_store_reader, read_server_warnings
 
@@ -16,27 +16,35 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
     """Declare no flags: the command has only `--config`."""
 
 
+class _SeveralErrors(AbMonitorError):
+    """The store and Kafka both failed; the message has a line for each error."""
+
+    def __init__(self, errors: Sequence[AbMonitorError]) -> None:
+        super().__init__("\n".join([f"{len(errors)} checks failed:", *(f"  {error}" for error in errors)]))
+        self.exit_code = errors[0].exit_code
+
+
 def run(_arguments: object, settings: Settings) -> int:
     """Print the state of the configuration, the store and Kafka; return the exit code.
 
-    Raises the error of the store or of Kafka. If both fail, Kafka's error is printed and the store's error is raised.
+    Raises the error of the store or of Kafka, or an error with both in one message and the exit code of the store's.
     """
     print(f"configuration  ok: {', '.join(experiment.name for experiment in settings.experiments)}")
     _print_warnings(experiment_warnings(settings.experiments))
     shard_count = settings.store.shards or 1
-    store_error: AbMonitorError | None = None
+    errors: list[AbMonitorError] = []
     try:
         shard_count = _check_store(settings)
     except AbMonitorError as error:
-        store_error = error
+        errors.append(error)
     try:
         _check_kafka(settings, shard_count)
     except AbMonitorError as error:
-        if store_error is None:
-            raise
-        print(f"kafka          failed: {error}")
-    if store_error is not None:
-        raise store_error
+        errors.append(error)
+    if len(errors) > 1:
+        raise _SeveralErrors(errors)
+    if errors:
+        raise errors[0]
     return 0
 
 
@@ -45,7 +53,7 @@ def _check_store(settings: Settings) -> int:
     with open_store_reader(settings, wall_clock, must_exist=False) as reader:
         has_experiments = any(number >= 0 for number in reader.numbers.values())
         shard_count = len(reader.store)
-        content = "definitions agree" if has_experiments else "no experiment in it yet"
+        content = "same definitions as the configuration" if has_experiments else "no experiment yet"
         shards = f", {shard_count} shards" if shard_count > 1 else ""
         print(f"store          ok: reachable, {content}{shards}")
         _print_warnings(read_server_warnings(reader.store))
@@ -53,11 +61,19 @@ def _check_store(settings: Settings) -> int:
 
 
 def _check_kafka(settings: Settings, shard_count: int) -> None:
-    """Print the state of the Kafka cluster and of the configured topics."""
+    """Print the state of the Kafka cluster and of the configured topics.
+
+    Raises `DependencyUnavailable` if a topic does not exist.
+    """
     print(f"kafka          client {kafka_client_version(settings.kafka)}")
-    for line, problem in inspect_kafka_topics(settings.kafka):
+    inspection = inspect_kafka_topics(settings.kafka)
+    for line in inspection.lines:
         print(f"kafka          {line}")
-        _print_warnings([problem] if problem else [])
+    _print_warnings(inspection.warnings)
+    if inspection.missing_topics:
+        raise DependencyUnavailable(
+            f"Kafka at {settings.kafka.bootstrap_servers}: {'. '.join(inspection.missing_topics)}"
+        )
     if settings.kafka.client == "confluent":
         # kafka-python has made the checks above, because its errors are clearer. librdkafka has to accept the same
         # settings.

@@ -29,4 +29,4 @@ def write_result(option: str, path: str, text: str) -> None:
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{option}: {path}: {error.strerror}") from error
+        raise UsageError(f"{option}: the file {path} cannot be written: {error.strerror}") from error

@@ -26,21 +26,21 @@ _Configuration: TypeAlias = Literal["own", "path", "settings"]
 """How a command gets its configuration: by flags of its own, as the path of `--config`, or as loaded settings."""
 
 _COMMANDS: Final[Mapping[str, tuple[_Configuration, str]]] = {
-    "demo": ("own", "the main job on embedded parts, with simulated traffic"),
-    "run": ("path", "the service: Kafka → store → HTTP"),
-    "replay": ("settings", "the same pipeline from files of JSON lines"),
-    "status": ("settings", "the current results in the store"),
-    "verdict": ("settings", "the decision on an experiment: ship, stop or continue, and why"),
-    "report": ("settings", "one page on an experiment: the verdict and the evidence"),
-    "evaluate": ("own", "offline: metrics per query and rater, and a comparison of variants; needs no store"),
-    "agreement": ("settings", "offline: agreement of raters; needs no store"),
-    "items": ("settings", "ratings of items, and items to review first: from files, or from the store"),
+    "demo": ("own", "run the service on an embedded store, with simulated traffic"),
+    "run": ("path", "run the service: apply events from Kafka, serve results over HTTP"),
+    "replay": ("settings", "apply events from files of JSON lines to the store"),
+    "status": ("settings", "print the current results"),
+    "verdict": ("settings", "print the decision on an experiment (ship, stop or keep running) and its reasons"),
+    "report": ("settings", "write a page with the decision on an experiment and the evidence"),
+    "evaluate": ("own", "compute metrics of files per query and rater, and compare variants; needs no store"),
+    "agreement": ("settings", "measure the agreement of raters in files; needs no store"),
+    "items": ("settings", "print ratings of items, and items that need review: from files, or from the store"),
     "simulate": ("own", "write traffic with a declared effect to files or to Kafka"),
     "audit": ("settings", "compare the stored aggregates with the stored rows"),
     "rebuild": ("settings", "read Kafka again into a new generation, compare, and switch to it"),
     "reset": ("settings", "delete all data of AB Monitor from the store"),
     "dead-letters": ("settings", "list rejected records, and send them again"),
-    "check": ("settings", "validate the file, connect to Kafka and the store, warn about unsafe settings"),
+    "check": ("settings", "validate the configuration, connect to Kafka and the store, warn about unsafe settings"),
 }
 """Commands and their summaries. The module of a command has its name and the functions `add_arguments` and `run`."""
 
@@ -78,10 +78,16 @@ def _build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ab-monitor {__version__}")
     verbose_parser = argparse.ArgumentParser(add_help=False)
-    verbose_parser.add_argument("--verbose", action="store_true", help="log more, and show the whole trace of an error")
+    verbose_parser.add_argument(
+        "--verbose", action="store_true", help="log debugging messages, and print the traceback of an error"
+    )
     config_parser = argparse.ArgumentParser(add_help=False, parents=[verbose_parser])
     config_parser.add_argument(
-        "--config", type=Path, required=True, metavar="FILE", help="TOML file; docs/configuration.md"
+        "--config",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="configuration file in TOML; docs/configuration.md lists the keys",
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (configuration, summary) in _COMMANDS.items():
@@ -89,9 +95,9 @@ def _build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         command_parser = subparsers.add_parser(name, help=summary, description=summary, parents=parents)
         if name in words:
             command = import_module(f"monitor.cli.{name.replace('-', '_')}")
-            command.add_arguments(command_parser)
             run_command = _with_settings(command.run) if configuration == "settings" else command.run
             command_parser.set_defaults(run_command=run_command, experiment_argument="--experiment")
+            command.add_arguments(command_parser)
     return parser
 
 

@@ -58,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=["list", "retry"],
-        help="list: how many there are, by topic and reason; retry: send those that are acceptable by now back to "
-        "their topics (what was applied before changes nothing)",
+        help="list: print the number of dead letters by topic and reason; retry: send the dead letters that are valid "
+        "under the present configuration to their topics again (an event that was already applied counts once)",
     )
-    parser.add_argument("--reason", metavar="R", help="only records rejected for this reason")
+    parser.add_argument("--reason", metavar="R", help="only dead letters with this reason")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -82,9 +82,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         # Long lines are not wrapped, so that they can be searched, however narrow the terminal is.
         Console(width=_TABLE_WIDTH).print(_build_table(result))
     else:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in result["still_refused"].items())
-        refused_count = sum(result["still_refused"].values())
-        line = f"{result['sent']} sent back to their topics, {refused_count} still refused"
+        reasons = ", ".join(f"{reason} {count}" for reason, count in result["still_rejected"].items())
+        rejected_count = sum(result["still_rejected"].values())
+        line = f"{result['sent']} dead letters sent to their topics again, {rejected_count} still rejected"
         print(f"{line}: {reasons}" if reasons else line)
     return 0
 
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 def read_dead_letters(settings: KafkaSettings) -> Iterator[DeadLetter]:
     """Yield the dead letter of every rejected record once, from the beginning to the current end of the topic.
 
-    Raises `UsageError` if the topic does not exist, `DependencyUnavailable` if Kafka does not answer.
+    Raises `UsageError` if the topic does not exist, `DependencyUnavailable` if Kafka does not respond.
     """
     cluster = f"Kafka at {settings.bootstrap_servers}"
     consumer = connect_kafka_client(
@@ -107,7 +107,10 @@ def read_dead_letters(settings: KafkaSettings) -> Iterator[DeadLetter]:
         topic = settings.dead_letter_topic
         numbers = consumer.partitions_for_topic(topic)
         if not numbers:
-            raise UsageError(f"kafka.dead_letter_topic: there is no topic {topic} at {settings.bootstrap_servers}")
+            raise UsageError(
+                f"kafka.dead_letter_topic: topic {topic} does not exist at {settings.bootstrap_servers}. Create the "
+                "topic, or correct the setting"
+            )
         partitions = [TopicPartition(topic, number) for number in numbers]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
@@ -126,7 +129,11 @@ def _read_until(consumer: KafkaConsumer, end_offsets: dict[TopicPartition, int],
         polled_records = consumer.poll(timeout_ms=_POLL_TIMEOUT_MS)
         empty_polls = 0 if polled_records else empty_polls + 1
         if empty_polls > _MAX_EMPTY_POLLS:
-            raise DependencyUnavailable(f"{cluster}: no records arrive from the dead-letter topic before its end")
+            raise DependencyUnavailable(
+                f"{cluster}: no records of the dead-letter topic have arrived for "
+                f"{_MAX_EMPTY_POLLS * _POLL_TIMEOUT_MS // 1000} s, although the topic has more. Check the brokers, "
+                "then run the command again"
+            )
         for partition, records in polled_records.items():
             for record in records:
                 letter = _parse_letter(record)
@@ -192,7 +199,7 @@ def _build_table(summary: dict[str, Any]) -> Table | str:
     """Return a table with a row per topic and reason; a sentence if the summary has no dead letters."""
     if not summary["reasons"]:
         return "no dead letters"
-    text_columns = ("reason", "last refused", "the last one: partition, offset, what was wrong")
+    text_columns = ("reason", "last rejected", "last record: partition, offset, error")
     table = simple_table("topic", text_columns[0], "count", *text_columns[1:], left_aligned=text_columns, no_wrap=True)
     for group in summary["reasons"]:
         example = group["example"]
@@ -212,7 +219,7 @@ def _send_acceptable_letters(settings: Settings, letters: Iterator[DeadLetter]) 
         settings.kafka.responses_topic: decoder.decode_response,
         settings.kafka.feedback_topic: decoder.decode_feedback,
     }
-    refusal_counts: Counter[str] = Counter()
+    rejection_counts: Counter[str] = Counter()
     failures: list[BaseException] = []
     sent_count = 0
     producer = connect_kafka_client(
@@ -222,15 +229,15 @@ def _send_acceptable_letters(settings: Settings, letters: Iterator[DeadLetter]) 
         for letter in letters:
             decode = decoders.get(letter.topic)
             if decode is None:
-                refusal_counts[FOREIGN_REASON if letter.reason == FOREIGN_REASON else "topic not configured"] += 1
+                rejection_counts[FOREIGN_REASON if letter.reason == FOREIGN_REASON else "topic not configured"] += 1
                 continue
             try:
                 decode(letter.value, wall_clock())
             except InvalidEvent as error:
-                refusal_counts[error.reason] += 1
+                rejection_counts[error.reason] += 1
                 continue
             if letter.partition not in producer.partitions_for(letter.topic):
-                refusal_counts["partition is gone"] += 1
+                rejection_counts["partition does not exist"] += 1
                 continue
             delivery = producer.send(letter.topic, letter.value, key=letter.key, partition=letter.partition)
             delivery.add_errback(failures.append)
@@ -242,10 +249,10 @@ def _send_acceptable_letters(settings: Settings, letters: Iterator[DeadLetter]) 
         producer.close(timeout=_REQUEST_TIMEOUT_S)
     if failures:
         raise DependencyUnavailable(
-            f"Kafka at {settings.kafka.bootstrap_servers} refused {len(failures)} of {sent_count} messages: "
-            f"{failures[0]}. Try again: events that are sent twice count once"
+            f"Kafka at {settings.kafka.bootstrap_servers} rejected {len(failures)} of {sent_count} messages: "
+            f"{failures[0]}. Run the command again: events that are sent twice count once"
         )
     return {
         "sent": sent_count,
-        "still_refused": dict(sorted(refusal_counts.items(), key=lambda item: (-item[1], item[0]))),
+        "still_rejected": dict(sorted(rejection_counts.items(), key=lambda item: (-item[1], item[0]))),
     }

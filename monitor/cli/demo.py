@@ -26,7 +26,7 @@ from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import ItemSettings, Settings, load_settings, parse_integer
 from monitor.errors import UsageError
-from monitor.export import render_summary
+from monitor.export import format_count, render_summary
 from monitor.pipeline import Telemetry, Worker
 from monitor.simulation import Scenario, SimulatedSource, compute_true_means, generate_events, render_example_config
 from monitor.web import HttpServer
@@ -40,14 +40,16 @@ _PRINT_INTERVAL_S: Final = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument(
-        "--speed", type=float, metavar="X", help="simulated seconds per second (default: all in a minute)"
+        "--speed", type=float, metavar="X", help="simulated seconds per second (default: all days in one minute)"
     )
-    parser.add_argument("--days", type=float, default=7, help="simulated days (7)")
-    parser.add_argument("--responses", type=int, default=60_000, help="answers of the bot (60000)")
-    parser.add_argument("--students", type=int, default=5_000, help="students (5000)")
-    parser.add_argument("--seed", type=int, default=1, help="another seed is another week (1)")
-    parser.add_argument("--port", type=int, default=9464, help="HTTP port; 0 for any free one (9464)")
-    parser.add_argument("--stay", action="store_true", help="keep serving when the week is over, until Ctrl-C")
+    parser.add_argument("--days", type=float, default=7, help="number of simulated days (7)")
+    parser.add_argument("--responses", type=int, default=60_000, help="number of responses of the bot (60000)")
+    parser.add_argument("--students", type=int, default=5_000, help="number of students (5000)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the random numbers: equal seeds give equal traffic (1)"
+    )
+    parser.add_argument("--port", type=int, default=9464, help="HTTP port; 0 for any free port (9464)")
+    parser.add_argument("--stay", action="store_true", help="keep the page after the simulated time, until Ctrl-C")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     logging.getLogger("monitor").setLevel(logging.DEBUG if arguments.verbose else logging.WARNING)
     speed = arguments.days * _DAY_S / 60 if arguments.speed is None else arguments.speed
     if not 0 < speed < math.inf or not 0 < arguments.days < math.inf:
-        raise UsageError("--speed and --days: expected positive numbers")
+        raise UsageError(f"--speed, --days: got {speed:g} and {arguments.days:g}, expected finite numbers above 0")
     port = parse_integer("--port", arguments.port, 0, 65_535)
     scenario = _create_scenario(arguments)
     console = Console()
@@ -78,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         _show_progress(console, worker, store, source, server)
         _print_results(console, scenario, store)
         if arguments.stay and not is_interrupted.is_set():
-            console.print("The week is over; still serving until Ctrl-C.")
+            console.print("The simulated time is over. The page stays until Ctrl-C.")
             is_interrupted.wait()
     return 0
 
@@ -119,8 +121,8 @@ def _show_progress(
         if time_s > previous_time_s:
             events_per_second = (worker.processed_records - previous_count) / (time_s - previous_time_s)
         previous_count, previous_time_s = worker.processed_records, time_s
-        header = Text(f"simulated {time.strftime('%a %d %b %H:%M', time.gmtime(source.now_ms() / 1000))} UTC")
-        header.append(f"   page: http://127.0.0.1:{server.port}/   Ctrl-C ends", style="dim")
+        header = Text(f"Simulated time: {time.strftime('%a %d %b %H:%M', time.gmtime(source.now_ms() / 1000))} UTC")
+        header.append(f"   Page: http://127.0.0.1:{server.port}/   Stop: Ctrl-C", style="dim")
         table = render_summary(store.reader.read_summary(), now_ms=source.now_ms(), events_per_second=events_per_second)
         return Group(header, table)
 
@@ -132,7 +134,7 @@ def _show_progress(
                     wait([worker_run], _REFRESH_INTERVAL_S)
                     live.update(render_progress(), refresh=True)
         else:
-            console.print(f"page: http://127.0.0.1:{server.port}/")
+            console.print(f"Page: http://127.0.0.1:{server.port}/")
             sys.stdout.flush()
             while not worker_run.done():
                 wait([worker_run], _PRINT_INTERVAL_S)
@@ -149,15 +151,15 @@ def _print_results(console: Console, scenario: Scenario, store: WritableStore) -
         metric = variant.metrics[experiment.primary]
         if metric.mean is not None:
             console.print(
-                f"{name}: {experiment.primary} declared {true_means[name][experiment.primary]:.3f}, "
-                f"measured {metric.mean:.3f} over {metric.count} rated responses"
+                f"{name}: mean {experiment.primary} {metric.mean:.3f} measured over {format_count(metric.count)} rated "
+                f"responses, {true_means[name][experiment.primary]:.3f} simulated"
             )
     console.print(
         "\nNext:\n"
-        f"  {program} demo --stay                                   the same, and the page stays\n"
-        f"  {program} simulate --print-config > ab-monitor.toml     a configuration to start from\n"
-        f"  {program} check --config ab-monitor.toml                does it reach your Kafka and your Redis?\n"
-        f"  {program} run --config ab-monitor.toml                  the service, on your Kafka and your Redis",
+        f"  {program} demo --stay                                   repeat the demo and keep the page\n"
+        f"  {program} simulate --print-config > ab-monitor.toml     write a first configuration\n"
+        f"  {program} check --config ab-monitor.toml                test the connection to your Kafka and Redis\n"
+        f"  {program} run --config ab-monitor.toml                  start the service on your Kafka and Redis",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -56,7 +56,7 @@ class _EvaluationInput:
         settings = self.settings
         if not isinstance(settings.gain, str):
             raise UsageError(
-                f"--zero-grade: got {zero_grade:g}, expected none where a gain table says what grades are worth"
+                f"--zero-grade: got {zero_grade:g}, expected no such option, because the experiment has a gain table"
             )
         if not 0 < zero_grade < settings.max_grade:
             raise UsageError(
@@ -80,33 +80,37 @@ class _EvaluationInput:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add = parser.add_argument
-    add("events", nargs="*", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin")
-    add("--config", type=Path, metavar="FILE", help="TOML file, for events; docs/configuration.md")
-    add("--experiment", metavar="E", help="only this one")
+    add("events", nargs="*", metavar="EVENTS", help="files of responses and feedback, also .gz; - for stdin")
+    add("--config", type=Path, metavar="FILE", help="TOML file for EVENTS; docs/configuration.md")
+    add("--experiment", metavar="E", help="evaluate only this experiment")
     add = parser.add_argument_group("instead of events and a configuration").add_argument
-    add("--qrels", metavar="FILE", help=f"what was judged: {' '.join(QRELS_COLUMNS)}")
+    add("--qrels", metavar="FILE", help=f"file of judgements: {' '.join(QRELS_COLUMNS)}")
     add(
         "--run",
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help=f"a variant: {' '.join(RUN_COLUMNS)}; control first",
+        help=f"file of a variant's results: {' '.join(RUN_COLUMNS)}; the first is the control",
     )
-    add("--raters", action="store_true", help="the iteration of the qrels names who judged")
-    add("--max-grade", type=float, metavar="G", help="the scale's largest grade; default: the largest in the qrels")
-    add("--relevant-grade", type=float, metavar="G", help="from here on relevant; default: 1")
+    add("--raters", action="store_true", help="the column iteration of the qrels is the rater")
+    add("--max-grade", type=float, metavar="G", help="largest grade of the scale; default: largest grade in the qrels")
+    add("--relevant-grade", type=float, metavar="G", help="smallest relevant grade; default: 1")
     add = parser.add_argument_group("what to compute").add_argument
-    add("--metrics", metavar="M,…", help="default: those configured and cg, dcg, ndcg at their cuts; of runs, at 10")
-    add("--gain", action="append", choices=(*GAIN_NAMES, "table"), help="default: all; may be given several times")
-    add("--discount", action="append", choices=DISCOUNT_NAMES, help="the same")
-    add("--ideal", action="append", choices=IDEALS, help="the same")
-    add("--zero-grade", type=float, default=0, metavar="G", help="the grade that is worth nothing; default: 0")
+    add(
+        "--metrics",
+        metavar="M,…",
+        help="metrics; default: the configured ones, and cg, dcg, ndcg at the same cuts (with --run, at 10)",
+    )
+    add("--gain", action="append", choices=(*GAIN_NAMES, "table"), help="gain; can be repeated; default: all")
+    add("--discount", action="append", choices=DISCOUNT_NAMES, help="discount; can be repeated; default: all")
+    add("--ideal", action="append", choices=IDEALS, help="ideal of ndcg; can be repeated; default: all")
+    add("--zero-grade", type=float, default=0, metavar="G", help="largest grade without a gain; default: 0")
     add = parser.add_argument_group("output").add_argument
-    add("--by-query", metavar="D", help="what to show by query, named as in the table; default: the primary metric")
-    add("--queries", type=int, default=40, metavar="N", help="show the N queries that differ most; default: 40")
+    add("--by-query", metavar="D", help="row of the table to print by query; default: the primary metric")
+    add("--queries", type=int, default=40, metavar="N", help="print the N queries that differ most; default: 40")
     add("--json", action="store_true", help="print one JSON object")
-    add("--csv", metavar="FILE", help="write every value, one per line; - for stdout")
-    add("--html", metavar="FILE", help="write one page with tables and plots; - for stdout")
+    add("--csv", metavar="FILE", help="write all values as CSV; - for stdout")
+    add("--html", metavar="FILE", help="write a page with tables and charts; - for stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -116,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     settings = None if _has_runs(arguments) else load_command_settings(arguments)
     if [arguments.json, arguments.csv == "-", arguments.html == "-"].count(True) > 1:
-        raise UsageError("--json, --csv -, --html -: got several, expected one thing on stdout")
+        raise UsageError("--json, --csv -, --html -: got several, expected at most one output on stdout")
     evaluations = []
     for unshifted_input in [_read_runs(arguments)] if settings is None else _read_events(arguments, settings):
         evaluation_input = unshifted_input.with_zero_grade(arguments.zero_grade)
@@ -147,17 +151,19 @@ def _has_runs(arguments: argparse.Namespace) -> bool:
     if arguments.qrels is not None or arguments.run:
         has_event_arguments = arguments.events or arguments.config is not None or arguments.experiment is not None
         if has_event_arguments or arguments.qrels is None:
-            raise UsageError("evaluate: expected events and --config, or --qrels with --run and nothing of the former")
+            raise UsageError("evaluate: got both, expected either EVENTS and --config, or --qrels and --run")
         return True
     if not arguments.events or arguments.config is None:
-        raise UsageError("evaluate: expected events and --config, or --qrels with --run")
+        raise UsageError("evaluate: expected EVENTS and --config, or --qrels and --run")
     return False
 
 
 def _read_events(arguments: argparse.Namespace, settings: Settings) -> list[_EvaluationInput]:
     """Return the experiments of the settings with the judged responses of the event files."""
     if arguments.raters or arguments.max_grade is not None or arguments.relevant_grade is not None:
-        raise UsageError("--raters, --max-grade, --relevant-grade: expected only with --qrels; events have --config")
+        raise UsageError(
+            "--raters, --max-grade, --relevant-grade: expected only with --qrels; for EVENTS, --config has the scale"
+        )
     with open_event_files(arguments.events) as source:
         responses = read_judged_responses(source, settings, wall_clock)
     return [_EvaluationInput(experiment, responses[experiment.name]) for experiment in settings.experiments]
@@ -171,10 +177,10 @@ def _read_runs(arguments: argparse.Namespace) -> _EvaluationInput:
         if not (name and equals_sign and path):
             raise UsageError(f"--run: got {run_argument!r}, expected NAME=FILE")
         if name in paths:
-            raise UsageError(f"--run: got {name!r} twice, expected a name of its own for every variant")
+            raise UsageError(f"--run: got {name!r} twice, expected a different name for each variant")
         paths[name] = path
     if len(paths) < _MIN_RUNS:
-        raise UsageError(f"--run: got {len(paths)}, expected at least two, the control first")
+        raise UsageError(f"--run: got {len(paths)}, expected at least two, the first is the control")
     if arguments.max_grade is not None and not 0 < arguments.max_grade <= MAX_GAIN:
         raise UsageError(f"--max-grade: got {arguments.max_grade:g}, expected above 0 and at most {MAX_GAIN:g}")
     pools = read_qrels(arguments.qrels, raters=arguments.raters)

@@ -13,10 +13,16 @@ from monitor.sources import FileSource
 
 @contextmanager
 def open_event_files(paths: Sequence[str], console: Console | None = None) -> Iterator[FileSource]:
-    """Yield a source of the events in JSON-lines files; rejected lines are reported on the console, default stderr."""
+    """Yield a source of the events in JSON-lines files; rejected lines are reported on the console, default stderr.
+
+    At the end, the console gets the numbers of the rejected lines that were not reported one by one.
+    """
     report_console = console or Console(stderr=True)
-    source = FileSource(paths, parse_timestamp_ms, report=lambda line: report_console.print(line, markup=False))
+    source = FileSource(
+        paths, parse_timestamp_ms, report=lambda line: report_console.print(line, markup=False, soft_wrap=True)
+    )
     try:
         yield source
     finally:
+        source.report_rejected_totals()
         source.close()

@@ -15,6 +15,7 @@ from monitor.analysis import (
     Drift,
     IntraListDiversity,
     ItemOverview,
+    ReviewRanking,
     TriageKind,
     count_students_by_category,
     measure_drift,
@@ -24,7 +25,11 @@ from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms, read_lines
 from monitor.errors import UsageError
 from monitor.export import (
+    REVIEW_NOTE,
+    SCORE_NOTE,
     attention_json,
+    format_count,
+    format_percent,
     format_significant,
     print_json,
     printable_text,
@@ -32,6 +37,8 @@ from monitor.export import (
     render_attention,
     render_diversity,
     render_worst_items,
+    review_table,
+    score_cells,
     simple_table,
     worst_items_json,
 )
@@ -44,25 +51,37 @@ _DIVERSITY_CUT: Final = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add = parser.add_argument
-    add("events", nargs="*", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin")
-    add("--worst", type=int, metavar="N", help="of the store, with an experiment E for EVENTS: the N worst items")
-    add("--attention", type=int, metavar="N", help="of the store: the N entries to look at first, by item or category")
-    add("--experiment", metavar="E", help="only this one")
+    add("events", nargs="*", metavar="EVENTS", help="files of responses and feedback, also .gz; - for stdin")
+    add("--worst", type=int, metavar="N", help="print the N worst rated items in the store; EVENTS is an experiment")
+    add(
+        "--attention",
+        type=int,
+        metavar="N",
+        help="print the N items or categories in the store that need review most; EVENTS is an experiment",
+    )
+    add("--experiment", metavar="E", help="print only this experiment")
     add("--json", action="store_true", help="print one JSON object")
-    add("--by", choices=get_args(TriageKind), help="what to look at; default: query, of the store item")
-    add("--lowest-grade", type=float, default=0, metavar="G", help="the scale's smallest grade; default: 0")
-    add("--catalogue", metavar="FILE", help="all items there are, one id per line: for the coverage")
-    add("--topics", metavar="FILE", help="a JSON object, item → list of topics: for the variety of answers")
+    add("--by", choices=get_args(TriageKind), help="entries of the review list; default: query, with --attention item")
+    add(
+        "--rank-by",
+        choices=get_args(ReviewRanking),
+        default="share",
+        help="order of the review list: share of bad responses (lower bound of the 95 %% interval), or urgency by "
+        "their number; default: share",
+    )
+    add("--lowest-grade", type=float, default=0, metavar="G", help="smallest grade of the scale; default: 0")
+    add("--catalogue", metavar="FILE", help="file with all item ids, one per line, for the coverage")
+    add("--topics", metavar="FILE", help="JSON object, item → list of topics, for the diversity of responses")
     add(
         "--mmr-lambda",
         type=float,
         default=0.7,
         metavar="L",
-        help="λ of the re-ranking by maximal marginal relevance: 1 ranks by relevance only, 0 by novelty only; "
-        "default: 0.7",
+        help="weight λ of relevance when re-ranking by maximal marginal relevance, from 0 (diversity only) to 1 "
+        "(relevance only); default: 0.7",
     )
-    add("--since", metavar="T", help="compare the categories from this ISO time on with those before")
-    add("--top", type=int, default=20, metavar="N", help="show the first N of each list; default: 20")
+    add("--since", metavar="T", help="compare the categories since this ISO 8601 time with the time before")
+    add("--top", type=int, default=20, metavar="N", help="print the first N entries of each list; default: 20")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -70,7 +89,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.worst is not None or arguments.attention is not None:
         return _print_stored_items(arguments, settings)
     if not arguments.events:
-        raise UsageError("items: expected EVENTS, or an experiment E with --worst N or --attention N")
+        raise UsageError("items: got no argument, expected EVENTS, or an experiment E with --worst N or --attention N")
     for path in arguments.events:
         if path in {experiment.name for experiment in settings.experiments} and not Path(path).exists():
             raise UsageError(f"items: {path} is an experiment and no file: add --worst N or --attention N")
@@ -97,7 +116,7 @@ def _print_stored_items(arguments: argparse.Namespace, settings: Settings) -> in
             json_object = worst_items_json(experiment_name, statistics, count)
             table = render_worst_items(experiment_name, statistics, count)
         else:
-            entries = stored_items.read_review_ranking(arguments.by or "item")
+            entries = stored_items.read_review_ranking(arguments.by or "item", arguments.rank_by)
             json_object = attention_json(experiment_name, entries, count)
             table = render_attention(experiment_name, entries, count)
     if arguments.json:
@@ -128,6 +147,7 @@ def _print_items_of_files(arguments: argparse.Namespace, settings: Settings) -> 
             relevant_grade=experiment.relevant_grade,
             prior_grades=scales[experiment.name],
             triage_kind=arguments.by or "query",
+            ranking=arguments.rank_by,
         )
         drift = None if since_ms is None else measure_drift(*count_students_by_category(responses, since_ms))
         experiment_json = {**overview.to_json(catalogue, arguments.top), "drift": drift and asdict(drift)}
@@ -169,37 +189,38 @@ def _read_item_topics(path: str | None) -> Mapping[str, Sequence[str]]:
 def _print_overview(experiment_name: str, overview: ItemOverview, catalogue: frozenset[str], top: int) -> None:
     """Print tables of the coverage, the ratings and the triage entries; `top` rows of each list."""
     console = Console()
-    table = simple_table(f"{experiment_name}: variant", "responses", "empty", "items", "coverage")
+    table = simple_table(f"{experiment_name}: variant", "responses", "without items", "distinct items", "coverage")
     for variant, shown_items in overview.shown_items.items():
-        empty_share = format_significant(shown_items.empty_share)
-        coverage = format_significant(shown_items.coverage(catalogue))
-        table.add_row(variant, str(shown_items.responses), empty_share, str(len(shown_items.counts)), coverage)
+        empty_share, coverage = map(format_percent, (shown_items.empty_share, shown_items.coverage(catalogue)))
+        response_count, item_count = map(format_count, (shown_items.responses, len(shown_items.counts)))
+        table.add_row(variant, response_count, empty_share, item_count, coverage)
     console.print(table)
-    table = simple_table("item", "ratings", "mean", "95 % from", "good", "95 % from")
+    table = simple_table("item", "ratings", "mean grade", "at least", "good ratings", "at least")
     for item, score in overview.scores[:top]:
-        numbers = map(format_significant, (score.mean, score.mean_lower, score.good_share, score.good_lower))
-        table.add_row(printable_text(item), str(score.ratings), *numbers)
+        table.add_row(printable_text(item), format_count(score.ratings), *score_cells(score))
     console.print(table)
+    rated_count, unrated_count = map(format_count, (len(overview.scores), overview.unrated_count))
     console.print(
-        f"{len(overview.scores)} items are rated, {overview.unrated_count} are shown and unrated", highlight=False
+        f"{rated_count} items are rated; {unrated_count} were shown and not rated. {SCORE_NOTE}", highlight=False
     )
-    table = simple_table("look at first", "bad that day", "history", "urgency", "priority")
-    for entry in overview.triage_entries[:top]:
-        numbers = map(format_significant, (entry.history, entry.urgency, entry.priority))
-        table.add_row(printable_text(entry.name), str(entry.bad_answers_today), *numbers)
-    console.print(table)
+    console.print(review_table(overview.triage_entries[:top]))
+    console.print(REVIEW_NOTE, highlight=False)
 
 
 def _print_drift(drift: Drift) -> None:
     """Print the distances between the distributions of categories before and since a time."""
     console = Console()
-    table = simple_table("categories", "value", "threshold", "p")
-    for measure, distance in (("population stability index", drift.psi), ("Jensen-Shannon", drift.js)):
+    table = simple_table("Change of categories", "distance", "limit", "p")
+    for measure, distance in (("population stability index", drift.psi), ("Jensen-Shannon distance", drift.js)):
         if distance is None:
             table.add_row(measure, "–", "–", "–")
             continue
         numbers = map(format_significant, (distance.value, distance.threshold, distance.p))
         table.add_row(measure + (" (changed)" if distance.exceeded else ""), *numbers)
     console.print(table)
-    line = f"{drift.observations} students since then, {drift.reference} before, {drift.cells} categories"
+    recent, earlier = map(format_count, (drift.observations, drift.reference))
+    line = (
+        f"{recent} students since that time, {earlier} before, {drift.cells} categories. "
+        "Up to the limit, chance explains the distance."
+    )
     console.print(line, highlight=False)

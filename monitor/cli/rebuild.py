@@ -1,9 +1,9 @@
 """`ab-monitor rebuild`: fill a new generation of the store from Kafka, compare both generations, and switch.
 
-1. The experiments of the configuration file are compared with those of the active generation (`run`).
-2. Kafka is read from its beginning into the next generation, under the definitions of the configuration file, up to the
-   positions of the active generation (`rebuild_backfill`).
-3. Both generations are compared, by their offsets (`rebuild_coverage`) and by their numbers (`rebuild_comparison`).
+1. The experiments of the configuration file are compared with the experiments of the active generation (`run`).
+2. The next generation is filled from the beginning of the topics up to the positions of the active generation, under
+   the definitions of the configuration file (`rebuild_backfill`).
+3. Both generations are compared by offsets (`rebuild_coverage`), and by counts and means (`rebuild_comparison`).
 4. The active generation is switched in one write. Workers of the old generation stop with exit code 5. Started again
    with the same file, they continue with the new generation.
 """
@@ -41,14 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-loss",
         action="store_true",
-        help="switch even if Kafka no longer has events that the active generation has read",
+        help="switch even if Kafka has deleted events that the active generation has read",
     )
     parser.add_argument(
         "--drop-missing",
         action="store_true",
-        help="drop experiments and variants of the active generation that the file does not have",
+        help="leave out experiments and variants of the active generation that the file lacks",
     )
-    parser.add_argument("--discard", action="store_true", help="delete the rest of an interrupted rebuild, and stop")
+    parser.add_argument(
+        "--discard", action="store_true", help="delete the unfinished generation of an interrupted rebuild, and exit"
+    )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -60,9 +62,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         closing(connect_next_generation(active_store)) as next_store,
     ):
         for number in read_generation_numbers(active_store) - {active_store.active_generation, next_store.generation}:
-            log.info("old generation deleted number=%d keys=%d", number, delete_generation(active_store, number))
+            log.info("old generation deleted generation=%d keys=%d", number, delete_generation(active_store, number))
         if arguments.discard:
-            print(f"{delete_generation(active_store, next_store.generation)} keys of an unfinished rebuild deleted")
+            print(f"{delete_generation(active_store, next_store.generation)} keys of the unfinished rebuild deleted")
             return 0
         if not arguments.drop_missing:
             _check_experiments(active_store, settings, arguments.config)
@@ -71,14 +73,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         signal_exit_code = backfill_generation(active_store, writable_store, settings)
         if signal_exit_code:
             print(
-                "stopped; the same command continues from here, --discard deletes the unfinished generation",
+                "stopped. The same command continues from here; with --discard it deletes the unfinished generation",
                 file=sys.stderr,
             )
             return signal_exit_code
         lost_counts = compare_generations(active_store, next_store, settings, accept_loss=arguments.accept_loss)
         if not activate_generation(active_store, next_store, lost_counts):
             raise IncompatibleStore(
-                "another process has switched the active generation during the rebuild; nothing was changed"
+                "another process has switched the active generation during the rebuild. This command has switched "
+                "nothing: run `ab-monitor rebuild` again"
             )
         print(f"switched to generation {next_store.generation}")
         old_generation = active_store.active_generation
@@ -98,9 +101,9 @@ def _check_experiments(active_store: ShardedStore, settings: Settings, config: o
             missing_responses[name] = missing_responses.get(name, 0) + variant_totals.responses
     if missing_responses:
         raise UsageError(
-            f"{config}: expected the active generation's experiments and variants, but the file does not have "
+            f"{config}: the file lacks experiments or variants of the active generation: "
             + ", ".join(f"{name} ({responses:,} responses)" for name, responses in missing_responses.items())
-            + ". Correct the file, or drop them with --drop-missing"
+            + ". Add them to the file, or leave them out with --drop-missing"
         )
 
 
@@ -118,6 +121,6 @@ def _check_topics(settings: Settings) -> None:
     missing_topics = [topic for topic in topics if topic not in existing_topics]
     if missing_topics:
         raise DependencyUnavailable(
-            f"Kafka at {kafka.bootstrap_servers}: no topic {', '.join(missing_topics)}; "
-            "a rebuild reads existing topics only"
+            f"Kafka at {kafka.bootstrap_servers}: topic {', '.join(missing_topics)} does not exist. A rebuild needs "
+            "both event topics: correct kafka.responses_topic or kafka.feedback_topic, or create the topic"
         )

@@ -33,7 +33,7 @@ _UNLIMITED_RUN: Final = 1_000_000_000
 
 
 class HistorySource(KafkaSource):
-    """Both topics from their beginning, read by a consumer group of the rebuild's own."""
+    """Both topics from their beginning, read by a separate consumer group."""
 
     def __init__(self, settings: Settings, generation: int, active_positions: Mapping[str, Position]) -> None:
         kafka = settings.kafka
@@ -91,7 +91,7 @@ def open_next_generation(next_store: ShardedStore, active_store: ShardedStore, s
     try:
         metadata = _register_experiments(next_store, settings)
     except UnusableStore as error:
-        log.info("an earlier rebuild is deleted reason=%s", error)
+        log.info("unfinished rebuild deleted reason=%s", error)
         delete_generation(active_store, next_store.generation)
         metadata = initialize_store(next_store, settings)
     return WritableStore(next_store, StoreReader(next_store, settings, metadata.numbers, wall_clock), metadata)
@@ -103,7 +103,7 @@ def _register_experiments(next_store: ShardedStore, settings: Settings) -> Store
     configured_names = {experiment.name for experiment in settings.experiments}
     if stored_names and stored_names != configured_names:
         different_names = ", ".join(sorted(stored_names ^ configured_names))
-        raise IncompatibleStore(f"it was begun with other experiments: {different_names}")
+        raise IncompatibleStore(f"the unfinished rebuild has other experiments: {different_names}")
     return initialize_store(next_store, settings)
 
 
@@ -129,7 +129,8 @@ def backfill_generation(active_store: ShardedStore, writable_store: WritableStor
             worker.run()
     except DataLoss as error:
         raise DataLoss(
-            f"{error}. --discard deletes the new generation; the command then starts from the beginning"
+            f"{error}. To start from the beginning, delete the new generation with --discard, then run the command "
+            "again"
         ) from error
     finally:
         source.close()
@@ -140,12 +141,13 @@ def backfill_generation(active_store: ShardedStore, writable_store: WritableStor
 
 def _describe_rejected_records(rejection_counts: Counter[str], dead_letter_count: int) -> str:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejection_counts.most_common())
-    sentences = [f"{rejection_counts.total():,} records are rejected under this file ({reasons})."]
+    sentences = [f"{rejection_counts.total():,} records are rejected under this configuration ({reasons})."]
     active_count = rejection_counts.total() - dead_letter_count
     if active_count:
         sentences.append(
-            f"The active generation has read {active_count:,} of these. Records that it rejected, too, are in the "
-            "dead-letter topic; records that it counted are neither counted nor in the dead-letter topic."
+            f"The active generation has read {active_count:,} of these records: the records that the active generation "
+            "rejected are in the dead-letter topic, and the records that the active generation counted are not counted "
+            "any more."
         )
     if dead_letter_count:
         sentences.append(
@@ -170,7 +172,7 @@ def _stop_when_caught_up(
 
     def watch_positions() -> None:
         while not block_ended.wait(_PROGRESS_CHECK_S):
-            # If the store does not answer, the worker waits; so does this loop.
+            # If the store does not respond, the worker waits, and so does this loop.
             with suppress(StoreUnavailable):
                 source.active_positions = active_store.read_positions()
                 target_positions = {

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from monitor.cli.rebuild_coverage import compare_offset_coverage
 from monitor.config import Settings, definition_differences
-from monitor.errors import DataLoss
+from monitor.errors import DataLoss, join_reasons
 from monitor.export import simple_table
 from monitor.state import ShardedStore, VariantTotals, read_stored_experiments, read_variant_totals
 
@@ -49,6 +49,7 @@ def compare_generations(
     active_totals, next_totals = read_variant_totals(active_store), read_variant_totals(next_store)
     Console().print(_build_table(active_totals, next_totals))
     losses = list(coverage.missing_offsets)
+    explanation = ""
     lost_responses = dict[str, int]()
     if not losses:
         unread_counts = _count_unread_offsets(active_store, next_store)
@@ -57,29 +58,30 @@ def compare_generations(
             description = f"{experiment} / {variant}: {missing_count:,} {count_name} fewer"
             differences = _limiting_differences(experiment, count_name, active_store, next_store)
             if differences and not coverage.is_incomplete:
-                print(f"{description}: these definitions count less: {'; '.join(differences)}")
+                print(f"{description}, because definitions have changed: {'; '.join(differences)}")
                 continue
             losses.append(description)
             # Missing rated responses are among the missing responses.
             field = f"{experiment}/{variant}"
             lost_responses[field] = max(missing_count, lost_responses.get(field, 0))
         if losses and coverage.is_incomplete:
-            losses[-1] += (
+            explanation = (
                 ". Offsets cannot show the reason: the first offset of the active generation is unknown or belongs to "
                 "another log"
             )
         elif losses:
-            losses[-1] += (
-                ", although Kafka has every offset and no definition explains the difference: was the topic compacted, "
-                "or are limits or allowed_lateness tighter?"
+            explanation = (
+                ", although Kafka has every offset, and no definition explains the difference. Possible causes are a "
+                "compacted topic, and lower values of limits or allowed_lateness"
             )
     if losses and not accept_loss:
         raise DataLoss(
-            f"{'; '.join(losses)}. The active generation was not switched. --accept-loss switches nevertheless and "
-            "counts the difference as lost events, which makes verdicts invalid. --discard deletes the new generation"
+            f"{join_reasons(losses)}{explanation}. The active generation was not switched. To switch nevertheless and "
+            "count the difference as lost events, which makes verdicts invalid, add --accept-loss. To delete the new "
+            "generation, add --discard"
         )
     if losses:
-        print(f"counted as lost events: {'; '.join(losses)}")
+        print(f"counted as lost events: {'; '.join(losses)}{explanation}")
     return Counter(coverage.lost_counts) + Counter(lost_responses)
 
 

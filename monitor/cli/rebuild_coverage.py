@@ -77,12 +77,12 @@ def compare_offset_coverage(
         )
         if missing_count > 0 and not is_intact:
             missing_offsets.append(
-                f"{partition}: {missing_count} offsets that the active generation has read are missing from the new "
-                f"generation: the active one began at {active_first}, a rebuild begins at {next_first}"
+                f"{partition}: {missing_count} offsets that the active generation has read are missing in the new "
+                f"generation, which begins at offset {next_first} instead of {active_first}"
             )
         if partition in next_losses:
             missing_offsets.append(
-                f"{partition}: {next_losses[partition]} offsets were lost while the rebuild read the partition"
+                f"{partition}: Kafka has deleted {next_losses[partition]} offsets before the rebuild has read them"
             )
     is_incomplete = bool(next_positions.keys() - active_positions.keys()) or any(
         partition not in first_offsets
@@ -164,7 +164,7 @@ def has_older_record(log_start: int, oldest_record: int, first_record: int) -> b
     """Return whether a partition has a record before the first record since a time.
 
     `log_start` is the partition's earliest offset. `oldest_record` is the offset of the first record since the epoch,
-    `first_record` that of the first record since the time. Brokers return -1 if no such record exists. They also
-    return -1 if the record would be in the deleted part of a segment; then `oldest_record` is -1, too.
+    `first_record` that of the first record since the time. Brokers return -1 if no such record exists, and also
+    if the record would be in the deleted part of a segment; then `oldest_record` is -1, too.
     """
     return first_record > max(log_start, oldest_record) or (first_record < 0 <= oldest_record)

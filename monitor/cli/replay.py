@@ -24,7 +24,10 @@ from monitor.sources import FileSource
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument(
-        "events", nargs="+", metavar="EVENTS", help="files of events of either kind, .gz too; - for stdin"
+        "events",
+        nargs="+",
+        metavar="EVENTS",
+        help="files of responses and feedback as JSON lines, also compressed as .gz; - for stdin",
     )
 
 
@@ -43,6 +46,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         signals = stack.enter_context(stop_on_signals(worker.stop))
         with _FileProgress(source, console):
             worker.run()
+        source.report_rejected_totals()
         line_count, rejected_count = worker.processed_records, source.rejected_count
         outcome_counts = sorted(telemetry.outcome_totals().items())
         outcomes = ", ".join(f"{outcome} {count}" for outcome, count in outcome_counts if count) or "nothing new"
@@ -52,7 +56,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         if rejected_count > settings.limits.max_rejected_share * max(line_count, 1):
             raise InputRejected(
                 f"{rejected_count} of {line_count} lines were rejected "
-                f"(limits.max_rejected_share = {settings.limits.max_rejected_share}); they are not applied"
+                f"(limits.max_rejected_share = {settings.limits.max_rejected_share}), and not applied. Correct the "
+                "lines, then run the command again; docs/events.md has the format"
             )
     return 0 if source.is_exhausted() or not signals else SIGNAL_EXIT_CODE_BASE + signals[0]
 

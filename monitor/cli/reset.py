@@ -13,7 +13,7 @@ from monitor.state import connect_active_generation, delete_all_generations, rea
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="delete without a confirmation")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -28,14 +28,16 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         )
         address = settings.store.url.partition("://")[2].rpartition("@")[2] or settings.store.url
         if not experiment_totals:
-            print(f"there is nothing of AB Monitor at {address}")
+            print(f"nothing to delete: the store at {address} has no data of AB Monitor")
             delete_all_generations(shards)
             return 0
         content = f"all data of AB Monitor at {address}: {responses:,} responses of {', '.join(experiment_totals)}"
         if not arguments.yes:
             if not sys.stdin.isatty():
-                raise UsageError(f"reset deletes {content}. Without a terminal for a confirmation, it needs --yes")
-            if _ask(f"This deletes {content}. Type yes to go on: ") != "yes":
+                raise UsageError(
+                    f"reset would delete {content}. There is no terminal for a confirmation: add --yes to delete"
+                )
+            if _ask(f"This deletes {content}. Type yes to continue: ") != "yes":
                 print("nothing was deleted")
                 return 0
         print(f"{delete_all_generations(shards)} keys deleted")

@@ -25,10 +25,10 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the service until a signal stops it; return the exit code."""
+    """Run the service until a signal arrives; return the exit code."""
     telemetry = Telemetry()
-    # Before the worker exists, a signal exits at once and the stack closes whatever is open. Afterwards, a signal lets
-    # the worker finish its batch.
+    # Before the worker exists, a signal exits at once, and the stack closes all open resources. Afterwards, a signal
+    # lets the worker finish its batch.
     stop_service: Callable[[], object] = sys.exit
 
     def handle_stop_request() -> None:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         kafka = settings.kafka
         store = stack.enter_context(open_writable_store(settings, wall_clock))
         for warning in (*experiment_warnings(settings.experiments), *read_server_warnings(store.shards)):
-            log.warning("%s", warning)
+            log.warning("unsafe setting reason=%s", warning)
         source = KafkaSource(kafka)
         stack.callback(source.close)
         topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}

@@ -35,37 +35,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add = parser.add_argument
     repeatable_option: dict[str, Any] = {"action": "append", "default": [], "metavar": "VARIANT=X"}
-    add("--out", metavar="FILE", help="write JSON lines there; .gz is packed, - is stdout")
+    add("--out", metavar="FILE", help="write JSON lines to this file, compressed if the name ends in .gz; - for stdout")
     add("--kafka", action="store_true", help="write to the topics of --config")
     add("--config", type=Path, metavar="FILE", help="the monitor's configuration, for --kafka")
-    add("--print-config", action="store_true", help="print a configuration that fits the traffic, and end")
-    add("--live", action="store_true", help="--days of history up to now, then traffic as it happens, without end")
-    add("--responses", type=int, default=60_000, help="answers of the bot in --days (60000)")
-    add("--students", type=int, default=5_000, help="students (5000)")
-    add("--days", type=float, default=7, help="simulated days (7)")
-    add("--effect", **repeatable_option, help="shift of the grades (treatment=0.15)")
-    add("--share", **repeatable_option, help="share of students (control=0.5 treatment=0.5)")
+    add("--print-config", action="store_true", help="print a configuration that fits the traffic, and exit")
     add(
-        "--drop", metavar="VARIANT=X", help="from --drop-at on, answers of the variant lose that share of their quality"
+        "--live",
+        action="store_true",
+        help="write --days of history up to now, then continue in real time until stopped",
     )
-    add("--effect-from", metavar="T", help="ISO time from which there are effects: what lies before is a pre-period")
-    add("--fade-days", type=float, metavar="D", help="half of a student's effect is gone D days after the first answer")
-    add("--escalated", **repeatable_option, help="share of unrated answers that end with a person (0.02)")
-    add("--slowness", **repeatable_option, help="times the usual latency (1)")
-    add("--drop-at", metavar="T", help="ISO time of the drop")
-    add("--feedback-delay", type=float, default=60.0, metavar="S", help="median seconds until a rating (60)")
-    add("--start", metavar="T", help="ISO time of the first answers (a fixed week)")
-    add("--seed", type=int, default=1, help="another seed is other traffic (1)")
+    add("--responses", type=int, default=60_000, help="number of responses in --days (60000)")
+    add("--students", type=int, default=5_000, help="number of students (5000)")
+    add("--days", type=float, default=7, help="number of simulated days (7)")
+    add("--effect", **repeatable_option, help="shift of the grades of a variant (treatment=0.15)")
+    add("--share", **repeatable_option, help="share of students of a variant (control=0.5 treatment=0.5)")
+    add(
+        "--drop",
+        metavar="VARIANT=X",
+        help="from --drop-at on, responses of the variant lose this share of their quality",
+    )
+    add("--effect-from", metavar="T", help="ISO time at which the effects begin; the time before is a pre-period")
+    add("--fade-days", type=float, metavar="D", help="half-life in days of the effect since a student's first response")
+    add("--escalated", **repeatable_option, help="share of unrated responses that are escalated to a human (0.02)")
+    add("--slowness", **repeatable_option, help="factor on the usual latency (1)")
+    add("--drop-at", metavar="T", help="ISO time at which --drop begins")
+    add(
+        "--feedback-delay",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="median time from response to rating in seconds (60)",
+    )
+    add("--start", metavar="T", help="ISO time of the first responses (default: a fixed week)")
+    add("--seed", type=int, default=1, help="seed of the random numbers: equal seeds give equal traffic (1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the simulated traffic, or print a configuration for it; return the exit code."""
+    """Write simulated traffic, or print a matching configuration; return the exit code."""
     scenario = _create_scenario(arguments)
     if arguments.print_config:
         print(render_example_config(scenario), end="")
         return 0
     if (arguments.out is None) == (not arguments.kafka):
-        raise UsageError("simulate: expected either --out FILE or --kafka with --config FILE")
+        raise UsageError("simulate: expected either --out FILE, or --kafka with --config FILE")
     events = pace_events(generate_endless_events(scenario)) if arguments.live else generate_events(scenario)
     if arguments.kafka:
         if arguments.config is None:
@@ -78,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
             # The reader has closed the pipe.
             return 0
         except OSError as error:
-            output = "stdout" if arguments.out == "-" else f"--out {arguments.out}"
+            output = "stdout" if arguments.out == "-" else f"--out: the file {arguments.out} cannot be written"
             raise UsageError(f"{output}: {error.strerror}") from error
     print(f"{written_count} events written", file=sys.stderr)
     return 0
@@ -117,7 +129,7 @@ def send_to_kafka(events: Iterator[SimulatedEvent], settings: KafkaSettings) -> 
     except KafkaError as error:
         raise translate_kafka_error(settings, error) from error
     if failures:
-        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} refused an event: {failures[0]}")
+        raise DependencyUnavailable(f"Kafka at {settings.bootstrap_servers} rejected an event: {failures[0]}")
     return written_count
 
 

@@ -13,8 +13,10 @@ from monitor.state import open_store_reader
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument("--experiment", metavar="E", help="only this one")
-    parser.add_argument("--as-of", metavar="T", help="decay to this ISO time, not the newest event of what is shown")
+    parser.add_argument("--experiment", metavar="E", help="print only this experiment")
+    parser.add_argument(
+        "--as-of", metavar="T", help="weight means as of this ISO 8601 time instead of the newest event"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -1,4 +1,4 @@
-"""`ab-monitor verdict`: the decision on an experiment's treatments and its reasons."""
+"""`ab-monitor verdict`: the decision on an experiment's treatments, with reasons."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.set_defaults(experiment_argument="verdict E")
     parser.add_argument("experiment", metavar="E", help="the experiment's name")
-    parser.add_argument("--variant", metavar="V", help="only this treatment")
-    parser.add_argument("--as-of", metavar="T", help="the students whose windows were over at this ISO time")
+    parser.add_argument("--variant", metavar="V", help="print only this treatment")
+    parser.add_argument(
+        "--as-of",
+        metavar="T",
+        help="use only students whose first days and feedback window were over at this ISO 8601 time",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--exit-code",
         action="store_true",
-        help="end with 0 for ship and non_inferior, 10 for continue and insufficient_data, 20 for the others",
+        help="exit with 0 for ship and non_inferior, 10 for continue and insufficient_data, 20 for all other states",
     )
 
 

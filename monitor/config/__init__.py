@@ -1,19 +1,14 @@
 """The settings, from a TOML file and environment variables (docs/configuration.md).
 
 - `settings`: the frozen records. `loading`: `load_settings`, which reads the file and the environment
-- `experiments`, `criteria`: parsers of an experiment's table, and the definitions of its stored aggregates
+- `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
 """
 
 from __future__ import annotations
 
-from monitor.config.experiments import (
-    MAX_GAIN,
-    aggregate_definitions,
-    definition_differences,
-    experiment_warnings,
-    parse_metric_specs,
-)
+from monitor.config.definitions import aggregate_definitions, definition_differences
+from monitor.config.experiments import MAX_GAIN, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings
 from monitor.config.settings import (
     FEEDBACK_METRIC_PREFIX,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
@@ -19,16 +20,16 @@ from monitor.config.settings import (
     Population,
     is_proportion,
 )
-from monitor.config.values import check_keys, parse_choice, parse_instant_ms, parse_number, parse_shares
+from monitor.config.values import ConfigProblems, check_keys, parse_choice, parse_instant_ms, parse_number, parse_shares
 from monitor.errors import ConfigError
 
 DECISION_KEYS: Final = frozenset({"mde", "margin", "alpha", "min_days", "population", "allocations", "guardrails"})
 _GUARDRAIL_KEYS: Final = frozenset({"metric", "harmful_direction", "margin", "timeout_ms"})
-_DEFAULT: Final = DecisionSettings()
 _MIN_EFFECT: Final = 1e-6
 _MAX_EFFECT: Final = 65_536.0
 _MEASURES_UP_TO_1: Final = ("ndcg", "success", "rr", "p")
-_ALPHA_RANGE: Final = (1e-6, 0.25)
+_MIN_ALPHA: Final = 1e-6
+_MAX_ALPHA: Final = 0.25
 _MAX_DAYS: Final = 365.0
 _MAX_ALLOCATIONS: Final = 100
 _MAX_GUARDRAILS: Final = 20
@@ -37,34 +38,38 @@ _MAX_KIND_LENGTH: Final = 64
 
 
 def parse_decision(table: Mapping[str, Any], experiment_key: str, experiment: ExperimentSettings) -> DecisionSettings:
-    """Return the criteria of an experiment's table; raises `ConfigError` for the first wrong value."""
+    """Return the criteria of an experiment's table; raises the errors of all wrong values."""
     max_effect = _max_effect(experiment.primary)
-    mde = table.get("mde")
-    return DecisionSettings(
-        mde=None if mde is None else parse_number(f"{experiment_key}.mde", mde, _MIN_EFFECT, max_effect),
-        margin=parse_number(f"{experiment_key}.margin", table.get("margin", _DEFAULT.margin), 0.0, max_effect),
-        alpha=parse_number(f"{experiment_key}.alpha", table.get("alpha", _DEFAULT.alpha), *_ALPHA_RANGE),
-        min_days=parse_number(f"{experiment_key}.min_days", table.get("min_days", _DEFAULT.min_days), 0.0, _MAX_DAYS),
-        population=parse_choice(f"{experiment_key}.population", table.get("population", "rated"), get_args(Population)),
-        allocations=_parse_allocations(f"{experiment_key}.allocations", table.get("allocations", []), experiment),
-        guardrails=_parse_guardrails(f"{experiment_key}.guardrails", table["guardrails"], experiment)
-        if "guardrails" in table
-        else _DEFAULT.guardrails,
-    )
+    parsers: dict[str, Callable[[str, Any], Any]] = {
+        "mde": partial(parse_number, minimum=_MIN_EFFECT, maximum=max_effect),
+        "margin": partial(parse_number, minimum=0.0, maximum=max_effect),
+        "alpha": partial(parse_number, minimum=_MIN_ALPHA, maximum=_MAX_ALPHA),
+        "min_days": partial(parse_number, minimum=0.0, maximum=_MAX_DAYS),
+        "population": partial(parse_choice, choices=get_args(Population)),
+        "allocations": partial(_parse_allocations, experiment=experiment),
+        "guardrails": partial(_parse_guardrails, experiment=experiment),
+    }
+    problems = ConfigProblems()
+    values = {
+        name: problems.attempt(parse, f"{experiment_key}.{name}", table[name], None)
+        for name, parse in parsers.items()
+        if name in table
+    }
+    problems.raise_errors()
+    return DecisionSettings(**values)
 
 
 def decision_warnings(experiment: ExperimentSettings) -> list[str]:
     """Return a sentence for each criterion that is valid but probably has another effect than intended."""
     experiment_key = f"experiments.{experiment.name}"
     return [
-        f"{experiment_key}.allocations[{index}].from is no UTC midnight: the whole day is left out of the "
-        "sample ratio and of the comparisons that decide"
+        f"{experiment_key}.allocations[{index}].from is not midnight in UTC: the whole UTC day is left out of the "
+        "sample ratio and of the comparisons that decide. Set the time to midnight, such as 2026-11-01T00:00:00Z"
         for index, allocation in enumerate(experiment.decision.allocations)
         if allocation.from_ms % DAY_MS
     ] + [
-        f"{experiment_key}.guardrails[{index}] is on {LATENCY_METRIC} without timeout_ms: set the latency at which an "
-        "answer is given up, such as timeout_ms = 30000. Otherwise the bounds leave out time-outs that are so rare "
-        "that the sample has none"
+        f"{experiment_key}.guardrails[{index}] is on {LATENCY_METRIC} without timeout_ms: the guardrail cannot allow "
+        "for rare time-outs that have not occurred yet. Set timeout_ms to the time-out of the chatbot, such as 30000"
         for index, guardrail in enumerate(experiment.decision.guardrails)
         if guardrail.metric == LATENCY_METRIC and guardrail.timeout_ms is None
     ]
@@ -80,7 +85,9 @@ def _max_effect(metric: str) -> float:
 def _parse_tables(key: str, value: object, allowed_keys: Collection[str], max_count: int) -> list[dict[str, Any]]:
     """Return a list of at most `max_count` tables that have no other keys than `allowed_keys`."""
     if not isinstance(value, list) or len(value) > max_count or not all(isinstance(table, dict) for table in value):
-        raise ConfigError(key, value, f"a list of at most {max_count} tables with {' and '.join(sorted(allowed_keys))}")
+        raise ConfigError(
+            key, value, f"a list of at most {max_count} tables with the keys {', '.join(sorted(allowed_keys))}"
+        )
     for index, table in enumerate(value):
         check_keys(f"{key}[{index}]", table, allowed_keys)
     return value
@@ -94,10 +101,10 @@ def _parse_allocations(key: str, value: object, experiment: ExperimentSettings) 
         if allocations:
             previous_ms = allocations[-1].from_ms
         if from_ms <= previous_ms:
-            previous = "the allocation before it" if allocations else "starts_at"
-            raise ConfigError(from_key, str(table["from"]), f"a time after that of {previous}")
+            previous = "the time of the previous allocation" if allocations else "starts_at"
+            raise ConfigError(from_key, table["from"], f"a time after {previous}")
         if experiment.ends_at_ms is not None and from_ms >= experiment.ends_at_ms:
-            raise ConfigError(from_key, str(table["from"]), "a time before ends_at")
+            raise ConfigError(from_key, table["from"], "a time before ends_at")
         shares = _parse_variant_shares(f"{key}[{index}].shares", table.get("shares"), experiment)
         allocations.append(AllocationSettings(from_ms, shares))
     return tuple(allocations)
@@ -132,7 +139,7 @@ def _parse_timeout_ms(key: str, table: Mapping[str, Any], metric: str) -> float 
         return None
     if metric != LATENCY_METRIC:
         raise ConfigError(
-            key, table["timeout_ms"], f"this key with {LATENCY_METRIC} only: other metrics have a largest value"
+            key, table["timeout_ms"], f"no timeout_ms, because only a guardrail on {LATENCY_METRIC} has one"
         )
     return parse_number(key, table["timeout_ms"], 1.0, _MAX_LATENCY_MS)
 
@@ -145,7 +152,7 @@ def _parse_guardrail_metric(key: str, value: object, metrics: Collection[str]) -
             raise ConfigError(
                 key,
                 value,
-                f"{FEEDBACK_METRIC_PREFIX} and a kind of 1 to {_MAX_KIND_LENGTH} characters, the first not +",
+                f"{FEEDBACK_METRIC_PREFIX}KIND, with a kind of 1 to {_MAX_KIND_LENGTH} characters, the first not +",
             )
         return value
     return parse_choice(key, value, (*metrics, f"{FEEDBACK_METRIC_PREFIX}KIND"))

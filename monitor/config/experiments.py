@@ -1,17 +1,18 @@
-"""Parses an `[[experiments]]` table → `ExperimentSettings`, and lists the definitions of stored aggregates."""
+"""Parses an `[[experiments]]` table → `ExperimentSettings`."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from hashlib import blake2b
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, TypeVar, cast, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.criteria import DECISION_KEYS, decision_warnings, parse_decision
@@ -29,6 +30,7 @@ from monitor.config.settings import (
     NdcgIdeal,
 )
 from monitor.config.values import (
+    ConfigProblems,
     check_keys,
     parse_boolean,
     parse_choice,
@@ -39,8 +41,11 @@ from monitor.config.values import (
     parse_shares,
     parse_text,
     read_lines,
+    similar_name,
 )
 from monitor.errors import ConfigError
+
+Setting = TypeVar("Setting")
 
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
@@ -50,6 +55,7 @@ _KEYS: Final = {
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC_NAME: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
 _RECIPROCAL_DECAY: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
+_GAIN_EXAMPLE: Final = "{ 0 = 0, 1 = 1, 2 = 3 }"
 _MAX_NAME_LENGTH: Final = 100
 _MAX_KIND_LENGTH: Final = 64
 _MAX_K: Final = 100
@@ -73,66 +79,86 @@ _MAX_WEIGHT_BEYOND_RETENTION: Final = 2.0**-9
 
 
 def parse_experiment(table: Mapping[str, Any], index: int) -> ExperimentSettings:
-    """Return the experiment of a table, the `index`th of the file; raises `ConfigError` for the first wrong value."""
+    """Return the experiment of a table, the `index`th of the file; raises the errors of all wrong values.
+
+    Settings that depend on a wrong setting are not checked.
+    """
+    problems = ConfigProblems()
     experiment_key = f"experiments[{index}]"
-    if "name" not in table:
-        raise ConfigError(f"{experiment_key}.name", None, "a name")
-    name = _parse_name(f"{experiment_key}.name", table["name"])
-    experiment_key = f"experiments.{name}"
-    check_keys(experiment_key, table, _KEYS)
-    variants = _parse_variants(f"{experiment_key}.variants", table.get("variants"))
-    metrics = parse_metric_specs(f"{experiment_key}.metrics", table.get("metrics", ["dcg@5", "ndcg@5", "success@5"]))
+    if isinstance(table.get("name"), str):
+        with suppress(ConfigError):
+            experiment_key = f"experiments.{_parse_name('', table['name'])}"
+    with problems.collect():
+        check_keys(experiment_key, table, _KEYS)
+    # A misspelt key is reported once, as unknown; its value is checked as that of the similar key.
+    table = {similar_name(key, _KEYS) or key: value for key, value in table.items() if key not in _KEYS} | {
+        key: value for key, value in table.items() if key in _KEYS
+    }
+
+    def read(parse: Callable[[str, object], Setting], key: str, default: object, fallback: Setting) -> Setting:
+        return problems.attempt(parse, f"{experiment_key}.{key}", table.get(key, default), fallback)
+
+    variants: Mapping[str, float] = read(_parse_variants, "variants", None, {})
+    metrics: tuple[MetricSpec, ...] = read(parse_metric_specs, "metrics", ["dcg@5", "ndcg@5", "success@5"], ())
     names = [metric.name for metric in metrics]
-    gain = _parse_gain(f"{experiment_key}.gain", table.get("gain", "linear"))
+    default_primary = "dcg@5" if "dcg@5" in names or not names else names[0]
+    gain: NamedGain | Mapping[float, float] = read(_parse_gain, "gain", "linear", "linear")
     grade_limit = _MAX_EXPONENT if gain == "exp2" else MAX_GAIN
-    max_grade = parse_number(f"{experiment_key}.max_grade", table.get("max_grade", 4), 0.001, grade_limit)
-    starts_at_ms = _parse_optional_instant_ms(f"{experiment_key}.starts_at", table.get("starts_at"))
-    ends_at_ms = _parse_optional_instant_ms(f"{experiment_key}.ends_at", table.get("ends_at"))
-    categories = _parse_categories(f"{experiment_key}.categories", table.get("categories", []))
-    if starts_at_ms is not None and ends_at_ms is not None and ends_at_ms <= starts_at_ms:
-        raise ConfigError(f"{experiment_key}.ends_at", str(table["ends_at"]), "a time after starts_at")
+    max_grade = read(partial(parse_number, minimum=0.001, maximum=grade_limit), "max_grade", 4, grade_limit)
+    starts_at_ms = read(_parse_optional_instant_ms, "starts_at", None, None)
+    categories: tuple[str, ...] = read(_parse_categories, "categories", [], ())
     experiment = ExperimentSettings(
-        name=name,
-        control=parse_choice(f"{experiment_key}.control", table.get("control"), variants),
+        name=read(_parse_name, "name", None, ""),
+        control=read(partial(parse_choice, choices=variants), "control", None, "") if variants else "",
         variants=variants,
         starts_at_ms=starts_at_ms,
-        ends_at_ms=ends_at_ms,
+        ends_at_ms=read(_parse_optional_instant_ms, "ends_at", None, None),
         metrics=metrics,
-        primary=parse_choice(
-            f"{experiment_key}.primary", table.get("primary", "dcg@5" if "dcg@5" in names else names[0]), names
-        ),
+        primary=read(partial(parse_choice, choices=names), "primary", default_primary, "") if metrics else "",
         gain=gain,
-        discount=parse_choice(f"{experiment_key}.discount", table.get("discount", "log2"), get_args(NamedDiscount)),
-        ideal=parse_choice(f"{experiment_key}.ideal", table.get("ideal", "shown"), get_args(NdcgIdeal)),
+        discount=read(partial(parse_choice, choices=get_args(NamedDiscount)), "discount", "log2", "log2"),
+        ideal=read(partial(parse_choice, choices=get_args(NdcgIdeal)), "ideal", "shown", "shown"),
         max_grade=max_grade,
-        relevant_grade=parse_number(
-            f"{experiment_key}.relevant_grade", table.get("relevant_grade", min(3, max_grade)), 0.0, max_grade
+        relevant_grade=read(
+            partial(parse_number, minimum=0.0, maximum=max_grade), "relevant_grade", min(3, max_grade), 0.0
         ),
-        grades=_parse_grades(f"{experiment_key}.grades", table.get("grades", {"rating": "score"}), max_grade),
-        feedback_window_ms=parse_duration_ms(f"{experiment_key}.feedback_window", table.get("feedback_window", "24h")),
-        allowed_lateness_ms=parse_duration_ms(
-            f"{experiment_key}.allowed_lateness", table.get("allowed_lateness", "7d")
-        ),
-        retention_ms=parse_duration_ms(f"{experiment_key}.retention", table.get("retention", "30d")),
-        decay=_parse_decays(f"{experiment_key}.decay", table.get("decay", ["1h", "24h"])),
+        grades=read(partial(_parse_grades, max_grade=max_grade), "grades", {"rating": "score"}, {}),
+        feedback_window_ms=read(parse_duration_ms, "feedback_window", "24h", DAY_MS),
+        allowed_lateness_ms=read(parse_duration_ms, "allowed_lateness", "7d", DAY_MS),
+        retention_ms=read(parse_duration_ms, "retention", "30d", DAY_MS),
+        decay=read(_parse_decays, "decay", ["1h", "24h"], ()),
         categories=categories,
-        items=_parse_items(f"{experiment_key}.items", table.get("items")),
-        drift=_parse_drift(f"{experiment_key}.drift", table.get("drift", {}), categories),
-        exposure_days=parse_integer(f"{experiment_key}.exposure_days", table.get("exposure_days", 3), 1, 90),
-        novelty=parse_boolean(f"{experiment_key}.novelty", table.get("novelty", False)),
-        pre_period_ms=_parse_pre_period_ms(f"{experiment_key}.pre_period", table.get("pre_period"), starts_at_ms),
+        items=read(_parse_items, "items", None, None),
+        drift=read(partial(_parse_drift, categories=categories), "drift", {}, DriftSettings()),
+        exposure_days=read(partial(parse_integer, minimum=1, maximum=90), "exposure_days", 3, 3),
+        novelty=read(parse_boolean, "novelty", default=False, fallback=False),
+        pre_period_ms=read(partial(_parse_pre_period_ms, starts_at_ms=starts_at_ms), "pre_period", None, None),
     )
-    experiment = replace(experiment, decision=parse_decision(table, experiment_key, experiment))
-    if variants[experiment.control] == 0:
-        raise ConfigError(f"{experiment_key}.variants", dict(variants), "a share above 0 for the control")
+    if variants and metrics:
+        with problems.collect():
+            experiment = replace(experiment, decision=parse_decision(table, experiment_key, experiment))
+    if not problems.errors:
+        with problems.collect():
+            _check_dependent_settings(experiment_key, table, experiment)
+    problems.raise_errors()
+    return experiment
+
+
+def _check_dependent_settings(experiment_key: str, table: Mapping[str, Any], experiment: ExperimentSettings) -> None:
+    """Raise `ConfigError` for values that are valid alone, but not together."""
+    starts_at_ms, ends_at_ms = experiment.starts_at_ms, experiment.ends_at_ms
+    if starts_at_ms is not None and ends_at_ms is not None and ends_at_ms <= starts_at_ms:
+        raise ConfigError(f"{experiment_key}.ends_at", table["ends_at"], "a time after starts_at")
+    if experiment.variants[experiment.control] == 0:
+        raise ConfigError(f"{experiment_key}.variants", experiment.variants, "a share above 0 for the control")
     if experiment.retention_ms < experiment.horizon_ms:
         raise ConfigError(
             f"{experiment_key}.retention",
             table.get("retention", "30d"),
-            "at least feedback_window + allowed_lateness: time buckets must not be deleted while they can still change",
+            f"at least feedback_window + allowed_lateness, {experiment.horizon_ms / DAY_MS:g} days here, because "
+            "responses of that age can still change",
         )
     _check_gains(experiment_key, experiment)
-    return experiment
 
 
 def experiment_warnings(experiments: Sequence[ExperimentSettings]) -> list[str]:
@@ -143,8 +169,9 @@ def experiment_warnings(experiments: Sequence[ExperimentSettings]) -> list[str]:
             weight, sufficient_retention = _weight_beyond_retention(decay, experiment.retention_ms)
             if weight > _MAX_WEIGHT_BEYOND_RETENTION:
                 warnings.append(
-                    f"experiments.{experiment.name}.decay: {decay.name} leaves out responses older than retention, up "
-                    f"to {weight:.1%} of its weight: set retention to {sufficient_retention} or more"
+                    f"experiments.{experiment.name}.decay: {decay.name} would give {weight:.1%} of its weight to "
+                    f"responses older than retention, which are left out: set retention to {sufficient_retention} or "
+                    "more"
                 )
     return warnings
 
@@ -165,13 +192,17 @@ def _parse_name(key: str, value: object) -> str:
         or not value.isprintable()
         or value != value.strip()
     ):
-        raise ConfigError(key, value, f"1 to {_MAX_NAME_LENGTH} printable characters without blanks around them")
+        raise ConfigError(
+            key, value, f"a name of 1 to {_MAX_NAME_LENGTH} printable characters without blanks around it"
+        )
     return value
 
 
 def _parse_variants(key: str, value: object) -> Mapping[str, float]:
     if not isinstance(value, dict) or not 2 <= len(value) <= _MAX_VARIANTS:  # noqa: PLR2004  a comparison needs two
-        raise ConfigError(key, value, "a table of at least two variants with their shares")
+        raise ConfigError(
+            key, value, "a table of at least two variants with their shares, such as { control = 0.5, treatment = 0.5 }"
+        )
     for name in value:
         _parse_name(key, name)
     return MappingProxyType(parse_shares(key, value))
@@ -186,7 +217,7 @@ def parse_metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
         match = _METRIC_NAME.fullmatch(name) if isinstance(name, str) else None
         if match is None or match[1] not in _MEASURES or int(match[2]) > _MAX_K:
             raise ConfigError(
-                key, name, f"{', '.join(f'{measure}@k' for measure in _MEASURES)}, with k from 1 to {_MAX_K}"
+                key, name, f"one of {', '.join(f'{measure}@k' for measure in _MEASURES)}, with k from 1 to {_MAX_K}"
             )
         metrics.append(MetricSpec(name, cast(Any, match[1]), int(match[2])))
     if len(set(metrics)) < len(metrics):
@@ -196,14 +227,21 @@ def parse_metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
 
 def _parse_gain(key: str, value: object) -> NamedGain | Mapping[float, float]:
     if not isinstance(value, dict):
-        name: NamedGain = parse_choice(key, value, get_args(NamedGain))
-        return name
+        for named_gain in get_args(NamedGain):
+            if named_gain == value:
+                return cast(NamedGain, named_gain)
+        similar_gain = similar_name(value, get_args(NamedGain)) if isinstance(value, str) else None
+        hint = f"; did you mean {similar_gain}?" if similar_gain else ""
+        expected = (
+            f"one of {', '.join(get_args(NamedGain))}, or a table of gains by grade, such as {_GAIN_EXAMPLE}{hint}"
+        )
+        raise ConfigError(key, value, expected)
     table: dict[float, float] = {}
     for name, gain in value.items():
         try:
             grade = parse_number(key, float(name), 0.0, MAX_GAIN)
         except (ValueError, ConfigError):
-            raise ConfigError(key, name, "grades as keys, such as { 0 = 0, 1 = 1, 2 = 3 }") from None
+            raise ConfigError(key, name, f"grades as keys, such as {_GAIN_EXAMPLE}") from None
         if grade in table:
             raise ConfigError(key, name, "every grade once")
         table[grade] = parse_number(f"{key}.{name}", gain, 0.0, MAX_GAIN)
@@ -220,16 +258,27 @@ def _parse_grades(key: str, value: object, max_grade: float) -> Mapping[str, Gra
     for kind, rule in value.items():
         kind_key = f"{key}.{kind}"
         if not 0 < len(kind) <= _MAX_KIND_LENGTH or kind[0] == "+":
-            raise ConfigError(kind_key, rule, f"a kind of 1 to {_MAX_KIND_LENGTH} characters, the first not +")
+            raise ConfigError(
+                kind_key, rule, f"a kind of 1 to {_MAX_KIND_LENGTH} characters that does not begin with +"
+            )
         if rule == "score":
             rules[kind] = "score"
         elif isinstance(rule, list):
             rules[kind] = _parse_grade_thresholds(kind_key, rule, max_grade)
-        elif isinstance(rule, (int, float)):
-            rules[kind] = parse_number(kind_key, rule, 0.0, max_grade)
+        elif isinstance(rule, (int, float)) and not isinstance(rule, bool):
+            rules[kind] = _parse_grade(kind_key, rule, max_grade)
         else:
             raise ConfigError(kind_key, rule, '"score", a grade, or a list of [threshold, grade] pairs')
     return MappingProxyType(rules)
+
+
+def _parse_grade(key: str, value: object, max_grade: float) -> float:
+    """Return a grade from 0 to `max_grade`."""
+    if isinstance(value, (int, float)) and value < 0:
+        raise ConfigError(
+            key, value, f"a grade from 0 to {max_grade:g}: nDCG is undefined for negative grades, so give bad items 0"
+        )
+    return parse_number(key, value, 0.0, max_grade)
 
 
 def _parse_grade_thresholds(key: str, rule: list[object], max_grade: float) -> tuple[tuple[float, float], ...]:
@@ -237,9 +286,9 @@ def _parse_grade_thresholds(key: str, rule: list[object], max_grade: float) -> t
     for pair in rule:
         if not isinstance(pair, list) or len(pair) != 2:  # noqa: PLR2004  a pair
             raise ConfigError(key, rule, "a list of [threshold, grade] pairs")
-        thresholds.append((parse_number(key, pair[0], 0.0, 1e12), parse_number(key, pair[1], 0.0, max_grade)))
+        thresholds.append((parse_number(key, pair[0], 0.0, 1e12), _parse_grade(key, pair[1], max_grade)))
     if not thresholds or any(low[0] >= high[0] for low, high in pairwise(thresholds)):
-        raise ConfigError(key, rule, "thresholds that rise")
+        raise ConfigError(key, rule, "thresholds in ascending order")
     return tuple(thresholds)
 
 
@@ -270,7 +319,10 @@ def _parse_categories(key: str, value: object) -> tuple[str, ...]:
     names = tuple(_parse_name(key, name) for name in value)
     if len(set(names)) < len(names) or OTHER_CATEGORY in names or NO_CATEGORY in names:
         raise ConfigError(
-            key, value, f"every category once, and not {OTHER_CATEGORY} or {NO_CATEGORY}, which stand for the rest"
+            key,
+            value,
+            f"every category once, and neither {OTHER_CATEGORY} nor {NO_CATEGORY}, which are reserved for responses of "
+            "an undeclared category and without a category",
         )
     return names
 
@@ -280,13 +332,14 @@ def _parse_pre_period_ms(key: str, value: object, starts_at_ms: int | None) -> i
         return None
     length_ms = parse_duration_ms(key, value)
     if starts_at_ms is None or length_ms > starts_at_ms:
-        raise ConfigError(key, value, "starts_at as well, because the pre-period ends there")
+        raise ConfigError(key, value, "a value of starts_at as well, because the pre-period ends at starts_at")
     return length_ms
 
 
 def _parse_drift(key: str, value: object, categories: Sequence[str]) -> DriftSettings:
-    if not isinstance(value, dict) or any(name not in _DRIFT_KEYS for name in value):
-        raise ConfigError(key, value, f"a table with {', '.join(_DRIFT_KEYS)}")
+    if not isinstance(value, dict):
+        raise ConfigError(key, value, f"a table with the keys {', '.join(_DRIFT_KEYS)}")
+    check_keys(key, value, _DRIFT_KEYS)
     default = DriftSettings()
     reference = _parse_drift_reference(
         f"{key}.reference", value.get("reference", default.reference), "category → responses"
@@ -315,11 +368,11 @@ def _parse_drift_reference(key: str, value: object, counts_format: str) -> int |
     if not isinstance(value, str):
         return parse_integer(key, value, 1, _MAX_REFERENCE_DAYS)
     path = value
-    expected = f"the days of the reference, or a file of one JSON object: {counts_format}, 0 to {_MAX_OBSERVATIONS}"
+    expected = f"a number of days, or a file with one JSON object: {counts_format}, 0 to {_MAX_OBSERVATIONS}"
     try:
         counts = json.loads(Path(path).read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(key, path, f"a file that can be read ({error.strerror})") from error
+        raise ConfigError(key, path, f"a readable file ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(key, path, expected) from error
     if not isinstance(counts, dict) or not any(counts.values()):
@@ -328,7 +381,7 @@ def _parse_drift_reference(key: str, value: object, counts_format: str) -> int |
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(f"{key}: {path}", ascii(name), "a name of whole characters") from error
+            raise ConfigError(f"{key}: {path}", ascii(name), "a name in valid Unicode") from error
     return MappingProxyType(
         {name: parse_integer(f"{key}: {path}: {name}", count, 0, _MAX_OBSERVATIONS) for name, count in counts.items()}
     )
@@ -341,7 +394,7 @@ def _parse_items(key: str, value: object) -> ItemSettings | None:
     check_keys(key, table, _ITEM_KEYS)
     horizon_ms = parse_duration_ms(f"{key}.horizon", table.get("horizon"))
     if horizon_ms % DAY_MS or horizon_ms > _MAX_HORIZON_DAYS * DAY_MS:
-        raise ConfigError(f"{key}.horizon", table.get("horizon"), f"whole days, at most {_MAX_HORIZON_DAYS}")
+        raise ConfigError(f"{key}.horizon", table.get("horizon"), f"a number of whole days up to {_MAX_HORIZON_DAYS}d")
     catalogue = None
     if "catalogue" in table:
         catalogue = _parse_catalogue(f"{key}.catalogue", table["catalogue"])
@@ -353,21 +406,6 @@ def _parse_items(key: str, value: object) -> ItemSettings | None:
         if catalogue
         else parse_integer(f"{key}.expected_items", table.get("expected_items", 10_000), 1, _MAX_ITEMS),
     )
-
-
-def _item_definitions(items: ItemSettings | None) -> dict[str, Any] | None:
-    """Return the settings that the stored counts of items depend on, as JSON."""
-    if items is None:
-        return None
-    catalogue = None
-    if items.catalogue is not None:
-        catalogue = blake2b("\n".join(sorted(items.catalogue)).encode(), digest_size=8).hexdigest()
-    return {
-        "days": items.horizon_days,
-        "catalogue": catalogue,
-        "sample_one_in": items.sample_one_in,
-        "expected_items": items.expected_items,
-    }
 
 
 def _parse_catalogue(key: str, value: object) -> frozenset[str]:
@@ -394,59 +432,14 @@ def _check_gains(experiment_key: str, experiment: ExperimentSettings) -> None:
                 needed_grades.add(rule)
         for grade in sorted(needed_grades):
             if grade not in gain:
-                raise ConfigError(f"{experiment_key}.gain", dict(gain), f"a gain for the grade {grade:g}")
+                raise ConfigError(f"{experiment_key}.gain", gain, f"a gain for the grade {grade:g}")
         if max(gain) > max_grade:
-            raise ConfigError(f"{experiment_key}.gain", dict(gain), f"no grade above max_grade = {max_grade:g}")
+            raise ConfigError(f"{experiment_key}.gain", gain, f"no grade above max_grade = {max_grade:g}")
     max_gain = max_grade if gain == "linear" else 2.0**max_grade - 1 if gain == "exp2" else gain[max_grade]
     max_k = max((metric.k for metric in experiment.metrics if metric.measure in ("cg", "dcg")), default=1)
     if max_gain * max_k > MAX_GAIN:
         raise ConfigError(
             f"{experiment_key}.max_grade",
             max_grade,
-            f"gain(max_grade) · k of at most {MAX_GAIN:.0f} (it is {max_gain * max_k:g})",
+            f"a grade whose gain times the largest k of a metric is at most {MAX_GAIN:.0f}, not {max_gain * max_k:g}",
         )
-
-
-def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
-    """Return the settings that the stored aggregates of an experiment depend on, as JSON.
-
-    These settings are left out because they concern only display, decisions or retention: control, shares,
-    allowed_lateness, retention, `DriftSettings`, `DecisionSettings`. Exceptions are the guardrail metrics with separate
-    sums, and the primary metric if subgroups or the pre-period have sums of that metric.
-    """
-    gain, pre_period_ms = experiment.gain, experiment.pre_period_ms
-    return {
-        **({"watched": list(experiment.guardrail_only_metrics)} if experiment.guardrail_only_metrics else {}),
-        **({"primary": experiment.primary} if any((experiment.categories, experiment.novelty, pre_period_ms)) else {}),
-        **({"novelty": True} if experiment.novelty else {}),
-        **({"pre_period_ms": pre_period_ms} if pre_period_ms else {}),
-        "variants": sorted(experiment.variants),
-        "metrics": [metric.name for metric in experiment.metrics],
-        "gain": gain
-        if isinstance(gain, str)
-        else {repr(grade).removesuffix(".0"): gain[grade] for grade in sorted(gain)},
-        "discount": experiment.discount,
-        "ideal": experiment.ideal,
-        "max_grade": experiment.max_grade,
-        "relevant_grade": experiment.relevant_grade,
-        "grades": {
-            kind: [list(step) for step in rule] if isinstance(rule, tuple) else rule
-            for kind, rule in sorted(experiment.grades.items())
-        },
-        "feedback_window_ms": experiment.feedback_window_ms,
-        "categories": sorted(experiment.categories),
-        "items": _item_definitions(experiment.items),
-        "exposure_days": experiment.exposure_days,
-        "decay": sorted(decay.name for decay in experiment.decay),
-        "starts_at_ms": experiment.starts_at_ms,
-        "ends_at_ms": experiment.ends_at_ms,
-    }
-
-
-def definition_differences(experiment_name: str, stored: Mapping[str, Any], configured: Mapping[str, Any]) -> list[str]:
-    """Return a line for each definition of an experiment that differs between the store and the settings (JSON)."""
-    return [
-        f"{experiment_name}.{key}: the store was made with {stored.get(key)!r}, this file says {configured.get(key)!r}"
-        for key in sorted({*stored, *configured})
-        if stored.get(key) != configured.get(key)
-    ]

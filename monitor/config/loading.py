@@ -1,6 +1,6 @@
 """Loads `Settings` from a TOML file and environment variables.
 
-Every error is one line with the key, the value and the expected values.
+Every error has the key, the value and the expected values. One run reports all wrong settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -31,6 +30,7 @@ from monitor.config.validation import check_http, check_kafka, check_store
 from monitor.config.values import (
     MAX_PORT,
     VARIABLE_PREFIX,
+    ConfigProblems,
     check_keys,
     is_host_name,
     parse_boolean,
@@ -40,8 +40,9 @@ from monitor.config.values import (
     parse_integer,
     parse_number,
     parse_text,
+    similar_name,
 )
-from monitor.errors import ConfigError, UsageError
+from monitor.errors import ConfigError, UnknownKey, UsageError
 
 _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
@@ -55,6 +56,9 @@ _MAX_POLL_RECORDS: Final = 200_000
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MAX_EXPERIMENTS: Final = 1000
 _MIN_TOKEN_LENGTH: Final = 16
+_EXPERIMENT_VARIABLES: Final = "EXPERIMENTS_"
+_YAML_LINE: Final = re.compile(r"(?m)\A(?:\s*#.*\n|\s*\n)*(?:---|[\w.-]+:(?:\s|$))")
+_PYTHON_BOOLEAN: Final = re.compile(r"(?m)^[^#\"'\n]*=\s*(True|False|yes|no|on|off)\s*(?:#.*)?$")
 
 Parser = Callable[[str, object], Any]
 """A function (key, value) → setting that raises `ConfigError` for a wrong value."""
@@ -63,52 +67,60 @@ Parser = Callable[[str, object], Any]
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     """Return the settings of a file, overridden by `ABMONITOR_…` variables.
 
-    Raises `UsageError` for a file that cannot be read and `ConfigError` for the first value that is wrong.
+    Raises `UsageError` for a file that cannot be read, `ConfigError` for a wrong value, and `ConfigErrors` for several.
     """
     try:
         return parse_settings(_read_toml(path), environ)
     except RecursionError as error:
-        raise UsageError(f"{path}: nested too deeply") from error
+        raise UsageError(f"{path}: values of the configuration file are nested too deeply") from error
 
 
 def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
     """Return the settings of a parsed TOML file, overridden by environment variables: see `load_settings`."""
-    check_keys("", document, {*_SECTIONS, "experiments"})
-    for section, names in _SECRETS.items():
-        for name in names & set(_section_table(section, document)):
-            variable = f"{VARIABLE_PREFIX}{section}_{name}".upper()
-            raise ConfigError(
-                f"{section}.{name}",
-                "…",
-                f"secrets to come from the environment ({variable}) or a file ({variable}_FILE)",
-            )
-    variables = _read_variables(environ)
-    experiments = _parse_experiments(document, variables)
-    sections = {name: _parse_section(name, document, variables) for name in _SECTIONS}
-    settings = Settings(experiments=experiments, **sections)
-    for name in variables:
-        raise _unknown_variable_error(name)
-    check_kafka(settings.kafka)
-    check_store(settings.store, _section_table("store", document))
-    check_http(settings.http)
-    return settings
+    problems = ConfigProblems()
+    with problems.collect():
+        check_keys("", document, {*_SECTIONS, "experiments"})
+    variables: dict[str, str] = {}
+    with problems.collect():
+        variables = _read_variables(environ)
+    experiments: tuple[ExperimentSettings, ...] = ()
+    with problems.collect():
+        experiments = _parse_experiments(document, variables)
+    sections: dict[str, Any] = {}
+    for section in _SECTIONS:
+        with problems.collect():
+            sections[section] = _parse_section(section, document, variables)
+    problems.errors += map(_unknown_variable_error, variables)
+    problems.raise_errors()
+    return Settings(experiments=experiments, **sections)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise UsageError(f"{path}: the configuration file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from error
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8; save the configuration file as UTF-8") from error
+    try:
+        return tomllib.loads(text)
     except ValueError as error:
-        raise UsageError(f"{path}: not TOML: {error}") from error
+        raise UsageError(f"{path}: this is not TOML: {error}.{_toml_hint(text)}") from error
+
+
+def _toml_hint(text: str) -> str:
+    """Return a sentence about the probable reason why a text is not TOML; empty if unknown."""
+    if _YAML_LINE.match(text) or text.lstrip().startswith("{"):
+        return ' The file looks like YAML or JSON; TOML has lines such as name = "value" and tables such as [kafka]'
+    if match := _PYTHON_BOOLEAN.search(text):
+        return f" TOML has true and false in lower case, and not {match[1]}"
+    return ""
 
 
 def _section_table(section: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
     table = document.get(section, {})
     if not isinstance(table, dict):
-        raise ConfigError(section, table, f"a table: [{section}]")
+        raise ConfigError(section, table, f"a table, which begins with the line [{section}]")
     return table
 
 
@@ -124,19 +136,21 @@ def _read_variables(environ: Mapping[str, str]) -> dict[str, str]:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(VARIABLE_PREFIX + name, "…", "UTF-8") from error
+            raise ConfigError(VARIABLE_PREFIX + name, "…", "text in UTF-8") from error
     secret_variables = {f"{section}_{key}".upper() for section, keys in _SECRETS.items() for key in keys}
     for name in [name for name in variables if name.endswith("_FILE")]:
         secret_variable = name.removesuffix("_FILE")
         if secret_variable not in secret_variables:
             continue
         if secret_variable in variables:
-            raise ConfigError(VARIABLE_PREFIX + secret_variable, "…", f"only one of it and {VARIABLE_PREFIX}{name}")
+            raise ConfigError(
+                VARIABLE_PREFIX + secret_variable, "…", f"only one of this variable and {VARIABLE_PREFIX}{name}"
+            )
         path = variables.pop(name)
         try:
             variables[secret_variable] = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(VARIABLE_PREFIX + name, path, "a file that can be read") from error
+            raise ConfigError(VARIABLE_PREFIX + name, path, f"a readable text file in UTF-8 ({error})") from error
     return variables
 
 
@@ -146,30 +160,51 @@ def _unknown_variable_error(name: str) -> ConfigError:
         for section, (_, parsers) in _SECTIONS.items()
         for field in parsers
     ]
-    similar_variables = get_close_matches(name, known_variables, 1)
+    similar_variable = similar_name(name, known_variables)
     hint = (
-        f"did you mean {VARIABLE_PREFIX}{similar_variables[0]}?" if similar_variables else "see docs/configuration.md"
+        f"did you mean {VARIABLE_PREFIX}{similar_variable}?" if similar_variable else "docs/configuration.md lists all"
     )
-    return ConfigError(VARIABLE_PREFIX + name, "…", f"the name of a key: {hint}")
+    return UnknownKey("environment", VARIABLE_PREFIX + name, hint, kind="variable")
 
 
 def _parse_section(section: str, document: Mapping[str, Any], variables: dict[str, str]) -> Any:
-    """Return the record of a section, and remove the section's variables from `variables`."""
+    """Return the record of a section, and remove the section's variables from `variables`.
+
+    Raises the errors of all keys; settings that depend on each other are compared only if every key is valid.
+    """
     record_type, parsers = _SECTIONS[section]
-    table = _section_table(section, document)
-    check_keys(section, table, {field.removesuffix("_ms") for field in parsers})
+    problems = ConfigProblems()
+    table: Mapping[str, Any] = {}
+    with problems.collect():
+        table = _section_table(section, document)
+        check_keys(section, table, {field.removesuffix("_ms") for field in parsers})
     values: dict[str, object] = {}
     for field, parse in parsers.items():
         key = field.removesuffix("_ms")
         variable = f"{section}_{key}".upper()
-        if variable in variables:
-            value: object = variables.pop(variable)
-            if field not in _SECRETS.get(section, ()):
-                value = _parse_scalar_variable(str(value), parse)
-            values[field] = parse(VARIABLE_PREFIX + variable, value)
-        elif key in table:
-            values[field] = parse(f"{section}.{key}", table[key])
-    return record_type(**values)
+        is_secret = field in _SECRETS.get(section, ())
+        with problems.collect():
+            if is_secret and key in table:
+                name = VARIABLE_PREFIX + variable
+                expected = (
+                    f"no secret in the file: set the environment variable {name}, or {name}_FILE to a file's path"
+                )
+                raise ConfigError(f"{section}.{key}", "…", expected)
+            if variable in variables:
+                text = variables.pop(variable)
+                value = text if is_secret else _parse_scalar_variable(text, parse)
+                values[field] = parse(VARIABLE_PREFIX + variable, value)
+            elif key in table:
+                values[field] = parse(f"{section}.{key}", table[key])
+    problems.raise_errors()
+    settings = record_type(**values)
+    if isinstance(settings, KafkaSettings):
+        check_kafka(settings)
+    elif isinstance(settings, StoreSettings):
+        check_store(settings, table)
+    elif isinstance(settings, HttpSettings):
+        check_http(settings)
+    return settings
 
 
 def _parse_scalar_variable(text: str, parse: Parser) -> object:
@@ -181,25 +216,40 @@ def _parse_scalar_variable(text: str, parse: Parser) -> object:
 
 
 def _parse_experiments(document: Mapping[str, Any], variables: dict[str, str]) -> tuple[ExperimentSettings, ...]:
-    """Return all experiments, and remove the experiments' variables from `variables`."""
+    """Return all experiments, and remove the experiments' variables from `variables`.
+
+    Variables of experiments that the file does not have remain.
+    """
     tables = document.get("experiments", [])
+    experiment_variables = {
+        name: variables.pop(name) for name in list(variables) if name.startswith(_EXPERIMENT_VARIABLES)
+    }
     if isinstance(tables, dict):
-        raise ConfigError("experiments", "[experiments]", "[[experiments]], in double brackets: there may be several")
+        expected = "[[experiments]] in double brackets, because a file may have several experiments"
+        raise ConfigError("experiments", "[experiments]", expected)
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError("experiments", tables or "nothing", "at least one [[experiments]] table")
+        raise ConfigError("experiments", tables or None, "at least one [[experiments]] table")
     if len(tables) > _MAX_EXPERIMENTS:
-        raise ConfigError("experiments", len(tables), f"at most {_MAX_EXPERIMENTS}")
+        raise ConfigError("experiments", len(tables), f"at most {_MAX_EXPERIMENTS} experiments")
+    problems = ConfigProblems()
     experiments = []
     for index, table in enumerate(tables):
-        prefix = f"EXPERIMENTS_{index}_"
+        prefix = f"{_EXPERIMENT_VARIABLES}{index}_"
         values = dict(table)
-        for name in [name for name in variables if name.startswith(prefix)]:
-            values[name[len(prefix) :].lower()] = _parse_toml_variable(VARIABLE_PREFIX + name, variables.pop(name))
-        experiments.append(parse_experiment(values, index))
+        for name in [name for name in experiment_variables if name.startswith(prefix)]:
+            text = experiment_variables.pop(name)
+            with problems.collect():
+                values[name[len(prefix) :].lower()] = _parse_toml_variable(VARIABLE_PREFIX + name, text)
+        with problems.collect():
+            experiments.append(parse_experiment(values, index))
+    variables |= experiment_variables
     names = [experiment.name for experiment in experiments]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError("experiments.name", name, "every name once")
+    problems.errors += [
+        ConfigError("experiments.name", name, "every name once")
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
+    problems.raise_errors()
     return tuple(experiments)
 
 
@@ -216,7 +266,7 @@ def _parse_toml_variable(variable: str, text: str) -> object:
 def _parse_topic(key: str, value: object) -> str:
     name = parse_text(key, value)
     if not _TOPIC.fullmatch(name) or name in {".", ".."}:
-        raise ConfigError(key, value, "a topic's name: letters, digits, . _ and -, at most 249")
+        raise ConfigError(key, value, "a topic name of at most 249 letters, digits, . _ and -")
     return name
 
 
@@ -236,13 +286,13 @@ def _parse_file_name(key: str, value: object) -> str:
         with Path(name).open("rb"):
             return name
     except (OSError, ValueError) as error:
-        raise ConfigError(key, value, f"a file that can be read ({error})") from error
+        raise ConfigError(key, value, f"a readable file ({error})") from error
 
 
 def _parse_host(key: str, value: object) -> str:
     name = parse_text(key, value)
     if not is_host_name(name):
-        raise ConfigError(key, value, "a host's name or address")
+        raise ConfigError(key, value, "a host name or an IP address")
     return name
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from monitor.errors import UsageError
+from monitor.config.values import parse_choice
 
 NamedGain = Literal["linear", "exp2"]
 NamedDiscount = Literal["log2", "log2-from-2", "reciprocal"]
@@ -275,6 +275,5 @@ class Settings:
         """Return the settings with a single experiment; raises `UsageError` with `argument` for an unknown name."""
         selected = tuple(experiment for experiment in self.experiments if experiment.name == name)
         if not selected:
-            expected = ", ".join(experiment.name for experiment in self.experiments)
-            raise UsageError(f"{argument}: got {name!r}, expected one of {expected}")
+            parse_choice(argument, name, [experiment.name for experiment in self.experiments])
         return replace(self, experiments=selected)

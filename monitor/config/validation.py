@@ -30,11 +30,13 @@ def check_kafka(kafka: KafkaSettings) -> None:
     }
     for name, topic in topics.items():
         if list(topics.values()).count(topic) > 1:
-            raise ConfigError(f"kafka.{name}", topic, "three different topics")
+            raise ConfigError(f"kafka.{name}", topic, "three different topics for responses, feedback and dead letters")
     for server in kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not is_host_name(host) or not _PORT.fullmatch(port) or not 0 < int(port) <= MAX_PORT:
-            raise ConfigError("kafka.bootstrap_servers", kafka.bootstrap_servers, "host:port, host:port, …")
+            raise ConfigError(
+                "kafka.bootstrap_servers", kafka.bootstrap_servers, "HOST:PORT, or several separated by commas"
+            )
     security_protocol = kafka.security_protocol
     if security_protocol.startswith("SASL"):
         for name in ("sasl_mechanism", "sasl_username", "sasl_password"):
@@ -43,10 +45,10 @@ def check_kafka(kafka: KafkaSettings) -> None:
     else:
         # A password alone is accepted, because deployments may share one set of secrets.
         _check_keys_unset(
-            "kafka", kafka, ("sasl_mechanism", "sasl_username"), "security_protocol SASL_SSL or SASL_PLAINTEXT"
+            "kafka", kafka, ("sasl_mechanism", "sasl_username"), "security_protocol is SASL_SSL or SASL_PLAINTEXT"
         )
     if not security_protocol.endswith("SSL"):
-        _check_keys_unset("kafka", kafka, _CERTIFICATE_KEYS, "security_protocol SSL or SASL_SSL")
+        _check_keys_unset("kafka", kafka, _CERTIFICATE_KEYS, "security_protocol is SSL or SASL_SSL")
     _check_key_pair("kafka.ssl", kafka.ssl_cert_file, kafka.ssl_key_file)
 
 
@@ -56,7 +58,7 @@ def check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
     # The text before the last @, and the text after a ?, may be a password, even in an invalid url.
     redacted_url = re.sub(r"(?s)[?#].*", "?…", re.sub(r"(?s)^([a-z+]+:/+)?.*@", r"\1…@", url))
     if not url.startswith(_SCHEMES) or url in _SCHEMES or "\0" in url:
-        raise ConfigError("store.url", redacted_url, f"one of {' '.join(_SCHEMES)}")
+        raise ConfigError("store.url", redacted_url, f"an address that begins with one of {' '.join(_SCHEMES)}")
     if not url.startswith(_EMBEDDED_SCHEME):
         _check_address(url, redacted_url)
     if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
@@ -64,20 +66,24 @@ def check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
             "store.url", "redis://…@…", f"the password in {VARIABLE_PREFIX}STORE_PASSWORD, not in the file"
         )
     if not url.startswith("rediss"):
-        _check_keys_unset("store", store, _CERTIFICATE_KEYS, "a url of rediss:// or rediss+cluster://")
+        _check_keys_unset("store", store, _CERTIFICATE_KEYS, "store.url begins with rediss:// or rediss+cluster://")
     _check_key_pair("store.ssl", store.ssl_cert_file, store.ssl_key_file)
 
 
 def _check_address(url: str, redacted_url: str) -> None:
     """Raise `ConfigError` for an address that redis-py would reject or misread."""
     if re.search(r"[?#]", url):
-        raise ConfigError("store.url", redacted_url, "no ?options and no #: every option has its own key")
+        raise ConfigError(
+            "store.url", redacted_url, "an address without ? and #, because every option is a key of [store]"
+        )
     scheme, slashes, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     user, _, addresses = authority.rpartition("@")
     if re.search(r"[\s,\[\]]", user):
         raise ConfigError(
-            "store.url", redacted_url, f"the password in {VARIABLE_PREFIX}STORE_PASSWORD, or its signs as %2C and so on"
+            "store.url",
+            redacted_url,
+            f"the password in {VARIABLE_PREFIX}STORE_PASSWORD, or percent-encoded, such as %2C for a comma",
         )
     if url.startswith(_SOCKET_SCHEME):
         if addresses or not path:
@@ -88,7 +94,7 @@ def _check_address(url: str, redacted_url: str) -> None:
             "store.url", redacted_url, "the number of a database after the last /, such as redis://HOST:6379/0"
         )
     if url.startswith(CLUSTER_SCHEMES) and path not in {"", "0"}:
-        raise ConfigError("store.url", redacted_url, "no database but 0: a cluster has no other")
+        raise ConfigError("store.url", redacted_url, "database 0 or none, because a cluster has only database 0")
     first_address, *further_addresses = addresses.split(",")
     is_single_server = url.startswith(_SERVER_SCHEMES)
     if (
@@ -131,11 +137,13 @@ def _check_keys_unset(section: str, record: object, keys: tuple[str, ...], requi
     for key in keys:
         value = getattr(record, key)
         if value is not None:
-            raise ConfigError(f"{section}.{key}", value, f"{required_setting} with it")
+            raise ConfigError(f"{section}.{key}", value, f"no value unless {required_setting}")
 
 
 def _check_key_pair(key_prefix: str, certificate: str | None, private_key: str | None) -> None:
     """Raise `ConfigError` for a certificate file without a private key file, or the reverse."""
     if (certificate is None) != (private_key is None):
         present, missing = ("cert_file", "key_file") if certificate else ("key_file", "cert_file")
-        raise ConfigError(f"{key_prefix}_{present}", certificate or private_key, f"{key_prefix}_{missing} with it")
+        raise ConfigError(
+            f"{key_prefix}_{present}", certificate or private_key, f"a value of {key_prefix}_{missing} as well"
+        )

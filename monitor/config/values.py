@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
 
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.errors import ConfigError
+from monitor.errors import ConfigError, ConfigErrors, UnknownKey
 
 VARIABLE_PREFIX: Final = "ABMONITOR_"
 """Prefix of the environment variables that override keys."""
@@ -22,19 +23,71 @@ _MAX_INSTANT_MS: Final = 253_402_300_799_999
 _MAX_DURATION_MS: Final = 3650 * DAY_MS
 _SHARE_SUM_TOLERANCE: Final = 1e-6
 
+_SIMILAR_PREFIX_LENGTH: Final = 3
+_MAX_LISTED_KEYS: Final = 8
+
 Choice = TypeVar("Choice", bound=str)
+Setting = TypeVar("Setting")
+
+
+class ConfigProblems:
+    """Collects the errors of settings, so that one run reports all of them."""
+
+    def __init__(self) -> None:
+        self.errors: list[ConfigError] = []
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Collect the errors that the block raises, and continue after the block."""
+        try:
+            yield
+        except ConfigErrors as error:
+            self.errors += error.errors
+        except ConfigError as error:
+            self.errors.append(error)
+
+    def attempt(self, parse: Callable[[str, object], Setting], key: str, value: object, fallback: Setting) -> Setting:
+        """Return the parsed value, or the fallback if the value is wrong; the error is collected."""
+        try:
+            return parse(key, value)
+        except ConfigErrors as error:
+            self.errors += error.errors
+        except ConfigError as error:
+            self.errors.append(error)
+        return fallback
+
+    def raise_errors(self) -> None:
+        """Raise the collected error, or a `ConfigErrors` of several."""
+        if len(self.errors) > 1:
+            raise ConfigErrors(self.errors)
+        if self.errors:
+            raise self.errors[0]
 
 
 def check_keys(table_key: str, table: Mapping[str, object], allowed_keys: Collection[str]) -> None:
-    """Raise `ConfigError` for the first key of a table that is not allowed; the message suggests a similar key.
-
-    The message does not contain the value of the key, because the key may be a misspelt password.
-    """
+    """Raise an error that names the keys of a table that are not allowed, with the most similar allowed keys."""
+    problems = ConfigProblems()
     for key in table:
         if key not in allowed_keys:
-            similar_keys = get_close_matches(key, allowed_keys, 1)
-            hint = f"did you mean {similar_keys[0]}?" if similar_keys else f"one of {', '.join(sorted(allowed_keys))}"
-            raise ConfigError(f"{table_key}.{key}".lstrip("."), key, f"a known key: {hint}")
+            similar_key = similar_name(key, allowed_keys)
+            if similar_key is not None:
+                hint = f"did you mean {similar_key}?"
+            elif len(allowed_keys) <= _MAX_LISTED_KEYS:
+                hint = f"the keys are {', '.join(sorted(allowed_keys))}"
+            else:
+                hint = "docs/configuration.md lists all keys"
+            problems.errors.append(UnknownKey(table_key, key, hint))
+    problems.raise_errors()
+
+
+def similar_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that is most similar, or begins with the same three characters; None without such a name."""
+    candidates = list(names)
+    prefix = name[:_SIMILAR_PREFIX_LENGTH]
+    same_prefix = [
+        candidate for candidate in candidates if len(prefix) == _SIMILAR_PREFIX_LENGTH and candidate.startswith(prefix)
+    ]
+    return next(iter([*get_close_matches(name, candidates, 1), *same_prefix]), None)
 
 
 def parse_text(key: str, value: object) -> str:
@@ -50,7 +103,9 @@ def parse_choice(key: str, value: object, choices: Iterable[Choice]) -> Choice:
     for choice in allowed_values:
         if choice == value:
             return choice
-    raise ConfigError(key, value, f"one of {', '.join(allowed_values)}")
+    similar_value = similar_name(value, allowed_values) if isinstance(value, str) else None
+    hint = f"; did you mean {similar_value}?" if similar_value else ""
+    raise ConfigError(key, value, f"one of {', '.join(allowed_values)}{hint}")
 
 
 def parse_integer(key: str, value: object, minimum: int, maximum: int) -> int:
@@ -88,7 +143,7 @@ def parse_duration_ms(key: str, value: object) -> int:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     duration_ms = int(match[1]) * _UNITS_MS[match[2]] if match else 0
     if not 0 < duration_ms <= _MAX_DURATION_MS:
-        raise ConfigError(key, value, 'a duration such as "90s", "15m", "24h" or "7d", above 0, at most ten years')
+        raise ConfigError(key, value, 'a duration such as "90s", "15m", "24h" or "7d", above 0 and up to "3650d"')
     return duration_ms
 
 
@@ -101,10 +156,10 @@ def parse_instant_ms(key: str, value: object) -> int:
         except ValueError:
             time = None
     if not isinstance(time, datetime) or time.tzinfo is None:
-        raise ConfigError(key, str(value), "a time with an offset, such as 2026-11-01T00:00:00Z")
+        raise ConfigError(key, value, "a time with an offset from UTC, such as 2026-11-01T00:00:00Z")
     instant_ms = int(time.timestamp() * 1000)
     if not 0 <= instant_ms <= _MAX_INSTANT_MS:
-        raise ConfigError(key, str(value), "a time from 1970 to 9999")
+        raise ConfigError(key, value, "a time from 1970 to 9999")
     return instant_ms
 
 
@@ -113,7 +168,7 @@ def read_lines(key: str, path: str) -> frozenset[str]:
     try:
         return frozenset(filter(None, map(str.strip, Path(path).read_text("utf-8-sig").splitlines())))
     except (OSError, ValueError) as error:
-        raise ConfigError(key, path, f"a file of UTF-8 that can be read ({error})") from error
+        raise ConfigError(key, path, f"a readable text file in UTF-8 ({error})") from error
 
 
 def is_host_name(name: str) -> bool:

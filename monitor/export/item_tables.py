@@ -9,13 +9,18 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from monitor.analysis import IntraListDiversity, StoredItems, TriageEntry, format_timestamp
+from monitor.analysis import IntraListDiversity, ItemScore, StoredItems, TriageEntry, format_timestamp
 from monitor.config import ExperimentSettings
 from monitor.errors import UsageError
-from monitor.export.presentation import format_significant
+from monitor.export.presentation import format_count, format_percent, format_significant
 from monitor.export.terminal import simple_table
 
 _MAX_CHARACTERS: Final = 60
+SCORE_NOTE: Final = "at least: lower bound of the 95 % interval, which allows for few ratings."
+REVIEW_NOTE: Final = (
+    "bad: responses without items, or rated responses without a relevant item, of the last 10 days (UTC). "
+    "priority: from 0 to 1, by default the lower bound of the 95 % interval of the share of bad responses."
+)
 
 
 def rating_scale(experiment: ExperimentSettings, lowest_grade: float = 0) -> list[float]:
@@ -57,39 +62,68 @@ def render_worst_items(experiment: str, stored_items: StoredItems, limit: int) -
     """Return a table of the `limit` items with the worst ratings, the worst first."""
     if stored_items.since_ms is None:
         return Text(f"{experiment}: no responses yet")
-    table = simple_table("item", "shown", "ratings", "mean", "95 % from", "good", "95 % from", overflow="fold")
+    table = simple_table(
+        "item", "shown", "ratings", "mean grade", "at least", "good ratings", "at least", overflow="fold"
+    )
     for item, sums, score in stored_items.worst_items(limit):
-        numbers = map(format_significant, (score.mean, score.mean_lower, score.good_share, score.good_lower))
-        table.add_row(printable_text(item), str(sums.shown_count), str(score.ratings), *numbers)
-    head = f"{experiment}: the worst rated items since {format_timestamp(stored_items.since_ms)[:10]}"
+        table.add_row(
+            printable_text(item), format_count(sums.shown_count), format_count(score.ratings), *score_cells(score)
+        )
+    head = f"{experiment}: the worst rated items since {format_timestamp(stored_items.since_ms)[:10]} UTC"
     return Group(
         Text(head, style="bold"),
         table,
-        Text(f"{stored_items.count_unrated()} items were shown and not rated", style="dim"),
+        Text(f"{format_count(stored_items.count_unrated())} items were shown and not rated. {SCORE_NOTE}", style="dim"),
+    )
+
+
+def score_cells(score: ItemScore) -> tuple[str, str, str, str]:
+    """Return mean grade and share of good ratings of an item, each followed by the lower bound."""
+    return (
+        format_significant(score.mean),
+        format_significant(score.mean_lower),
+        format_percent(score.good_share),
+        format_percent(score.good_lower),
     )
 
 
 def render_attention(experiment: str, entries: Sequence[TriageEntry], limit: int) -> RenderableType:
     """Return a table of the first `limit` entries of the review order."""
-    table = simple_table("look at first", "bad that day", "history", "urgency", "priority", overflow="fold")
-    for entry in entries[:limit]:
+    return Group(Text(experiment, style="bold"), review_table(entries[:limit]), Text(REVIEW_NOTE, style="dim"))
+
+
+def review_table(entries: Sequence[TriageEntry]) -> RenderableType:
+    """Return a table of the entries of a review list."""
+    table = simple_table(
+        "Needs review", "bad today", "bad", "responses", "share bad", "urgency", "priority", overflow="fold"
+    )
+    for entry in entries:
         table.add_row(
             printable_text(entry.name),
-            str(entry.bad_answers_today),
-            *map(format_significant, (entry.history, entry.urgency, entry.priority)),
+            format_count(entry.bad_answers_today),
+            format_count(entry.bad_answers),
+            format_count(entry.responses),
+            format_percent(entry.bad_share),
+            f"{entry.urgency:.2f}",
+            f"{entry.priority:.4f}",
         )
-    return Group(Text(experiment, style="bold"), table)
+    return table
 
 
 def render_diversity(diversity_by_variant: Mapping[str, IntraListDiversity], cutoff: int) -> RenderableType:
     """Return a table of the diversity of each variant's answers, computed on their first `cutoff` items."""
     table = simple_table(
-        "variety", "answers", f"alpha-nDCG@{cutoff}", "similarity", "re-ranked", "moved", overflow="fold"
+        "Diversity", "responses", f"alpha-nDCG@{cutoff}", "similarity", "re-ranked", "changed", overflow="fold"
     )
     for variant, diversity in diversity_by_variant.items():
-        statistics = diversity.alpha_ndcg, diversity.similarity, diversity.reranked_alpha_ndcg, diversity.moved
-        table.add_row(Text(variant), str(diversity.answers), *map(format_significant, statistics))
-    return table
+        statistics = diversity.alpha_ndcg, diversity.similarity, diversity.reranked_alpha_ndcg
+        cells = *map(format_significant, statistics), format_percent(diversity.moved)
+        table.add_row(Text(variant), format_count(diversity.answers), *cells)
+    note = (
+        f"re-ranked: alpha-nDCG@{cutoff} after re-ranking for diversity; changed: responses whose first {cutoff} items "
+        "the re-ranking changes."
+    )
+    return Group(table, Text(note, style="dim"))
 
 
 def printable_text(item: str) -> Text:

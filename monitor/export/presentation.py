@@ -2,44 +2,92 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
 from monitor.analysis import DayDrift, DriftDistance, ExperimentSummary, ItemCoverage, StoreSummary, VariantSummary
 from monitor.metrics import LATENCY_BOUNDS_MS
-from monitor.stats import GuardrailResult, VariantComparison, Verdict, VerdictState
+from monitor.stats import (
+    GuardrailResult,
+    GuardrailState,
+    VariantComparison,
+    Verdict,
+    VerdictState,
+    describe_change,
+    format_changes,
+    metric_label,
+)
 
 ABSENT_TEXT: Final = "–"
-STATE_DESCRIPTIONS: Final[Mapping[VerdictState, str]] = {
-    "insufficient_data": "there is too little data to say anything",
-    "invalid": "the data is no fair comparison, whatever it shows",
-    "stop_harm": "it does more harm than is tolerable: stop it",
-    "ship": "it is better, and nothing speaks against it: ship it",
-    "non_inferior": "it is not worse than is tolerable",
-    "futile": "an effect that matters can be ruled out",
-    "continue": "nothing is decided yet: go on",
+STATE_TITLES: Final[Mapping[VerdictState, str]] = {
+    "insufficient_data": "Too early to decide",
+    "invalid": "Invalid",
+    "stop_harm": "Stop",
+    "ship": "Ship",
+    "non_inferior": "Acceptable",
+    "futile": "No relevant gain",
+    "continue": "Keep running",
 }
+STATE_DESCRIPTIONS: Final[Mapping[VerdictState, str]] = {
+    "insufficient_data": "the experiment is too short or has too few students for a decision",
+    "invalid": "the variants cannot be compared; repair the cause before you use the effect",
+    "stop_harm": "the treatment does more harm than is allowed",
+    "ship": "the primary metric improved and no guardrail failed",
+    "non_inferior": "the primary metric is not worse than is allowed and no guardrail failed",
+    "futile": "an effect as large as the smallest effect of interest is ruled out",
+    "continue": "the evidence does not suffice for another state yet",
+}
+GUARDRAIL_STATES: Final[Mapping[GuardrailState, str]] = {
+    "held": "holds",
+    "crossed": "failed",
+    "open": "still open",
+    "unknown": "no data yet",
+}
+"""State of a guardrail → word for readers."""
+FEEDBACK_HEADING: Final = "Share of responses with feedback"
+COUNT_EXPLANATION: Final = "n: number of responses behind the value"
 _TONES: Final[Mapping[VerdictState, Literal["good", "bad"]]] = {
     "ship": "good",
     "non_inferior": "good",
     "stop_harm": "bad",
     "invalid": "bad",
 }
-_MAX_LABEL_CHARACTERS: Final = 20
+_MAX_LABEL_CHARACTERS: Final = 40
 _SMALLEST_DISPLAYED_MEAN: Final = 5e-5
 """A smaller mean is displayed as 0, so a relative difference from it would be misleading."""
+_MIN_RESPONSES_FOR_DIFFERENCE: Final = 100
+"""(Effective) responses in both variants from which on a relative difference of means is displayed."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_DECAY_UNITS: Final[Mapping[str, tuple[str, float]]] = {
+    "s": ("s", 1 / 3600),
+    "m": ("min", 1 / 60),
+    "h": ("h", 1),
+    "d": ("d", 24),
+}
+"""Unit in the name of a decay → (unit for readers, hours)."""
+_DECAY_PERIODS: Final = ((0.25, "Last minutes"), (6.0, "Last hours"), (72.0, "Last days"), (720.0, "Last weeks"))
+"""(Half-life in hours below which the period is used, period)."""
+_OF_CLOCK: Final = " of this computer's clock"
+_MAX_AHEAD_S: Final = 5
+"""A time that is so little ahead of the clock counts as now: clocks of two computers differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row of an experiment's table: a value of a quantity and a detail per variant, the control first."""
+    """A row of an experiment's table: a value of a quantity and a detail per variant, the control first.
+
+    `heading` is printed above the first row of a group; empty for groups without one. A label that begins with the
+    heading may be printed without it.
+    """
 
     label: str
     values: tuple[str, ...]
     details: tuple[str, ...]
     group: str
+    heading: str = ""
     primary: bool = False
 
 
@@ -56,7 +104,7 @@ def describe_unmatched_feedback(summary: StoreSummary) -> str | None:
     """Return a sentence with the number of unmatched feedback events by kind, largest first; None without any."""
     counts = sorted(summary.unmatched_feedback.items(), key=lambda kind: -kind[1])
     kinds = ", ".join(f"{kind} {format_count(number)}" for kind, number in counts if number)
-    return f"Unmatched feedback: {kinds} (no response was stored when they expired)" if kinds else None
+    return f"Feedback without a response: {kinds}. Its responses had not arrived when it expired." if kinds else None
 
 
 def format_percent(fraction: float | None) -> str:
@@ -64,15 +112,80 @@ def format_percent(fraction: float | None) -> str:
     return ABSENT_TEXT if fraction is None else f"{fraction:.1%}".replace("%", "\u202f%")
 
 
-def format_age(at_ms: int | None, now_ms: int) -> str:
-    """Return the time since `at_ms` in the largest unit of which at least two have passed; None gives "never"."""
-    if at_ms is None:
-        return "never"
-    seconds = max(now_ms - at_ms, 0) // 1000
+def format_duration(seconds: float) -> str:
+    """Return a duration in the largest unit of which at least two have passed.
+
+    >>> format_duration(150).replace(chr(0x202F), " "), format_duration(7_200).replace(chr(0x202F), " ")
+    ('2 min', '2 h')
+    """
     for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
         if seconds >= 2 * length:
-            return f"{seconds // length}\u202f{unit} ago"
-    return f"{seconds}\u202fs ago"
+            return f"{seconds // length:.0f}\u202f{unit}"
+    return f"{seconds:.0f}\u202fs"
+
+
+def format_age(at_ms: int | None, now_ms: int) -> str:
+    """Return the time since `at_ms`; None gives "never". A time in the future is ahead of this computer's clock."""
+    if at_ms is None:
+        return "never"
+    seconds = (now_ms - at_ms) // 1000
+    if seconds < -_MAX_AHEAD_S:
+        return f"{format_duration(-seconds)} ahead{_OF_CLOCK}"
+    return f"{format_duration(max(seconds, 0))} ago"
+
+
+def _short_age(at_ms: int | None, now_ms: int) -> str:
+    """Return `format_age` without the explanation of a time in the future, which is a footnote of the table."""
+    return format_age(at_ms, now_ms).removesuffix(_OF_CLOCK)
+
+
+def _format_optional_time(at_ms: int | None) -> str:
+    """Return a time in UTC without the year, which would make tables too wide for terminals of 80 columns."""
+    return "" if at_ms is None else re.sub(r" \d{4},", ",", format_time(at_ms))
+
+
+def describe_future_events(experiment: ExperimentSummary, now_ms: int) -> str | None:
+    """Return a sentence if events are ahead of the reader's clock, with the possible causes; otherwise None."""
+    newest_ms = max((variant.last_event_at_ms or 0 for variant in experiment.variants.values()), default=0)
+    age = format_age(newest_ms, now_ms)
+    if not age.endswith(_OF_CLOCK):
+        return None
+    return (
+        f"The newest event is {age}. This is normal for replayed or simulated data; otherwise a clock is wrong, here "
+        "or at the producer."
+    )
+
+
+def format_time(at_ms: int) -> str:
+    """Return a time in UTC with the precision of a minute.
+
+    >>> format_time(1_767_225_660_500)
+    '1 Jan 2026, 00:01 UTC'
+    """
+    timestamp = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{timestamp.day} {timestamp:%b %Y, %H:%M} UTC"
+
+
+def format_time_with_age(at_ms: int, now_ms: int) -> str:
+    """Return a time in UTC with its age in parentheses."""
+    return f"{format_time(at_ms)} ({format_age(at_ms, now_ms)})"
+
+
+def decay_label(decay: str) -> str:
+    """Return the label of a decay for readers, from its name in the configuration.
+
+    >>> decay_label("1h"), decay_label("24h"), decay_label("reciprocal-10d")
+    ('Last hours (1 h half-life)', 'Last days (24 h half-life)', 'Last 10 days (weight 1/(1 + age in days))')
+    """
+    if match := re.fullmatch(r"reciprocal-(\d+)d", decay):
+        return f"Last {match[1]} days (weight 1/(1 + age in days))"
+    match = re.fullmatch(r"(\d+)([smhd])", decay)
+    if match is None:
+        return f"Recent ({decay} half-life)"
+    unit, hours = _DECAY_UNITS[match[2]]
+    half_life_h = int(match[1]) * hours
+    period = next((name for limit, name in _DECAY_PERIODS if half_life_h < limit), "Last months")
+    return f"{period} ({match[1]} {unit} half-life)"
 
 
 def format_significant(value: float | None) -> str:
@@ -88,7 +201,7 @@ def _format_relative_difference(value: float | None, control: float | None) -> s
     """Return the difference from the control as a percentage of the control; empty if the control displays as 0."""
     if value is None or control is None or abs(control) < _SMALLEST_DISPLAYED_MEAN:
         return ""
-    return f"{(value - control) / control:+.1%}".replace("%", "\u202f%")
+    return f"{(value - control) / control:+.1%}".replace("%", "\u202f%").replace("-", "\u2212")
 
 
 def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_students: int = 1) -> list[TableRow]:
@@ -96,29 +209,33 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
     variants = [variant for _, variant in experiment.variants_control_first()]
 
     def row(
-        label: str,
-        group: str,
-        value: Callable[[VariantSummary], str],
-        detail: Callable[[VariantSummary], str] | None = None,
+        label: str, value: Callable[[VariantSummary], str], detail: Callable[[VariantSummary], str] | None = None
     ) -> TableRow:
         details = tuple(detail(variant) if detail else "" for variant in variants)
-        return TableRow(label, tuple(value(variant) for variant in variants), details, group)
+        return TableRow(label, tuple(value(variant) for variant in variants), details, "traffic")
 
     table = [
-        row("responses", "traffic", lambda variant: format_count(variant.responses)),
-        row("students", "traffic", lambda variant: format_count(variant.students)),
+        row("Responses", lambda variant: format_count(variant.responses)),
+        row("Students", lambda variant: format_count(variant.students)),
         row(
-            "rated share",
-            "traffic",
+            "Share of rated responses",
             lambda variant: format_percent(variant.rated_share),
-            lambda variant: f"n {format_count(variant.rated_responses)}",
+            lambda variant: _count_text(variant.rated_responses),
         ),
-        row("last event", "traffic", lambda variant: format_age(variant.last_event_at_ms, now_ms)),
-        row("last response", "traffic", lambda variant: format_age(variant.last_response_at_ms, now_ms)),
+        row(
+            "Newest event",
+            lambda variant: _short_age(variant.last_event_at_ms, now_ms),
+            lambda variant: _format_optional_time(variant.last_event_at_ms),
+        ),
+        row(
+            "Newest response",
+            lambda variant: _short_age(variant.last_response_at_ms, now_ms),
+            lambda variant: _format_optional_time(variant.last_response_at_ms),
+        ),
         *_traffic_rows(variants),
         *_coverage_row([variant.coverage for variant in variants]),
-        *_drift_row("category drift", [variant.category_drift for variant in variants]),
-        *_drift_row("item drift", [variant.item_drift for variant in variants]),
+        *_drift_row("Change of categories", [variant.category_drift for variant in variants]),
+        *_drift_row("Change of items shown", [variant.item_drift for variant in variants]),
     ]
     for kind in sorted({kind for variant in variants for kind in variant.responses_with_feedback}):
         counts = [variant.responses_with_feedback.get(kind, 0) for variant in variants]
@@ -126,32 +243,32 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
             format_percent(n / variant.responses if variant.responses else None)
             for n, variant in zip(counts, variants, strict=True)
         ]
-        label = kind if len(kind) <= _MAX_LABEL_CHARACTERS else kind[: _MAX_LABEL_CHARACTERS - 1] + "…"
-        table.append(
-            TableRow(f"with {label}", tuple(shares), tuple(f"n {format_count(n)}" for n in counts), "feedback")
-        )
+        short_kind = kind if len(kind) <= _MAX_LABEL_CHARACTERS else kind[: _MAX_LABEL_CHARACTERS - 1] + "…"
+        label = f"{FEEDBACK_HEADING} '{short_kind}'"
+        details = tuple(map(_count_text, counts))
+        table.append(TableRow(label, tuple(shares), details, "feedback", FEEDBACK_HEADING))
     for name in variants[0].metrics:
         table += _metric_rows(experiment, name, variants, min_students)
     return table
 
 
 def _traffic_rows(variants: list[VariantSummary]) -> list[TableRow]:
-    """Return rows on the traffic of the last hour or two; no rows if a variant has no traffic counts."""
+    """Return rows on the traffic of the last one to two hours; no rows if a variant has no traffic counts."""
     traffics = [variant.traffic for variant in variants if variant.traffic is not None]
     if len(traffics) < len(variants):
         return []
-    latency_counts = tuple(f"n {format_count(sum(traffic.recent.latency_buckets))}" for traffic in traffics)
-    response_counts = tuple(f"n {format_count(traffic.recent.responses)}" for traffic in traffics)
+    latency_counts = tuple(_count_text(sum(traffic.recent.latency_buckets)) for traffic in traffics)
+    response_counts = tuple(_count_text(traffic.recent.responses) for traffic in traffics)
     rates = tuple(f"{traffic.responses_per_second:.3g}" for traffic in traffics)
     empty_shares = tuple(format_percent(traffic.recent.empty_share) for traffic in traffics)
     table = [
-        TableRow("responses/s", rates, response_counts, "traffic"),
-        TableRow("empty answers", empty_shares, response_counts, "traffic"),
+        TableRow("Responses per second", rates, response_counts, "traffic"),
+        TableRow("Responses without items", empty_shares, response_counts, "traffic"),
     ]
     if any(sum(traffic.all_time.latency_buckets) for traffic in traffics):
-        for level in (0.5, 0.95, 0.99):
+        for level, label in ((0.5, "Latency, median"), (0.95, "Latency, 95 % below"), (0.99, "Latency, 99 % below")):
             quantiles = tuple(_format_seconds(traffic.recent.latency_quantile_s(level)) for traffic in traffics)
-            table.append(TableRow(f"latency p{level * 100:.0f}", quantiles, latency_counts, "traffic"))
+            table.append(TableRow(label, quantiles, latency_counts, "traffic"))
     return table
 
 
@@ -161,10 +278,10 @@ def _coverage_row(coverages: list[ItemCoverage | None]) -> list[TableRow]:
         return []
     values = tuple(ABSENT_TEXT if coverage is None else format_count(coverage.items) for coverage in coverages)
     details = tuple(
-        "" if coverage is None or coverage.share is None else f"{format_percent(coverage.share)} of all"
+        "" if coverage is None or coverage.share is None else f"{format_percent(coverage.share)} of the catalogue"
         for coverage in coverages
     )
-    return [TableRow("different items", values, details, "traffic")]
+    return [TableRow("Distinct items shown", values, details, "traffic")]
 
 
 def _drift_row(label: str, drifts: list[DayDrift | None]) -> list[TableRow]:
@@ -177,10 +294,13 @@ def _drift_row(label: str, drifts: list[DayDrift | None]) -> list[TableRow]:
 
 
 def _describe_drift(js: DriftDistance | None, psi: DriftDistance | None) -> str:
-    """Return "changed" if both distances exceed their thresholds, as in the alert; otherwise the threshold of JS."""
+    """Return "changed" if both distances exceed their thresholds, as in the alert; otherwise "usual".
+
+    In both cases the limit is the threshold of the displayed Jensen-Shannon distance.
+    """
     if js is None or psi is None:
         return ""
-    return "changed" if js.exceeded and psi.exceeded else f"chance < {js.threshold:.3f}"
+    return f"{'changed' if js.exceeded and psi.exceeded else 'usual'}, limit {js.threshold:.3f}"
 
 
 def _format_seconds(value: float | None) -> str:
@@ -199,10 +319,10 @@ def _metric_rows(
     decays = list(metrics[0].decayed)
     table = []
     for label, means, sizes in [
-        ("all time", [metric.mean for metric in metrics], [float(metric.count) for metric in metrics]),
+        ("All time", [metric.mean for metric in metrics], [float(metric.count) for metric in metrics]),
         *(
             (
-                f"decay {decay}",
+                decay_label(decay),
                 [metric.decayed[decay].mean for metric in metrics],
                 [metric.decayed[decay].effective_count or 0.0 for metric in metrics],
             )
@@ -211,43 +331,139 @@ def _metric_rows(
     ]:
         displayed_means = [mean if is_displayed else None for mean, is_displayed in zip(means, displayed, strict=True)]
         details = [
-            "" if mean is None else _mean_details(mean, displayed_means[0] if index else None, size)
+            "" if mean is None else _mean_details(mean, displayed_means[0] if index else None, size, sizes[0])
             for index, (mean, size) in enumerate(zip(displayed_means, sizes, strict=True))
         ]
-        table.append(TableRow(label, tuple(map(_format_mean, displayed_means)), tuple(details), name, is_primary))
+        heading = f"{name} (primary metric, mean)" if is_primary else f"{name} (mean)"
+        values = tuple(map(_format_mean, displayed_means))
+        table.append(TableRow(label, values, tuple(details), name, heading, is_primary))
     return table
 
 
-def _mean_details(mean: float, control_mean: float | None, size: float) -> str:
-    """Return the relative difference from the control, if defined, and the (effective) number of responses."""
-    difference = _format_relative_difference(mean, control_mean)
-    return f"{difference}  n {format_count(size)}" if difference else f"n {format_count(size)}"
+def _mean_details(mean: float, control_mean: float | None, size: float, control_size: float) -> str:
+    """Return the relative difference from the control, if defined, and the (effective) number of responses.
+
+    Over few responses the difference is left out, because readers would take chance for an effect.
+    """
+    difference = (
+        _format_relative_difference(mean, control_mean)
+        if min(size, control_size) >= _MIN_RESPONSES_FOR_DIFFERENCE
+        else ""
+    )
+    return f"{difference}  {_count_text(size)}" if difference else _count_text(size)
 
 
-def describe_verdict(treatment: str, verdict: Verdict) -> str:
-    """Return a sentence with the state of a treatment's verdict and the meaning of the state."""
-    return f"{treatment}: {verdict.state} – {STATE_DESCRIPTIONS[verdict.state]}."
+def _count_text(number: float) -> str:
+    return f"n = {format_count(number)}"
+
+
+def describe_verdict(treatment: str, verdict: Verdict, *, is_displayed: bool = True) -> str:
+    """Return the verdict on a treatment as a sentence: state, metric, effect, interval and guardrails.
+
+    If `is_displayed` is false, the sentence has no effect, because too few students are behind the effect.
+    """
+    return f"{treatment} – {describe_state(verdict, is_displayed=is_displayed)}"
+
+
+def describe_state(verdict: Verdict, *, is_displayed: bool = True) -> str:
+    """Return the sentence of `describe_verdict` without the name of the treatment."""
+    title, metric = STATE_TITLES[verdict.state], verdict.evidence.metric
+    if not is_displayed and verdict.primary.difference.effect is not None:
+        return f"{title}: {STATE_DESCRIPTIONS[verdict.state]} (effects over so few students are hidden)."
+    effect = describe_change(metric, verdict.primary)
+    if verdict.state == "invalid":
+        effect = f"the variants cannot be compared; without that problem: {effect}"
+    elif verdict.state == "insufficient_data" and verdict.primary.difference.effect is not None:
+        effect = f"so far, {effect}"
+    elif verdict.state == "futile":
+        mde = f"{verdict.evidence.criteria.mde:.4g}"
+        effect = f"{effect}, less than the smallest effect of interest, {mde}"
+    elif verdict.state == "non_inferior":
+        effect = f"{effect}, within the allowed loss of {verdict.evidence.criteria.margin:.4g}"
+    return f"{title}: {effect}; {_describe_guardrails(verdict.guardrails)}."
+
+
+def _describe_guardrails(results: tuple[GuardrailResult, ...]) -> str:
+    """Return a phrase on failed and open guardrails, with the names of their metrics."""
+    if not results:
+        return "no guardrail is configured"
+    failed = [metric_label(result.guardrail.name) for result in results if result.state == "crossed"]
+    unresolved = [metric_label(result.guardrail.name) for result in results if result.state in {"open", "unknown"}]
+    phrases = [f"{_list_guardrails(failed, len(results))} failed" if failed else "no guardrail failed"]
+    if unresolved:
+        verb = "is" if len(unresolved) == 1 else "are"
+        phrases.append(f"{_list_guardrails(unresolved, len(results))} {verb} still open")
+    return " and ".join(phrases)
+
+
+def _list_guardrails(labels: list[str], total: int) -> str:
+    count = "the guardrail" if total == 1 else f"{len(labels)} of {total} guardrails"
+    return f"{count} ({', '.join(labels)})"
+
+
+def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | None:
+    """Return a sentence with both means of the primary metric and the relative effect; None without an effect."""
+    primary = verdict.primary
+    if primary.difference.effect is None or primary.control.mean is None or primary.treatment.mean is None:
+        return None
+    relative = ""
+    if primary.difference.relative_effect is not None:
+        change = f"{100 * primary.difference.relative_effect:+.1f} %".replace("-", "\u2212")
+        relative = f" ({change})"
+    return (
+        f"Mean {verdict.evidence.metric} per student: {primary.treatment.mean:.4f} with {treatment}, "
+        f"{primary.control.mean:.4f} with {control}{relative}."
+    )
+
+
+def describe_time_to_decide(verdict: Verdict) -> str | None:
+    """Return a sentence with the days until an effect of the MDE shows; None if the interval excludes 0.
+
+    None also for an invalid verdict, because further days do not repair it.
+    """
+    primary, days, mde = verdict.primary, verdict.days_to_resolve, f"{verdict.evidence.criteria.mde:.4g}"
+    is_shown = primary.lower is not None and primary.upper is not None and (primary.lower > 0 or primary.upper < 0)
+    if is_shown or verdict.state in {"invalid", "futile", "stop_harm"}:
+        return None
+    metric = verdict.evidence.metric
+    if days is None:
+        return f"Time until an effect of {mde} on {metric} would show: not known yet."
+    if days == 0:
+        return f"The interval is narrow enough to show an effect of {mde} on {metric}."
+    number = max(round(days), 1)
+    return (
+        f"At the present number of new students, an effect of {mde} on {metric} would show in about "
+        f"{number} day{'s' * (number > 1)}."
+    )
 
 
 class TreatmentDecision(NamedTuple):
     """The verdict on a treatment as text."""
 
     tone: Literal["good", "bad", "open"]
+    treatment: str
     sentence: str
-    reasons: tuple[str, ...]
+    """State, metric, effect, interval and guardrails, without the name of the treatment."""
+    details: tuple[str, ...]
+    """Means, reasons, notes and the time to decide, a sentence or more each."""
 
 
 def describe_decisions(experiment: ExperimentSummary, min_students: int = 1) -> list[TreatmentDecision]:
-    """Return the verdict on each treatment, without reasons if a variant has fewer than `min_students` students."""
+    """Return the verdict on each treatment, without numbers if a variant has fewer than `min_students` students."""
     verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
-    return [
-        TreatmentDecision(
-            _TONES.get(verdict.state, "open"),
-            describe_verdict(name, verdict),
-            tuple(reason.text for reason in verdict.reasons if meets_min_students(verdict.primary, min_students)),
+    decisions = []
+    for name, verdict in verdicts.items():
+        is_displayed = meets_min_students(verdict.primary, min_students)
+        details = (
+            describe_effect(experiment.control, name, verdict),
+            *(reason.text for reason in verdict.reasons),
+            *(note.text for note in verdict.notes if note.code != "skipped_events"),
+            describe_time_to_decide(verdict),
         )
-        for name, verdict in verdicts.items()
-    ]
+        sentence = describe_state(verdict, is_displayed=is_displayed)
+        shown_details = tuple(detail for detail in details if detail is not None) if is_displayed else ()
+        decisions.append(TreatmentDecision(_TONES.get(verdict.state, "open"), name, sentence, shown_details))
+    return decisions
 
 
 def meets_min_students(comparison: VariantComparison | GuardrailResult, min_students: int) -> bool:
@@ -255,30 +471,39 @@ def meets_min_students(comparison: VariantComparison | GuardrailResult, min_stud
     return min(comparison.control.units, comparison.treatment.units) >= min_students
 
 
-def experiment_footnotes(experiment: ExperimentSummary, min_students: int = 1) -> list[str]:
+def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_students: int = 1) -> list[str]:
     """Return the footnotes of an experiment's table; effects on fewer than `min_students` students are left out."""
-    footnotes: list[str] = []
+    future_events = describe_future_events(experiment, now_ms)
+    footnotes = [] if future_events is None else [future_events]
     anonymous_count = sum(variant.responses_without_user for variant in experiment.variants.values())
     if anonymous_count:
         footnotes.append(
-            f"{format_count(anonymous_count)} responses name no student: each counts as a student of its own."
+            f"{format_count(anonymous_count)} responses have no user id: each counts as a student of its own."
         )
     if experiment.crossovers:
-        footnotes.append(f"{format_count(experiment.crossovers)} students saw more than one variant.")
+        footnotes.append(
+            f"{format_count(experiment.crossovers)} students saw more than one variant and are not compared."
+        )
     undefined = sum(metric.undefined for variant in experiment.variants.values() for metric in variant.metrics.values())
     if undefined:
         footnotes.append(
-            f"{format_count(undefined)} rated responses have an undefined nDCG "
-            "(no gain to be had): left out of its mean."
+            f"{format_count(undefined)} rated responses have no item with a gain above 0. Their nDCG is undefined and "
+            "not in the mean."
         )
     footnotes += _skipped_event_footnotes(experiment)
     footnotes += _subgroup_footnotes(experiment, min_students)
     if any(variant.traffic is not None for variant in experiment.variants.values()):
-        footnotes.append("Responses per second, empty answers and latencies are those of the last one to two hours.")
+        footnotes.append(
+            "Responses per second, responses without items and latencies (in seconds) are of the last one to two hours."
+        )
     if any((variant.category_drift or variant.item_drift) is not None for variant in experiment.variants.values()):
-        footnotes.append("Drift: Jensen-Shannon distance of the last whole UTC day from the reference.")
+        footnotes.append(
+            "Change of categories and items: Jensen-Shannon distance (0 to 1) between the last full UTC day and the "
+            "reference. Up to the limit, chance explains it."
+        )
     footnotes.append(
-        "Means over rated responses; n is the (effective) number of them. Differences describe, verdicts decide."
+        "n is the number of responses behind a value; for weighted means, the effective number. Means are over rated "
+        "responses. Percentages are differences from the control; do not decide by them, but by the verdict."
     )
     return footnotes
 
@@ -287,7 +512,7 @@ def _skipped_event_footnotes(experiment: ExperimentSummary) -> list[str]:
     """Return a sentence if events of the experiment were skipped. All verdicts contain the same number."""
     verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
     sentences = [
-        f"{verdict.evidence.skipped_events}."
+        f"{str(verdict.evidence.skipped_events).rstrip('.')}."
         for verdict in verdicts.values()
         if verdict.evidence.skipped_events is not None
     ]
@@ -300,11 +525,12 @@ def _subgroup_footnotes(experiment: ExperimentSummary, min_students: int) -> Ite
         return
     for treatment, effects in experiment.analysis.subgroup_effects.items():
         for title, segments in (
-            ("first question in", effects.segments),
-            ("days since the first answer:", effects.exposure_ages),
+            ("first question in category", effects.segments),
+            ("days since the first response:", effects.exposure_ages),
         ):
             for segment in segments:
                 lower, upper = segment.comparison.lower, segment.comparison.upper
                 is_displayed = meets_min_students(segment.comparison, min_students)
                 if segment.discovered and is_displayed and lower is not None and upper is not None:
-                    yield f"{treatment}, {title} {segment.name}: {experiment.primary} {lower:+.4g} to {upper:+.4g}."
+                    low, high = format_changes(experiment.primary, [lower, upper], sign=True)
+                    yield f"{treatment}, {title} {segment.name}: effect on {experiment.primary} {low} to {high}."

@@ -35,208 +35,234 @@ _MEASURE: Final = (*_VARIANT, "measure")
 _EXPERIMENT: Final = ("experiment",)
 _CATEGORY: Final = ("experiment", "category")
 _STORE_UP: Final = ExportedMetric(
-    "abmonitor_store_up", "gauge", (), "1 if the store answered this scrape, 0 otherwise."
+    "abmonitor_store_up", "gauge", (), "1 if the store answered this scrape, 0 if it did not."
 )
 _EXPERIMENT_INFO: Final = ExportedMetric(
     "abmonitor_experiment_info",
     "info",
     ("experiment", "control", "primary"),
-    "Control and primary metric of the experiment, as labels; the value is 1.",
+    "Control variant and primary metric of the experiment, as labels; the value is always 1.",
 )
 # `abmonitor_metric_sum` and `abmonitor_metric_count` may decrease after a revision, so counter would be wrong. promtool
 # reserves the suffixes `_sum` and `_count` for summaries and histograms, so it rejects gauge. Only unknown is left.
 _EXPERIMENT_METRICS: Final = (
-    ExportedMetric("abmonitor_responses", "gauge", _VARIANT, "Responses of the variant, duplicates counted once."),
+    ExportedMetric("abmonitor_responses", "gauge", _VARIANT, "Responses of the variant, all time, without duplicates."),
     ExportedMetric(
-        "abmonitor_rated_responses", "gauge", _VARIANT, "Responses of the variant with at least one graded item."
+        "abmonitor_rated_responses",
+        "gauge",
+        _VARIANT,
+        "Responses of the variant with at least one graded item, all time.",
     ),
     ExportedMetric(
         "abmonitor_students",
         "gauge",
         _VARIANT,
-        "Students who were shown the variant; each response without a user id counts as one student.",
+        "Students who were shown the variant, all time; each response without a user id counts as one student.",
     ),
     ExportedMetric(
         "abmonitor_feedback",
         "gauge",
         (*_VARIANT, "kind"),
-        "Current reactions to the responses of the variant, by kind.",
+        "Reactions to the responses of the variant, all time, by kind; a revised reaction counts once.",
     ),
     ExportedMetric(
         "abmonitor_metric_sum",
         "unknown",
         (*_VARIANT, "metric"),
-        "Sum of the metric over the rated responses for which the metric is defined.",
+        "Sum of the metric over the rated responses for which it is defined, all time, in the unit of the metric.",
     ),
     ExportedMetric(
-        "abmonitor_metric_count", "unknown", (*_VARIANT, "metric"), "Rated responses for which the metric is defined."
+        "abmonitor_metric_count",
+        "unknown",
+        (*_VARIANT, "metric"),
+        "Number of rated responses for which the metric is defined, all time.",
     ),
     ExportedMetric(
-        "abmonitor_metric_mean", "gauge", _DECAYED, "Mean of the metric over rated responses, weighted by the decay."
+        "abmonitor_metric_mean",
+        "gauge",
+        _DECAYED,
+        "Mean of the metric over rated responses, in the unit of the metric. The label decay is the half-life of the "
+        "weights, such as 24h; none means all time with equal weights.",
     ),
     ExportedMetric(
         "abmonitor_metric_effective_count",
         "unknown",
         _DECAYED,
-        "Effective number of rated responses of the mean: the square of the sum of weights over the sum of squares.",
+        "Effective number of rated responses of the mean: the squared sum of the weights divided by the sum of the "
+        "squared weights. The label decay is that of the mean.",
     ),
     ExportedMetric(
         "abmonitor_metric_standard_error",
         "gauge",
         _DECAYED,
-        "Standard error of the mean. It allows for several responses per student only if decay is none.",
+        "Standard error of the mean, in the unit of the metric. With decay none, it accounts for several responses per "
+        "student; with any other decay, it treats responses as independent and is therefore too small.",
     ),
     ExportedMetric(
         "abmonitor_variant_last_event_timestamp_seconds",
         "gauge",
         _VARIANT,
-        "Timestamp of the newest event of the variant, in seconds since 1970.",
+        "Timestamp of the newest event of the variant, in seconds since 1970-01-01 UTC.",
     ),
     ExportedMetric(
         "abmonitor_variant_last_response_timestamp_seconds",
         "gauge",
         _VARIANT,
-        "Timestamp of the newest response of the variant, in seconds since 1970.",
+        "Timestamp of the newest response of the variant, in seconds since 1970-01-01 UTC.",
     ),
-    ExportedMetric("abmonitor_empty_responses", "gauge", _VARIANT, "Responses of the variant without any item."),
+    ExportedMetric(
+        "abmonitor_empty_responses", "gauge", _VARIANT, "Responses of the variant without any item, all time."
+    ),
     ExportedMetric(
         "abmonitor_response_latency_seconds",
         "histogram",
         _VARIANT,
-        "Time the chatbot took for a response, in seconds, from the field latency_ms.",
+        "Time the chatbot took for a response, all time, in seconds, from the field latency_ms of the response.",
     ),
     ExportedMetric(
         "abmonitor_category_responses",
         "gauge",
         (*_VARIANT, "category"),
-        "Responses of the last whole UTC day by category: the declared categories, other, and none.",
+        "Responses of the last full UTC day, by category: a declared one, other (any other value), or none (no value).",
     ),
     ExportedMetric(
         "abmonitor_drift_distance",
         "gauge",
         _MEASURE,
-        "Distance (psi or js) of the categories of the last whole UTC day from the reference distribution.",
+        "Distance of the categories of the last full UTC day from the reference distribution, without a unit. The "
+        "label measure is psi (population stability index) or js (Jensen-Shannon distance).",
     ),
     ExportedMetric(
         "abmonitor_drift_threshold",
         "gauge",
         _MEASURE,
-        "Critical value of the category drift test at level alpha, in the unit of the distance.",
+        "Threshold of abmonitor_drift_distance, without a unit; a larger distance is drift at level drift.alpha.",
     ),
     ExportedMetric(
         "abmonitor_item_drift_distance",
         "gauge",
         _MEASURE,
-        "Distance (psi or js) of the items recommended on the last whole UTC day from the reference distribution.",
+        "Distance of the items recommended on the last full UTC day from the reference distribution, without a unit. "
+        "The label measure is psi (population stability index) or js (Jensen-Shannon distance).",
     ),
     ExportedMetric(
         "abmonitor_item_drift_threshold",
         "gauge",
         _MEASURE,
-        "Critical value of the item drift test at level alpha, in the unit of the distance.",
+        "Threshold of abmonitor_item_drift_distance, without a unit; a larger distance is drift at level drift.alpha.",
     ),
     ExportedMetric(
         "abmonitor_shown_items",
         "gauge",
         _VARIANT,
-        "Distinct items shown within the horizon of the configuration table items.",
+        "Number of distinct items that the variant has shown within the configured items.horizon.",
     ),
     ExportedMetric(
         "abmonitor_catalogue_coverage",
         "gauge",
         _VARIANT,
-        "Fraction of the catalogue shown within the horizon of the configuration table items, between 0 and 1.",
+        "Fraction of the configured items.catalogue that the variant has shown within items.horizon, from 0 to 1.",
     ),
     ExportedMetric(
         "abmonitor_attention_priority",
         "gauge",
         _CATEGORY,
-        "Review priority of the category by its bad answers, between 0 and 1; review the highest first.",
+        "Review priority of the category, from 0 to 1: lower bound (95 %) of its share of bad responses in the last 10 "
+        "UTC days. Review the largest first.",
     ),
     ExportedMetric(
-        "abmonitor_attention_bad_answers", "gauge", _CATEGORY, "Bad answers of the category on the current UTC day."
+        "abmonitor_attention_bad_answers",
+        "gauge",
+        _CATEGORY,
+        "Bad responses of the category on the current UTC day: without any item, or rated without a relevant item.",
     ),
     ExportedMetric(
         "abmonitor_intended_share",
         "gauge",
         _VARIANT,
-        "Fraction of students to be assigned to the variant, between 0 and 1.",
+        "Intended fraction of students in the variant, from 0 to 1.",
     ),
     ExportedMetric(
         "abmonitor_experiment_start_timestamp_seconds",
         "gauge",
         _EXPERIMENT,
-        "Configured start of the experiment, in seconds since 1970.",
+        "Configured start of the experiment (starts_at), in seconds since 1970-01-01 UTC.",
     ),
     ExportedMetric(
         "abmonitor_effect",
         "gauge",
         _EFFECT,
-        "Estimated effect: mean of the variant minus mean of the control over students, in the unit of the metric.",
+        "Estimated effect: mean of the variant minus mean of the control, in the unit of the metric. "
+        "The label estimand is closed (students whose windows are over; decides the verdict) or live (all responses so "
+        "far; approximate).",
     ),
     ExportedMetric(
         "abmonitor_effect_lower",
         "gauge",
         _EFFECT,
-        "Lower bound of the effect; anytime-valid confidence sequence, in the unit of the metric.",
+        "Lower bound of abmonitor_effect, in the unit of the metric, from an anytime-valid confidence sequence.",
     ),
     ExportedMetric(
         "abmonitor_effect_upper",
         "gauge",
         _EFFECT,
-        "Upper bound of the effect; anytime-valid confidence sequence, in the unit of the metric.",
+        "Upper bound of abmonitor_effect, in the unit of the metric, from an anytime-valid confidence sequence.",
     ),
     ExportedMetric(
         "abmonitor_sample_ratio_log_e",
         "gauge",
         _EXPERIMENT,
-        "Natural logarithm of the e-value against the intended shares of students (sample ratio mismatch test).",
+        "Evidence against the intended split of students: natural logarithm of the e-value of the sample ratio "
+        "mismatch test, without a unit. From 4.6 on (by chance once in 100 experiments), the verdict is invalid.",
     ),
     ExportedMetric(
         "abmonitor_crossover_students",
         "gauge",
         _EXPERIMENT,
-        "Students who were shown more than one variant of the experiment.",
+        "Students who were shown more than one variant of the experiment, all time.",
     ),
     ExportedMetric(
         "abmonitor_verdict",
         "gauge",
         (*_VARIANT, "state"),
-        "1 for the current state of the verdict on the variant, 0 for every other state.",
+        "1 for the current state of the verdict on the variant, 0 for each other state.",
     ),
     ExportedMetric(
         "abmonitor_verdict_reason",
         "gauge",
         (*_VARIANT, "reason"),
-        "1 for a reason of the verdict on the variant, 0 for an additional note.",
+        "1 for a reason of the verdict on the variant, 0 for a note that does not change the verdict.",
     ),
     ExportedMetric(
         "abmonitor_guardrail_least_harm",
         "gauge",
         _GUARDRAIL,
-        "Lower bound of the harm; anytime-valid confidence sequence, in the unit of the guardrail.",
+        "Lower bound of the harm, in the unit of the guardrail, from an anytime-valid confidence sequence.",
     ),
     ExportedMetric(
         "abmonitor_guardrail_most_harm",
         "gauge",
         _GUARDRAIL,
-        "Upper bound of the harm; anytime-valid confidence sequence, in the unit of the guardrail.",
+        "Upper bound of the harm, in the unit of the guardrail, from an anytime-valid confidence sequence.",
     ),
     ExportedMetric(
-        "abmonitor_guardrail_margin", "gauge", _GUARDRAIL, "Largest tolerable harm, in the unit of the guardrail."
+        "abmonitor_guardrail_margin",
+        "gauge",
+        _GUARDRAIL,
+        "Largest harm that is tolerable, in the unit of the guardrail.",
     ),
     ExportedMetric(
         "abmonitor_days_to_resolve",
         "gauge",
         _VARIANT,
-        "Estimated days until the interval is narrow enough to detect the smallest effect of interest (mde).",
+        "Estimated number of days until an effect as small as the configured mde can be detected.",
     ),
     _EXPERIMENT_INFO,
     ExportedMetric(
         "abmonitor_unmatched_feedback_total",
         "counter",
         ("kind",),
-        "Feedback events that expired before their response was stored.",
+        "Feedback events that expired before their response was stored, over all experiments, by kind.",
     ),
     _STORE_UP,
 )

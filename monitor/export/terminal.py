@@ -13,22 +13,24 @@ from rich.console import Console, ConsoleOptions, Group, OverflowMethod, Rendera
 from rich.table import Table
 from rich.text import Text
 
-from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects, format_timestamp
-from monitor.config import LATENCY_METRIC, is_proportion
+from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects
 from monitor.export.presentation import (
     ABSENT_TEXT,
     describe_decisions,
+    describe_effect,
+    describe_time_to_decide,
     describe_unmatched_feedback,
     describe_verdict,
     experiment_footnotes,
     experiment_table_rows,
     format_count,
     format_percent,
+    format_time,
+    format_time_with_age,
 )
-from monitor.stats import Estimand, GuardrailResult, VariantComparison, Verdict, VerdictState
+from monitor.stats import Estimand, VariantComparison, Verdict, VerdictState, describe_guardrail
 
-_UNTITLED_GROUPS: Final = ("traffic", "feedback")
-_PRIMARY_MARK: Final = " *"
+_INDENT: Final = "  "
 _MAX_WIDTH: Final = 10_000
 VERDICT_EXIT_CODES: Final[Mapping[VerdictState, int]] = {
     "ship": 0,
@@ -39,8 +41,12 @@ VERDICT_EXIT_CODES: Final[Mapping[VerdictState, int]] = {
     "invalid": 20,
     "futile": 20,
 }
-_ESTIMANDS: Final[Mapping[Estimand, str]] = {"closed": "closed", "live": "live ≈"}
-_LEGEND: Final = "closed: students whose window is over, they decide; live ≈: all responses so far, approximate"
+_ESTIMANDS: Final[Mapping[Estimand, str]] = {"closed": "complete students", "live": "all, approximate"}
+_LEGEND: Final = (
+    "complete students: students whose first days and feedback window are over; the verdict uses only them. "
+    "all, approximate: all responses so far, with an approximate interval. Means are per student; the interval is the "
+    "confidence sequence of the effect."
+)
 
 
 def stdout_console(environ: Mapping[str, str]) -> Console:
@@ -70,17 +76,21 @@ def simple_table(
 def render_summary(summary: StoreSummary, *, now_ms: int, events_per_second: float | None = None) -> RenderableType:
     """Return a table of each experiment, followed by decisions and footnotes."""
     parts: list[RenderableType] = []
-    head = Text(f"as of {format_timestamp(summary.as_of_ms)}", style="dim")
+    head = Text(f"Newest event: {format_time_with_age(summary.as_of_ms, now_ms)}", style="dim")
     if events_per_second is not None:
-        head.append(f"   {format_count(events_per_second)} events/s")
+        head.append(f"   {format_count(events_per_second)} events per second")
     parts.append(head)
     unmatched = describe_unmatched_feedback(summary)
     if unmatched is not None:
         parts.append(Text(unmatched, style="yellow"))
     for experiment in summary.experiments.values():
+        parts.append(Text(experiment.name, style="bold"))
+        parts += [
+            Text(f"{decision.treatment} – {decision.sentence}", style="bold")
+            for decision in describe_decisions(experiment)
+        ]
         parts.append(_experiment_layouts(experiment, now_ms))
-        parts += [Text(decision.sentence, style="bold") for decision in describe_decisions(experiment)]
-        parts += [Text(footnote, style="dim") for footnote in experiment_footnotes(experiment)]
+        parts += [Text(footnote, style="dim") for footnote in experiment_footnotes(experiment, now_ms)]
     return Group(*parts)
 
 
@@ -125,36 +135,31 @@ def _experiment_table(
     *,
     detailed_variants: Collection[str],
 ) -> Table:
-    table = Table(title=Text(experiment.name, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     rows = experiment_table_rows(experiment, now_ms)
-    group_width = max((len(row.group) for row in rows if row.group not in _UNTITLED_GROUPS), default=0)
-    group_width += len(_PRIMARY_MARK)
     table.add_column("", no_wrap=True)
     variants = [name for name, _ in experiment.variants_control_first()]
     for name in displayed_variants:
-        role = " (control)" if name == experiment.control else ""
-        table.add_column(Text(name + role, style="dim" if role else "bold"), justify="right", no_wrap=True)
+        is_control = name == experiment.control
+        title = f"{name} (control)" if is_control and name != "control" else name
+        table.add_column(Text(title, style="dim" if is_control else "bold"), justify="right", no_wrap=True)
         if name in detailed_variants:
             table.add_column("", style="dim", no_wrap=True)
     previous_group = ""
     for row in rows:
-        is_first_of_group = row.group != previous_group
-        if is_first_of_group and previous_group:
-            table.add_section()
-        previous_group = row.group
         style = "bold" if row.primary else ""
-        label = row.label
-        if row.group not in _UNTITLED_GROUPS:
-            title = row.group + _PRIMARY_MARK * row.primary if is_first_of_group else ""
-            label = f"{title:{group_width}}  {label}"
+        if row.group != previous_group:
+            if previous_group:
+                table.add_section()
+            if row.heading:
+                table.add_row(Text(row.heading, style=style))
+        previous_group = row.group
+        label = f"{_INDENT}{row.label.removeprefix(row.heading).strip()}" if row.heading else row.label
         cells: list[RenderableType] = [Text(label, style=style)]
         for name, value, detail in zip(variants, row.values, row.details, strict=True):
             if name in displayed_variants:
                 cells += [Text(value, style=style), *([Text(detail)] if name in detailed_variants else [])]
         table.add_row(*cells)
-    if any(row.primary for row in rows):
-        table.caption = "* primary metric"
-        table.caption_justify = "left"
     return table
 
 
@@ -167,10 +172,8 @@ def render_verdicts(experiment: ExperimentSummary, *, treatment: str | None = No
     for name, verdict in analysis.verdicts.items():
         if treatment in (None, name):
             parts.append(Text(describe_verdict(name, verdict), style="bold"))
-            parts += [Text(f"  because {reason.text}") for reason in verdict.reasons]
-            parts += [Text(f"  note    {note.text}") for note in verdict.notes]
+            parts += [Text(f"  {line}") for line in _verdict_lines(experiment.control, name, verdict)]
             parts.append(_comparison_table(experiment.control, name, analysis.comparisons[name]))
-            parts += [Text(f"  {line}") for line in _verdict_lines(verdict)]
             parts += [Text(f"  {line}") for line in _subgroup_lines(analysis.subgroup_effects[name])]
     return Group(*parts, Text(_LEGEND, style="dim"))
 
@@ -178,7 +181,7 @@ def render_verdicts(experiment: ExperimentSummary, *, treatment: str | None = No
 def _comparison_table(
     control: str, treatment: str, comparisons: Mapping[str, Mapping[Estimand, VariantComparison]]
 ) -> RenderableType:
-    table = simple_table("", control, treatment, "effect", "between", "students", no_wrap=True)
+    table = simple_table("", control, treatment, "effect", "interval", "students", no_wrap=True)
     for name, by_estimand in comparisons.items():
         table.add_section()
         for estimand, comparison in by_estimand.items():
@@ -189,63 +192,57 @@ def _comparison_table(
                 _format_difference(comparison.difference.effect),
                 ABSENT_TEXT
                 if comparison.lower is None
-                else f"{_format_difference(comparison.lower)} … {_format_difference(comparison.upper)}",
+                else f"{_format_difference(comparison.lower)} to {_format_difference(comparison.upper)}",
                 " + ".join(format_count(arm.units) for arm in arms),
                 style="" if estimand == "closed" else "dim",
             )
     return table
 
 
-def _verdict_lines(verdict: Verdict) -> Iterator[str]:
-    """Yield a line for each guardrail, then lines on the sample ratio, the crossovers and the days to resolve."""
-    for result in verdict.guardrails:
-        yield _format_guardrail(result)
+def _verdict_lines(control: str, treatment: str, verdict: Verdict) -> Iterator[str]:
+    """Yield lines on the effect, reasons, notes, guardrails, sample ratio, crossovers, time, and the state's name."""
+    effect, time_to_decide = describe_effect(control, treatment, verdict), describe_time_to_decide(verdict)
+    if effect is not None:
+        yield effect
+    sentences = [reason.text for reason in verdict.reasons]
+    yield from (f"Reason: {sentence}" for sentence in sentences)
+    notes = [note.text for note in verdict.notes]
+    yield from (f"Note: {sentence}" for sentence in notes)
+    guardrails = [describe_guardrail(result) for result in verdict.guardrails]
+    yield from (f"Guardrail: {sentence}" for sentence in guardrails if sentence not in {*sentences, *notes})
     ratio, evidence = verdict.sample_ratio, verdict.evidence
     max_deviation = max((phase.deviation for phase in ratio.phases), default=0.0)
-    state = "an alarm" if ratio.alarm else "as intended"
-    yield f"sample ratio: {state}; at most {format_percent(max_deviation)} off, anytime p = {ratio.p:.2g}"
-    yield f"crossovers: {format_count(evidence.crossovers)} of {format_count(evidence.students)} students, left out"
-    days = "not known" if verdict.days_to_resolve is None else _format_days(verdict.days_to_resolve)
-    yield f"days until an effect of {evidence.criteria.mde:.4g} is resolved: {days}"
+    state = "not as intended" if ratio.alarm else "as intended"
+    yield (
+        f"Split of students: {state}; largest deviation {format_percent(max_deviation)}, p = {ratio.p:.2g} "
+        f"(limit {ratio.alpha:g})."
+    )
+    yield (
+        f"Students with more than one variant: {format_count(evidence.crossovers)} of "
+        f"{format_count(evidence.students)}; they are not compared."
+    )
+    if time_to_decide is not None:
+        yield time_to_decide
+    yield f"State in JSON and metrics: {verdict.state}"
 
 
 def _format_as_of(at_ms: int) -> str:
-    return f"as of {format_timestamp(at_ms)}" if at_ms else "before the first event"
-
-
-def _format_days(days: float) -> str:
-    return f"{max(days, 1):.0f}" if days else "0"
+    return f"as of {format_time(at_ms)}" if at_ms else "before the first event"
 
 
 def _subgroup_lines(effects: SubgroupEffects) -> Iterator[str]:
     """Yield a line with the effect within each subgroup that has an interval."""
     for title, segments in (
-        ("first question in", effects.segments),
-        ("days since first answer", effects.exposure_ages),
+        ("First question in category", effects.segments),
+        ("Days since the first response:", effects.exposure_ages),
     ):
         for segment in segments:
             comparison = segment.comparison
             if comparison.lower is not None:
                 effect = _format_difference(comparison.difference.effect)
-                bounds = f"{_format_difference(comparison.lower)} … {_format_difference(comparison.upper)}"
-                significance = "shown" if segment.discovered else "not shown"
-                yield f"{title} {segment.name}: {effect}, between {bounds}; {significance}"
-
-
-def _format_guardrail(result: GuardrailResult) -> str:
-    name, margin = result.guardrail.name, result.guardrail.margin
-    bounds = ABSENT_TEXT
-    if result.most_harm is not None:
-        lower = ABSENT_TEXT if result.least_harm is None else _format_harm(name, result.least_harm)
-        bounds = f"{lower} … {_format_harm(name, result.most_harm)}"
-    return f"guardrail {name}: {result.state}; worse by {bounds}, tolerable is {_format_harm(name, margin)}"
-
-
-def _format_harm(quantity: str, value: float) -> str:
-    """Return a difference in the unit of the guardrail's quantity: percentage points, ms, or the metric's own."""
-    if is_proportion(quantity):
-        return f"{100 * value:+.2f} % of responses"
-    return f"{value:+.0f} ms" if quantity == LATENCY_METRIC else _format_difference(value)
+                bounds = f"{_format_difference(comparison.lower)} to {_format_difference(comparison.upper)}"
+                significance = "shown" if segment.discovered else "not shown, given the number of groups"
+                yield f"{title} {segment.name}: effect {effect}, interval {bounds}; difference {significance}"
 
 
 def _format_mean(value: float | None) -> str:
@@ -253,4 +250,4 @@ def _format_mean(value: float | None) -> str:
 
 
 def _format_difference(value: float | None) -> str:
-    return ABSENT_TEXT if value is None else f"{value:+.4f}"
+    return ABSENT_TEXT if value is None else f"{value:+.4f}".replace("-", "\u2212")

@@ -87,8 +87,8 @@ class ItemLayout:
 def bad_answer_count(review: float | None) -> int:
     """Return the weight of a bad answer in counts of bad answers, given the score of the latest review.
 
-    The weight is 1 without a review and for a score below 1, which withdraws an earlier review. It is 0 for scores from
-    1 to below 2, and the integer part of the score, at most 10⁶, from 2 on. A review without a score has score 1.
+    The weight is 1 without a review and for a score below 1, which withdraws an earlier review; 0 for scores from
+    1 to below 2; and the integer part of the score, at most 10⁶, from 2 on. A review without a score has score 1.
     ValueError: a score that is negative or not finite.
 
     >>> [bad_answer_count(review) for review in (None, 1, 0, 5)]

@@ -115,7 +115,8 @@ def ndcg(
     """Return DCG@k / ideal DCG@k, or None if the ideal DCG is 0: without any gain, all orders are equally good.
 
     Järvelin & Kekäläinen 2002 (normalised vectors); Burges et al. 2005. Between 0 and 1 if `ideal`
-    includes the grades of the list.
+    includes the grades of the list. ValueError: a grade below 0 in the list or in `ideal`, as in scikit-learn.
+    trec_eval counts such grades as 0: pass `non_negative_grades` for the same result.
 
     By hand: [0, 3, 1] has DCG 3/log2 3 + 1/log2 4 = 2.39279 and ideal 3 + 1/log2 3 = 3.63093; the quotient is 0.65900.
 
@@ -126,9 +127,24 @@ def ndcg(
     >>> ndcg([0, None]) is None
     True
     """
+    for grade in (*_judged_grades(relevance), *_judged_grades(ideal or ())):
+        if grade < 0:
+            raise ValueError(
+                f"nDCG: got grade {grade!r}, expected grades of at least 0; "
+                "non_negative_grades counts negative grades as 0"
+            )
     list_ideal_dcg = ideal_dcg(relevance, k, gain=gain, discount=discount, ideal=ideal)
     list_dcg = dcg(relevance, k, gain=gain, discount=discount, ranks=ranks)
     return list_dcg / list_ideal_dcg if list_ideal_dcg > 0 else None
+
+
+def non_negative_grades(grades: Grades) -> list[float | None]:
+    """Return the grades with each negative grade replaced by 0, as trec_eval reads judgements; None stays None.
+
+    >>> non_negative_grades([2, -1, None])
+    [2, 0, None]
+    """
+    return [None if grade is None else max(grade, 0) for grade in grades]
 
 
 def mean_ndcg(
@@ -141,8 +157,8 @@ def mean_ndcg(
 ) -> float | None:
     """Return the mean of `ndcg` over the lists with a defined nDCG, or None without such a list.
 
-    `ideal` is shared by all lists (the constant ideal, or several lists for one query). Järvelin & Kekäläinen 2002
-    (averages over queries); other programs count undefined lists as 0 or 1.
+    `ideal` is shared by all lists (the constant ideal, or several lists for one query). Errors: see `ndcg`.
+    Järvelin & Kekäläinen 2002 (averages over queries); other programs count undefined lists as 0 or 1.
 
     By hand: 1 for [2, 1], nothing for [0, 0], 0.5 for [0, 0, 1] (1/log2 4 of 1): mean 0.75 over two.
 
@@ -161,7 +177,7 @@ def success_at_k(
 ) -> float:
     """Return 1 if any of the first k items is relevant (grade ≥ `relevant_grade`), else 0.
 
-    Called Success@k by ir_measures; articles call the mean over answers accuracy@k or hit rate. Never undefined.
+    Called Success@k by ir_measures; articles call the mean over responses accuracy@k or hit rate. Never undefined.
 
     >>> success_at_k([1, None, 3], k=3, relevant_grade=3), success_at_k([1, None, 3], k=2, relevant_grade=3)
     (1.0, 0.0)

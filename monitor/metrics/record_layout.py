@@ -1,9 +1,9 @@
 """The layouts of the stored sums: the meaning of each integer of a record, and readers of records by name.
 
 Every stored number is a sum over responses or students of an integer function of the response or student. A change is
-stored as a difference: the new contribution minus the old one. A real-valued term is split into two words, value =
-high · 2²⁴ + low, so that no sum of words overflows 64 bits within 10¹¹ terms. A field marked (2) has two words, the low
-one first.
+stored as a difference: the new contribution minus the old contribution. A real-valued term is split into two words:
+value = high · 2²⁴ + low. So no sum of words overflows 64 bits within 10¹¹ terms. A field marked (2) has two words, the
+low word first.
 
 There are three kinds of record and one vector, all of 64-bit integers:
 
@@ -233,7 +233,7 @@ class PairField:
 
 
 def join_words(low: IntArray, high: IntArray) -> FloatArray:
-    """Return the sums that summed low and high words stand for, in float64 (relative error below 2⁻⁵¹)."""
+    """Return the values of summed low and high words, in float64 (relative error below 2⁻⁵¹)."""
     joined: FloatArray = high.astype(np.float64) * 2.0**LOW_WORD_BITS + low
     return joined
 

@@ -149,7 +149,7 @@ def _read_events(
                 else:
                     feedback[event.response_id].append(event)
     if source.rejected_count and not (responses or feedback):
-        raise InputRejected(f"not one of {source.rejected_count} lines is an event")
+        raise InputRejected(f"all {source.rejected_count} lines were rejected; docs/events.md has the format of events")
     return responses, feedback
 
 

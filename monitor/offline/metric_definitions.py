@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from monitor.config import ExperimentSettings, MetricSpec, NamedDiscount, NamedGain
-from monitor.metrics import GAIN_NAMES, cumulative_gain, dcg, ndcg, precision_at_k, reciprocal_rank, success_at_k
+from monitor.metrics import (
+    GAIN_NAMES,
+    cumulative_gain,
+    dcg,
+    ndcg,
+    non_negative_grades,
+    precision_at_k,
+    reciprocal_rank,
+    success_at_k,
+)
 
 JudgementPools: TypeAlias = Mapping[tuple[str, str], Mapping[str, float]]
 """(query, rater) → item → the largest grade of the item by this rater for this query, in any variant."""
@@ -100,7 +109,15 @@ class MetricDefinition:
         if measure == "dcg":
             return dcg(grades, k, gain=gain, discount=discount, ranks=ranks)
         ideal_grades = self._ideal_grades(response, settings, pools)
-        return ndcg(grades, k, gain=gain, discount=discount, ideal=ideal_grades, ranks=ranks)
+        # Judgements of TREC, and grades below `--zero-grade`, may be negative; they gain 0.
+        return ndcg(
+            non_negative_grades(grades),
+            k,
+            gain=gain,
+            discount=discount,
+            ideal=non_negative_grades(ideal_grades),
+            ranks=ranks,
+        )
 
     def _ideal_grades(
         self, response: JudgedResponse, settings: ExperimentSettings, pools: JudgementPools

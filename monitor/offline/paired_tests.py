@@ -1,4 +1,4 @@
-"""Paired t-test of two variants over the queries that both have answered.
+"""Paired t-test of two variants over the queries to which both have a response.
 
 Each query is a single observation, however many raters judged the query and in however many responses: all raters have
 seen the same list.

@@ -176,7 +176,7 @@ class RaterAgreement:
             "raters": self.raters,
             "grades": self.grades,
             "icc": None if self.icc is None else self.icc.to_json(),
-            "icc_refused": self.icc_undefined_reason,
+            "icc_undefined_reason": self.icc_undefined_reason,
             "alpha": {alpha.level: alpha.to_json() for alpha in self.alphas},
         }
 

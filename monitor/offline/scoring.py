@@ -36,10 +36,10 @@ def evaluate_responses(
     `settings` defines variants, control, scale and the gain table. Gain and discount of the settings are used if a
     definition has none. Unrated responses are counted, but they are not part of any mean.
 
-    The judged ideal ranking of a response contains every item that the rater judged for the query in any variant, with
-    the largest of the item's grades. This is the recall base of Järvelin & Kekäläinen 2002, per rater because people
-    use a scale differently. `pools`, if present, replaces these recall bases. A response to a query that the rater
-    judged is then rated even if none of its items has a grade.
+    The judged ideal ranking of a response contains every item that the rater judged for the query, in any variant. An
+    item with several grades has the largest of them. This is the recall base of Järvelin & Kekäläinen 2002, per rater
+    because people use a scale differently. `pools`, if present, replaces these recall bases. A response to a query that
+    the rater judged is then rated even if none of its items has a grade.
 
     Raises ValueError for a variant that the experiment does not have, for a grade above `max_grade`, and for values
     that a metric does not accept.

@@ -57,9 +57,9 @@ class Run:
             self.documents.keys() - judged_queries,
         )
         counted_mismatches = [
-            (len(missing_queries), "judged queries are not in it and enter no mean (as in trec_eval without -c)"),
-            (len(unjudged_queries), "of its queries are not judged and are left out"),
-            (self.reordered, "of its queries are ranked otherwise than scored; scores count (as in trec_eval)"),
+            (len(missing_queries), "judged queries are missing in the run, and left out (as in trec_eval without -c)"),
+            (len(unjudged_queries), "queries of the run are not judged, and left out"),
+            (self.reordered, "queries have ranks that contradict the scores; the scores decide (as in trec_eval)"),
         ]
         return [f"{self.path}: {count} {description}" for count, description in counted_mismatches if count]
 
@@ -72,14 +72,15 @@ def read_qrels(path: str, *, raters: bool) -> JudgementPools:
     pools: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for line, row in _read_rows(path, QRELS_COLUMNS):
         if raters and not row.get("iteration"):
-            raise InputRejected(f"{path}:{line}: no iteration, expected the rater's name there")
+            raise InputRejected(f"{path}:{line}: the column iteration is empty, expected the name of the rater")
         rater = row["iteration"] if raters else _DEFAULT_RATER
         grade = _parse_number(path, line, "relevance", row["relevance"])
         pool = pools[row["query_id"], rater]
         if pool.setdefault(row["doc_id"], grade) != grade:
             raise InputRejected(
-                f"{path}:{line}: {row['doc_id']!r} has the relevance {grade:g} for query {row['query_id']!r} and had "
-                f"{pool[row['doc_id']]:g}, expected one{'' if raters else ' (or --raters)'}"
+                f"{path}:{line}: {row['doc_id']!r} has relevance {grade:g} for query {row['query_id']!r}, but "
+                f"{pool[row['doc_id']]:g} in an earlier line; expected one value"
+                f"{'' if raters else ', or --raters'}"
             )
     return dict(pools)
 
@@ -94,7 +95,7 @@ def read_run(path: str) -> Run:
     for line, row in _read_rows(path, RUN_COLUMNS):
         query, document = row["query_id"], row["doc_id"]
         if document in scored[query]:
-            raise InputRejected(f"{path}:{line}: {document!r} stands twice in query {query!r}, expected once")
+            raise InputRejected(f"{path}:{line}: {document!r} occurs twice in query {query!r}, expected once")
         # trec_eval stores scores as C's float, so scores that are equal as float are a tie.
         scored[query][document] = c_float(_parse_number(path, line, "score", row["score"])).value
         if row.get("rank"):
@@ -120,8 +121,8 @@ def judge_runs(runs: Mapping[str, Run], pools: JudgementPools) -> list[JudgedRes
         if not run.documents.keys() & raters.keys():
             run_query, judged_query = min(run.documents), min(raters)
             raise InputRejected(
-                f"{run.path}: none of its {len(run.documents)} queries is judged (it has {run_query!r}, the qrels "
-                f"{judged_query!r}), expected the same query_ids"
+                f"{run.path}: none of {len(run.documents)} queries is judged; expected the query_ids of the qrels, "
+                f"such as {judged_query!r}, got {run_query!r}"
             )
         variant_responses = []
         for query, documents in run.documents.items():
@@ -132,8 +133,8 @@ def judge_runs(runs: Mapping[str, Run], pools: JudgementPools) -> list[JudgedRes
         if not any(response.is_rated for response in variant_responses):
             run_document, judged_document = variant_responses[0].items[0], next(iter(next(iter(pools.values()))))
             raise InputRejected(
-                f"{run.path}: none of its documents is judged (it has {run_document!r}, the qrels "
-                f"{judged_document!r}), expected the same doc_ids"
+                f"{run.path}: none of the documents is judged; expected the doc_ids of the qrels, such as "
+                f"{judged_document!r}, got {run_document!r}"
             )
         responses += variant_responses
     return responses
@@ -153,7 +154,7 @@ def _read_rows(path: str, columns: tuple[str, ...]) -> Iterator[tuple[int, _Row]
                 missing_names = [name for name in _REQUIRED_COLUMNS[columns] if name not in names]
                 if missing_names:
                     raise InputRejected(
-                        f"{path}:{number}: no column {missing_names[0]}, expected "
+                        f"{path}:{number}: the column {missing_names[0]} is missing, expected "
                         f"{', '.join(_REQUIRED_COLUMNS[columns])}"
                     )
                 continue
@@ -169,7 +170,7 @@ def _read_rows(path: str, columns: tuple[str, ...]) -> Iterator[tuple[int, _Row]
             _check_id(path, number, name, row[name])
         yield number, row
     if is_empty:
-        raise InputRejected(f"{path}: no line, expected {' '.join(columns)}")
+        raise InputRejected(f"{path}: the file has no data, expected the columns {' '.join(columns)}")
 
 
 def _detect_format(first_line: str) -> Literal["json", "header", "trec"]:
@@ -190,7 +191,7 @@ def _parse_json_row(path: str, line: int, text: str, columns: tuple[str, ...]) -
     try:
         json_object = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputRejected(f"{path}:{line}: not JSON: {error}") from error
+        raise InputRejected(f"{path}:{line}: the line is not JSON: {error}") from error
     required_columns = _REQUIRED_COLUMNS[columns]
     if not isinstance(json_object, dict) or any(json_object.get(name) is None for name in required_columns):
         raise InputRejected(f"{path}:{line}: expected an object with {', '.join(required_columns)}")
@@ -229,8 +230,8 @@ def _read_lines(path: str) -> Iterator[tuple[int, str]]:
                     if text:
                         yield number, text
             except UnicodeDecodeError as error:
-                raise InputRejected(f"{path}:{number}: not UTF-8") from error
+                raise InputRejected(f"{path}:{number}: the line is not UTF-8; save the file as UTF-8") from error
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise InputRejected(f"{path}: after line {number}: cannot be read on: {error}") from error
+                raise InputRejected(f"{path}: the file cannot be read after line {number}: {error}") from error
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise UsageError(f"{path}: the file cannot be read: {error.strerror}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from monitor.config import LimitSettings
 from monitor.engine import EventBatch, EventDecoder, EventNormalizer
@@ -11,6 +12,8 @@ from monitor.errors import InputRejected, InvalidEvent
 from monitor.events import Feedback, Response
 from monitor.sources import PartitionRecords, Record, RejectedRecord
 from monitor.state import RejectionCounts
+
+_ACCEPT_REJECTED: Final = "ABMONITOR_LIMITS_MAX_CONSECUTIVE_REJECTED=1000000 and ABMONITOR_LIMITS_MAX_REJECTED_SHARE=1"
 
 
 @dataclass(slots=True)
@@ -61,8 +64,8 @@ def update_rejection_counts(
 ) -> RejectionCounts:
     """Return a partition's rejection counts after the records; raises `InputRejected` beyond the limits.
 
-    `rejected_records` are the rejected ones of `records`. The counts are stored with the position. So a service that
-    stops at a limit stops again after a restart, instead of moving a whole topic to the dead-letter queue step by step.
+    `rejected_records` are the rejected ones of `records`. The counts are stored with the position, so a service that
+    stops at a limit stops again after a restart. Otherwise restarts would move a whole topic to the dead-letter queue.
     """
     consecutive_count, record_count, rejected_count = counts
     record_count += len(records)
@@ -74,16 +77,20 @@ def update_rejection_counts(
             consecutive_count = consecutive_count + 1 if record.offset in rejected_offsets else 0
             max_consecutive = max(max_consecutive, consecutive_count)
         last = rejected_records[-1]
-        example = f"last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
+        remedy = (
+            f"the last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}. Correct the producer. "
+            f"To read past the rejected records, start once with {_ACCEPT_REJECTED}; docs/runbook.md#rejects has the "
+            "steps"
+        )
         if max_consecutive > limits.max_consecutive_rejected:
             raise InputRejected(
                 f"{max_consecutive} consecutive events were rejected "
-                f"(limits.max_consecutive_rejected = {limits.max_consecutive_rejected}); {example}"
+                f"(limits.max_consecutive_rejected = {limits.max_consecutive_rejected}), {remedy}"
             )
         if record_count >= limits.rejection_window and rejected_count > limits.max_rejected_share * record_count:
             raise InputRejected(
                 f"{rejected_count} of the last {record_count} events were rejected "
-                f"(limits.max_rejected_share = {limits.max_rejected_share}); {example}"
+                f"(limits.max_rejected_share = {limits.max_rejected_share}), {remedy}"
             )
     elif records:
         consecutive_count = 0

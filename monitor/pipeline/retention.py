@@ -50,9 +50,9 @@ class RetentionCleaner:
     def clean(self, tracker: WatermarkTracker, event_count: int = 0, *, last: bool = False) -> None:
         """Compact long time buckets, and delete about 50 000 expired rows plus two per event of `event_count`.
 
-        `event_count` is the number of events applied since the previous call, so that deletion keeps up with any rate
-        of events. Expired hours are listed again when the watermark enters another hour, and retention is checked at
-        most once a minute. The `last` call before a shutdown deletes all expired rows.
+        `event_count` is the number of events applied since the previous call, so that the rate of deletion follows the
+        rate of events. Expired hours are listed again when the watermark enters another hour, and retention is checked
+        at most once a minute. The `last` call before a shutdown deletes all expired rows.
         """
         compact_time_buckets(self._store)
         watermark_hour = tracker.watermark_ms() // HOUR_MS

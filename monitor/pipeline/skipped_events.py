@@ -99,8 +99,8 @@ class SkippedEventLogger:
             stored_experiments = read_stored_experiments(self._store)
             counts = read_skipped_events(self._store).events
         except AbMonitorError as error:
-            # The next read or write of the worker meets the same error, and handles it.
-            log.info("check of skipped events failed reason=%s", error)
+            # The next read or write of the worker fails with the same error, which the worker handles.
+            log.debug("check of skipped events failed reason=%s", error)
             return
         for name, stored in stored_experiments.items():
             fields = skipped_responses_field(name, self._id_hasher), skipped_feedback_field(stored["number"])
@@ -108,6 +108,7 @@ class SkippedEventLogger:
                 self._ignored_names.add(name)
                 log.warning(
                     "skipping events experiment=%s reason=the experiment is in the store, but not in this worker's "
-                    "configuration. Add it to the configuration of all workers, then run `ab-monitor rebuild`",
+                    "configuration. If the experiment was removed on purpose, ignore this message. Otherwise add the "
+                    "experiment to the configuration of all workers, then run `ab-monitor rebuild`",
                     name,
                 )

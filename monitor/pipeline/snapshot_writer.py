@@ -1,4 +1,4 @@
-"""Hourly snapshots of every experiment, by event time, written by the first worker that reaches the hour."""
+"""Hourly snapshots of every experiment, by event time, written by the first worker whose watermark enters the hour."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class SnapshotWriter:
         try:
             self._write_unless_stored(hour)
         except AbMonitorError as error:
-            # The next read or write of the worker meets the same error, and handles it.
+            # The next read or write of the worker fails with the same error, which the worker handles.
             self._last_hour, self._newest_stored_hour = hour, self._newest_stored_hour or 0
-            log.info("snapshot not written hour=%d reason=%s", hour, error)
+            log.debug("snapshot not written hour=%d reason=%s", hour, error)
         if hour > 0:  # 0 before the first event
             self._next_check_s = self._monotonic_s() + self._duration_s / _TIME_SHARE
 

@@ -47,40 +47,46 @@ PROCESS_METRICS: Final = (
         "abmonitor_topic_info",
         "info",
         ("topic", "event_type"),
-        "Type of the events of the topic, as a label; the value is 1.",
+        "Type of the events of the topic (response or feedback), as a label; the value is always 1.",
     ),
     ExportedMetric(
-        "abmonitor_events_total", "counter", ("topic", "outcome"), "Events read from the topic, by outcome."
+        "abmonitor_events_total",
+        "counter",
+        ("topic", "outcome"),
+        "Events read from the topic, by outcome: applied, duplicate, revised, late, skipped or rejected.",
     ),
     ExportedMetric(
         "abmonitor_rejected_events_total",
         "counter",
         ("topic", "reason"),
-        "Events written to the dead-letter topic, by the reason of their rejection.",
+        "Events that were rejected and written to the dead-letter topic, by reason of the rejection.",
     ),
     ExportedMetric(
-        "abmonitor_consumer_lag_events", "gauge", _PARTITION_LABELS, "Events of the partition that are not applied yet."
+        "abmonitor_consumer_lag_events",
+        "gauge",
+        _PARTITION_LABELS,
+        "Number of events in the partition that are not applied yet.",
     ),
     # 0 if the partition is read to its end.
     ExportedMetric(
         "abmonitor_consumer_lag_seconds",
         "gauge",
         _PARTITION_LABELS,
-        "Age of the newest applied event of the partition, in seconds; 0 if all events are applied.",
+        "Age of the newest applied event of the partition while more events wait, in seconds; 0 if none waits.",
     ),
     # Applying the events, and waiting for the commit's reply, without the time for polling and decoding in between.
     ExportedMetric(
         "abmonitor_commit_seconds",
         "histogram",
         (),
-        "Time to apply and commit one batch, in seconds, without the time spent reading the next batch.",
+        "Time to apply and commit one batch, in seconds, without the time to read and decode the next batch.",
         (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
     ),
     ExportedMetric(
         "abmonitor_batch_events",
         "histogram",
         (),
-        "Events per committed batch.",
+        "Number of events per committed batch.",
         (1, 3, 10, 30, 100, 300, 1000, 3000, 1e4),
     ),
     # Of the newest event of each poll and partition.
@@ -88,7 +94,7 @@ PROCESS_METRICS: Final = (
         "abmonitor_event_delay_seconds",
         "histogram",
         (),
-        "Time from an event's timestamp to its commit, in seconds; newest event of each partition in a batch.",
+        "Time from an event's timestamp to its commit, in seconds, for the newest event of each partition in a batch.",
         (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600, 86_400),
     ),
     # Commits that were not applied, because another worker had changed a position or a row.
@@ -96,21 +102,31 @@ PROCESS_METRICS: Final = (
         "abmonitor_commit_conflicts_total",
         "counter",
         (),
-        "Commits rejected by the store because another worker had changed an offset or a row.",
+        "Commits that the store rejected because another worker had changed a position or a row; they are retried.",
     ),
     # With kafka.on_lost_history = "continue".
     ExportedMetric(
         "abmonitor_lost_events_total",
         "counter",
         _PARTITION_LABELS,
-        "Events that Kafka deleted before the worker read them.",
+        "Events that Kafka deleted before the worker applied them, and that the worker skipped.",
     ),
     # Consumers that rejoined the group because a partition had records but returned none.
-    ExportedMetric("abmonitor_consumer_restarts_total", "counter", (), "Times a stalled Kafka consumer was replaced."),
     ExportedMetric(
-        "abmonitor_store_up", "gauge", (), "1 if the last read or write of the store succeeded, 0 otherwise."
+        "abmonitor_consumer_restarts_total",
+        "counter",
+        (),
+        "Number of times that the worker rejoined its consumer group because its Kafka consumer had stalled.",
     ),
-    ExportedMetric("abmonitor_paused", "gauge", (), "1 while the worker waits for Kafka or the store, 0 otherwise."),
+    ExportedMetric(
+        "abmonitor_store_up", "gauge", (), "1 if the last read or write of the store succeeded, 0 if it failed."
+    ),
+    ExportedMetric(
+        "abmonitor_paused",
+        "gauge",
+        (),
+        "1 while the worker waits for the store, for Kafka or for the dead-letter topic; 0 while it reads events.",
+    ),
 )
 
 
@@ -146,7 +162,7 @@ class Telemetry:
     def set_lags(self, assignment: Collection[str], lags: Iterable[tuple[str, int, float]]) -> None:
         """Set the lag of partitions: (partition, events, seconds); remove partitions outside the assignment.
 
-        The last lag of a revoked partition would otherwise remain for ever, and raise alerts for ever.
+        The last lag of a revoked partition would otherwise remain, and raise alerts, permanently.
         """
         assigned_labels = {_partition_labels(partition) for partition in assignment}
         for partition, events, seconds in lags:

@@ -45,8 +45,8 @@ class WatermarkAligner:
     def wait_for_slowest(self) -> bool:
         """Return whether the positions of other workers should be read now, because paused partitions may resume.
 
-        If all assigned partitions are paused, blocks for a moment and reads the offset of the slowest partition only,
-        which costs less than reading all positions.
+        If all assigned partitions are paused, blocks for a moment and reads only the offset of the slowest partition.
+        This read costs less than reading all positions.
         """
         slowest = self._tracker.slowest_partition()
         if slowest is None or not self.all_partitions_paused():

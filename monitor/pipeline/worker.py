@@ -2,8 +2,8 @@
 
 While the store commits a batch, the worker polls and decodes the next batch. A batch remains in memory until its commit
 is known to be applied. If the store is unavailable, the worker waits with the batch and remains a member of its group.
-After a conflict or an outage, the worker drops all cached rows and reads the stored positions. They show whether the
-batch was applied, must be applied again, or was overtaken by another worker.
+After a conflict or an outage, the worker drops all cached rows and reads the stored positions. The positions show
+whether the batch was applied, must be applied again, or was overtaken by another worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from monitor.clock import Clock
 from monitor.config import Settings
 from monitor.engine import EventDecoder, EventNormalizer
-from monitor.errors import AbMonitorError, DataLoss, DependencyUnavailable, StoreUnavailable
+from monitor.errors import AbMonitorError, DataLoss, DependencyUnavailable, StoreUnavailable, join_reasons
 from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch, decode_records
 from monitor.pipeline.commit_pipeline import PendingCommit, ShardBatch, ShardedWriter
@@ -46,7 +46,7 @@ class ShutdownRequested(Exception):
 
 
 class Worker:
-    """Brings the events of a source into the store. `readiness` and `stop` may be called by any thread."""
+    """Applies the events of a source to the store. `readiness` and `stop` may be called by any thread."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Worker:
                 pass
             self._await_commits()
         except ShutdownRequested:
-            log.info("stopped during an outage")
+            log.info("stopped while paused")
         finally:
             self._writer.close()
 
@@ -248,12 +248,12 @@ class Worker:
                 failed_batches.append(pending_commit.batch)
                 if status is not None:
                     self._telemetry.commit_conflicts.inc()
-                    log.info("commit conflict status=%s", status)
+                    log.debug("commit conflict status=%s", status)
         self._pending_commits = []
         if error is not None:
             self._store_failed = True
             self._wait_for_dependency(error)
-            log.info("retrying commits")
+            log.debug("retrying commits")
         return failed_batches
 
     def _record_applied(self, batch: ShardBatch, outcomes: OutcomeCounts) -> None:
@@ -303,7 +303,7 @@ class Worker:
         reasons = [f"{gap.partition}: {gap.reason}" for gap in gaps]
         if self._settings.kafka.on_lost_history == "stop":
             raise DataLoss(
-                f"events may be lost: {'; '.join(reasons)}. Nothing was skipped. "
+                f"events may be lost: {join_reasons(reasons)}. Nothing was skipped. "
                 'Restore the topic, or accept the loss with kafka.on_lost_history = "continue"'
             )
         position_updates = [
@@ -348,7 +348,7 @@ class Worker:
         assignment = self._source.assignment()
         if self._watermark_tracker.is_store_behind(stored_positions, assignment):
             self._watermark_tracker.load_state(self._reload_state())
-            log.info("store has lost commits, reading again from the stored positions")
+            log.warning("store has lost commits, reading again from the stored positions")
             self._source.rewind()
             return False
         self._watermark_tracker.update_other_workers(stored_positions, assignment)
@@ -393,11 +393,11 @@ class Worker:
         self._counted_restarts = self._source.restarts
         if problem is not None:
             if self._source_problem is None:
-                log.warning("source unavailable reason=%s", problem)
+                log.warning("paused reason=%s", problem)
             self._unready_reasons = (problem,)
             self._telemetry.paused.set(1)
         elif self._source_problem is not None:
-            log.info("source available again")
+            log.info("resumed")
             self._source_problem = None
             self._update_readiness()
         elif not self._has_positions and self._source.has_assignment():

@@ -3,13 +3,13 @@
 The model:
 
 - A student has an ability a ~ N(0, 0.55²) and stays in one variant. The number of questions per student is log-normal.
-- Answers follow school hours; weekends have less traffic.
-- The item at rank r of an answer has the latent quality 2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²).
-  The item's grade is the quality rounded to an integer from 0 to 4. So the answers to a student correlate by about 0.3.
-- A declared share of answers is rated, at one or two ranks. Some ratings are sent twice, some are revised later, and
-  some arrive before the answer.
+- Responses follow school hours; weekends have less traffic.
+- The item at rank r of a response has a latent quality: 2.3 − 0.3·(r − 1) + effect of the variant + a + N(0, 0.85²).
+  The item's grade is the quality rounded to an integer from 0 to 4. So responses to a student correlate by about 0.3.
+- A declared share of responses is rated, at one or two ranks. Some ratings are sent twice, some are revised later, and
+  some arrive before the response.
 - A variant may lose a share of its latent quality at a time. Effects may begin at a time, or fade with the days since a
-  student's first answer. Variants may differ in the share of answers that are escalated to a person, and in latency.
+  student's first response. Variants may differ in the share of responses that are escalated to a human, and in latency.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SimulatedEvent(NamedTuple):
 
 
 class QualityDrop(NamedTuple):
-    """A loss of latent quality of a variant's answers from a time on."""
+    """A loss of latent quality of a variant's responses from a time on."""
 
     variant: str
     share: float
@@ -93,19 +93,19 @@ class Scenario:
     early_share: float = 0.005
     empty_share: float = 0.01
     feedback_delay_s: float = 60.0
-    """Median time from an answer to its rating."""
+    """Median time from a response to its rating."""
     drop: QualityDrop | None = None
     effects_from_ms: int = 0
     """Time from which the variants have effects; before, all variants are alike."""
     fade_days: float | None = None
-    """Half-life of the effect in days since the student's first answer with an effect in this segment."""
+    """Half-life of the effect in days since the student's first response with an effect in this segment."""
     escalation_shares: Mapping[str, float] = field(default_factory=dict)
-    """Share of the unrated answers that are escalated to a person, by variant; default: 0.02."""
+    """Share of the unrated responses that are escalated to a human, by variant; default: 0.02."""
     latency_factors: Mapping[str, float] = field(default_factory=dict)
     """Factor on the usual latency, by variant; default: 1."""
     seed: int = 1
     segment: int = 0
-    """Number of this segment of a longer simulation. Segments have the same students and different answers."""
+    """Number of this segment of a longer simulation. Segments have the same students and different responses."""
 
     def __post_init__(self) -> None:
         names = ", ".join(self.shares)
@@ -154,7 +154,7 @@ def _check_value(name: str, value: object, expected: str, is_valid: bool) -> Non
 
 
 def benchmark_scenario() -> Scenario:
-    """Return the workload of performance measurements: a week of 300 000 answers and about 160 000 reactions."""
+    """Return the workload of performance measurements: a week of 300 000 responses and about 160 000 reactions."""
     return Scenario(responses=300_000, students=20_000, seed=2026)
 
 
@@ -234,9 +234,9 @@ def compute_true_means(scenario: Scenario, experiment: ExperimentSettings) -> di
 def _draw_grades(
     scenario: Scenario, generator: np.random.Generator, shift: FloatArray, remaining_quality: FloatArray | float = 1.0
 ) -> tuple[IntArray, FloatArray]:
-    """Return (ranks, grades) of rated answers, arrays of n × 2; NaN is a missing second grade.
+    """Return (ranks, grades) of rated responses, arrays of n × 2; NaN is a missing second grade.
 
-    `shift` is effect + ability of each answer, `remaining_quality` the share of quality that a quality drop has left.
+    `shift` is effect + ability of each response, `remaining_quality` the share of quality that a quality drop has left.
     """
     n = len(shift)
     rank_count = min(scenario.items, len(_RATED_RANK_SHARES))
@@ -290,7 +290,7 @@ def generate_events(scenario: Scenario) -> Iterator[SimulatedEvent]:
 
 
 class _Answers(NamedTuple):
-    """The answers of an hour, an element per answer in each array."""
+    """The responses of an hour, an element per response in each array."""
 
     times_ms: IntArray
     students: IntArray
@@ -301,9 +301,9 @@ class _Answers(NamedTuple):
 
 
 def _effect_shares(scenario: Scenario, first_answer_ms: IntArray, times_ms: IntArray, students: IntArray) -> FloatArray:
-    """Return the share of the effect that each answer has, from 0 to 1.
+    """Return the share of the effect that each response has, from 0 to 1.
 
-    Updates `first_answer_ms`, the time of each student's first answer with an effect.
+    Updates `first_answer_ms`, the time of each student's first response with an effect.
     """
     has_effect = times_ms >= scenario.effects_from_ms
     np.minimum.at(first_answer_ms, students[has_effect], times_ms[has_effect])
@@ -323,9 +323,9 @@ def _relative_traffic(time_ms: int) -> float:
 def _generate_hour(
     scenario: Scenario, generator: np.random.Generator, answers: _Answers, variants: list[str], first_number: int
 ) -> Iterator[SimulatedEvent]:
-    """Yield the answers of an hour and all reactions to the answers, in no particular order.
+    """Yield the responses of an hour and all reactions to the responses, in no particular order.
 
-    `variants` are the quoted names by student. The answers are numbered from `first_number`.
+    `variants` are the quoted names by student. The responses are numbered from `first_number`.
     """
     times_ms, students = answers.times_ms, answers.students
     n = len(times_ms)
@@ -382,7 +382,7 @@ def _generate_hour(
 def _remaining_quality(
     drop: QualityDrop | None, times_ms: IntArray, students: IntArray, variants: list[str]
 ) -> FloatArray | float:
-    """Return the share of quality that the drop has left to each answer."""
+    """Return the share of quality that the drop has left to each response."""
     if drop is None:
         return 1.0
     is_dropped_variant = np.array([variant == _quote(drop.variant) for variant in variants])[students]
@@ -400,7 +400,7 @@ def _generate_ratings(
     ranks: IntArray,
     grades: FloatArray,
 ) -> Iterator[SimulatedEvent]:
-    """Yield the ratings of an answer; some ratings are sent twice, some are revised."""
+    """Yield the ratings of a response; some ratings are sent twice, some are revised."""
     for index, (rank, grade) in enumerate(zip(ranks.tolist(), grades.tolist(), strict=True)):
         if math.isnan(grade):
             continue

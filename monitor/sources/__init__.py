@@ -1,6 +1,6 @@
 """Sources of records: the interface `Source`, Kafka, and files of JSON lines.
 
-- `source`: the interface, and the records that pass through it
+- `source`: the interface and its records
 - `kafka_source`: Kafka, on one of two client libraries behind the interface `consumer` (`kafka_python`, `confluent`)
 - `kafka_connection`: connection options, translated errors, requests about topics, offsets and groups
 - `dead_letter_queue`: the topic of rejected records

@@ -59,7 +59,8 @@ def _client() -> Any:
         import confluent_kafka  # noqa: PLC0415  an extra
     except ImportError as error:
         raise UsageError(
-            f"kafka.client = \"confluent\" needs confluent-kafka: pip install '.[fast]' ({error})"
+            f"kafka.client: got 'confluent', but confluent-kafka is not installed ({error}). Install the extra with "
+            "`pip install '.[fast]'`, or set kafka.client to kafka-python"
         ) from error
     return confluent_kafka
 
@@ -124,7 +125,10 @@ class ConfluentConsumer:
         try:
             self._consumer: Consumer = client.Consumer(_configuration(settings))
         except client.KafkaException as error:
-            raise UsageError(f"kafka: librdkafka does not accept these settings: {error.args[0].str()}") from error
+            raise UsageError(
+                f"kafka: librdkafka rejects a setting of the section [kafka]: {error.args[0].str()}. Correct the "
+                "setting, or set kafka.client to kafka-python"
+            ) from error
         try:
             self._consumer.list_topics(settings.responses_topic, timeout=BOOTSTRAP_TIMEOUT_MS / 1000)
         except client.KafkaException as error:
@@ -217,7 +221,7 @@ class ConfluentConsumer:
             raise UsageError(f"Kafka at {self._settings.bootstrap_servers}: {error.str()}")
         if code > 0 and code not in self._transient:
             raise translate_kafka_error(self._settings, for_code(code)(error.str()))
-        log.debug("librdkafka reports: %s", error)
+        log.debug("librdkafka reported an error reason=%s", error)
 
     def position(self, partition: str) -> int | None:
         return self._positions.get(partition)

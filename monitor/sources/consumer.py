@@ -1,7 +1,7 @@
-"""The interface to a Kafka client library: a member of a consumer group, in Kafka's words.
+"""The interface to a Kafka client library: a member of a consumer group, in Kafka's terms.
 
-The modules `kafka_python` and `confluent` implement it. Partitions are named `topic:number`, as in the store. Logic
-that does not depend on the client, such as initial offsets and offset gaps, is in `KafkaSource`.
+The modules `kafka_python` and `confluent` implement this interface. Partitions are named `topic:number`, as in the
+store. Logic that does not depend on the client, such as initial offsets and offset gaps, is in `KafkaSource`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ RECONNECT_BACKOFF_MAX_MS: Final = 500
 """Longest pause between two attempts to connect. kafka-python often loses the reason for a failed login, because the
 broker closes the connection right after sending it. With more attempts, one of them more likely reports the reason."""
 FETCH_MAX_WAIT_MS: Final = 50
-"""Longest time that a broker waits for records before it answers a fetch (500 ms by default). A client sends one fetch
-at a time to each broker. So partitions with records are delayed by up to this time while others are at their
+"""Longest time that a broker waits for records before it replies to a fetch (500 ms by default). A client sends one
+fetch at a time to each broker. So partitions with records are delayed by up to this time while others are at their
 end."""
 
 

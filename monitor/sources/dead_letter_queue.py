@@ -17,6 +17,8 @@ from monitor.sources.source import RejectedRecord
 NULL_VALUE_HEADER: Final = "null"
 """Name of a header: the rejected record had no value, although the dead letter has an empty value."""
 _REQUEST_TIMEOUT_S: Final = 30.0
+_METADATA_TIMEOUT_S: Final = 10.0
+"""How long a write waits for a missing topic. The worker tries again later, so a short time only shortens its stop."""
 _MAX_REQUEST_BYTES: Final = 512 * 1024 * 1024
 """The limit is `max.message.bytes` of the topic, not a setting of this client."""
 
@@ -30,7 +32,7 @@ class KafkaDeadLetterQueue:
             KafkaProducer,
             settings,
             acks="all",
-            max_block_ms=int(_REQUEST_TIMEOUT_S * 1000),
+            max_block_ms=int(_METADATA_TIMEOUT_S * 1000),
             max_request_size=_MAX_REQUEST_BYTES,
             metrics_enabled=False,
         )
@@ -66,7 +68,8 @@ class KafkaDeadLetterQueue:
                 future.get(timeout=_REQUEST_TIMEOUT_S)
         except KafkaError as error:
             raise DependencyUnavailable(
-                f"dead-letter topic {self._topic}: a rejected record was not written: {error}"
+                f"dead-letter topic {self._topic}: a rejected record could not be written: {error}. The topic must "
+                "exist, and accept messages as large as those of the event topics (max.message.bytes)"
             ) from error
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ import select
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import blake2b, file_digest
@@ -35,7 +36,8 @@ log = logging.getLogger(__name__)
 _MAX_POLL_LINES: Final = 2000
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """A longer line is split, and its parts are rejected."""
-_MAX_REPORTED_LINES: Final = 20
+_MAX_REPORTED_LINES: Final = 3
+"""Largest number of lines that are reported for each reason of a rejection."""
 _POLL_TIMEOUT_S: Final = 0.2
 _READ_BYTES: Final = 1 << 16
 
@@ -66,7 +68,8 @@ class _LineReader:
         """Continue before the first line; raises `UsageError` if the file can be read only once."""
         if self.raw is None:
             raise UsageError(
-                f"{self.path} must be read again, because the store has lost its events, but it can be read only once"
+                f"{self.path}: the store has lost events of this input, and the input can be read only once. Run the "
+                "command again with the same events"
             )
         self.stream.seek(0)
         self.line_number, self.line, self.event_time_ms, self.is_exhausted = 0, b"", 0.0, False
@@ -85,7 +88,10 @@ class _LineReader:
         try:
             line = self.read_line(deadline_s)
         except (OSError, EOFError, zlib.error) as error:
-            raise InputRejected(f"{self.path}: cannot read after line {self.line_number}: {error}") from error
+            raise InputRejected(
+                f"{self.path}: the file cannot be read after line {self.line_number}: {error}. Restore the file, then "
+                "run the command again"
+            ) from error
         self.is_waiting = line is None
         if line is None:
             return True
@@ -126,22 +132,32 @@ class _StdinReader(_LineReader):
 
 
 class _RejectedLineReport:
-    """Counts rejected lines, and reports path and number of the first 20; all lines remain in their files."""
+    """Counts rejected lines by reason, and reports the first lines of each reason; all lines remain in their files."""
 
     def __init__(self, paths: Mapping[str, str], report: Callable[[str], None]) -> None:
         """Report rejected lines by the path of their file; `paths` is by partition."""
         self.line_count = 0
+        self._unreported_counts: Counter[str] = Counter()
+        """Reason → number of lines that no report contains yet."""
+        self._line_counts: Counter[str] = Counter()
         self._paths = paths
         self._report = report
 
     def write(self, rejected_records: Sequence[RejectedRecord]) -> None:
         for record in rejected_records:
             self.line_count += 1
-            if self.line_count <= _MAX_REPORTED_LINES:
+            self._line_counts[record.reason] += 1
+            if self._line_counts[record.reason] <= _MAX_REPORTED_LINES:
                 path = self._paths[record.partition]
                 self._report(f"{path}:{record.offset + 1}: rejected: {record.reason}: {record.detail}")
-            if self.line_count == _MAX_REPORTED_LINES:
-                self._report("further rejected lines are counted, but not listed")
+            else:
+                self._unreported_counts[record.reason] += 1
+
+    def report_totals(self) -> None:
+        """Report the number of further lines by reason, once."""
+        for reason, count in self._unreported_counts.most_common():
+            self._report(f"{count:,} more lines rejected: {reason} (in all {self._line_counts[reason]:,})")
+        self._unreported_counts.clear()
 
 
 class FileSource(UnsharedSource):
@@ -170,16 +186,25 @@ class FileSource(UnsharedSource):
         """Reader whose current line is the next line to return."""
         self._reader_by_partition: dict[str, _LineReader] = {reader.partition: reader for reader in self._readers}
         if len(self._reader_by_partition) < len(self._readers):
-            log.info("files with equal content are read once")
+            log.info(
+                "reading files with equal content once files=%d contents=%d",
+                len(self._readers),
+                len(self._reader_by_partition),
+            )
             self._readers = list(self._reader_by_partition.values())
         self.dead_letter_queue = _RejectedLineReport(
             {partition: reader.path for partition, reader in self._reader_by_partition.items()}, report
         )
+        """Reports rejected lines instead of writing them to a topic."""
 
     @property
     def rejected_count(self) -> int:
         """Number of lines that were rejected so far."""
         return self.dead_letter_queue.line_count
+
+    def report_rejected_totals(self) -> None:
+        """Report the rejected lines that were only counted so far, by reason."""
+        self.dead_letter_queue.report_totals()
 
     def _open(self, path: str) -> _LineReader:
         if path == "-":
@@ -189,7 +214,7 @@ class FileSource(UnsharedSource):
             digest = file_digest(raw, lambda: blake2b(digest_size=12)).hexdigest()
             raw.seek(0)
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from error
+            raise UsageError(f"{path}: the file of events cannot be read: {error.strerror}") from error
         is_gzipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         stream: BinaryIO = raw

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec
@@ -35,6 +36,9 @@ LATEST_OFFSET: Final = OffsetSpec.LATEST
 _REQUEST_TIMEOUT_MS: Final = 5_000
 _PROBE_TIMEOUT_S: Final = 2.0
 _MAX_MESSAGE: Final = "max.message.bytes"
+_MAX_SIMILAR_TOPICS: Final = 3
+_MIN_TOPIC_SIMILARITY: Final = 0.5
+"""On the scale of `difflib`, from 0 to 1."""
 _TIMEOUTS: Final = (KafkaTimeoutError, RequestTimedOutError)
 """Errors that do not contain the cause of the timeout."""
 
@@ -51,7 +55,10 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
             if settings.ssl_cert_file:
                 context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file, settings.ssl_key_password)
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"kafka.ssl_*: the certificates cannot be used: {error}") from error
+            raise UsageError(
+                f"kafka.ssl_ca_file, ssl_cert_file, ssl_key_file: the certificates cannot be used: {error}. Expected "
+                "PEM files, and the password of an encrypted key in ABMONITOR_KAFKA_SSL_KEY_PASSWORD"
+            ) from error
         context.check_hostname = settings.ssl_check_hostname
         options |= {"ssl_context": context, "ssl_check_hostname": settings.ssl_check_hostname}
     if settings.sasl_mechanism:
@@ -98,28 +105,54 @@ def connect_kafka_client(client: Callable[..., Client], settings: KafkaSettings,
         kafka_log.removeHandler(logged_errors)
 
 
-def inspect_kafka_topics(settings: KafkaSettings) -> list[tuple[str, str | None]]:
-    """Return (sentence, problem or None) for each topic; raises `DependencyUnavailable` without a cluster."""
-    names = (settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic)
+@dataclass(frozen=True, slots=True)
+class TopicInspection:
+    """The state of the configured topics."""
+
+    lines: Sequence[str]
+    """A phrase for each topic."""
+    warnings: Sequence[str]
+    """A sentence for each unsafe setting of the topics."""
+    missing_topics: Sequence[str]
+    """A sentence for each topic that does not exist, with the most similar topics of the cluster."""
+
+
+def inspect_kafka_topics(settings: KafkaSettings) -> TopicInspection:
+    """Return the state of the configured topics; raises `DependencyUnavailable` without a cluster."""
+    topic_keys = {getattr(settings, key): key for key in ("responses_topic", "feedback_topic", "dead_letter_topic")}
     with closing(ClusterAdmin(settings)) as admin:
-        topics = admin.describe_topics(names)
-    partition_counts = {name: len(topics[name].partitions) if name in topics else 0 for name in names}
-    lines: list[tuple[str, str | None]] = []
-    for topic, count in partition_counts.items():
-        problem = None if count else f"topic {topic} does not exist; create it before `ab-monitor run`"
-        lines.append((f"topic {topic}: {count} partitions" if count else f"topic {topic}: missing", problem))
-    if partition_counts[settings.responses_topic] != partition_counts[settings.feedback_topic]:
-        lines.append(
-            (
-                "partition counts differ",
-                "topics with the same number of partitions, both keyed by user_id, let each worker own its students",
-            )
+        topics = admin.describe_topics(list(topic_keys))
+        existing_topics = admin.list_topics() if len(topics) < len(topic_keys) else []
+    partition_counts = {topic: len(description.partitions) for topic, description in topics.items()}
+    # Kafka does not distinguish absent topics from topics that the user may not see.
+    permission = (
+        ", or the user lacks the permission to describe it" if settings.security_protocol != "PLAINTEXT" else ""
+    )
+    missing_topics = []
+    for topic, key in topic_keys.items():
+        if topic not in topics:
+            similar_topics = get_close_matches(topic, existing_topics, _MAX_SIMILAR_TOPICS, _MIN_TOPIC_SIMILARITY)
+            hint = f"; the most similar topics are {', '.join(similar_topics)}" if similar_topics else ""
+            problem = f"topic {topic} does not exist{permission}{hint}"
+            missing_topics.append(f"{problem}. Create the topic, or correct kafka.{key}")
+    warnings = _dead_letter_size_warnings(settings)
+    responses, feedback = settings.responses_topic, settings.feedback_topic
+    if partition_counts.get(responses, 0) != partition_counts.get(feedback, 0) and not missing_topics:
+        warnings.insert(
+            0,
+            f"topic {responses} has {partition_counts[responses]} partitions and topic {feedback} has "
+            f"{partition_counts[feedback]}: give both topics the same number of partitions, keyed by user_id, so that "
+            "one worker applies all events of a student",
         )
-    return lines + _dead_letter_size_problems(settings)
+    lines = [
+        f"topic {topic}: {partition_counts[topic]} partitions" if topic in topics else f"topic {topic}: missing"
+        for topic in topic_keys
+    ]
+    return TopicInspection(lines, warnings, missing_topics)
 
 
-def _dead_letter_size_problems(settings: KafkaSettings) -> list[tuple[str, str | None]]:
-    """Return (sentence, problem) if a message of a source topic may be too large for the dead-letter topic."""
+def _dead_letter_size_warnings(settings: KafkaSettings) -> list[str]:
+    """Return a sentence if a message of a source topic may be too large for the dead-letter topic."""
     names = [settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic]
     try:
         with connect_kafka_client(KafkaAdminClient, settings, request_timeout_ms=_REQUEST_TIMEOUT_MS) as admin:
@@ -133,10 +166,11 @@ def _dead_letter_size_problems(settings: KafkaSettings) -> list[tuple[str, str |
     if max(source_limits) <= dead_letter_limit:
         return []
     topic = settings.dead_letter_topic
-    problem = (
-        f"{_MAX_MESSAGE} of {topic} is less than {max(source_limits)}: a large rejected message would stop the service"
+    warning = (
+        f"{_MAX_MESSAGE} of {topic} is less than {max(source_limits)}, the limit of an event topic: the service would "
+        f"pause at a rejected message that is too large. Set {_MAX_MESSAGE} of {topic} to {max(source_limits)}"
     )
-    return [(f"topic {topic}: messages limited", problem)]
+    return [warning]
 
 
 def kafka_connection_problem(settings: KafkaSettings) -> str | None:
@@ -157,21 +191,26 @@ def translate_kafka_error(settings: KafkaSettings, error: KafkaError) -> AbMonit
     """Return `UsageError` if a kafka-python error is due to the configuration, otherwise `DependencyUnavailable`."""
     server = f"Kafka at {settings.bootstrap_servers}"
     if isinstance(error, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)):
-        return UsageError(f"{server} refuses the user {settings.sasl_username}: {error}")
+        return UsageError(
+            f"{server} rejects the user {settings.sasl_username}: {error}. Check kafka.sasl_mechanism, "
+            "kafka.sasl_username and ABMONITOR_KAFKA_SASL_PASSWORD"
+        )
     if (tls_problem := tls_failure_reason(str(error))) is not None:
         return UsageError(f"{server}: {tls_problem}")
     if isinstance(error, AuthorizationError):
-        return UsageError(f"{server} does not permit this: {error}; docs/security.md lists the necessary permissions")
+        return UsageError(
+            f"{server} does not permit the request: {error}. docs/security.md lists the necessary permissions"
+        )
     if isinstance(error, FencedInstanceIdError):
         # A fenced client never reads again.
         name = settings.group_instance_id
         return UsageError(
-            f"{server}: another worker has joined with kafka.group_instance_id {name!r}; give each worker its own"
+            f"{server}: another worker has joined with kafka.group_instance_id {name!r}. Give each worker its own id"
         )
     hint = ""
     if "disconnected" in str(error):
-        login = " or on a wrong kafka.sasl_username or password" if settings.sasl_mechanism else ""
-        hint = f"; a broker hangs up on another kafka.security_protocol than {settings.security_protocol}{login}"
+        login = ", or kafka.sasl_username or the password may be wrong" if settings.sasl_mechanism else ""
+        hint = f". The broker may expect another kafka.security_protocol than {settings.security_protocol}{login}"
     return DependencyUnavailable(f"{server}: {error}{hint}")
 
 
@@ -185,9 +224,10 @@ class TopicDescription:
 
 
 class ClusterAdmin:
-    """Requests about topics, offsets and group members, over a connection of their own that is opened when needed.
+    """Requests about topics, offsets and group members, over a separate connection that is opened when needed.
 
-    Raises `DependencyUnavailable` if the cluster cannot be reached, and `UsageError` if it does not permit the request.
+    Raises `DependencyUnavailable` if the cluster cannot be reached, and `UsageError` if the cluster does not permit the
+    request.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -205,6 +245,11 @@ class ClusterAdmin:
             for topic in topics
             if not topic["error_code"]
         }
+
+    def list_topics(self) -> list[str]:
+        """Return the names of all topics that the user may see, without Kafka's internal topics."""
+        names: list[str] = self._request(lambda admin: admin.list_topics())
+        return sorted(name for name in names if not name.startswith("__"))
 
     def list_offsets(self, partitions: Collection[str], offset_spec: int) -> dict[str, int]:
         """Return the offset of each partition: `EARLIEST_OFFSET`, `LATEST_OFFSET`, or of the first record since a time.

@@ -59,8 +59,8 @@ class KafkaPythonConsumer:
     """Implements `Consumer` on kafka-python.
 
     Each poll takes all fetched records from kafka-python, and this class buffers the surplus. kafka-python 3.0.12 must
-    not buffer them: a partition that is paused while the client still has parsed records may never be read again
-    (`Fetcher.fetched_records` only resumes such a partition when no other partition is queued).
+    not buffer records. A partition that is paused while the client still has parsed records may never be read again:
+    `Fetcher.fetched_records` resumes such a partition only when no other partition is queued.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -96,7 +96,7 @@ class KafkaPythonConsumer:
         except KafkaError as error:
             raise translate_kafka_error(self._settings, error) from error
         if missing_topics:
-            log.info("joining the group without metadata topics=%s", ",".join(sorted(missing_topics)))
+            log.info("joining the group before the topics exist missing_topics=%s", ",".join(sorted(missing_topics)))
 
     def assignment(self) -> Collection[str]:
         return {partition_name(*partition) for partition in self._consumer.assignment()}
@@ -181,7 +181,7 @@ class KafkaPythonConsumer:
             gc.collect(1)
 
     def _backlog(self) -> int:
-        """Return the number of offsets between the fetched records and the known ends of their partitions."""
+        """Return the number of offsets between the fetched records and the last fetched ends of their partitions."""
         backlog = 0
         for partition, records in self._returnable_records().items():
             backlog += max(0, (self._end_offset(partition) or 0) - records[-1].offset - 1)

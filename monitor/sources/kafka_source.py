@@ -41,7 +41,7 @@ _UNASSIGNED_AFTER_S: Final = 10.0
 the rebalance does not end. Rejoining also discovers new partitions sooner. While another member's session times out,
 rejoining costs nothing."""
 _CALLER_BLOCKED_S: Final = 2.0
-"""If the caller did not poll for this time, the missing records are not the consumer's fault."""
+"""If the caller did not poll for this time, missing records do not show that the consumer has stalled."""
 
 
 def kafka_client_version(settings: KafkaSettings) -> str:
@@ -63,7 +63,7 @@ def create_consumer(settings: KafkaSettings) -> Consumer:
 class KafkaSource:
     """Records of both topics, read as a member of the consumer group; see `Source`.
 
-    The constructor joins the group. It raises `UsageError` or `DependencyUnavailable` as `create_consumer` does.
+    The constructor joins the group, and raises `UsageError` or `DependencyUnavailable` as `create_consumer` does.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -140,7 +140,7 @@ class KafkaSource:
                     f"the earliest offset in Kafka is {earliest_offset}"
                 )
             elif position.next_offset > end_offset:
-                reason = f"the end offset in Kafka is {end_offset}, before the stored position {position.next_offset}"
+                reason = f"the stored position {position.next_offset} is beyond the end offset in Kafka, {end_offset}"
             else:
                 continue
             resume_position = position.after_reset("" if topic is None else topic.topic_id, earliest_offset)
@@ -297,7 +297,10 @@ class KafkaSource:
         missing_topics = [topic for topic in self._event_types if topic not in self._topics]
         if self._problem is None and missing_topics:
             self._next_metadata_s = 0.0
-            self._problem = f"Kafka at {self._settings.bootstrap_servers}: no topic {', '.join(missing_topics)}"
+            self._problem = (
+                f"Kafka at {self._settings.bootstrap_servers}: topic {', '.join(missing_topics)} does not exist. "
+                "Create the topic, or correct kafka.responses_topic or kafka.feedback_topic"
+            )
         return self._problem
 
     def _refresh_metadata(self) -> None:
@@ -318,7 +321,7 @@ class KafkaSource:
             self._end_offsets = self._admin.list_offsets(partitions, LATEST_OFFSET)
 
     def _rejoin_if_stalled(self) -> None:
-        """Rejoin the group if a partition has had no owner, or has returned none of its records, for too long."""
+        """Rejoin the group if a partition has had no owner, or has returned no records, for too long."""
         now = time.monotonic()
         all_partitions = {name for topic in self._topics.values() for name in topic.partitions}
         owned_partitions = self._admin.assigned_partitions(self._settings.group_id)

@@ -90,13 +90,14 @@ class DeadLetterQueue(Protocol):
 
 
 class Source(Protocol):
-    """Partitions with offsets, in Kafka's words. Used by a single thread.
+    """Partitions with offsets, in Kafka's terms. Used by a single thread.
 
     A partition that was just assigned returns no records before `seek`. The caller therefore repeats, until
     `partitions_to_seek` is empty: `find_offset_gaps`, `initial_positions`, `seek`.
 
-    Unless stated otherwise, methods do not block, and raise `DependencyUnavailable` if the source cannot be reached and
-    `UsageError` if it rejects the request permanently. Every call may be repeated after `DependencyUnavailable`.
+    Unless stated otherwise, methods do not block, and raise `DependencyUnavailable` if the source cannot be reached,
+    and `UsageError` if the source rejects the request permanently. Every call may be repeated after
+    `DependencyUnavailable`.
     """
 
     restarts: int

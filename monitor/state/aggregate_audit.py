@@ -1,13 +1,13 @@
 """Audit: recomputes the stored aggregates from the stored rows, and compares both integer by integer.
 
-- Students' rows are kept until the experiment ends. Sums over students and cohorts are compared in full, and all-time
+- Students' rows are stored until the experiment ends. Sums over students and cohorts are compared in full, and all-time
   sums over responses with the totals of the students.
-- Responses' rows are kept until the expiry boundary. Time buckets, hours and days after the boundary are compared,
+- Responses' rows are stored until the expiry boundary. Time buckets, hours and days after the boundary are compared,
   unless they are past retention. As long as no row has expired, all-time sums, feedback kinds, and the sums of
   responses without a student are compared as well.
 
 Rows are read with SCAN, some thousand at a time, so workers must not commit meanwhile. After commits in between, the
-audit starts again; after several attempts it gives up.
+audit starts again; after several attempts it fails.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _METRIC_LABELS: Final = {
 }
 _HOUR_LABELS: Final = {
     HourField.RESPONSES: "responses",
-    HourField.EMPTY_RESPONSES: "empty ones",
+    HourField.EMPTY_RESPONSES: "empty responses",
     HourField.LATENCY_TOTAL: "Σ latency (ms)",
     **{HourField.LATENCY_BUCKETS + bucket: f"up to {bound} ms" for bucket, bound in enumerate(LATENCY_BOUNDS_MS)},
     HourField.LATENCY_BUCKETS + len(LATENCY_BOUNDS_MS): "slower",
@@ -156,8 +156,8 @@ def audit_aggregates(store: ShardedStore, settings: Settings) -> AuditFindings:
         if not commits and expirations_before == expirations_after:
             return findings
     raise DependencyUnavailable(
-        f"the store is being written: {commits} commits came in during the last of {_ATTEMPTS} "
-        "attempts. Stop the workers for the time of the audit (they resume at the same offsets), or audit a copy"
+        f"an audit needs a store that does not change, but workers have made {commits} commits during the last of "
+        f"{_ATTEMPTS} attempts. Stop the workers during the audit (they resume at the same offsets), or audit a copy"
     )
 
 
@@ -309,7 +309,7 @@ class _Audit:
         self._check(variant_id, "all time", "newest response (ms)", newest_ms, newest_row_ms)
         if self._expired_before_ms[number]:
             self._findings.unchecked.append(
-                f"{name}: feedback kinds and traffic over all time, because old responses are gone by design"
+                f"{name}: feedback kinds and traffic over all time, because rows of old responses are deleted by design"
             )
         else:
             self._compare(variant_id, "all time", keys.all_time_sums(number, index), all_time_sums, _labels(experiment))
@@ -353,7 +353,7 @@ class _Audit:
             self._compare(variant_id, "students", keys.unit_sums(number, index), students)
         else:
             self._findings.unchecked.append(
-                f"{variant_id[1]}: sums over students, because {anonymous} responses name none"
+                f"{variant_id[1]}: sums over students, because {anonymous} responses have no user_id"
             )
         expected_days = self._numbers_of_recomputed(keys.cohort_sums(number, index, 0))
         for day in self._list_members(variant_id, "cohorts", keys.cohort_index(number, index), expected_days):

@@ -56,20 +56,26 @@ def running_store_server(settings: StoreSettings, *, must_exist: bool = False) -
 
     With `must_exist`, an absent directory raises `UsageError` instead of being created.
 
-    The server writes an append-only file in the directory, synchronised every second, and evicts no keys. It stops when
-    the last process that uses the server has ended, even if that process was killed.
+    The server writes an append-only file in the directory, synchronised every second, and evicts no keys. The server
+    stops when the last process that uses the server has ended, even if that process was killed.
     """
     if not settings.url.startswith(SCHEME):
         yield settings
         return
     directory = Path(settings.url.removeprefix(SCHEME)).expanduser().resolve()
     if must_exist and not directory.is_dir():
-        raise UsageError(f"store.url: there is no embedded store in {directory}")
+        raise UsageError(
+            f"store.url: there is no embedded store in {directory}. Correct the path, or create the store with "
+            "`ab-monitor replay` or `ab-monitor run`"
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         users_lock, start_lock = [(directory / name).open("ab") for name in ("users.lock", "start.lock")]
     except OSError as error:
-        raise StoreUnavailable(f"embedded store: cannot use {directory}: {error.strerror}") from error
+        raise StoreUnavailable(
+            f"store.url: the directory {directory} of the embedded store cannot be used: {error.strerror}. Check the "
+            "permissions of the directory, and the free space on the disk"
+        ) from error
     socket = _socket_path(directory)
     socket_settings = replace(settings, url=f"unix://{socket}", username=None, password=None)
     supervisor = None
@@ -139,7 +145,9 @@ def _wait_until_ready(supervisor: subprocess.Popen[bytes] | None, socket: Path, 
     while (state := _server_state(socket)) != "ready":
         has_ended = state is None if supervisor is None else supervisor.poll() is not None
         if has_ended or (state is None and time.monotonic() > deadline):
-            raise StoreUnavailable(f"embedded store in {directory} does not start: see valkey.log there")
+            raise StoreUnavailable(
+                f"the embedded store in {directory} does not start; the reason is in {directory / 'valkey.log'}"
+            )
         time.sleep(_POLL_INTERVAL_S)
 
 

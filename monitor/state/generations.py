@@ -59,15 +59,15 @@ def connect_active_generation(settings: StoreSettings, *, any_shard_count: bool 
         later_generations = _find_later_generations(ShardedStore(settings, client=client))
         if later_generations:
             raise CorruptStore(
-                f"{ACTIVE_GENERATION_KEY.decode()} is missing, but there is a generation {max(later_generations)}: set "
-                "the key to the number of the active generation, or start anew with `ab-monitor reset`"
+                f"the store key {ACTIVE_GENERATION_KEY.decode()} is missing, but generation {max(later_generations)} "
+                "exists. Set the key to the number of the active generation, or delete all data with `ab-monitor reset`"
             )
     masters = len(client.get_primaries()) if stored_count is None and hasattr(client, "get_primaries") else 1
     shard_count = settings.shards or masters if stored_count is None else int(stored_count)
     if settings.shards not in {None, shard_count} and not any_shard_count:
         raise IncompatibleStore(
-            f"store.shards: got {settings.shards}, but the store has {shard_count}. `ab-monitor rebuild` makes "
-            f"a new one of {settings.shards} from Kafka"
+            f"store.shards: got {settings.shards}, but the store has {shard_count}. Set store.shards to {shard_count}, "
+            f"or run `ab-monitor rebuild`, which fills {settings.shards} shards from Kafka"
         )
     return ShardedStore(settings, generation, shard_count=shard_count, client=client)
 

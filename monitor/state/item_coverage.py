@@ -67,7 +67,7 @@ class CoverageReader:
         """Return (experiment number, variant) → coverage over the horizon that ends in the hour of the newest response.
 
         The result is empty if there are more than `MAX_BUCKETS` buckets. Cached slices are valid while the servers' run
-        ids stay the same, see `StoreReader.read_summary`. Raises `StoreUnavailable`.
+        ids remain the same, see `StoreReader.read_summary`. Raises `StoreUnavailable`.
         """
         variants, hour = range(len(self._settings.variants)), newest_ms // HOUR_MS
         if self._layout.bucket_count * self._layout.slice_count * len(variants) > MAX_BUCKETS:

@@ -6,16 +6,17 @@ All buckets of the horizon are read, some thousand at a time. So reading is for 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
-from monitor.analysis import ItemSums, StoredItems, TriageEntry, rank_for_review
+from monitor.analysis import REVIEW_DAYS, ItemSums, ReviewRanking, StoredItems, TriageEntry, rank_for_review
 from monitor.clock import DAY_MS
 from monitor.config import OTHER_CATEGORY, ExperimentSettings
 from monitor.engine import OTHER_ITEMS_HASH
-from monitor.metrics import BAD_ANSWER_DAYS, ItemLayout
+from monitor.metrics import BAD_ANSWER_DAYS, SHOWN_FIELD, DayRecord, ItemLayout, day_record_width
+from monitor.state.record_reader import decode_records, read_records
 from monitor.state.redis_connection import translating_errors
 from monitor.state.sharded_store import ShardedStore, read_newest_response_ms
 from monitor.state.store_shard import StoreShard
@@ -87,6 +88,48 @@ class ItemReader:
                 hash_keys = (keys.bad_answers(self._number, day, bucket) for bucket in range(bucket_count))
                 yield from ((day, field, int(count)) for field, count in read_nonzero_fields(shard, hash_keys))
 
+    def _read_category_responses(self, today: int) -> dict[str, int]:
+        """Return category → responses of `today` and the days before, `REVIEW_DAYS` days in all."""
+        names = [*sorted(self._settings.categories), OTHER_CATEGORY]
+        days = range(today - REVIEW_DAYS + 1, today + 1)
+        responses = [0] * len(names)
+        for shard in self._store:
+            record_keys = [
+                shard.keys.traffic_day(self._number, variant, day)
+                for variant in range(len(self._settings.variants))
+                for day in days
+            ]
+            width = day_record_width(len(self._settings.categories))
+            for record in decode_records(record_keys, read_records(shard, record_keys), width):
+                counts = DayRecord(record).categories.tolist()
+                responses = [total + count for total, count in zip(responses, counts, strict=False)]
+        return dict(zip(names, responses, strict=False))
+
+    def _read_shown_items(self, items: Collection[bytes], today: int) -> dict[bytes, int]:
+        """Return item's hash → responses that showed the item within `REVIEW_DAYS` days up to `today`.
+
+        The store has sums of slices. Of a slice that begins before these days, the part of its days counts, rounded.
+        """
+        layout, first_day = self._layout, today - REVIEW_DAYS + 1
+        buckets = sorted({layout.bucket_of(item) for item in items})
+        shares: dict[int, float] = {}
+        for slice_number in range(layout.slice_of(first_day * DAY_MS), layout.slice_of(today * DAY_MS) + 1):
+            first, last = slice_number * layout.days_per_slice, (slice_number + 1) * layout.days_per_slice - 1
+            last = min(last, today)
+            shares[slice_number] = (last - max(first, first_day) + 1) / (last - first + 1)
+        shown = dict.fromkeys(items, 0.0)
+        for slice_number, share in shares.items():
+            for shard in self._store:
+                hash_keys = (
+                    shard.keys.item_counts(self._number, variant, slice_number, bucket)
+                    for variant in range(len(self._settings.variants))
+                    for bucket in buckets
+                )
+                for field, count in read_nonzero_fields(shard, hash_keys):
+                    if field[-1:] == SHOWN_FIELD and field[:-1] in shown:
+                        shown[field[:-1]] += share * int(count)
+        return {item: round(count) for item, count in shown.items()}
+
     def read_names(self, items: Iterable[bytes], newest_ms: int) -> Mapping[bytes, str]:
         """Return item's hash → item's id, or the hash as text for an item without a stored id.
 
@@ -131,19 +174,27 @@ class ItemReader:
             prior_grades=grades,
         )
 
-    def read_review_ranking(self, by: Literal["item", "category"]) -> tuple[TriageEntry, ...]:
-        """Return the items or categories to review first, as of the day of the newest response."""
+    def read_review_ranking(
+        self, by: Literal["item", "category"], ranking: ReviewRanking = "share"
+    ) -> tuple[TriageEntry, ...]:
+        """Return the items or categories that need review, highest priority first, as of the newest response's day."""
         newest_ms = self.read_newest_response_ms()
         if newest_ms is None:
             return ()
         today = newest_ms // DAY_MS
         if by == "category":
-            return rank_for_review(self._read_bad_category_answers(today), today)
+            bad_category_answers = self._read_bad_category_answers(today)
+            return rank_for_review(bad_category_answers, self._read_category_responses(today), today, ranking=ranking)
         bad_answers = self._read_bad_item_answers(today)
-        entries = rank_for_review({item.hex(): days for item, days in bad_answers.items()}, today)
+        entries = rank_for_review(
+            {item.hex(): days for item, days in bad_answers.items()},
+            {item.hex(): count for item, count in self._read_shown_items(bad_answers, today).items()},
+            today,
+            ranking=ranking,
+        )
         names = self.read_names((bytes.fromhex(entry.name) for entry in entries), newest_ms)
         named_entries = [replace(entry, name=names[bytes.fromhex(entry.name)]) for entry in entries]
-        return tuple(sorted(named_entries, key=lambda entry: (-entry.urgency, entry.name)))
+        return tuple(sorted(named_entries, key=lambda entry: entry.sort_key))
 
     def _read_members(self, shard: StoreShard, index_key: bytes, first: int, last: int) -> Sequence[int]:
         """Return the members of an index from `first` to `last`, in rising order."""

@@ -1,8 +1,8 @@
 """Key names of the store.
 
-All keys of a shard share one hash tag, so that one script may use them: `abm:{0}:…` on the first shard, see
-`shard_tag` for the other shards. `abm:{0}:active` is the number of the active generation; a rebuild fills the next one.
-A key of a generation is `abm:{TAG}:NUMBER:` and one of the names below. Only rows of responses and students exist in
+All keys of a shard share one hash tag, so that one script may use them: `abm:{0}:…` on the first shard, see `shard_tag`
+for the other shards. `abm:{0}:active` is the number of the active generation; a rebuild fills the next generation. A
+key of a generation is `abm:{TAG}:NUMBER:` and one of the names below. Only rows of responses and students exist in
 millions, so only their names are short. No other name begins with r or s, so that a pattern can select the rows.
 
 In the list, e is the number of an experiment, v the index of a variant, and an index a sorted set whose score is the
@@ -112,7 +112,10 @@ def shard_of_partition(partition: str, shard_count: int) -> int:
 def parse_active_generation(stored: bytes | None) -> int:
     """Return the number in a value of `ACTIVE_GENERATION_KEY`; 0 for an absent value."""
     if stored is not None and not stored.isdigit():
-        raise CorruptStore(f"{ACTIVE_GENERATION_KEY.decode()}: expected the number of a generation, got {stored!r}")
+        raise CorruptStore(
+            f"the store key {ACTIVE_GENERATION_KEY.decode()}: got {stored.decode(errors='replace')!r}, expected the "
+            "number of a generation. Set the key to the number of the active generation"
+        )
     return int(stored or 0)
 
 

@@ -130,7 +130,10 @@ class StoreReader:
         """Return a reader of an experiment's items. Raises `UsageError` if the experiment counts no items."""
         (experiment_settings,) = (settings for settings in self.experiments if settings.name == experiment)
         if experiment_settings.items is None:
-            raise UsageError(f'{experiment}: items are not counted; experiments.{experiment}.items = "30d" does so')
+            raise UsageError(
+                f"experiment {experiment}: items are not counted. Set experiments.{experiment}.items, such as '30d', "
+                "and run `ab-monitor rebuild`"
+            )
         return ItemReader(self.store, experiment_settings, self.numbers[experiment])
 
     def read_snapshots(self, experiment: str) -> SnapshotHistory:
@@ -141,7 +144,7 @@ class StoreReader:
         """Return a summary of all experiments; decayed means are as of `as_of_ms` (default: the newest event).
 
         All-time numbers are current numbers for any `as_of_ms`. Verdicts are as of the newest event of any experiment,
-        or of `as_of_ms` if that is earlier, because a student's window is complete only when later events were read.
+        or of `as_of_ms` if that is earlier: a student's window is complete only when later events were read.
         Raises `StoreUnavailable`.
         """
         is_past = as_of_ms is not None

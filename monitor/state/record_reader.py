@@ -71,7 +71,7 @@ def decode_record(key: bytes, stored: bytes | None) -> IntArray:
     """Return the integers of a record; an empty array for a key without value. Raises `CorruptStore`."""
     content = stored or b""
     if len(content) % _INTEGER.itemsize:
-        raise _damaged(key, f"{len(content)} bytes are no whole number of integers")
+        raise _damaged(key, f"{len(content)} bytes, expected a multiple of {_INTEGER.itemsize}")
     return np.frombuffer(content, _INTEGER).astype(np.int64)
 
 
@@ -83,7 +83,7 @@ def decode_records(keys: Sequence[bytes], stored: Sequence[bytes | None], width:
     row_bytes = width * _INTEGER.itemsize
     for key, record in zip(keys, stored, strict=True):
         if record is not None and (len(record) % _INTEGER.itemsize or len(record) > row_bytes):
-            raise _damaged(key, f"{len(record)} bytes are no {width} integers or fewer")
+            raise _damaged(key, f"{len(record)} bytes, expected at most {width} integers of {_INTEGER.itemsize} bytes")
     table = b"".join([(record or b"").ljust(row_bytes, b"\0") for record in stored])
     return np.frombuffer(table, _INTEGER).reshape(-1, width).astype(np.int64)
 
@@ -109,9 +109,9 @@ def add_chunk(total: IntArray, key: bytes, stored: bytes | None) -> int:
         end = first + count
         offset += _RUN_HEAD.size
         if offset + count * _INTEGER.itemsize > size:
-            raise _damaged(key, f"{size} bytes end within a run")
+            raise _damaged(key, f"{size} bytes end within a run of integers")
         if end > len(total):
-            raise _damaged(key, f"{end} integers, expected {len(total)} or fewer")
+            raise _damaged(key, f"{end} integers, expected at most {len(total)}")
         changed = total[first:end]
         changed += np.frombuffer(content, _INTEGER, count, offset)
         offset += count * _INTEGER.itemsize
@@ -129,5 +129,6 @@ def encode_chunk(integers: IntArray) -> bytes:
 
 def _damaged(key: bytes, reason: str) -> CorruptStore:
     return CorruptStore(
-        f"{key.decode()} is damaged ({reason}): the store cannot be trusted. `ab-monitor rebuild` makes a new one"
+        f"the store key {key.decode()} is damaged ({reason}). Other values may be damaged as well: run "
+        "`ab-monitor rebuild`, which computes the aggregates again from Kafka"
     )

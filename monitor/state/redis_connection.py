@@ -118,13 +118,18 @@ def _translate(settings: StoreSettings, store: str, error: Exception) -> Excepti
         translation = UsageError(f"{store}{settings_problem}")
     elif isinstance(cause, redis.exceptions.InvalidResponse):
         # For example a proxy that replies while the store is down.
-        translation = StoreUnavailable(f"{store}: the server there does not speak the Redis protocol ({message})")
+        translation = StoreUnavailable(
+            f"{store}: the server at this address does not use the Redis protocol ({message})"
+        )
     elif isinstance(cause, (redis.exceptions.AskError, redis.exceptions.TryAgainError)):
-        translation = StoreUnavailable(f"{store}: keys are moving from one master to another ({message})")
+        translation = StoreUnavailable(f"{store}: keys are being moved from one master to another ({message})")
     elif isinstance(cause, _TEMPORARY_ERRORS) or message.startswith(_TEMPORARY_ERROR_CODES):
         translation = StoreUnavailable(f"{store}: {message}")
     elif "WRONGTYPE" in message:
-        translation = IncompatibleStore(f"{store} has a key of another type under the prefix abm: ({message})")
+        translation = IncompatibleStore(
+            f"{store}: a key with the prefix abm: has another type than AB Monitor writes ({message}). Another program "
+            "may use the keys: point store.url at another database"
+        )
     return translation
 
 
@@ -134,13 +139,25 @@ def _find_settings_problem(settings: StoreSettings, cause: BaseException, error:
     needs_login = message.startswith(_LOGIN_MESSAGES)
     is_cluster_node = isinstance(cause, redis.exceptions.MovedError) and _CLUSTER not in settings.url
     problems = [
-        (needs_login and not settings.password, " asks for a password: set ABMONITOR_STORE_PASSWORD"),
-        (needs_login or isinstance(cause, _ACCESS_ERRORS), f" refuses this user: {message}"),
-        ("DB index is out of range" in message or "invalid DB index" in message, " has no database of this number"),
+        (needs_login and not settings.password, " requires a password: set ABMONITOR_STORE_PASSWORD"),
+        (
+            needs_login or isinstance(cause, _ACCESS_ERRORS),
+            (
+                f" rejects the user {settings.username or 'default'}: {message}. Check store.username, "
+                "ABMONITOR_STORE_PASSWORD and the permissions in docs/security.md"
+            ),
+        ),
+        (
+            "DB index is out of range" in message or "invalid DB index" in message,
+            " has no database of this number: correct the number after the last / of store.url",
+        ),
         (tls_problem is not None, f": {tls_problem}"),
         (
             "Cluster mode is not enabled" in str(error),
-            " is not a cluster, or this user may not see its map (cluster|slots)",
+            (
+                " is not a cluster, or the user lacks the permission cluster|slots: set redis:// instead of "
+                "redis+cluster://, or grant the permission"
+            ),
         ),
         (is_cluster_node, " is a node of a cluster: set redis+cluster:// instead of redis://"),
     ]
@@ -150,8 +167,8 @@ def _find_settings_problem(settings: StoreSettings, cause: BaseException, error:
 def _find_tls_problem(settings: StoreSettings, error: BaseException) -> str | None:
     """Return which certificate was rejected and why; None if TLS is not the cause of an error.
 
-    If the server closes the connection before this side has written its command, the server's TLS alert is lost. Then a
-    second handshake reads the alert.
+    If the server closes the connection before the client has written its command, the server's TLS alert is lost. Then
+    a second handshake reads the alert.
     """
     message = str(error)
     reason = tls_failure_reason(message)

@@ -31,9 +31,11 @@ def _uneven_shards(store: ShardedStore) -> list[str]:
     used = len({store.client.get_node_from_key(shard.keys.meta).name for shard in store})
     if used == min(masters, len(store)):
         return []
-    return [
-        f"the {len(store)} shards lie on {used} of {masters} masters: move slots, or rebuild with more store.shards"
-    ]
+    warning = (
+        f"the {len(store)} shards of the store are on {used} of {masters} masters: move slots to the other masters, or "
+        "increase store.shards and run `ab-monitor rebuild`"
+    )
+    return [warning]
 
 
 def _server_warnings(store: StoreShard) -> list[str]:
@@ -43,22 +45,27 @@ def _server_warnings(store: StoreShard) -> list[str]:
     version = str(server.get(f"{name}_version", "0.0"))
     if tuple(int(part) for part in version.split(".")[:2]) < _MIN_VERSIONS[name]:
         sentences.append(
-            f"{name} {version} is older than {'.'.join(map(str, _MIN_VERSIONS[name]))}, the oldest supported version"
+            f"{name} {version} is older than {'.'.join(map(str, _MIN_VERSIONS[name]))}, the oldest supported version: "
+            "upgrade the server"
         )
     memory = store.execute_on_node(store.client.info, "memory")
     policy = memory.get("maxmemory_policy")
     if policy is not None and policy != "noeviction":
-        sentences.append(f"maxmemory-policy is {policy}: the store may evict aggregates and rows; set it to noeviction")
+        sentences.append(
+            f"maxmemory-policy is {policy}, so the server may delete aggregates and rows: set maxmemory-policy to "
+            "noeviction"
+        )
     persistence = store.execute_on_node(store.client.info, "persistence")
     if not persistence.get("aof_enabled"):
         if _read_save_setting(store) == "":
             sentences.append(
-                "nothing is persisted: a restart loses every aggregate; set appendonly yes, appendfsync everysec"
+                "persistence is off, so a restart of the server loses all aggregates: set appendonly yes and "
+                "appendfsync everysec"
             )
         else:
             sentences.append(
-                "appendonly is off: a crash loses all writes since the last snapshot, and they "
-                "can be repeated only as far back as Kafka keeps the events; set appendonly yes, appendfsync everysec"
+                "appendonly is off, so a crash of the server loses all writes since its last snapshot; events that "
+                "Kafka has deleted are then lost: set appendonly yes and appendfsync everysec"
             )
     return sentences
 

@@ -44,7 +44,7 @@ class ShardedStore:
         return iter(self._shards)
 
     def reconnect(self) -> ShardedStore:
-        """Return the same shards on a connection of their own."""
+        """Return the same shards on a separate connection."""
         return ShardedStore(self.settings, self.generation, self.active_generation, shard_count=len(self))
 
     def read_positions(self) -> dict[str, Position]:

@@ -9,7 +9,7 @@ events that the other workers skip are counted. Fields of `StoreKeys.events_skip
     feedback:NUMBER     feedback about responses of an experiment that were applied earlier
 
 Two fields of `StoreKeys.newest_times` belong to each field: `newest:FIELD` is the newest time (ms), `oldest:FIELD` the
-oldest time, negated because the larger number stays.
+oldest time, negated because a commit stores the larger of two numbers.
 """
 
 from __future__ import annotations

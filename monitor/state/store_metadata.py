@@ -52,8 +52,8 @@ def read_experiment_numbers(store: ShardedStore, settings: Settings) -> Mapping[
 def initialize_store(store: ShardedStore, settings: Settings) -> StoreMetadata:
     """Register the configured experiments, and return the metadata of the store.
 
-    Raises `UnusableStore`, and writes nothing, if the store has another schema or another hash key, or if the stored
-    aggregates of an experiment were computed under other definitions.
+    Raises `UnusableStore`, and writes nothing, if the store has another schema, another hash key, or other definitions
+    of an experiment.
     """
     configured = {experiment.name: aggregate_definitions(experiment) for experiment in settings.experiments}
     with translating_errors(settings.store):
@@ -61,7 +61,10 @@ def initialize_store(store: ShardedStore, settings: Settings) -> StoreMetadata:
         stored = _read_registered_experiments(store, meta)
         _check_definitions(stored, configured)
         if int(meta.get(b"shards", len(store))) != len(store):
-            raise IncompatibleStore(f"the store has {int(meta[b'shards'])} shards, not {len(store)}")
+            raise IncompatibleStore(
+                f"another worker has created the store with {int(meta[b'shards'])} shards, but this worker expects "
+                f"{len(store)}. Start this worker again"
+            )
         first_shard, keys, client = store.first_shard, store.first_shard.keys, store.client
         hash_key = _initialize_hash_key(first_shard, settings, meta)
         for shard in reversed(store):
@@ -109,8 +112,8 @@ def _read_registered_experiments(store: ShardedStore, meta: Mapping[bytes, bytes
     stored = read_stored_experiments(store)
     if not stored and int(meta.get(b"experiments", 0)):
         raise CorruptStore(
-            f"{store.first_shard.keys.definitions.decode()} is missing, so the definitions of the aggregates are "
-            "unknown. `ab-monitor rebuild` makes new ones from Kafka"
+            f"the store key {store.first_shard.keys.definitions.decode()} is missing, so the definitions of the "
+            "aggregates are unknown. Run `ab-monitor rebuild`, which computes the aggregates again from Kafka"
         )
     return stored
 
@@ -125,15 +128,15 @@ def _check_schemas(store: ShardedStore) -> Mapping[bytes, bytes]:
             schema = schema or store.client.hget(key, "schema")
     if schema is not None and int(schema) != SCHEMA:
         raise IncompatibleStore(
-            f"the store has schema {int(schema)}, this version reads and writes schema {SCHEMA}: "
-            "`ab-monitor rebuild` makes a new one from Kafka"
+            f"the store has schema {int(schema)}, but this version of AB Monitor needs schema {SCHEMA}. Run "
+            "`ab-monitor rebuild`, which fills a new generation from Kafka"
         )
     is_used = [b"schema" in metas[0] or b"commits" in meta for meta in metas]
     has_schema = [b"schema" in meta for meta in metas]
     if any(is_used) and not all(has_schema):
         raise CorruptStore(
-            f"shard {has_schema.index(False)} of {len(store)} was emptied, others were not: its rows and sums are "
-            "missing. `ab-monitor rebuild` makes everything new from Kafka"
+            f"shard {has_schema.index(False)} of {len(store)} (counted from 0) is empty, but other shards are not, so "
+            "its data is lost. Run `ab-monitor rebuild`, which fills all shards from Kafka"
         )
     return metas[0]
 
@@ -147,10 +150,10 @@ def _check_definitions(stored: Mapping[str, dict[str, Any]], configured: Mapping
             differences += definition_differences(name, stored[name]["definitions"], json_definition)
     if differences:
         raise IncompatibleStore(
-            "the store's aggregates were made under other definitions: "
+            "the aggregates in the store have other definitions than the configuration file: "
             + "; ".join(differences)
-            + ". Use the old definitions, make new aggregates from Kafka with `ab-monitor rebuild`, give the "
-            "experiment a new name, or point store.url at another database"
+            + ". Restore the definitions in the file, run `ab-monitor rebuild` to compute the aggregates again from "
+            "Kafka, give the experiment a new name, or point store.url at another database"
         )
 
 
@@ -185,10 +188,15 @@ def _check_hash_key(settings: Settings, meta: Mapping[bytes, bytes]) -> None:
     configured_key = _configured_hash_key(settings)
     if configured_key is None:
         if b"hash_check" in meta and b"hash_key" not in meta:
-            raise IncompatibleStore("the store was made with a store.user_hash_key; set the same one")
+            raise IncompatibleStore(
+                "store.user_hash_key: not set, but the store was created with a key. Set the same key in "
+                "ABMONITOR_STORE_USER_HASH_KEY"
+            )
     elif b"hash_key" in meta:
         raise IncompatibleStore(
-            "the store was made without store.user_hash_key; start without it, or with an empty store"
+            "store.user_hash_key: set, but the store was created without a key. Remove the key, or use an empty store"
         )
     elif meta.get(b"hash_check", _hash_check(configured_key)) != _hash_check(configured_key):
-        raise IncompatibleStore("the store was made with another store.user_hash_key")
+        raise IncompatibleStore(
+            "store.user_hash_key: the store was created with another key. Set that key, or use an empty store"
+        )

@@ -25,7 +25,7 @@ class RejectionCounts(NamedTuple):
 
 
 class LogEpoch(NamedTuple):
-    """The log that an offset belongs to: a topic that was created anew, or truncated, has another log.
+    """The log that an offset belongs to: a topic that was recreated or truncated has another log.
 
     Stored as `TOPIC_ID#NUMBER@START`; `^FIRST_OFFSET` follows if the number is not 0 and the first offset is known.
 
@@ -95,7 +95,7 @@ class Position:
         """Return the position at which a worker resumes after lost records.
 
         The topic has the same id if records were deleted before they were applied, or if the log was truncated. In a
-        topic that was created anew, offsets have another meaning.
+        recreated topic, offsets have another meaning.
         """
         is_same_log = bool(topic_id) and topic_id == self.log.topic_id and start >= self.next_offset
         first_offset = self.log.first_offset if is_same_log else None
@@ -112,7 +112,7 @@ class PositionUpdate:
 
     partition: str
     expected_offset: int | None
-    """The stored offset that the worker expects; None if it expects no stored position."""
+    """The stored offset that the worker expects; None for no stored position."""
     position: Position
     """The new position."""
     expected_log: LogEpoch | None = None
@@ -145,7 +145,7 @@ class Commit:
     hash_texts: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
     """(key of a hash, field) → text."""
     newest_times: dict[str, int] = field(default_factory=dict)
-    """Field of `StoreKeys.newest_times` → time (ms); a larger stored time stays."""
+    """Field of `StoreKeys.newest_times` → time (ms); a larger stored time is not changed."""
     oldest_dependencies_ms: dict[str, int] = field(default_factory=dict)
     """Experiment number or `PENDING_FEEDBACK` → time (ms) of the oldest row or event on which the commit depends.
 
@@ -174,9 +174,9 @@ class ExpiredRange:
     record_keys: Callable[[int], Iterable[bytes]]
     """Member of the index → keys of its records."""
     end: int
-    """Members from this one on are kept."""
+    """The first member that is not deleted."""
     kept_count: int = 0
-    """Number of members from the smallest on that are kept, too."""
+    """Number of smallest members that are not deleted either."""
 
 
 @dataclass(frozen=True, slots=True)

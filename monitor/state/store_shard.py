@@ -108,8 +108,9 @@ class StoreShard:
         meta, positions, run_id = self._read_meta()
         if meta.get(b"commits_begun", b"0") != meta.get(b"commits", b"0"):
             raise CorruptStore(
-                "the server has applied a part of a commit again when it loaded its append-only file, which was cut "
-                "within a transaction: its aggregates cannot be trusted. `ab-monitor rebuild` makes new ones from Kafka"
+                "the append-only file of the store was cut within a commit, and the server has applied only a part of "
+                "that commit, so the aggregates are wrong. Run `ab-monitor rebuild`, which computes them again from "
+                "Kafka"
             )
         if self.is_initialized and meta.get(b"run_id") != run_id.encode():
             self._rewrite_append_only_file(run_id)
@@ -142,13 +143,13 @@ class StoreShard:
             self.check_active_generation(active_generation)
         if self.is_initialized and b"schema" not in meta:
             raise CorruptStore(
-                "the store was emptied while it was in use. Start again: without positions, events are read again from "
-                "where kafka.start says"
+                "the store was emptied while it was in use. Start the command again: events are then read from the "
+                "position that kafka.start sets"
             )
         return meta, decode_positions(hash_from_reply(positions)), run_id.decode()
 
     def _rewrite_append_only_file(self, run_id: str) -> None:
-        """Ask a server that was restarted to rewrite the append-only file, and store the server's run id.
+        """Make a restarted server rewrite its append-only file, and store the server's run id.
 
         If the file was cut within a transaction, Redis and Valkey leave the beginning of that transaction in the file.
         The next writes would then complete the transaction at the next start (corrected in valkey-io/valkey#4342).
@@ -179,8 +180,8 @@ class StoreShard:
         stored_generation = parse_active_generation(stored)
         if stored_generation != self.active_generation:
             raise IncompatibleStore(
-                f"the store was switched to generation {stored_generation} (`ab-monitor rebuild`); start again to use "
-                "it"
+                f"the store was switched to generation {stored_generation} by `ab-monitor rebuild`. Start the command "
+                "again to use the new generation"
             )
 
     def read_applied_offset(self, partition: str) -> int | None:

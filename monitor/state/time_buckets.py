@@ -1,6 +1,6 @@
 """Decayed means, read from chunks of time buckets; and the rewriting of long chunks.
 
-The sums of a chunk under exponential decay stay the same until a commit changes the chunk (`monitor.metrics.decay`).
+The sums of a chunk under exponential decay remain the same until a commit changes the chunk (`monitor.metrics.decay`).
 The index of chunks contains the number of the commit that last changed each chunk. A reading reads only the chunks that
 have changed since the previous reading, and takes the sums of all other chunks from its `BucketCache`.
 """
@@ -67,12 +67,12 @@ class BucketSeries:
 class BucketCache:
     """Numbers of all stored chunks, and sums of the chunks that the latest reading needed.
 
-    The sums of a chunk are valid until a commit after `commits` changes the chunk. All sums are valid while the run ids
-    of the servers stay the same, because a restart may lose commits, whose numbers are then used again. The store ids
-    of the shards must stay the same as well, because a store that was reset counts its commits anew.
+    The sums of a chunk are valid until a commit after `commits` changes the chunk. A restart of a server may lose
+    commits, whose numbers are then used again. So all sums are valid only while the run ids of the servers remain the
+    same. The store ids of the shards must also remain the same, because a reset store counts its commits from 0.
 
-    The cache has the numbers of all chunks of a series, 8 bytes each, and the sums of about 81 chunks, 0.6 kB each with
-    six metrics. Each reading makes a new cache, so threads may share a cache.
+    For each series, the cache has the numbers of all chunks (8 bytes each) and the sums of about 81 chunks (0.6 kB each
+    with six metrics). Each reading makes a new cache, so threads may share a cache.
     """
 
     run_ids: tuple[str, ...]
@@ -164,7 +164,7 @@ class BucketReading:
             return np.zeros((5, 2 * layout.metric_count))
         if decay.half_life_ms is not None:
             return merge_moments(np.array([self._cache.sums[series.key][chunk] for chunk in window]), window)
-        # Reciprocal weights change with the time of the reading, so nothing of them is cached.
+        # Reciprocal weights change with the time of the reading, so no sums are cached.
         records = self._read([(series, chunk) for chunk in window], layout).reshape(-1, layout.response_width)
         span_ms = chunk_length_ms(decay)
         groups = ObservationGroups.of_buckets(records, bucket_midpoints_ms(window, span_ms), layout, span_ms)
@@ -229,7 +229,7 @@ def compact_time_buckets(store: StoreShard) -> None:
     """Replace the runs of long chunks by their sums (docs/decisions/0004-buckets.md).
 
     The chunks are those in `StoreShard.chunks_to_compact`, at most 256 in a call. Compaction is not part of a commit,
-    which would become slower, and whose successors append to the same chunks.
+    because the commit would be slower, and the next commits append to the same chunks.
     """
     with translating_errors(store.settings):
         for _ in range(_COMPACTIONS_PER_CALL):

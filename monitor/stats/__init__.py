@@ -4,7 +4,7 @@
 - `confidence_sequences`: sequential tests. `comparison`: one treatment against the control on one metric.
 - `rare_events`: variance corrections for small samples. `cuped`: regression adjustment. `segments`: subgroup effects.
 - `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
-- `decay_bands`: bands around decayed means, for display.
+- `decay_bands`: bands around decayed means, for display. `wording`: phrases with numbers and units for readers.
 
 docs/statistics.md has the estimands, formulas, sources and the limits of what may be claimed.
 """
@@ -40,6 +40,15 @@ from monitor.stats.stored_sums import (
     is_cohort_closed,
     live_rated_share_statistic,
 )
+from monitor.stats.wording import (
+    capitalized_metric_label,
+    describe_change,
+    describe_guardrail,
+    format_changes,
+    format_level,
+    metric_label,
+    metric_unit,
+)
 
 __all__ = [
     "MIN_UNITS_FOR_INTERVAL",
@@ -67,6 +76,7 @@ __all__ = [
     "VerdictEvidence",
     "VerdictState",
     "apply_cuped",
+    "capitalized_metric_label",
     "check_srm",
     "closed_covariate_statistic",
     "closed_guardrail_statistic",
@@ -78,11 +88,17 @@ __all__ = [
     "covariate_square_scale",
     "decay_band_multiplier",
     "decide_verdict",
+    "describe_change",
+    "describe_guardrail",
     "design_effect",
     "estimate_stratified",
     "evaluate_guardrail",
+    "format_changes",
+    "format_level",
     "is_cohort_closed",
     "live_rated_share_statistic",
+    "metric_label",
+    "metric_unit",
     "parse_evidence",
     "split_alpha",
 ]

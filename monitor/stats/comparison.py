@@ -138,7 +138,7 @@ def days_to_resolve(
 ) -> float | None:
     """Return the days until the half width equals `mde`, if (control, treatment) students arrive at `units_per_day`.
 
-    The variance per student of each variant is assumed to stay as it is. 0 if the mde is resolved already. None if the
+    The variance per student of each variant is assumed to be constant. 0 if the mde is resolved already. None if the
     mde is not resolved within ten years at this rate, if a variance is undefined, or if nothing varies.
     """
     if not (control.unit_variance or treatment.unit_variance):

@@ -1,8 +1,8 @@
 """CUPED: regression adjustment by each student's mean of the same metric from before the experiment.
 
 y* = y − θ·(x − x̄), with the covariate x, the student's mean before the experiment. The assignment cannot have changed
-x, so the expected effect stays the same, and its variance falls by the squared correlation of x and y. θ and x̄ are
-pooled over all variants: separate ones would adjust the variants differently. Strata that are compared separately
+x, so the expected effect is unchanged, and its variance falls by the squared correlation of x and y. θ and x̄ are
+pooled over all variants: separate values would adjust the variants differently. Strata that are compared separately
 (`estimate_stratified`) have separate x̄, and θ is computed from the variation within strata. A student without an x
 keeps y unchanged; whether a student has an x is also decided before the experiment.
 
@@ -47,8 +47,8 @@ def estimate_theta(strata: Sequence[CovariateStatistic], resolution: float = 0.0
 
     `resolution` is the possible rounding error of each square of x. A stratum in which x varies by less is left out.
 
-    By hand: (x, y) = (1, 1), (2, 3), (3, 5) lie on a line of slope 2, (5, 1), (7, 5) on another one. All five points
-    together would have a slope of 8/23.2.
+    By hand: (x, y) = (1, 1), (2, 3), (3, 5) are on a line of slope 2, (5, 1), (7, 5) on another line of slope 2. All
+    five points together would have a slope of 8/23.2.
 
     >>> strata = [CovariateStatistic(3, 9.0, 35.0, 6.0, 14.0, 22.0), CovariateStatistic(2, 6.0, 26.0, 12.0, 74.0, 40.0)]
     >>> estimate_theta(strata)

@@ -26,13 +26,14 @@ from monitor.stats.evidence import EstimatePair, VerdictEvidence
 from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
 from monitor.stats.rare_events import rare_event_variance
 from monitor.stats.srm import SrmResult, check_srm
+from monitor.stats.wording import describe_guardrail, format_changes, metric_unit
 
 VerdictState: TypeAlias = Literal[
     "insufficient_data", "invalid", "stop_harm", "ship", "non_inferior", "futile", "continue"
 ]
 ReasonCode: TypeAlias = Literal[
     "few_students", "young", "no_variation",
-    "sample_ratio", "empty_variant", "stray_traffic", "crossovers", "lost_events", "refused_events",
+    "sample_ratio", "empty_variant", "stray_traffic", "crossovers", "lost_events", "rejected_events",
     "worse", "guardrail_crossed",
     "better", "not_worse", "too_small", "undecided",
     "adjusted", "guardrail_held", "guardrail_open", "rated_share_differs", "populations_disagree", "metrics_disagree",
@@ -159,12 +160,34 @@ def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
     """Yield the note on CUPED, with the unadjusted interval, if the evidence is adjusted."""
     adjustment, reduction, unadjusted = verdict.evidence.adjustment, verdict.variance_reduction, verdict.unadjusted
     if adjustment is not None and reduction is not None and unadjusted is not None and unadjusted.lower is not None:
+        metric = verdict.evidence.metric
         text = (
-            f"{verdict.evidence.metric} is adjusted for what {adjustment.students} students were like before the "
-            f"experiment, which makes the effect's variance {reduction:.1%} smaller; without it the effect is between "
-            f"{unadjusted.lower:+.4g} and {unadjusted.upper:+.4g}"
+            f"{metric} is adjusted for the results of {_count(adjustment.students, 'student')} before the experiment "
+            f"(CUPED). The adjustment reduces the variance of the effect by {_percent(reduction, 1)}. Without the "
+            f"adjustment, the interval is {_interval(metric, unadjusted)}."
         )
         yield Reason("adjusted", text)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}".replace(",", "\u202f")
+
+
+def _percent(fraction: float, decimals: int = 2) -> str:
+    return f"{100 * fraction:.{decimals}f} %"
+
+
+def _points(fraction: float, decimals: int = 1, *, sign: bool = False) -> str:
+    points = f"{100 * fraction:{'+' if sign else ''}.{decimals}f} percentage points"
+    return points.replace("-", "\u2212")
+
+
+def _interval(metric: str, comparison: VariantComparison) -> str:
+    """Return the bounds of a comparison that has bounds, with signs and unit."""
+    assert comparison.lower is not None
+    assert comparison.upper is not None
+    low, high = format_changes(metric, [comparison.lower, comparison.upper], sign=True)
+    return f"{low} to {high}{metric_unit(metric)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +215,12 @@ class _DecisionRule:
 
     def decide_by_primary_metric(self, lower: float, upper: float) -> tuple[VerdictState, tuple[Reason, ...]]:
         """Return the state and reasons from the primary metric's bounds, for sufficient, valid and harmless data."""
-        margin, mde = self.evidence.criteria.margin, self.evidence.criteria.mde
-        bounds = f"{self.evidence.metric}: the effect is between {lower:+.4g} and {upper:+.4g}"
+        margin, mde, metric = self.evidence.criteria.margin, self.evidence.criteria.mde, self.evidence.metric
+        interval = _interval(metric, self.primary)
         if lower > -margin:
-            gain = (Reason("better", f"{bounds}, so above 0"),) if lower > 0 else ()
-            tolerable_loss = (Reason("not_worse", f"{bounds}, so above the tolerable loss of {-margin:+.4g}"),)
+            gain = (Reason("better", f"{metric} is better: the whole interval is above 0."),) if lower > 0 else ()
+            not_worse = f"{metric} is not worse than allowed: the interval is above the allowed loss of {margin:.4g}."
+            tolerable_loss = (Reason("not_worse", not_worse),)
             open_guardrails = tuple(self.open_guardrails())
             gain_conflicts = tuple(self.population_conflicts(0.0))
             margin_conflicts = tuple(self.population_conflicts(-margin))
@@ -206,9 +230,13 @@ class _DecisionRule:
                 return "non_inferior", (*tolerable_loss, *(gain_conflicts if gain else ()), *self.held_guardrails())
             return "continue", (*(gain or tolerable_loss), *open_guardrails, *margin_conflicts)
         if upper < mde:
-            return "futile", (Reason("too_small", f"{bounds}, so below the smallest of interest, {mde:+.4g}"),)
-        explanation = "neither a gain nor a tolerable loss is shown, and the effect of interest is still possible"
-        return "continue", (Reason("undecided", f"{bounds}: {explanation}"),)
+            text = f"The effect on {metric} is below {mde:.4g}, the smallest effect of interest."
+            return "futile", (Reason("too_small", text),)
+        text = (
+            f"The effect on {metric} may be anywhere from {interval}. This includes a loss that is not allowed and "
+            f"the smallest effect of interest, {mde:.4g}."
+        )
+        return "continue", (Reason("undecided", text),)
 
     def insufficiencies(self) -> Iterator[Reason]:
         """Yield the reasons why the data is insufficient for a decision."""
@@ -216,15 +244,17 @@ class _DecisionRule:
         has_few_units = min(self.primary.control.units, self.primary.treatment.units) < MIN_UNITS_FOR_DECISION
         for name, estimate in ((evidence.control, self.primary.control), (evidence.treatment, self.primary.treatment)):
             if estimate.units < MIN_UNITS_FOR_DECISION:
-                text = f"{name} has {estimate.units} students whose window is over, of {MIN_UNITS_FOR_DECISION} needed"
+                students = _count(estimate.units, "student")
+                text = f"{name} has {students} with complete first days; at least {MIN_UNITS_FOR_DECISION} are needed."
                 yield Reason("few_students", text)
         if evidence.age_days < evidence.criteria.min_days:
             # Rounded down, so that the text never shows the required number of days.
             days = math.floor(evidence.age_days * 100) / 100
-            text = f"{days:g} days of {evidence.criteria.min_days:g} that it has to run"
+            text = f"The experiment has run for {days:g} days; at least {evidence.criteria.min_days:g} are required."
             yield Reason("young", text)
         if not has_few_units and self.primary.difference.information is None:
-            yield Reason("no_variation", f"{evidence.metric} does not vary yet, so nothing can be said about it")
+            text = f"{evidence.metric} is the same for all students so far, so it has no interval yet."
+            yield Reason("no_variation", text)
 
     def validity_failures(self) -> Iterator[Reason]:
         """Yield the reasons why the variants cannot be compared: SRM, crossovers, lost or rejected events."""
@@ -232,60 +262,58 @@ class _DecisionRule:
         if sample_ratio.mismatch:
             worst_phase = max(sample_ratio.phases, key=lambda phase: phase.log_e)
             split = ", ".join(
-                f"{arm.variant} {arm.observed:.2%} for {arm.intended:.2%}"
+                f"{arm.variant} has {_percent(arm.observed)} instead of {_percent(arm.intended)}"
                 for arm in worst_phase.arms
                 if arm.observed is not None
             )
-            text = f"students are not split as intended: {split} (anytime p = {sample_ratio.p:.2g})"
+            text = (
+                f"Students are not split as intended: {split} (sample ratio mismatch, p = {sample_ratio.p:.2g}; "
+                f"limit {sample_ratio.alpha:g})."
+            )
             yield Reason("sample_ratio", text)
         for variant in sample_ratio.empty_variants:
-            yield Reason("empty_variant", f"{variant} has a share, but no student")
+            yield Reason("empty_variant", f"{variant} should get a share of the students, but has none.")
         for variant in sample_ratio.stray_variants:
-            yield Reason("stray_traffic", f"{variant} has no share, but students were shown it")
+            yield Reason("stray_traffic", f"{variant} should get no students, but was shown to some.")
         if evidence.crossovers > criteria.crossover_limit * evidence.students:
-            share = f"{evidence.crossovers} of {evidence.students} students"
-            yield Reason(
-                "crossovers", f"{share} saw more than one variant; the limit is {criteria.crossover_limit:.2%}"
+            share = _percent(evidence.crossovers / evidence.students) if evidence.students else "unknown share"
+            text = (
+                f"{evidence.crossovers} of {_count(evidence.students, 'student')} ({share}) saw more than one variant; "
+                f"the limit is {_percent(criteria.crossover_limit)}."
             )
+            yield Reason("crossovers", text)
         if evidence.lost_events:
-            yield Reason("lost_events", f"{evidence.lost_events} events were lost before they were applied")
+            lost = f"{_count(evidence.lost_events, 'event')} {'was' if evidence.lost_events == 1 else 'were'} lost"
+            yield Reason("lost_events", f"{lost} before the monitor could count them.")
         if evidence.rejected_share is not None and evidence.rejected_share > criteria.rejected_limit:
-            share = f"{evidence.rejected_share:.2%} of the newest events were refused"
-            text = f"{share}; the limit is {criteria.rejected_limit:.2%}"
-            yield Reason("refused_events", text)
+            share = f"{_percent(evidence.rejected_share)} of the newest events were rejected"
+            text = f"{share}; the limit is {_percent(criteria.rejected_limit)}."
+            yield Reason("rejected_events", text)
 
     def harms(self, upper: float) -> Iterator[Reason]:
         """Yield the harms above the margins: of the primary metric with upper bound `upper`, and of guardrails."""
         margin = self.evidence.criteria.margin
         if upper < -margin:
-            text = f"{self.evidence.metric}: the effect is below {upper:+.4g}; {-margin:+.4g} would be tolerable"
+            metric = self.evidence.metric
+            loss, allowed = format_changes(metric, [-upper, margin])
+            allowance = f"the allowed loss is {allowed}" if margin else "no loss is allowed"
+            text = f"{metric} is lower by at least {loss}{metric_unit(metric)}; {allowance}."
             yield Reason("worse", text)
         for result in self.guardrails:
             if result.state == "crossed" and result.least_harm is not None:
-                rail = result.guardrail
-                text = f"{rail.name} is worse by at least {result.least_harm:.4g}; {rail.margin:.4g} would be tolerable"
-                yield Reason("guardrail_crossed", text)
+                yield Reason("guardrail_crossed", describe_guardrail(result))
 
     def held_guardrails(self) -> Iterator[Reason]:
         """Yield the held guardrails: the upper bound of the harm is below the margin."""
         for result in self.guardrails:
             if result.state == "held" and result.most_harm is not None:
-                rail = result.guardrail
-                text = (
-                    f"{rail.name} is worse by {max(result.most_harm, 0.0):.4g} at most, {rail.margin:.4g} is tolerable"
-                )
-                yield Reason("guardrail_held", text)
+                yield Reason("guardrail_held", describe_guardrail(result))
 
     def open_guardrails(self) -> Iterator[Reason]:
         """Yield the guardrails that prevent shipping: the upper bound of the harm is not below the margin."""
         for result in self.guardrails:
             if result.state in {"open", "unknown"}:
-                rail = result.guardrail
-                upper_bound = (
-                    "nothing is known yet" if result.most_harm is None else f"it may be {result.most_harm:.4g}"
-                )
-                text = f"{rail.name} is not shown to be worse by less than {rail.margin:.4g}: {upper_bound}"
-                yield Reason("guardrail_open", text)
+                yield Reason("guardrail_open", describe_guardrail(result))
 
     def population_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
         """Yield a reason if rated shares differ and the other population's lower bound is too low."""
@@ -294,9 +322,15 @@ class _DecisionRule:
             return
         lower = None if self.other_population is None else self.other_population.lower
         if lower is None or lower <= required_lower_bound:
-            other_effect = "is not known" if lower is None else f"has a lower bound of {lower:+.4g}"
-            text = f"rated shares differ by {difference:+.2%}, and the effect in the other population {other_effect}"
-            yield Reason("populations_disagree", f"{text}; it would have to be above {required_lower_bound:+.4g}")
+            metric = self.evidence.metric
+            known_bound = "unknown" if lower is None else f"{lower:+.4g}".replace("-", "\u2212")
+            required_bound = f"{required_lower_bound:+.4g}".replace("-", "\u2212") if required_lower_bound else "0"
+            text = (
+                f"The shares of rated responses differ by {_points(difference, sign=True)}, so {metric} must also be "
+                "good in the other population (all responses instead of rated responses, or the reverse). "
+                f"There, the lower bound of its effect is {known_bound}; it must be above {required_bound}."
+            )
+            yield Reason("populations_disagree", text)
 
     def excess_rated_share_difference(self) -> float | None:
         """Return the difference of the observed rated shares; None if the margin is not exceeded."""
@@ -311,10 +345,14 @@ class _DecisionRule:
         yield from self.validity_failures()
         yield from self.harms(self.primary.upper if self.primary.upper is not None else float("inf"))
         if self.evidence.skipped_events is not None:
-            yield Reason("skipped_events", str(self.evidence.skipped_events))
+            yield Reason("skipped_events", f"{str(self.evidence.skipped_events).rstrip('.')}.")
         if (difference := self.excess_rated_share_difference()) is not None:
             margin = self.evidence.criteria.rated_share_margin
-            text = f"rated shares differ by {difference:+.2%}, more than {margin:.2%}: who rates may have changed"
+            text = (
+                f"The share of rated responses differs by {_points(difference, sign=True)}; the limit is "
+                f"{_points(margin)}. Other students may rate in {self.evidence.treatment} than in "
+                f"{self.evidence.control}."
+            )
             yield Reason("rated_share_differs", text)
         effect = self.primary.difference.effect
         for name, comparison in self.diagnostics:
@@ -322,5 +360,8 @@ class _DecisionRule:
             if effect is None or lower is None or upper is None:
                 continue
             if (lower > 0 > effect) or (upper < 0 < effect):
-                text = f"{name} moves the other way ({lower:+.4g} to {upper:+.4g}); {self.evidence.metric} decides"
+                text = (
+                    f"{name} moves in the other direction ({_interval(name, comparison)}); "
+                    f"{self.evidence.metric} decides."
+                )
                 yield Reason("metrics_disagree", text)

@@ -9,7 +9,8 @@ There are two estimands (docs/statistics.md):
 - closed: the mean over students of the student's own mean within the student's window (`SampleMeanStatistic`).
   Students are independent and enter once, so confidence sequences are valid. This estimand decides.
 - live: the ratio Σ metric / Σ responses over all responses so far (`RatioStatistic`), with the cluster-robust variance
-  of a ratio. A student's contribution keeps changing, so confidence sequences are approximate. It is only displayed.
+  of a ratio. A student's contribution keeps changing, so confidence sequences are approximate. This estimand is only
+  displayed.
 
 References: Deng, Knoblich & Lu, "Applying the delta method in metric analytics", KDD 2018. Cochran, "Some methods for
 strengthening the common χ² tests", Biometrics 10(4), 1954 (the weights of strata).

@@ -34,7 +34,7 @@ class DecisionCriteria(msgspec.Struct, frozen=True):
     """The error rate of the SRM test."""
     crossover_limit: float = 0.01
     """The largest acceptable fraction of students who are crossovers."""
-    rejected_limit: float = msgspec.field(default=0.01, name="refused_limit")
+    rejected_limit: float = 0.01
     """The largest acceptable fraction of events that are rejected."""
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     students: int = 0
     """Distinct students, including crossovers."""
     lost_events: int = 0
-    rejected_share: float | None = msgspec.field(default=None, name="refused_share")
+    rejected_share: float | None = None
     """Rejected fraction of the newest events of this experiment's topics; None if no events were counted."""
     skipped_events: SkippedEventCounts | None = msgspec.field(default=None, name="skipped")
     other_population: EstimatePair | None = None

@@ -29,7 +29,7 @@ from monitor.stats.argument_checks import check_level
 from monitor.stats.estimates import Estimate
 
 SUFFICIENT_RARE_STUDENTS: Final = 20
-"""From this effective number of students who differ from an end of the scale, the sample variance is used as it is."""
+"""From this effective number of students who differ from an end of the scale, the sample variance is used unchanged."""
 MIN_VARIANCE_FRACTION: Final = 0.5
 """The variance of a difference is at least this part of its value if both variants had the larger unit variance."""
 

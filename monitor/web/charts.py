@@ -205,7 +205,7 @@ def _dots(area: _PlotArea, line: Line, *, percent: bool) -> Iterator[str]:
     step = (area.high - area.low) / 100
     for point in line.points:
         if point.value is not None:
-            timestamp = f"{datetime.fromtimestamp(point.at_ms / 1000, UTC):%d %b %H:%M}"
+            timestamp = f"{datetime.fromtimestamp(point.at_ms / 1000, UTC):%d %b %H:%M} UTC"
             tooltip = f"{line.label}, {timestamp}: {_format_value(point.value, step, percent=percent)}"
             if point.lower is not None and point.upper is not None:
                 bounds = (_format_value(bound, step, percent=percent) for bound in (point.lower, point.upper))
@@ -228,12 +228,16 @@ def _axes(area: _PlotArea, *, percent: bool) -> Iterator[str]:
         y = _TOP_MARGIN + float(area.y(value))
         label = escape(_format_value(value, step, percent=percent))
         yield f'<line class="grid" x1="{_LEFT_MARGIN}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{_LEFT_MARGIN - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
-    for at_ms, name in time_ticks(area.first, area.last):
+        # CSS moves the labels of values into the plot on narrow screens.
+        yield f'<text class="value" x="{_LEFT_MARGIN - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+    ticks = time_ticks(area.first, area.last)
+    for index, (at_ms, name) in enumerate(ticks):
         x = _LEFT_MARGIN + float(area.x(at_ms))
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP_MARGIN}" y2="{_TOP_MARGIN + area.height}"/>'
         anchor = "end" if x > right - 20 else "middle"
-        yield f'<text x="{min(x, right):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{escape(name)}</text>'
+        # CSS hides the minor labels on narrow screens; the newest label stays.
+        style = ' class="minor"' if (len(ticks) - 1 - index) % 3 else ""
+        yield f'<text{style} x="{min(x, right):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{escape(name)}</text>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +283,7 @@ def forest_plot_svg(title: str, rows: Sequence[ForestRow]) -> str | None:
     elements.append(f'<line class="zero" x1="{x(0.0)}" x2="{x(0.0)}" y1="{_FOREST_TOP_MARGIN}" y2="{plot_bottom}"/>')
     for index, row in enumerate(rows):
         elements += _forest_row(row, _FOREST_TOP_MARGIN + _FOREST_ROW_HEIGHT * index + _FOREST_ROW_HEIGHT / 2, x, step)
-    head = f'<svg class="plot" role="img" viewBox="0 0 {_WIDTH} {height}" aria-label="{escape(title)}">'
+    head = f'<svg class="plot forest" role="img" viewBox="0 0 {_WIDTH} {height}" aria-label="{escape(title)}">'
     return f"{head}{''.join(elements)}</svg>"
 
 

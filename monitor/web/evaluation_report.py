@@ -23,8 +23,8 @@ CSV_HEADER: Final = (
     "count", "undefined",
 )  # fmt: skip
 COMPARISON_FOOTNOTES: Final = (
-    "Means over the n queries that both have, of their raters' means; p: paired t-test over queries, not raters.",
-    "Each row is the same comparison, otherwise defined: choose one before looking; the others show what hangs on it.",
+    "Means over the queries of both variants; a query's value is the mean over its raters. p: paired t-test.",
+    "Rows differ in metric, gain, discount and ideal. Choose one before you look; the others are sensitivity checks.",
 )
 _MAX_QUERIES: Final = 500
 _MAX_RATER_CIRCLES: Final = 20
@@ -71,7 +71,7 @@ def evaluation_tables(
     parts += [Text(line, style="dim") for line in variant_summaries(evaluation)]
     has_intervals = width >= _MIN_WIDTH_FOR_INTERVALS
     for comparison in evaluation.comparisons:
-        test_columns = ("95 % from", "to", "p", "n", "differ") if has_intervals else ("p", "n")
+        test_columns = ("95 % from", "to", "p", "queries", "differ") if has_intervals else ("p", "queries")
         table = _aligned_table("mean over queries", evaluation.control, comparison.variant, "difference", *test_columns)
         for definition, test in zip(evaluation.definitions, comparison.tests, strict=True):
             table.add_row(
@@ -82,7 +82,7 @@ def evaluation_tables(
             )  # fmt: skip
         parts.append(table)
     if not has_intervals:
-        parts.append(Text("95 % intervals: in a wider terminal, --html or --json", style="dim"))
+        parts.append(Text("95 % intervals: in a wider terminal, or with --html or --json", style="dim"))
     parts.append(_query_table(evaluation, query_definition, max_queries))
     parts += [Text(footnote, style="dim") for footnote in COMPARISON_FOOTNOTES]
     return Group(*parts)
@@ -104,7 +104,8 @@ def _query_table(evaluation: Evaluation, definition: MetricDefinition, max_queri
     if not omitted_count:
         return table
     return Group(
-        table, Text(f"{format_count(omitted_count)} queries that differ less are left out; --csv has all", style="dim")
+        table,
+        Text(f"{format_count(omitted_count)} queries that differ less are left out; --csv writes all", style="dim"),
     )
 
 

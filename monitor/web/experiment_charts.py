@@ -8,8 +8,15 @@ from typing import Any, Final
 from monitor.analysis import Analysis, DecayedMeanSnapshot
 from monitor.clock import HOUR_MS
 from monitor.config import is_proportion
-from monitor.export import ReportData
-from monitor.stats import GuardrailResult, SegmentComparison, VariantComparison, Verdict, decay_band_multiplier
+from monitor.export import ReportData, decay_label
+from monitor.stats import (
+    GuardrailResult,
+    SegmentComparison,
+    VariantComparison,
+    Verdict,
+    decay_band_multiplier,
+    metric_label,
+)
 from monitor.web.charts import ForestRow, Line, Point, ReferenceLine, forest_plot_svg, line_chart_svg
 
 _TREATMENT_STYLE_COUNT: Final = 6
@@ -46,10 +53,10 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> str | 
     criteria = verdict.evidence.criteria
     reference_lines = [
         ReferenceLine("no difference", 0.0, "zero"),
-        ReferenceLine("the smallest effect of interest", criteria.mde),
+        ReferenceLine("smallest effect of interest", criteria.mde),
     ]
     if criteria.margin:
-        reference_lines.append(ReferenceLine("the tolerable loss", -criteria.margin))
+        reference_lines.append(ReferenceLine("allowed loss", -criteria.margin))
     points = [_effect_point(report, analysis, treatment) for analysis in report.interim_analyses]
     return line_chart_svg(
         f"effect of {treatment} on {report.settings.primary} over time",
@@ -86,8 +93,8 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
         for at_ms, result in results
     ]
     guardrail = results[-1][1].guardrail
-    reference_lines = [ReferenceLine("no harm", 0.0, "zero"), ReferenceLine("tolerable", guardrail.margin, "limit")]
-    title = f"harm of {treatment} on {guardrail.name} over time"
+    reference_lines = [ReferenceLine("no harm", 0.0, "zero"), ReferenceLine("allowed harm", guardrail.margin, "limit")]
+    title = f"harm of {treatment} on {metric_label(guardrail.name)} over time"
     return line_chart_svg(title, [Line("harm", "harm", points)], reference_lines, percent=is_proportion(guardrail.name))
 
 
@@ -151,9 +158,9 @@ def snapshot_charts(report: ReportData) -> Iterator[tuple[str, str]]:
         crossovers = [Point(at_ms, snapshot.crossovers or None) for at_ms, snapshot in snapshots]
         zero = ReferenceLine("none", 0.0, "zero")
         for title, lines, reference_lines, percent in (
-            ("responses so far, by variant", response_lines, [zero], False),
-            ("rated responses of those so far, by variant", rated_lines, [], True),
-            ("students who saw more than one variant so far", [Line("crossovers", "harm", crossovers)], [zero], False),
+            ("number of responses, by variant", response_lines, [zero], False),
+            ("share of rated responses, by variant", rated_lines, [], True),
+            ("students with more than one variant", [Line("crossovers", "harm", crossovers)], [zero], False),
         ):
             svg = line_chart_svg(title, lines, reference_lines, percent=percent)
             if svg is not None:
@@ -181,9 +188,11 @@ def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
             for name, style in legend_entries(report)
         ]
         yield {
-            "decay": decay.name,
+            "label": decay_label(decay.name),
             "band_multiplier": None if multiplier is None else f"{multiplier:.2f}",
-            "chart": line_chart_svg(f"{report.settings.primary}, decayed by {decay.name}, by variant", lines),
+            "chart": line_chart_svg(
+                f"mean {report.settings.primary}, {decay_label(decay.name).lower()}, by variant", lines
+            ),
         }
 
 

@@ -3,56 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from typing import Any, Final
 
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import ExperimentSettings, is_proportion
+from monitor.config import LATENCY_METRIC, ExperimentSettings, is_proportion
 from monitor.export import (
     ABSENT_TEXT,
+    GUARDRAIL_STATES,
     STATE_DESCRIPTIONS,
+    STATE_TITLES,
     ReportData,
-    describe_verdict,
+    describe_effect,
+    describe_state,
+    describe_time_to_decide,
+    format_age,
     format_count,
+    format_time,
     meets_min_students,
 )
 from monitor.stats import (
     MIN_UNITS_FOR_INTERVAL,
     GuardrailResult,
-    GuardrailState,
     SegmentComparison,
     VariantComparison,
     Verdict,
     VerdictState,
+    capitalized_metric_label,
 )
 from monitor.web import experiment_charts as charts
 from monitor.web.pages import load_template
 
-_HEADLINES: Final[Mapping[VerdictState, tuple[str, str]]] = {
-    "ship": ("Ship it", "good"),
-    "non_inferior": ("It may go out", "good"),
-    "stop_harm": ("Stop it", "bad"),
-    "invalid": ("No fair comparison", "bad"),
-    "futile": ("No gain that matters", "calm"),
-    "insufficient_data": ("Too early to say", "calm"),
-    "continue": ("Undecided: go on", "calm"),
+_MOODS: Final[Mapping[VerdictState, str]] = {
+    "ship": "good",
+    "non_inferior": "good",
+    "stop_harm": "bad",
+    "invalid": "bad",
+    "futile": "calm",
+    "insufficient_data": "calm",
+    "continue": "calm",
 }
-"""State of a verdict → (headline, CSS class of its colour)."""
+"""State of a verdict → CSS class of its colour."""
 _MAX_STATE_CHANGES: Final = 50
-_GUARDRAIL_STATES: Final[Mapping[GuardrailState, str]] = {
-    "held": "shown to be no worse than is tolerable",
-    "crossed": "shown to be worse than is tolerable",
-    "open": "neither is shown yet",
-    "unknown": "too few students, or nothing varies",
-}
 
 
-def render_experiment_report(report: ReportData) -> str:
-    """Return the report as a self-contained HTML file without scripts."""
+def render_experiment_report(report: ReportData, now_ms: int | None = None) -> str:
+    """Return the report as a self-contained HTML file without scripts; with `now_ms`, with the newest event's age."""
     verdicts = report.latest_analysis.verdicts
     return load_template("experiment.html").render(
+        newest_event=format_time(report.as_of_ms) + ("" if now_ms is None else _describe_age(report.as_of_ms, now_ms)),
         sample_size=_describe_sample_size(report),
         headlines=[_headline_context(report, *treatment) for treatment in verdicts.items()],
         treatments=[_treatment_context(report, *treatment) for treatment in verdicts.items()],
@@ -78,9 +78,15 @@ def render_experiment_report(report: ReportData) -> str:
         settings=report.settings,
         criteria=next((verdict.evidence.criteria for verdict in verdicts.values()), None),
         adjustment_days=_adjustment_days(report),
+        state_titles=STATE_TITLES,
         state_descriptions=STATE_DESCRIPTIONS,
-        guardrail_states=_GUARDRAIL_STATES,
     )
+
+
+def _describe_age(at_ms: int, now_ms: int) -> str:
+    """Return the age of an event when the report is created, in parentheses."""
+    age = format_age(at_ms, now_ms)
+    return f" ({age.replace(' ago', ' before this report')})"
 
 
 def _describe_sample_size(report: ReportData) -> str | None:
@@ -91,16 +97,6 @@ def _describe_sample_size(report: ReportData) -> str | None:
     students = sum(report.daily_splits[-1].students.values())
     responses = sum(variant.responses for variant in report.summary.variants.values())
     return f"{format_count(students)} students and {format_count(responses)} responses since {first_day}"
-
-
-def format_time(at_ms: int) -> str:
-    """Return a time in UTC with the precision of a minute.
-
-    >>> format_time(1_767_225_660_500)
-    '1 Jan 2026, 00:01 UTC'
-    """
-    timestamp = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{timestamp.day} {timestamp:%b %Y, %H:%M} UTC"
 
 
 def format_decimal(value: float | None, *, sign: bool = False) -> str:
@@ -143,7 +139,7 @@ def describe_disagreements(
             sentence = (
                 f"disagree: {movements} {_explain_disagreement(settings, gain)}"
                 if contradictory
-                else f"do not move together: {movements}"
+                else f"differ: {movements}"
             )
             disagreements[f"{normalized} and {gain} {sentence}"] = contradictory
     return disagreements
@@ -160,20 +156,23 @@ def _excludes_zero(comparison: VariantComparison) -> bool:
 
 
 def _describe_movement(name: str, comparison: VariantComparison) -> str:
-    movement = f"{name} is {'up' if _effect_sign(comparison) > 0 else 'down'}"
     if comparison.lower is None:
-        return f"{movement} (too few students to be sure)"
+        return (
+            f"{name} is {'higher' if _effect_sign(comparison) > 0 else 'lower'}, with too few students for an interval"
+        )
     bounds = f"{format_decimal(comparison.lower, sign=True)} to {format_decimal(comparison.upper, sign=True)}"
-    return f"{movement} ({bounds}{'' if _excludes_zero(comparison) else ', so not shown'})"
+    if not _excludes_zero(comparison):
+        return f"{name} has no clear change ({bounds})"
+    return f"{name} is {'higher' if _effect_sign(comparison) > 0 else 'lower'} ({bounds})"
 
 
 def _explain_disagreement(settings: ExperimentSettings, gain: str) -> str:
     if settings.ideal == "shown":
         return (
-            "nDCG compares each answer with the best order of the videos that this answer itself has (ideal: shown), "
-            f"so a variant that finds less can look better ordered. Go by {gain}."
+            "nDCG compares each response with the best order of its own videos (ideal: shown), so a variant that finds "
+            f"fewer good videos can have a higher nDCG. Use {gain}."
         )
-    return "Both order single answers alike where they cut at the same rank: look at what each of them leaves out."
+    return "Check the cuts of both metrics: with the same cut, they order single responses in the same way."
 
 
 def _headline_context(report: ReportData, name: str, verdict: Verdict) -> dict[str, Any]:
@@ -182,56 +181,36 @@ def _headline_context(report: ReportData, name: str, verdict: Verdict) -> dict[s
     disagreements = describe_disagreements(report.settings, comparisons)
     contradictions = [sentence for sentence, contradictory in disagreements.items() if contradictory]
     minor_disagreements = [sentence for sentence, contradictory in disagreements.items() if not contradictory]
-    title, mood = _HEADLINES[verdict.state]
     return {
-        "title": title,
-        "mood": mood,
-        "sentence": describe_verdict(name, verdict),
+        "treatment": name,
+        "mood": _MOODS[verdict.state],
+        "sentence": describe_state(verdict, is_displayed=_meets_min_students(report, verdict.primary)),
         "effect": _describe_effect(report, name, verdict),
         "disagreements": contradictions,
         "reasons": [reason.text for reason in verdict.reasons if is_displayed],
         "notes": [*(note.text for note in verdict.notes if is_displayed), *minor_disagreements],
-        "days_to_resolve": _describe_days_to_resolve(verdict),
+        "time_to_decide": describe_time_to_decide(verdict) if is_displayed else None,
     }
 
 
 def _describe_effect(report: ReportData, treatment: str, verdict: Verdict) -> str:
     settings, primary = report.settings, verdict.primary
-    if not _meets_min_students(report, primary) or primary.difference.effect is None:
-        return f"Nothing is known of {settings.primary} yet: too few students have had their first days."
-    sentence = (
-        f"{settings.primary} per student is {format_decimal(primary.treatment.mean)} with {treatment} and "
-        f"{format_decimal(primary.control.mean)} with {settings.control}: a difference of "
-        f"{format_decimal(primary.difference.effect, sign=True)}"
-    )
-    if primary.difference.relative_effect is not None:
-        sentence += f" ({_format_signed_percent(primary.difference.relative_effect, sign=True)})"
+    effect = describe_effect(settings.control, treatment, verdict)
+    if effect is None or not _meets_min_students(report, primary):
+        return f"No effect on {settings.primary} is known yet: too few students have complete first days."
     if min(primary.control.units, primary.treatment.units) < MIN_UNITS_FOR_INTERVAL:
-        return f"{sentence}. Below {MIN_UNITS_FOR_INTERVAL} students per variant there is no telling how sure that is."
+        return f"{effect} An interval needs at least {MIN_UNITS_FOR_INTERVAL} students per variant."
     if primary.lower is None:
-        return f"{sentence}. It does not vary between students, so there is no telling how sure that is."
+        return f"{effect} All students have the same value, so there is no interval."
     return (
-        f"{sentence}. With {100 * (1 - primary.alpha):.4g}\u202f% confidence the true difference is between "
-        f"{format_decimal(primary.lower, sign=True)} and {format_decimal(primary.upper, sign=True)}, "
-        "however often one has looked."
+        f"{effect} The true difference is in the interval with {100 * (1 - primary.alpha):.4g} % confidence, however "
+        "often you look."
     )
 
 
 def _meets_min_students(report: ReportData, comparison: VariantComparison) -> bool:
     """Return whether both variants have at least `min_students` students, and any students at all."""
     return meets_min_students(comparison, max(report.min_students, 1))
-
-
-def _describe_days_to_resolve(verdict: Verdict) -> str:
-    mde = f"{verdict.evidence.criteria.mde:.4g}"
-    days = verdict.days_to_resolve
-    if days is None:
-        return f"When an effect of {mde} could be told from none is not known."
-    if days == 0:
-        return f"The interval is narrow enough to tell an effect of {mde} from none."
-    return (
-        f"At today's rate it takes about {max(days, 1):.0f} more days until an effect of {mde} can be told from none."
-    )
 
 
 def _treatment_context(report: ReportData, name: str, verdict: Verdict) -> dict[str, Any]:
@@ -266,23 +245,39 @@ def _subgroups_context(report: ReportData, title: str, segments: Sequence[Segmen
 
 
 def _guardrail_context(report: ReportData, name: str, guardrail_index: int, result: GuardrailResult) -> dict[str, Any]:
-    guardrail = result.guardrail
-    format_harm = _format_signed_percent if is_proportion(guardrail.name) else format_decimal
-    numbers = (
-        result.control.mean,
-        result.treatment.mean,
-        charts.observed_harm(result),
-        result.least_harm,
-        result.most_harm,
-    )
-    is_displayed = report.is_displayed(result)
+    guardrail, is_displayed = result.guardrail, report.is_displayed(result)
+    changes = (result.least_harm, result.most_harm, charts.observed_harm(result))
+    title = capitalized_metric_label(guardrail.name)
     return {
-        "name": f"{guardrail.name} ({guardrail.harmful_direction} is bad)",
-        "margin": format_harm(guardrail.margin),
-        "state": result.state,
-        "cells": [format_harm(number if is_displayed else None) for number in numbers],
+        "title": title,
+        "name": f"{title} must not {'rise' if guardrail.harmful_direction == 'up' else 'fall'}",
+        "margin": _format_harm(guardrail.name, guardrail.margin),
+        "state": GUARDRAIL_STATES[result.state],
+        "cells": [
+            *(_format_harm(guardrail.name, change if is_displayed else None) for change in changes),
+            *(
+                _format_guardrail_mean(guardrail.name, arm.mean if is_displayed else None)
+                for arm in (result.control, result.treatment)
+            ),
+        ],
         "chart": charts.guardrail_chart(report, name, guardrail_index),
     }
+
+
+def _format_harm(metric: str, value: float | None) -> str:
+    """Return a change in the harmful direction with its unit: percentage points, ms, or none."""
+    if value is None or not (is_proportion(metric) or metric == LATENCY_METRIC):
+        return format_decimal(value)
+    if metric == LATENCY_METRIC:
+        return _with_minus_sign(f"{round(value, 1) + 0.0:.1f} ms")
+    return _with_minus_sign(f"{round(100 * value, 2) + 0.0:.2f} points")
+
+
+def _format_guardrail_mean(metric: str, mean: float | None) -> str:
+    """Return a mean with its unit: per cent, ms, or none."""
+    if mean is None or not (is_proportion(metric) or metric == LATENCY_METRIC):
+        return format_decimal(mean)
+    return f"{mean:.1f} ms" if metric == LATENCY_METRIC else f"{100 * mean:.2f} %"
 
 
 def _state_changes(report: ReportData, treatment: str) -> Iterator[list[str]]:
@@ -300,7 +295,7 @@ def _state_changes(report: ReportData, treatment: str) -> Iterator[list[str]]:
                 format_decimal(value if was_displayed else None, sign=True) for value in treatment_snapshot.closed
             ]
             state = treatment_snapshot.state
-            yield [format_time(at_ms), state, *effect_cells, STATE_DESCRIPTIONS[state]]
+            yield [format_time(at_ms), STATE_TITLES[state], *effect_cells, STATE_DESCRIPTIONS[state]]
             previous_state = state
 
 

@@ -10,15 +10,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from monitor.analysis import StoreSummary, format_timestamp
+from monitor.analysis import StoreSummary
 from monitor.config import DisplaySettings
 from monitor.export import (
+    COUNT_EXPLANATION,
+    REVIEW_NOTE,
     describe_decisions,
     describe_unmatched_feedback,
     experiment_footnotes,
     experiment_table_rows,
     format_count,
     format_percent,
+    format_time,
+    format_time_with_age,
 )
 
 _MAX_ATTENTION_ENTRIES: Final = 10
@@ -63,7 +67,7 @@ def page_context(
                 "variants": [name for name, _ in experiment.variants_control_first()],
                 "rows": experiment_table_rows(experiment, now_ms, min_students),
                 "decisions": describe_decisions(experiment, min_students),
-                "footnotes": experiment_footnotes(experiment, min_students),
+                "footnotes": experiment_footnotes(experiment, now_ms, min_students),
                 "attention": None
                 if experiment.categories_for_review is None
                 else experiment.categories_for_review[:_MAX_ATTENTION_ENTRIES],
@@ -73,6 +77,8 @@ def page_context(
         ],
         "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
         "readiness_problems": readiness_problems,
-        "as_of": None if summary is None else format_timestamp(summary.as_of_ms),
-        "now": format_timestamp(now_ms),
+        "newest_event": None if summary is None else format_time_with_age(summary.as_of_ms, now_ms),
+        "now": format_time(now_ms),
+        "count_explanation": COUNT_EXPLANATION,
+        "review_note": REVIEW_NOTE,
     }

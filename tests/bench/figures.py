@@ -50,9 +50,8 @@ def _number(value: float) -> str:
 
 def _rows(figures: Sequence[Figure]) -> str:
     return "\n".join(
-        f"| {each.name} | {each.budget} | {_number(each.value)} {each.unit} | "
-        f"{'' if each.most is None else 'no' if each.missed else 'yes'} |"
-        for each in figures
+        f"| {figure.name} | {_number(figure.value)} {figure.unit} | {figure.budget}{', missed' * figure.missed} |"
+        for figure in figures
     )
 
 
@@ -82,8 +81,8 @@ def write_page(figures: Sequence[Figure]) -> None:
             redis=redis.partition("v=")[2].split()[0],
             worker=_planned(max(value["kafka-python: worker"], value["confluent: worker"])),
             server=_planned(max(value["kafka-python: redis-server"], value["confluent: redis-server"])),
-            row=_number(value["a response row of 5 items"]),
-            student=_number(value["a student"]),
-            memory=_number(value["a worker, most memory resident"]),
+            row=_number(value["response row of 5 items"]),
+            student=_number(value["row of a student"]),
+            memory=_number(value["peak memory, 1 worker"]),
         )
     )

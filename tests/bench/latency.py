@@ -85,15 +85,15 @@ def measure() -> Iterator[Figure]:
             rate = (events - before) / (time.perf_counter() - started)
             source = _Source(kafka)
             load = _largest_load(source, broker, store, rate)
-            yield Figure("live traffic that one worker keeps up with", load, "events/s")
+            yield Figure("live traffic of one worker", load, "events/s")
             traffic = source.traffic(load / 2, _SETTLING_S + _HALF_LOAD_S)
             with closing(_Prober(broker, port, store)) as prober, traffic as prober.behind_ms:
                 time.sleep(_SETTLING_S)
                 latencies = prober.latencies_ms(time.monotonic() + _HALF_LOAD_S)
             for share, most in ((50, 100), (99, 500)):
                 latency_ms = float(np.percentile(latencies, share))
-                yield Figure(f"append to scrape at half of that load, p{share}", latency_ms, "ms", most)
-            yield Figure("the worker under live traffic, most memory resident", peak_mb(worker.pid), "MB", 250)
+                yield Figure(f"append to scrape, p{share}", latency_ms, "ms", most)
+            yield Figure("peak memory under live traffic", peak_mb(worker.pid), "MB", 250)
 
 
 def _applied(store: ShardedStore) -> int:

@@ -65,10 +65,10 @@ def measure() -> Iterator[Figure]:
         scraped.scrape()
         for _ in range(_SCRAPES):
             scraped.take()
-    yield Figure("a scrape of 10 experiments", statistics.median(scraped.walls), "ms")
+    yield Figure("scrape of 10 experiments", statistics.median(scraped.walls), "ms")
     costs = zip(scraped.own, scraped.server, scraped.written, strict=True)
     ratio = statistics.median((own + server) / written for own, server, written in costs)
-    yield Figure("scrape against prometheus_client for the same samples", ratio, "×", 3)
+    yield Figure("scrape / prometheus_client alone", ratio, "×", 3)
 
 
 @contextmanager

@@ -228,16 +228,16 @@ def throughput(responses: int) -> Iterator[Figure]:
                 costs[client].append(cost)
                 ratios[client].append((cost.worker / floor, cost.total / floor))
     _check_equal(totals)
-    yield Figure("kafka-python polls, msgspec decodes: the floor", median(floors), "µs per event")
+    yield Figure("floor", median(floors), "µs/event")
     for client, (own, total) in _BUDGETS.items():
-        yield Figure(f"{client}: own CPU of a worker", median(each for each, _ in ratios[client]), "floors", own)
-        yield Figure(f"{client}: with redis-server", median(each for _, each in ratios[client]), "floors", total)
-        yield Figure(f"{client}: worker", median(each.worker for each in costs[client]), "µs per event")
-        yield Figure(f"{client}: redis-server", median(each.server for each in costs[client]), "µs per event")
+        yield Figure(f"{client}: worker CPU", median(each for each, _ in ratios[client]), "floors", own)
+        yield Figure(f"{client}: CPU with redis-server", median(each for _, each in ratios[client]), "floors", total)
+        yield Figure(f"{client}: worker", median(each.worker for each in costs[client]), "µs/event")
+        yield Figure(f"{client}: redis-server", median(each.server for each in costs[client]), "µs/event")
     assert sizes is not None
-    yield Figure("a response row of 5 items", sizes[0], "bytes", 230)
-    yield Figure("a student", sizes[1], "bytes", 160)
-    yield Figure("a worker, most memory resident", memory_mb, "MB", _MAX_MB)
+    yield Figure("response row of 5 items", sizes[0], "bytes", 230)
+    yield Figure("row of a student", sizes[1], "bytes", 160)
+    yield Figure("peak memory, 1 worker", memory_mb, "MB", _MAX_MB)
 
 
 def scaleout(responses: int) -> Iterator[Figure]:
@@ -260,13 +260,13 @@ def scaleout(responses: int) -> Iterator[Figure]:
                     memory_mb = max(memory_mb, one.peak_mb(), two.peak_mb())
                 ratios.append(cost.total / base.total)
             yield Figure(
-                f"2 workers on {shards} shard{'s' * (shards > 1)}, CPU with redis-server",
+                f"2 workers, {shards} shard{'s' * (shards > 1)}: CPU with redis-server",
                 median(ratios),
-                "× 1 worker on 1 shard",
+                "× 1 worker",
                 _MAX_RATIO,
             )
     _check_equal(totals)
-    yield Figure("one of two workers, most memory resident", memory_mb, "MB", _MAX_MB)
+    yield Figure("peak memory, 2 workers", memory_mb, "MB", _MAX_MB)
 
 
 def _check_equal(totals: Sequence[object]) -> None:

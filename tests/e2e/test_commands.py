@@ -52,9 +52,9 @@ class TestReadmeExamples:
     """The examples of the README."""
 
     def test_the_commands_of_the_readme_run(self, tmp_path: Path) -> None:
-        """Every line of the section on your own events succeeds, and the last lines print the variants."""
+        """Every line of the section on files succeeds, and the last lines print the variants."""
         text = (ROOT / "README.md").read_text()
-        (block,) = re.findall(r"## On your own events\n\n```sh\n(.*?)```", text, re.DOTALL)
+        (block,) = re.findall(r"## Five minutes: evaluate files offline\n\n```sh\n(.*?)```", text, re.DOTALL)
         script = f'set -e\nab-monitor() {{ {sys.executable} -m monitor "$@"; }}\n{block}'
         process = subprocess.run(
             ["bash", "-c", script],
@@ -106,19 +106,22 @@ class TestCommandErrors:
         """The line has the address of the store."""
         process = ab_monitor(command, "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
         assert process.returncode == 3
-        assert process.stderr.splitlines()[-1].startswith("ab-monitor: store at 127.0.0.1:1/0:")
+        assert "store at 127.0.0.1:1/0: " in process.stderr.splitlines()[-2 if command == "check" else -1]
 
     def test_check_reports_the_errors_of_both_kafka_and_the_store(self, tmp_path: Path) -> None:
         """Both errors are reported at once, so that both can be corrected at once."""
         process = ab_monitor("check", "--config", _config(tmp_path, "redis://127.0.0.1:1/0"))
-        assert "\nkafka          failed: Kafka at 127.0.0.1:1:" in process.stdout
-        assert process.stderr.startswith("ab-monitor: store at 127.0.0.1:1/0:")
+        first_line, store_line, kafka_line = process.stderr.splitlines()
+        assert first_line == "ab-monitor: 2 checks failed:"
+        assert store_line.startswith("  store at 127.0.0.1:1/0: ")
+        assert kafka_line.startswith("  Kafka at 127.0.0.1:1: ")
+        assert process.returncode == 3
 
     def test_check_reports_an_empty_store(self, tmp_path: Path, redis_server: RedisServer) -> None:
         """An empty store has no definitions."""
         redis_server.client().flushall()
         process = ab_monitor("check", "--config", _config(tmp_path, redis_server.url))
-        assert "store          ok: reachable, no experiment in it yet\n" in process.stdout
+        assert "store          ok: reachable, no experiment yet\n" in process.stdout
 
     @pytest.mark.parametrize("flag", ["--responses", "--students"])
     @pytest.mark.parametrize("command", [["simulate", "--out", "-"], ["demo", "--port", "0"]])
@@ -151,7 +154,10 @@ class TestCommandErrors:
         lines.write_text("nonsense\n" * 50)
         process = ab_monitor("replay", "--config", config, lines)
         assert process.returncode == 4
-        assert "50 consecutive events were rejected" in process.stderr
+        assert (
+            "50 consecutive events were rejected (limits.max_consecutive_rejected = 20), the last at " in process.stderr
+        )
+        assert "start once with ABMONITOR_LIMITS_MAX_CONSECUTIVE_REJECTED=1000000 and ABMONITOR_LIM" in process.stderr
         assert f"{lines}:1: rejected" not in process.stderr
 
     def test_other_definitions_exit_with_5(self, tmp_path: Path) -> None:
@@ -160,7 +166,7 @@ class TestCommandErrors:
         assert ab_monitor("replay", "--config", config, "-", stdin=json.dumps(RESPONSE).encode()).returncode == 0
         process = ab_monitor("status", "--config", config, environ={"ABMONITOR_EXPERIMENTS_0_GAIN": "exp2"})
         assert process.returncode == 5
-        assert "ranker.gain: the store was made with 'linear', this file says 'exp2'" in process.stderr
+        assert "ranker.gain: linear in the store, exp2 in the file" in process.stderr
         assert "new name" in process.stderr
 
     def test_reading_commands_do_not_create_an_embedded_store(self, tmp_path: Path) -> None:
@@ -196,6 +202,19 @@ class TestReplayCommand:
         assert "duplicate 2" in repeated_process.stderr
         treatment = status(config)["experiments"]["ranker"]["variants"]["treatment"]
         assert (treatment["responses"], treatment["rated_responses"]) == (1, 1)
+
+    def test_equal_rejections_are_summarised(self, tmp_path: Path) -> None:
+        """The first lines of each reason are listed; the others are counted before the results."""
+        config = _config(tmp_path, f"embedded:{tmp_path / 'store'}")
+        lines = tmp_path / "events.jsonl"
+        bad = [{**RESPONSE, "response_id": ""}, *({**FEEDBACK, "kind": "+"} for _ in range(8))]
+        good = [{**RESPONSE, "response_id": f"r-{number}"} for number in range(10)]
+        lines.write_text("\n".join(map(json.dumps, [*good, *bad])))
+        process = ab_monitor("replay", "--config", config, lines)
+        assert process.returncode == 0, process.stderr
+        assert process.stderr.count(": rejected: invalid_kind: ") == 3
+        assert process.stderr.count("rejected: invalid_id: ") == 1
+        assert process.stderr.count("5 more lines rejected: invalid_kind (in all 8)") == 1
 
     def test_a_byte_order_mark_and_blank_lines_are_ignored(self, tmp_path: Path) -> None:
         """Some editors write a byte order mark."""

@@ -166,7 +166,9 @@ def _check_links(alert: dict[str, Any], prometheus: PrometheusServer) -> None:
     chosen = {name.removeprefix("var-"): value for name, value in parse_qsl(address.query) if name.startswith("var-")}
     assert set(chosen) == {choice["name"] for choice in board["templating"]["list"]} - {"datasource", "kind"}
     values = {**chosen, "__rate_interval": "5s", "__range": "30s"}
-    exprs = {query.ref: query.expr for query in board_queries(board) if query.panel == "$metric, decayed ($decay)"}
+    exprs = {
+        query.ref: query.expr for query in board_queries(board) if query.panel == "$metric, recent ($decay half-life)"
+    }
     control, treatment = (prometheus.query(substitute_variables(exprs[ref], values)) for ref in ("A, control", "A"))
     assert float(treatment[0]["value"][1]) < 0.85 * float(control[0]["value"][1])
     (alert_marks,) = [annotation for annotation in board["annotations"]["list"] if annotation["name"] == "Alerts"]

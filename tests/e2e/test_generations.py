@@ -148,7 +148,7 @@ class TestRebuildCommand:
         more.write_text(f"{arena.config.read_text()}\n{added}")
         process = ab_monitor("rebuild", "--config", more, "--accept-loss")
         assert process.returncode == 0, process.stderr
-        assert "an earlier rebuild is deleted reason=it was begun with other experiments: added" in process.stderr
+        assert "unfinished rebuild deleted reason=the unfinished rebuild has other experiments: added" in process.stderr
 
 
 class TestResetCommand:

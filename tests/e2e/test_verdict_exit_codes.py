@@ -90,7 +90,7 @@ def test_the_verdict_and_exit_code_are_those_of_the_simulated_truth(
 ) -> None:
     """State, exit code and a sentence; without `--exit-code` the command exits with 0."""
     exit_code, text = replayed.verdict("--exit-code")
-    assert (exit_code, f"treatment: {scenario.state}" in text) == (scenario.code, True)
+    assert (exit_code, f"State in JSON and metrics: {scenario.state}" in text) == (scenario.code, True)
     assert replayed.verdict()[0] == 0
     assert replayed.printed()["verdict"]["treatment"]["state"] == scenario.state
 
@@ -98,7 +98,7 @@ def test_the_verdict_and_exit_code_are_those_of_the_simulated_truth(
 def test_there_is_no_verdict_on_the_fifth_day(replayed: ReplayedStore) -> None:
     """The same store, read as of the fifth day."""
     exit_code, text = replayed.verdict("--exit-code", "--as-of", "2026-11-07T00:00:00Z")
-    assert (exit_code, "treatment: insufficient_data" in text) == (10, True)
+    assert (exit_code, "State in JSON and metrics: insufficient_data" in text) == (10, True)
 
 
 def test_the_verdict_follows_from_the_printed_evidence(replayed: ReplayedStore) -> None:
@@ -131,7 +131,7 @@ def test_an_unknown_name_is_reported_in_one_line(replayed: ReplayedStore) -> Non
     process = ab_monitor("verdict", "ranker", "--config", replayed.config)
     assert (process.returncode, process.stderr) == (
         2,
-        "ab-monitor: verdict E: got 'ranker', expected one of ranker-v2\n",
+        "ab-monitor: verdict E: got 'ranker', expected one of ranker-v2; did you mean ranker-v2?\n",
     )
     process = ab_monitor("verdict", "ranker-v2", "--config", replayed.config, "--variant", "control")
     assert (process.returncode, process.stderr) == (

@@ -51,9 +51,8 @@ Run = Callable[[Ground], Result]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind."""
+    """One kind of fault."""
 
-    group: str
     name: str
     how: str
     run: Run
@@ -64,11 +63,11 @@ class Fault:
 CATALOGUE: list[Fault] = []
 
 
-def fault(group: str, name: str, how: str, *, fast: bool = True) -> Callable[[Run], Run]:
-    """Enter a function into the catalogue."""
+def fault(name: str, how: str, *, fast: bool = True) -> Callable[[Run], Run]:
+    """Return a decorator that adds a function to the catalogue; `how` is the cell of the table in the documentation."""
 
     def enter(run: Run) -> Run:
-        CATALOGUE.append(Fault(group, name, how, run, fast))
+        CATALOGUE.append(Fault(name, how, run, fast))
         return run
 
     return enter

@@ -29,11 +29,7 @@ def _slots(arena: Arena) -> list[int]:
     return [key_slot(shard.keys.prefix) for shard in arena.store]
 
 
-@fault(
-    "cluster",
-    "Slots move",
-    "the slot of each of three shards moves to another master, a hundred keys at a time, while two workers write",
-)
+@fault("Slots move", "three shards, two workers write")
 def moving_slots(ground: Ground) -> Result:
     with _under_way(ground) as (arena, worker), arena.worker():
         slots = _slots(arena)
@@ -49,7 +45,7 @@ def moving_slots(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("cluster", "Master killed, its replica takes over", "`kill -9` of a master that has a replica, for each shard")
+@fault("Master killed, its replica takes over", "`kill -9`")
 def failing_over(ground: Ground) -> Result:
     with _under_way(ground, replicas=1) as (arena, worker):
         slots = _slots(arena)
@@ -63,9 +59,7 @@ def failing_over(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "cluster", "Masters killed and restarted", "`kill -9` of each master in turn, started again on its file", fast=False
-)
+@fault("Masters killed and restarted", "`kill -9`", fast=False)
 def restarting(ground: Ground) -> Result:
     with _under_way(ground) as (arena, worker):
         arena.result.times = len(arena.cluster.servers)
@@ -80,9 +74,7 @@ def restarting(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "cluster", "Masters lose their tails", "killed, the file of each master in turn cut at a random byte, started again"
-)
+@fault("Masters lose their last writes", "`kill -9`, file cut at a random byte")
 def losing_tails(ground: Ground) -> Result:
     chance = random.Random(29)
     with _under_way(ground) as (arena, worker):
@@ -96,7 +88,7 @@ def losing_tails(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("cluster", "Worker killed between commits of shards", "`kill -9` at a random moment, started again", fast=False)
+@fault("Worker killed between commits of shards", "`kill -9`", fast=False)
 def killed(ground: Ground) -> Result:
     with ground.arena(RedisCluster()) as arena:
         arena.write(per_second=600)
@@ -113,12 +105,7 @@ def killed(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "cluster",
-    "Workers join, freeze and leave",
-    "three workers; one is frozen past its session, another stopped",
-    fast=False,
-)
+@fault("Workers join, freeze and leave", "three workers, three shards", fast=False)
 def many_workers(ground: Ground) -> Result:
     with ground.arena(RedisCluster()) as arena, ExitStack() as stack:
         arena.write(per_second=500)

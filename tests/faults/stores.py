@@ -28,7 +28,7 @@ def _under_way(ground: Ground, store: RedisServer | None = None) -> Iterator[tup
         yield arena, proxy, worker
 
 
-@fault("store", "Store killed and restarted", "`kill -9`, started again on its append-only file")
+@fault("Store killed and restarted", "`kill -9`")
 def killed(ground: Ground) -> Result:
     with _under_way(ground) as (arena, _, worker):
         arena.result.times = 2
@@ -57,23 +57,17 @@ def _unreachable(ground: Ground, for_s: float) -> Result:
         return arena.compare()
 
 
-@fault(
-    "store",
-    "Store unreachable for 15 seconds",
-    "its connections are cut and refused for 15 seconds, longer than a Kafka session",
-)
+@fault("Store unreachable for 15 seconds", "connections rejected, longer than a Kafka session")
 def unreachable(ground: Ground) -> Result:
     return _unreachable(ground, 15)
 
 
-@fault("store", "Store unreachable for 2 minutes", "its connections are cut and refused for two minutes", fast=False)
+@fault("Store unreachable for 2 minutes", "connections rejected", fast=False)
 def unreachable_long(ground: Ground) -> Result:
     return _unreachable(ground, 120)
 
 
-@fault(
-    "store", "Store silent", "packets vanish for 25 seconds in both directions while connections stay open", fast=False
-)
+@fault("Store silent", "packets dropped for 25 s, connections open", fast=False)
 def silent(ground: Ground) -> Result:
     with _under_way(ground) as (arena, proxy, worker):
         proxy.silent = True
@@ -86,7 +80,7 @@ def silent(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("store", "Store slow", "every reply is half a second late")
+@fault("Store slow", "replies 0.5 s late")
 def slow(ground: Ground) -> Result:
     with _under_way(ground) as (arena, proxy, _):
         proxy.delay_s = 0.5
@@ -98,11 +92,7 @@ def slow(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "store",
-    "Replies lost after the script ran",
-    "the connection is closed after the script ran and before its reply arrived",
-)
+@fault("Replies lost after the script ran", "connection closed")
 def lost_replies(ground: Ground) -> Result:
     with _under_way(ground) as (arena, proxy, worker):
         proxy.lose_replies_to = b"EVALSHA"
@@ -116,7 +106,7 @@ def lost_replies(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("store", "Store out of memory", "`maxmemory` below what is in use, with noeviction; raised again")
+@fault("Store out of memory", "`maxmemory` below the used memory")
 def out_of_memory(ground: Ground) -> Result:
     with _under_way(ground) as (arena, _, worker):
         client = arena.server.client()
@@ -130,11 +120,7 @@ def out_of_memory(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "store",
-    "Disk of the store full",
-    "writes to the append-only file fail (file size limit of the server's process); lifted again",
-)
+@fault("Disk of the store full", "writes to the append-only file fail")
 def disk_full(ground: Ground) -> Result:
     server = ground.server()
     server.process.wrapped_in("env", "--ignore-signal=XFSZ")
@@ -150,9 +136,7 @@ def disk_full(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "store", "Append-only file cut", "killed, its append-only file cut at a random byte of the last half, started again"
-)
+@fault("Append-only file truncated", "`kill -9`, file cut at a random byte")
 def cut_file(ground: Ground) -> Result:
     chance = random.Random(17)
     with _under_way(ground) as (arena, _, worker):
@@ -176,7 +160,7 @@ def loses_its_tail(server: RedisServer, chance: random.Random) -> None:
     server.start()
 
 
-@fault("store", "Tail lost in silence", "as before, when everything was applied and no more events come")
+@fault("Last writes lost while idle", "the same, without new events")
 def quiet(ground: Ground) -> Result:
     with ground.arena() as arena, arena.worker() as worker:
         arena.write()
@@ -187,11 +171,7 @@ def quiet(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "store",
-    "Stale replica promoted",
-    "replication is stopped, the master goes on for 2 seconds and dies, its replica is promoted",
-)
+@fault("Stale replica promoted", "replica is 2 s behind the killed master")
 def stale_replica(ground: Ground) -> Result:
     with ground.server() as replica, _under_way(ground) as (arena, proxy, worker):
         copy = replica.client()
@@ -211,7 +191,7 @@ def stale_replica(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("store", "Read-only replica by mistake", "the address leads to a read-only replica for a while")
+@fault("Read-only replica by mistake", "address leads to a replica")
 def read_only_replica(ground: Ground) -> Result:
     with ground.server() as replica, _under_way(ground) as (arena, proxy, worker):
         copy = replica.client()
@@ -229,7 +209,7 @@ def read_only_replica(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("store", "Store frozen", "SIGSTOP for 15 seconds")
+@fault("Store frozen", "SIGSTOP for 15 s")
 def frozen(ground: Ground) -> Result:
     with _under_way(ground) as (arena, _, worker):
         os.kill(arena.server.process.pid, signal.SIGSTOP)
@@ -244,7 +224,7 @@ def frozen(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("store", "Scripts and connections dropped", "`SCRIPT FLUSH` and `CLIENT KILL TYPE normal`, again and again")
+@fault("Scripts and connections dropped", "`SCRIPT FLUSH`, `CLIENT KILL`")
 def scripts_and_connections_gone(ground: Ground) -> Result:
     with _under_way(ground) as (arena, _, _worker):
         client = arena.server.client()
@@ -259,11 +239,7 @@ def scripts_and_connections_gone(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "store",
-    "Store emptied",
-    "`FLUSHALL` in mid-stream: the worker stops with exit code 5 and begins anew when started again",
-)
+@fault("Store emptied", "`FLUSHALL`: exit code 5, started again")
 def emptied(ground: Ground) -> Result:
     with ground.arena() as arena:
         with arena.worker() as worker:

@@ -22,7 +22,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaBroker) -> Iter
         yield Ground(directory, kafka, Expectations(directory, calm))
 
 
-WITH_LIBRDKAFKA = ("Consumer stalls in silence", "History lost to retention, continue")
+WITH_LIBRDKAFKA = ("Consumer stalls", "History lost to retention, continue")
 """What rests on the client most; `make faults ARGS=--confluent` runs all with it."""
 RUNS = [(each, "kafka-python") for each in CATALOGUE if each.fast]
 RUNS += [(each, "confluent") for each in CATALOGUE if each.name in WITH_LIBRDKAFKA]

@@ -13,7 +13,7 @@ from tests.faults.catalogue import Ground, fault
 from tests.support.command import eventually
 
 
-@fault("workers", "Worker killed", "`kill -9` at a random moment, started again", fast=False)
+@fault("Worker killed", "`kill -9`", fast=False)
 def killed(ground: Ground) -> Result:
     with ground.arena() as arena:
         arena.write(per_second=600)
@@ -30,7 +30,7 @@ def killed(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("workers", "Workers join and leave", "three workers, one of them stopped, a fourth joining, all in mid-stream")
+@fault("Workers join and leave", "three, one leaves, one joins")
 def joining_and_leaving(ground: Ground) -> Result:
     with ground.arena() as arena, ExitStack() as stack:
         arena.write(per_second=600)
@@ -47,7 +47,7 @@ def joining_and_leaving(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("workers", "Rolling restart", "two static members (`group_instance_id`), each stopped and started in turn")
+@fault("Rolling restart", "two static members")
 def rolling_restart(ground: Ground) -> Result:
     with ground.arena() as arena, ExitStack() as stack:
         configs = [
@@ -71,11 +71,7 @@ def rolling_restart(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "workers",
-    "Worker frozen past its session and resumed",
-    "SIGSTOP in mid-stream, SIGCONT after its session has timed out and another worker has taken over",
-)
+@fault("Worker frozen past its session", "SIGSTOP, takeover, SIGCONT")
 def frozen(ground: Ground) -> Result:
     with ground.arena() as arena, arena.worker() as first, arena.worker() as second:
         second.ready()
@@ -93,7 +89,7 @@ def frozen(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault("workers", "Partitions added while running", "two partitions become five in both topics")
+@fault("Partitions added while running", "from two to five per topic")
 def partitions_added(ground: Ground) -> Result:
     with ground.arena(partitions=2) as arena, arena.worker() as worker:
         half = len(arena.events) // 2
@@ -112,12 +108,7 @@ def partitions_added(ground: Ground) -> Result:
         return arena.compare()
 
 
-@fault(
-    "workers",
-    "The whole stream sent again",
-    "every event is written twice, the second time in another order and to another partition",
-    fast=False,
-)
+@fault("All events sent twice", "other order, other partitions", fast=False)
 def everything_twice(ground: Ground) -> Result:
     with ground.arena() as arena, arena.worker(), arena.worker():
         arena.write(per_second=10_000)

@@ -44,7 +44,7 @@ local function count_unmatched(row)
 end
 
 -- Returns the keys whose rows belong to an hour. A row that has moved to another hour is deleted with that hour. If it
--- were deleted here, its name would stay in the list of that hour, and could later delete a young row of the same id.
+-- were deleted here, its name would remain in the list of that hour, and could later delete a newer row of the same id.
 local function keys_of_hour(keys, hour_field)
   local matching_keys = {}
   -- One MGET of whole rows costs less than a GETRANGE for each row.

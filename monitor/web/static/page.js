@@ -7,6 +7,6 @@ setInterval(async () => {
   } catch {
     const state = document.querySelector(".state");
     state.className = "state bad";
-    state.textContent = "out of reach";
+    state.textContent = "no connection";
   }
 }, 5000);

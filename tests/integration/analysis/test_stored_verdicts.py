@@ -123,7 +123,7 @@ def test_too_many_rejected_events_are_reported(redis_server: RedisServer) -> Non
     assert writer.update_positions(position_updates, {})
     verdict = _analyze(bench).verdicts["treatment"]
     assert verdict.evidence.rejected_share == 0.02
-    assert "refused_events" in {reason.code for reason in (*verdict.reasons, *verdict.notes)}
+    assert "rejected_events" in {reason.code for reason in (*verdict.reasons, *verdict.notes)}
 
 
 def test_criteria_can_change_without_a_new_store(redis_server: RedisServer) -> None:

@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 
 from monitor.cli import check
 from monitor.config import KafkaSettings, Settings
-from monitor.errors import UsageError
+from monitor.errors import DependencyUnavailable, UsageError
 from monitor.sources.copartitioning import check_copartitioning
 from monitor.sources.kafka_connection import inspect_kafka_topics
 from tests.servers.kafka import KafkaBroker
@@ -51,15 +51,38 @@ def _write(settings: Settings, feedback_key: Callable[[str], str]) -> None:
 
 
 def test_unsafe_topics_are_reported(kafka: KafkaBroker, settings: Settings) -> None:
-    """Missing topics, topics with different numbers of partitions, and a dead-letter topic for smaller records."""
-    problems = " ".join(problem or "" for _, problem in inspect_kafka_topics(settings.kafka))
-    assert problems.count("does not exist") == 3
+    """Topics with different numbers of partitions, and a dead-letter topic for smaller records."""
     kafka.create_topic(settings.kafka.responses_topic, 2, {"max.message.bytes": "20000000"})
     kafka.create_topic(settings.kafka.feedback_topic, 3)
     kafka.create_topic(settings.kafka.dead_letter_topic, 1)
-    problems = " ".join(problem or "" for _, problem in inspect_kafka_topics(settings.kafka))
-    assert "the same number of partitions" in problems
-    assert f"max.message.bytes of {settings.kafka.dead_letter_topic} is less than 20000000" in problems
+    inspection = inspect_kafka_topics(settings.kafka)
+    partitions_warning, size_warning = inspection.warnings
+    assert "the same number of partitions" in partitions_warning
+    assert size_warning.startswith(f"max.message.bytes of {settings.kafka.dead_letter_topic} is less than 20000000")
+    assert not inspection.missing_topics
+
+
+def test_a_missing_topic_is_an_error_with_the_most_similar_topics(
+    kafka: KafkaBroker, settings: Settings, redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 3; the state of all topics is printed before."""
+    redis_server.client().flushall()
+    kafka.create_topic(settings.kafka.responses_topic, 2)
+    kafka.create_topic(settings.kafka.feedback_topic, 2)
+    misspelt = replace(
+        settings,
+        kafka=replace(settings.kafka, responses_topic=f"{settings.kafka.responses_topic}esponses"),
+        store=replace(settings.store, url=redis_server.url, user_hash_key=None),
+    )
+    with pytest.raises(DependencyUnavailable) as caught:
+        check.run(None, misspelt)
+    message = str(caught.value)
+    assert caught.value.exit_code == 3
+    assert f"topic {misspelt.kafka.responses_topic} does not exist; the most similar topics are " in message
+    assert settings.kafka.responses_topic in message.partition("the most similar topics are ")[2]
+    assert "correct kafka.responses_topic" in message
+    assert "correct kafka.dead_letter_topic" in message
+    assert f"kafka          topic {settings.kafka.feedback_topic}: 2 partitions\n" in capsys.readouterr().out
 
 
 class TestCopartitioningCheck:

@@ -45,7 +45,7 @@ EMPTY_IN_A_DEMO = {
     "Lag by topic, in events": NO_END,
     "Lost events": "a demo loses nothing; the panel then says none; shown in tests/integration/grafana/test_alerts.py",
     "Dead letters in the shown time range": "nothing refuses a simulated event; shown with Kafka",
-    "Refused events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
+    "Rejected events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
 }
 
 RECORDINGS = [recording for group in GROUPS for recording in group.recordings]
@@ -286,7 +286,7 @@ def test_share_panels_show_fractions(scraped_demo: PrometheusServer, board_value
         ]
         return [value for expr in exprs for _, value in series(scraped_demo, expr)]
 
-    assert all(0 < value <= 1 for value in shares("Rated share"))
+    assert all(0 < value <= 1 for value in shares("Rated share of responses"))
     assert math.isclose(sum(shares("Share of students")), 1, rel_tol=0.01)
 
 
@@ -315,7 +315,7 @@ def test_lag_and_rejections_are_shown_with_kafka(kafka: KafkaBroker, tmp_path: P
     queries_by_panel = {
         query.panel: substitute_variables(query.expr, WINDOWS) for query in QUERIES if query.panel in EMPTY_IN_A_DEMO
     }
-    refusals = queries_by_panel.pop("Refused events by reason")
+    refusals = queries_by_panel.pop("Rejected events by reason")
     letters = queries_by_panel.pop("Dead letters in the shown time range")
     del queries_by_panel["Lost events"]
     (replicas,) = [query.expr for query in asked_by_rollouts() if "lag" in query.expr]

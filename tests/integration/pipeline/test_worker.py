@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -165,9 +166,18 @@ def test_a_pending_commit_is_completed_before_the_worker_waits_for_the_source(
 
 @pytest.mark.parametrize("is_unavailable", [False, True])
 def test_polled_records_are_read_again_if_another_worker_has_changed_the_positions(
-    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, *, is_unavailable: bool
+    tmp_path: Path,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_unavailable: bool,
 ) -> None:
-    """Another worker has applied the pending batch, and more. This worker is ready, also after an outage."""
+    """Another worker has applied the pending batch, and more. This worker is ready, also after an outage.
+
+    A conflict is logged for debugging only, because several workers have conflicts all the time.
+    """
+    caplog.set_level(logging.DEBUG)
     bench = StoreBench(redis_server)
     path = tmp_path / "events.jsonl"
     with _file_worker(path, bench, monkeypatch) as (worker, _, opening):
@@ -189,6 +199,29 @@ def test_polled_records_are_read_again_if_another_worker_has_changed_the_positio
         (summary,) = opening.reader.read_summary().experiments.values()
     assert summary.variants["control"].responses == 40
     assert worker.processed_records == 0
+    assert worker.readiness() == ()
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records if record.name.endswith(".worker")]
+    if is_unavailable:
+        assert [*logged[:2], logged[-1]] == [
+            ("WARNING", "paused reason=nothing can be sent"),
+            ("DEBUG", "retrying commits"),
+            ("INFO", "resumed"),
+        ]
+    else:
+        assert logged == [("DEBUG", "commit conflict status=positions_changed")]
+
+
+def test_an_outage_of_the_source_is_logged_once_as_paused_and_resumed(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Outages of Kafka and of the store have the same words."""
+    caplog.set_level(logging.INFO)
+    problems = iter(["Kafka at broker:9092: Connection refused"])
+    with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch) as (worker, source, _):
+        monkeypatch.setattr(source, "connection_problem", lambda: next(problems, None))
+        worker.run()
+    logged = [record.getMessage() for record in caplog.records if record.name.endswith(".worker")]
+    assert logged == ["paused reason=Kafka at broker:9092: Connection refused", "resumed"]
     assert worker.readiness() == ()
 
 

@@ -79,6 +79,22 @@ def _bad(judged: Sequence[ExpectedResponse], by: str) -> dict[str, Counter[int]]
     return bad_answers
 
 
+def _recent_responses(judged: Sequence[ExpectedResponse], by: str, today: int) -> dict[str, int]:
+    """Return the responses of ten days by entry; items are counted in slices of three days."""
+    responses: dict[str, float] = defaultdict(float)
+    for response in (expected_response.response for expected_response in judged):
+        day, first_day = response.timestamp_ms // DAY_MS, today - 9
+        if by == "category":
+            if response.category is not None and first_day <= day <= today:
+                responses[response.category if response.category in EXPERIMENT.categories else "other"] += 1
+        else:
+            slice_days = [slice_day for slice_day in range(day // 3 * 3, day // 3 * 3 + 3) if slice_day <= today]
+            recent_days = [slice_day for slice_day in slice_days if slice_day >= first_day]
+            for item in response.items:
+                responses[item] += len(recent_days) / len(slice_days)
+    return {entry: round(count) for entry, count in responses.items()}
+
+
 def test_variants_without_responses_are_listed(redis_server: RedisServer) -> None:
     """A variant without responses has no items."""
     items_json = (
@@ -123,8 +139,11 @@ def test_item_counts_equal_a_recomputation_from_events(
     if judged and catalogue is None:
         today = max(expected_response.response.timestamp_ms for expected_response in judged) // DAY_MS
         for by in ("item", "category"):
-            expected = rank_for_review(_bad(judged, by), today)
-            assert _reader(bench).read_review_ranking(by) == expected
+            for ranking in ("share", "urgency"):
+                expected = rank_for_review(
+                    _bad(judged, by), _recent_responses(judged, by, today), today, ranking=ranking
+                )
+                assert _reader(bench).read_review_ranking(by, ranking) == expected
 
 
 def _rated(counts: dict[float, int], item: str = "video-1") -> list[Response | Feedback]:
@@ -210,6 +229,54 @@ class TestItemRequests:
         ranking = bench.reader.read_summary().experiments["ranker"].categories_for_review
         assert ranking is not None
         assert [(entry.name, entry.bad_answers_today) for entry in ranking] == [("geometry", 2), ("other", 1)]
+
+    def test_the_review_order_is_by_the_share_of_bad_responses_of_ten_days(self, redis_server: RedisServer) -> None:
+        """Three bad of six come before four of forty, in categories and items; responses of older days do not count.
+
+        The slices of items have three days, so a slice that begins before the ten days counts in part.
+        """
+        experiment = replace(EXPERIMENT, items=ItemSettings(30), retention_ms=60 * DAY_MS)
+        bench = StoreBench(redis_server, experiment)
+        today = START // DAY_MS + 40
+
+        def responses(name: str, category: str, count: int, day: int) -> list[Response]:
+            variants = ("control", "treatment")
+            return [
+                Response(
+                    f"{name}-{day}-{n}", day * DAY_MS + n, "ranker", variants[n % 2], (f"video-{name}",), None, None,
+                    category=category,
+                )
+                for n in range(count)
+            ]  # fmt: skip
+
+        def bad_ratings(name: str, count: int, day: int) -> list[Feedback]:
+            return [
+                Feedback(f"f-{name}-{n}", f"{name}-{day}-{n}", day * DAY_MS + n, "rating", None, f"video-{name}", 0.0)
+                for n in range(count)
+            ]
+
+        events: list[Response | Feedback] = [
+            *responses("common", "geometry", 30, today), *responses("common", "geometry", 10, today - 9),
+            *responses("common", "geometry", 90, today - 15), *responses("rare", "poetry", 6, today),
+            *bad_ratings("common", 4, today), *bad_ratings("rare", 3, today),
+        ]  # fmt: skip
+        bench.apply([events])
+        ranking = bench.reader.read_summary().experiments["ranker"].categories_for_review
+        assert ranking is not None
+        assert [(entry.name, entry.bad_answers, entry.responses) for entry in ranking] == [
+            ("other", 3, 6),
+            ("geometry", 4, 40),
+        ]
+        assert [round(entry.priority, 4) for entry in ranking] == [0.1876, 0.0396]
+        by_item = answer_items_request(bench.reader, "ranker/attention", {})["first"]
+        assert [(entry["name"], entry["bad"]) for entry in by_item] == [("video-rare", 3), ("video-common", 4)]
+        first_day = (today - 9) // 3 * 3
+        counted_days = first_day + 3 - (today - 9)
+        assert by_item[1]["responses"] == 30 + round(10 * counted_days / 3)
+        by_urgency = answer_items_request(bench.reader, "ranker/attention", {"rank_by": "urgency"})["first"]
+        assert [entry["name"] for entry in by_urgency] == ["video-common", "video-rare"]
+        with pytest.raises(UsageError, match="rank_by: got 'x', expected one of share, urgency"):
+            answer_items_request(bench.reader, "ranker/attention", {"rank_by": "x"})
 
     @pytest.mark.parametrize(
         ("path", "query"),

@@ -176,13 +176,13 @@ def test_events_are_read_again_for_a_shard_that_lost_its_last_commits(
     assert dump(reader.bench.store, skips=True) == expected
 
 
-def test_a_store_with_an_emptied_shard_is_refused_at_the_start(redis_server: RedisServer) -> None:
+def test_a_store_with_an_emptied_shard_is_rejected_at_the_start(redis_server: RedisServer) -> None:
     """For each shard."""
     for shard in range(3):
         bench = StoreBench(redis_server, shard_count=3)
         Reader(bench, [make_response(number, START) for number in range(9)]).read([2])
         _go_back(bench.store, shard, {})
-        with pytest.raises(CorruptStore, match=f"shard {shard} of 3 was emptied"):
+        with pytest.raises(CorruptStore, match=rf"shard {shard} of 3 \(counted from 0\) is empty"):
             initialize_store(bench.store, bench.settings)
 
 

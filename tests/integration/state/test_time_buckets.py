@@ -253,7 +253,7 @@ def test_a_key_of_another_type_is_reported_with_its_name(store_server: RedisServ
     bench.first_shard.client.delete(name)
     bench.first_shard.client.sadd(name, b"x")
     with pytest.raises(
-        IncompatibleStore, match=rf"has a key of another type under the prefix abm: \({re.escape(name.decode())}: "
+        IncompatibleStore, match=rf"a key with the prefix abm: has another type than .*\({re.escape(name.decode())}: "
     ):
         _fresh(bench).read_summary()
 

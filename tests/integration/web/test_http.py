@@ -151,7 +151,14 @@ class TestPage:
     def test_the_page_shows_variants_under_its_security_policy(self, port: int) -> None:
         """The policy forbids inline styles and scripts; the table is rendered."""
         document = dom(f"http://127.0.0.1:{port}/")
-        for word in ("ranker-v2", "control", "treatment", "dcg@5", "rated share", "decay 24h"):
+        for word in (
+            "ranker-v2",
+            "control",
+            "treatment",
+            "dcg@5",
+            "Share of rated responses",
+            "Last days (24 h half-life)",
+        ):
             assert word in document
         policy = ask(port, "/").headers["Content-Security-Policy"]
         assert "unsafe" not in policy

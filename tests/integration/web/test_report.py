@@ -50,7 +50,7 @@ class TestReportData:
             take_snapshots(bench, HOUR_OF_DAY_9, HOUR_OF_DAY_9 + 12, HOUR_OF_DAY_9 + 13)
             pages.append(render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT)))
         assert pages[0] == pages[1]
-        assert "Noted by the service when they passed: 3 of" in pages[0]
+        assert "3 points were recorded live" in pages[0]
 
     def test_decayed_means_come_from_snapshots_and_gaps_are_recomputed(self, redis_server: RedisServer) -> None:
         """Recomputed means equal those of `status --as-of`."""
@@ -121,7 +121,7 @@ class TestReportData:
         )
         report = read_report_data(reader, experiment)
         assert report.snapshots == {}
-        assert "There is no history" in render_experiment_report(report)
+        assert "No history is stored" in render_experiment_report(report)
 
     def test_decayed_means_over_few_students_are_left_out(self, redis_server: RedisServer) -> None:
         """Until there are enough students; also those from snapshots."""
@@ -172,7 +172,7 @@ class TestReportData:
     def test_an_empty_store_has_a_report(self, redis_server: RedisServer) -> None:
         """The page states that there are no data."""
         bench = StoreBench(redis_server, DECISION_EXPERIMENT)
-        assert "Nothing to tell yet" in render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT))
+        assert "No data yet" in render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT))
 
     def test_recent_traffic_of_an_empty_store_covers_the_last_two_hours(self, redis_server: RedisServer) -> None:
         """Not the hours before 1970."""
@@ -189,10 +189,10 @@ class TestReportData:
         bench = StoreBench(redis_server, DECISION_EXPERIMENT)
         bench.apply([list(_ordered())])
         page = Page(render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT)))
-        assert "Stop it" in page.text
-        assert "Metrics disagree. ndcg@3 and dcg@5 disagree: ndcg@3 is up (+" in page.text
-        assert "dcg@5 is down (−" in page.text
-        assert "Go by dcg@5." in page.text
+        assert "Stop: dcg@5 fell by " in page.text
+        assert "Metrics disagree. ndcg@3 and dcg@5 disagree: ndcg@3 is higher (+" in page.text
+        assert "dcg@5 is lower (−" in page.text
+        assert "Use dcg@5." in page.text
 
 
 def _ordered() -> Iterator[Response | Feedback]:
@@ -231,16 +231,17 @@ class TestReportCommand:
         """The sentence, the reasons and the notes."""
         verdict_output = ab_monitor("verdict", "ranker-v2", "--config", page.parent / "config.toml").stdout
         page_text = Page(page.read_text(encoding="utf-8")).text
-        assert "treatment: " in verdict_output
-        for line in verdict_output.splitlines():
-            if line.startswith(("treatment: ", "  because ", "  note ")):
-                assert line.strip().removeprefix("because ").removeprefix("note    ") in page_text
+        lines = [line.strip() for line in verdict_output.splitlines()]
+        prefixes = ("treatment – ", "Reason: ", "Note: ")
+        sentences = [line.removeprefix(prefix) for line in lines for prefix in prefixes if line.startswith(prefix)]
+        assert len(sentences) >= 2
+        assert all(sentence in page_text for sentence in sentences)
 
     def test_a_replay_stores_snapshots_for_the_report(self, page: Path, redis_server: RedisServer) -> None:
         """Also that of a replay, now and then; what is told of its last hours was noted."""
         (history,) = redis_server.client().scan_iter("abm:{0}:0:hourly_snapshots:*")
         assert redis_server.client().hlen(history) >= 1
-        assert "There is no history" not in page.read_text(encoding="utf-8")
+        assert "No history is stored" not in page.read_text(encoding="utf-8")
 
     def test_the_report_can_be_written_to_stdout(self, page: Path) -> None:
         """With `--html -`."""
@@ -253,10 +254,13 @@ class TestReportCommand:
         result = ab_monitor("report", "ranker", "--config", config, "--html", tmp_path / "x")
         assert (result.returncode, result.stderr) == (
             2,
-            "ab-monitor: report E: got 'ranker', expected one of ranker-v2\n",
+            "ab-monitor: report E: got 'ranker', expected one of ranker-v2; did you mean ranker-v2?\n",
         )
         result = ab_monitor("report", "ranker-v2", "--config", config, "--html", tmp_path)
-        assert (result.returncode, result.stderr) == (2, f"ab-monitor: --html: {tmp_path}: Is a directory\n")
+        assert (result.returncode, result.stderr) == (
+            2,
+            f"ab-monitor: --html: the file {tmp_path} cannot be written: Is a directory\n",
+        )
 
 
 class TestBrowser:

@@ -20,6 +20,7 @@ from monitor.metrics import (
     dcg,
     from_fixed_point,
     ndcg,
+    non_negative_grades,
     precision_at_k,
     reciprocal_rank,
     success_at_k,
@@ -145,7 +146,7 @@ def reference(definition: Definition, metric: MetricSpec, response: Ranked) -> f
     if metric.measure == "dcg":
         return dcg(grades, metric.k, gain=gain, discount=discount, ranks=ranks)
     ideal = [MAX_GRADE] * metric.k if definition.ideal == "constant" else None
-    return ndcg(grades, metric.k, gain=gain, discount=discount, ideal=ideal, ranks=ranks)
+    return ndcg(non_negative_grades(grades), metric.k, gain=gain, discount=discount, ideal=ideal, ranks=ranks)
 
 
 @given(cases())

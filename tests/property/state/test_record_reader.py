@@ -59,7 +59,7 @@ def test_bytes_that_end_within_a_run_raise_corrupt_store(length: int) -> None:
 
 def test_a_chunk_with_more_integers_than_expected_raises_corrupt_store() -> None:
     """Additional integers would be ignored otherwise."""
-    with pytest.raises(CorruptStore, match=r"chunk is damaged \(25 integers, expected 24"):
+    with pytest.raises(CorruptStore, match=r"chunk is damaged \(25 integers, expected at most 24"):
         add_chunk(np.zeros(24, dtype=np.int64), b"chunk", encode_chunk(np.ones(25, dtype=np.int64)))
 
 

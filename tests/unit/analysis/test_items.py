@@ -226,7 +226,8 @@ class TestTriage:
         """Whether the bad answer is of today or of an earlier day."""
 
         def urgency(counts: dict[str, dict[int, int]]) -> float:
-            return next((entry.urgency for entry in rank_for_review(counts, 100) if entry.name == name), -math.inf)
+            entries = rank_for_review(counts, {}, 100)
+            return next((entry.urgency for entry in entries if entry.name == name), -math.inf)
 
         counts_by_day = bad_answers.get(name, {})
         raised_counts = {**bad_answers, name: {**counts_by_day, day: counts_by_day.get(day, 0) + 1}}
@@ -235,25 +236,52 @@ class TestTriage:
     def test_entries_without_a_day_that_counts_are_absent(self) -> None:
         """From ten days on the reciprocal weight is 0, and days after today do not count."""
         entries = rank_for_review(
-            {"old": {90: 50}, "tomorrow": {101: 50}, "nine days": {91: 50}, "none": {100: 0}}, 100
+            {"old": {90: 50}, "tomorrow": {101: 50}, "nine days": {91: 50}, "none": {100: 0}}, {}, 100
         )
         assert [(entry.name, entry.bad_answers_today) for entry in entries] == [("nine days", 0)]
         assert entries[0].history == pytest.approx(priority(50) / 10)
 
-    def test_entries_are_sorted_by_urgency_then_by_name(self) -> None:
-        """Also entries whose priorities are the same number."""
-        entries = rank_for_review({"b": {100: 3}, "a": {100: 3}, "more": {100: 900}, "many": {100: 800}}, 100)
+    def test_the_published_ranking_is_by_urgency_then_by_name(self) -> None:
+        """Also entries whose priorities are the same number; the number of responses has no influence."""
+        counts = {"b": {100: 3}, "a": {100: 3}, "more": {100: 900}, "many": {100: 800}}
+        entries = rank_for_review(counts, {"more": 10**6, "a": 10**6}, 100, ranking="urgency")
         assert [entry.name for entry in entries] == ["more", "many", "a", "b"]
         assert entries[0].priority == entries[1].priority
         assert entries[0].to_json() == {
-            "name": "more", "today": 900, "history": 0.0, "urgency": 626.0, "priority": entries[0].priority,
+            "name": "more", "today": 900, "bad": 900, "responses": 10**6, "bad_share": 0.0009, "history": 0.0,
+            "urgency": 626.0, "priority": entries[0].priority,
         }  # fmt: skip
+
+    def test_large_categories_with_different_shares_have_different_priorities(self) -> None:
+        """Wilson's bound by hand: p = 0.03 and 0.01 of 100 000, z² = 3.8415; the published priorities are both 1.
+
+        (0.03 + z²/2n − 1.96·√(0.03·0.97/n + z²/4n²))/(1 + z²/n) = (0.03001921 − 0.00105748)/1.00003841 = 0.028961.
+        """
+        counts = {"rare": {100: 1000}, "often": {99: 1000, 100: 2000}}
+        responses = {"rare": 100_000, "often": 100_000}
+        entries = rank_for_review(counts, responses, 100)
+        assert [entry.name for entry in entries] == ["often", "rare"]
+        assert [entry.priority for entry in entries] == pytest.approx([0.028961, 0.009402], abs=1e-6)
+        published = rank_for_review(counts, responses, 100, ranking="urgency")
+        assert [round(entry.priority, 9) for entry in published] == [1, 1]
+
+    def test_the_share_is_of_the_last_ten_days_and_of_at_least_as_many_responses(self) -> None:
+        """Day 91 counts and day 90 does not; a review that raises a count raises the number of responses, too."""
+        (entry,) = rank_for_review({"a": {90: 70, 91: 5, 100: 5, 101: 9}}, {"a": 40}, 100)
+        assert (entry.bad_answers, entry.responses, entry.bad_share) == (10, 40, 0.25)
+        (raised,) = rank_for_review({"a": {100: 7}}, {"a": 2}, 100)
+        assert (raised.bad_answers, raised.responses, raised.bad_share) == (7, 7, 1.0)
+
+    def test_one_bad_response_of_one_is_below_many_of_many(self) -> None:
+        """By hand: 1 of 1 has 1/(1 + z²) = 0.2065, 300 of 1 000 have 0.2724."""
+        entries = rank_for_review({"one": {100: 1}, "many": {100: 300}}, {"one": 1, "many": 1000}, 100)
+        assert [(entry.name, round(entry.priority, 4)) for entry in entries] == [("many", 0.2724), ("one", 0.2065)]
 
     def test_yesterday_has_half_the_weight_of_its_own_priority(self) -> None:
         """σ(0.7·3 − 4 + σ(0.7·5 − 4)/2), by hand."""
-        (entry,) = rank_for_review({"a": {100: 3, 99: 5}}, 100)
+        (entry,) = rank_for_review({"a": {100: 3, 99: 5}}, {}, 100, ranking="urgency")
         assert entry.priority == pytest.approx(1 / (1 + math.exp(1.9 - 0.5 / (1 + math.exp(0.5)))))
-        (halved,) = rank_for_review({"a": {100: 3, 98: 5}}, 100, HALVED_DAILY)
+        (halved,) = rank_for_review({"a": {100: 3, 98: 5}}, {}, 100, decay=HALVED_DAILY)
         assert halved.history == pytest.approx(priority(5) / 4)
 
     def test_a_review_removes_a_bad_answer_or_raises_its_count(self) -> None:
@@ -269,7 +297,7 @@ class TestTriage:
             ]
         )
         assert counts == {"new": {100: 2, 99: 1}, "raised": {100: 7}}
-        assert [entry.name for entry in rank_for_review(counts, 100)] == ["raised", "new"]
+        assert [entry.name for entry in rank_for_review(counts, {}, 100)] == ["raised", "new"]
 
     @given(
         st.lists(st.builds(BadAnswer, st.sampled_from("ab"), st.integers(0, 10**9), st.sampled_from([None, 0, 1, 3])))
@@ -277,7 +305,7 @@ class TestTriage:
     def test_the_review_list_does_not_depend_on_the_order_of_bad_answers(self, bad_answers: list[BadAnswer]) -> None:
         """Counts are sums over responses."""
         entries, entries_of_reversed = (
-            rank_for_review(count_bad_answers_by_day(ordered_answers), 11)
+            rank_for_review(count_bad_answers_by_day(ordered_answers), {"a": 20, "b": 30}, 11)
             for ordered_answers in (bad_answers, bad_answers[::-1])
         )
         assert entries == entries_of_reversed

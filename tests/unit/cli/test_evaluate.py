@@ -132,9 +132,9 @@ class TestEvaluationOfRuns:
         folder.write(new=NEW + "q8 Q0 d1 1 2 new\n" + "q3 Q0 d1 2 2 new\nq3 Q0 d2 1 1 new\n")
         _, err = folder.run("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
         assert err.splitlines() == [
-            "ab-monitor: old: 1 judged queries are not in it and enter no mean (as in trec_eval without -c)",
-            "ab-monitor: new: 1 of its queries are not judged and are left out",
-            "ab-monitor: new: 1 of its queries are ranked otherwise than scored; scores count (as in trec_eval)",
+            "ab-monitor: old: 1 judged queries are missing in the run, and left out (as in trec_eval without -c)",
+            "ab-monitor: new: 1 queries of the run are not judged, and left out",
+            "ab-monitor: new: 1 queries have ranks that contradict the scores; the scores decide (as in trec_eval)",
         ]
 
     @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ class TestEvaluationOfRuns:
     def test_zero_grade_lowers_all_grades_and_thresholds(self, folder: EvaluationFolder) -> None:
         """Grades, max_grade, relevant_grade and the pool are reduced; grades below 0 have no gain."""
         evaluation = folder.runs("--zero-grade", "1", "--metrics", "ndcg@2,p@2", "--relevant-grade", "2")
-        for ideal, grades in {"shown": None, "constant": [2, 2], "judged": [1, -0.5, 0, 2]}.items():
-            expected_ndcg = ndcg([1, -0.5], 2, ideal=grades)
+        for ideal, grades in {"shown": None, "constant": [2, 2], "judged": [1, 0, 0, 2]}.items():
+            expected_ndcg = ndcg([1, 0], 2, ideal=grades)
             assert value(evaluation, "q1", "old", f"ndcg@2:linear:log2:{ideal}") == expected_ndcg
         assert value(evaluation, "q1", "old", "p@2") == 0.5
 
@@ -214,26 +214,28 @@ class TestRejectionOfWrongInput:
             ("qrels", QRELS + "q4 0 d1 ٣\n", "qrels:8: relevance is '٣', expected a finite number"),
             ("qrels", QRELS + "q4 0 d1 1e300\n", "qrels: a relevance of 1e+300, expected at most 65536"),
             ("old", OLD + "q2 Q0 d7 3 inf x\n", "old:6: score is 'inf', expected a finite number"),
-            ("old", OLD + "q2 Q0 d1 3 1 x\n", "old:6: 'd1' stands twice in query 'q2', expected once"),
-            ("qrels", "\n", "qrels: no line, expected query_id iteration doc_id relevance"),
-            ("qrels", "query_id doc_id relevance\n", "qrels: no line, expected query_id iteration doc_id relevance"),
-            ("old", "query_id,doc_id,score\n", "old: no line, expected query_id Q0 doc_id rank score run_id"),
+            ("old", OLD + "q2 Q0 d1 3 1 x\n", "old:6: 'd1' occurs twice in query 'q2', expected once"),
+            ("qrels", "\n", "qrels: the file has no data, expected the columns query_id iteration doc_id relevance"),
+            ("qrels", "query_id doc_id relevance\n",
+             "qrels: the file has no data, expected the columns query_id iteration doc_id relevance"),
+            ("old", "query_id,doc_id,score\n",
+             "old: the file has no data, expected the columns query_id Q0 doc_id rank score run_id"),
             ("old", '{"query_id": "q1", "doc_id": "d1", "score": null}',
              "old:1: expected an object with query_id, doc_id, score"),
             ("qrels", '{"query_id": "q1", "doc_id": "d1", "relevance": null}',
              "qrels:1: expected an object with query_id, doc_id, relevance"),
             ("qrels", "query_id,doc_id,grade\nq,d,1\n",
-             "qrels:1: no column relevance, expected query_id, doc_id, relevance"),
+             "qrels:1: the column relevance is missing, expected query_id, doc_id, relevance"),
             ("old", '{"query_id": "q1", "score": 1}', "old:1: expected an object with query_id, doc_id, score"),
             ("old", '{"query_id": 1, "doc_id": "d", "score": 1}',
              "old:1: query_id is 1, expected printable text"),
             ("old", OLD + "q\x1b[1m Q0 d1 1 1 x\n", "old:6: query_id is 'q\\x1b[1m', expected printable text"),
             ("old", OLD.replace("q", "x"),
-             "old: none of its 2 queries is judged (it has 'x1', the qrels 'q1'), expected the same query_ids"),
+             "old: none of 2 queries is judged; expected the query_ids of the qrels, such as 'q1', got 'x1'"),
             ("qrels", "q1 d1 2 0\nq2 d1 1 0\n",
-             "old: none of its documents is judged (it has 'd1', the qrels '2'), expected the same doc_ids"),
+             "old: none of the documents is judged; expected the doc_ids of the qrels, such as '2', got 'd1'"),
             ("qrels", QRELS + "q1 1 d1 3\n",
-             "qrels:8: 'd1' has the relevance 3 for query 'q1' and had 2, expected one (or --raters)"),
+             "qrels:8: 'd1' has relevance 3 for query 'q1', but 2 in an earlier line; expected one value, or --raters"),
         ],
     )  # fmt: skip
     def test_an_invalid_file_is_rejected_with_file_and_line(
@@ -248,29 +250,30 @@ class TestRejectionOfWrongInput:
         """Another encoding, or a truncated gzip file."""
         (folder.path / "old").write_bytes(OLD.encode() + b"q2 Q0 \xff 3 1 x\n")
         arguments = ("--qrels", "qrels", "--run", "old=old", "--run", "new=new")
-        assert folder.refusal(*arguments, exit_code=4) == "old:6: not UTF-8"
+        assert folder.refusal(*arguments, exit_code=4) == "old:6: the line is not UTF-8; save the file as UTF-8"
         (folder.path / "old").write_bytes(gzip.compress(OLD.encode())[:-9])
-        assert folder.refusal(*arguments, exit_code=4).startswith("old: after line 5: cannot be read on: ")
+        assert folder.refusal(*arguments, exit_code=4).startswith("old: the file cannot be read after line 5: ")
 
     @pytest.mark.parametrize(
         ("arguments", "line"),
         [
-            ((), "evaluate: expected events and --config, or --qrels with --run"),
-            (("old",), "evaluate: expected events and --config, or --qrels with --run"),
+            ((), "evaluate: expected EVENTS and --config, or --qrels and --run"),
+            (("old",), "evaluate: expected EVENTS and --config, or --qrels and --run"),
             (("--run", "a=old"),
-             "evaluate: expected events and --config, or --qrels with --run and nothing of the former"),
+             "evaluate: got both, expected either EVENTS and --config, or --qrels and --run"),
             (("--qrels", "qrels", "--run", "a=old", "--run", "b=new", "--experiment", "e"),
-             "evaluate: expected events and --config, or --qrels with --run and nothing of the former"),
+             "evaluate: got both, expected either EVENTS and --config, or --qrels and --run"),
             (("--config", "config", "old", "--raters"),
-             "--raters, --max-grade, --relevant-grade: expected only with --qrels; events have --config"),
+             "--raters, --max-grade, --relevant-grade: expected only with --qrels; for EVENTS, --config has the scale"),
             (("--qrels", "qrels", "--run", "a=old", "--run", "b=new", "--json", "--csv", "-"),
-             "--json, --csv -, --html -: got several, expected one thing on stdout"),
-            (("--qrels", "qrels"), "--run: got 0, expected at least two, the control first"),
+             "--json, --csv -, --html -: got several, expected at most one output on stdout"),
+            (("--qrels", "qrels"), "--run: got 0, expected at least two, the first is the control"),
             (("--qrels", "qrels", "--run", "old"), "--run: got 'old', expected NAME=FILE"),
             (("--qrels", "qrels", "--run", "a=old", "--run", "a=new"),
-             "--run: got 'a' twice, expected a name of its own for every variant"),
-            (("--qrels", "none", "--run", "a=old", "--run", "b=new"), "none: No such file or directory"),
-            (("--qrels", ".", "--run", "a=old", "--run", "b=new"), ".: Is a directory"),
+             "--run: got 'a' twice, expected a different name for each variant"),
+            (("--qrels", "none", "--run", "a=old", "--run",
+             "b=new"), "none: the file cannot be read: No such file or directory"),
+            (("--qrels", ".", "--run", "a=old", "--run", "b=new"), ".: the file cannot be read: Is a directory"),
         ],
     )  # fmt: skip
     def test_contradictory_arguments_are_a_usage_error(
@@ -287,8 +290,8 @@ class TestRejectionOfWrongInput:
             (("--gain", "table"), "--gain: got 'table', expected one of linear, exp2 for qrels"),
             (("--zero-grade", "3"), "--zero-grade: got 3, expected a grade above 0 and below 3"),
             (("--metrics", "map"),
-             "--metrics: got 'map', expected cg@k, dcg@k, ndcg@k, success@k, rr@k, p@k, with k from 1 to 100"),
-            (("--csv", "none/x"), "--csv: none/x: No such file or directory"),
+             "--metrics: got 'map', expected one of cg@k, dcg@k, ndcg@k, success@k, rr@k, p@k, with k from 1 to 100"),
+            (("--csv", "none/x"), "--csv: the file none/x cannot be written: No such file or directory"),
             (("--max-grade", "1e308"), "--max-grade: got 1e+308, expected above 0 and at most 65536"),
         ],
     )  # fmt: skip
@@ -304,7 +307,10 @@ class TestRejectionOfWrongInput:
         """Exit code 4, because the files may be of another kind; an empty file is accepted."""
         folder.write(config=CONFIG, empty="")
         out, err = folder.run("old", "--config", "config", exit_code=4)
-        assert (out, err.splitlines()[-1]) == ("", "ab-monitor: not one of 5 lines is an event")
+        assert (out, err.splitlines()[-1]) == (
+            "",
+            "ab-monitor: all 5 lines were rejected; docs/events.md has the format of events",
+        )
         folder.run("empty", "--config", "config")
 
     def test_a_grade_above_the_scale_is_rejected(self, folder: EvaluationFolder) -> None:

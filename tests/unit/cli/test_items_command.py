@@ -128,10 +128,34 @@ class TestItemsJson:
         """Of several reviews the latest counts, also a week after the answer."""
         entries = items_json(tmp_path, capsys, EVENTS)["first_to_look_at"]
         assert [(entry["name"], entry["today"]) for entry in entries] == [("q3", 7), ("q2", 2)]
+        assert [(entry["bad"], entry["responses"], entry["bad_share"]) for entry in entries] == [(7, 7, 1), (2, 2, 1)]
         by_item = items_json(tmp_path, capsys, EVENTS, "--by", "item")["first_to_look_at"]
         assert [(entry["name"], entry["today"]) for entry in by_item] == [("k", 8), ("x", 1)]
         by_category = items_json(tmp_path, capsys, EVENTS, "--by", "category")["first_to_look_at"]
         assert [(entry["name"], entry["today"]) for entry in by_category] == [("sums", 1)]
+
+    def test_entries_are_ranked_by_their_share_or_by_the_published_urgency(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Three bad of six come before four of forty; Wilson's bounds by hand: 0.1876 and 0.0396."""
+        sums = [response(f"s{n}", "a", *([] if n < 4 else ["x"]), category="sums") for n in range(40)]
+        essays = [response(f"e{n}", "b", *([] if n < 3 else ["x"]), category="essays") for n in range(6)]
+        old = [response(f"o{n}", "a", "x", category="essays") for n in range(9)]
+        events = [*sums, *essays, *[{**event, "timestamp": "2026-10-30T10:00:00Z"} for event in old]]
+        by_share = items_json(tmp_path, capsys, events, "--by", "category")["first_to_look_at"]
+        assert [
+            (entry["name"], entry["bad"], entry["responses"], round(entry["priority"], 4)) for entry in by_share
+        ] == [
+            ("essays", 3, 6, 0.1876),
+            ("sums", 4, 40, 0.0396),
+        ]
+        by_urgency = items_json(tmp_path, capsys, events, "--by", "category", "--rank-by", "urgency")[
+            "first_to_look_at"
+        ]
+        assert [(entry["name"], round(entry["priority"], 4)) for entry in by_urgency] == [
+            ("sums", round(1 / (1 + math.exp(4 - 2.8)), 4)),
+            ("essays", round(1 / (1 + math.exp(4 - 2.1)), 4)),
+        ]
 
     def test_results_do_not_depend_on_the_order_of_events(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -176,8 +200,8 @@ class TestItemsTables:
         output = capsys.readouterr().out
         for part in (
             "[red]",
-            "3 items are rated, 1 are shown and unrated",
-            "2 students since then, 0 before",
+            "3 items are rated; 1 were shown and not rated.",
+            "2 students since that time, 0 before",
             "q3",
             "Jensen-Shannon",
         ):
@@ -196,7 +220,7 @@ class TestItemsTables:
     [
         (["--top", "0"], "--top: got 0, expected at least 1"),
         (["--lowest-grade", "5"], "--lowest-grade: got 5, expected 0 or more and below 5, e"),
-        (["--catalogue", "/nowhere"], "--catalogue: got '/nowhere', expected a file of UTF-8 that can be read"),
+        (["--catalogue", "/nowhere"], "--catalogue: got '/nowhere', expected a readable text file in UTF-8"),
         (["--since", "soon"], "--since: got 'soon', expected"),
         (["--experiment", "f"], "--experiment: got 'f', expected one of e"),
     ],

@@ -31,11 +31,16 @@ from monitor.errors import StoreUnavailable
 from monitor.export import METRIC_CATALOGUE, VERDICT_EXIT_CODES, ExperimentsCollector, render_summary, render_verdicts
 from monitor.export.presentation import (
     STATE_DESCRIPTIONS,
+    STATE_TITLES,
+    decay_label,
     describe_decisions,
+    describe_state,
+    describe_time_to_decide,
     experiment_footnotes,
     experiment_table_rows,
     format_age,
     format_percent,
+    format_time_with_age,
 )
 from monitor.metrics.traffic import LATENCY_BOUNDS_MS, TrafficCounts
 from monitor.stats import VerdictState
@@ -300,16 +305,17 @@ class TestVerdicts:
         out = io.StringIO()
         Console(file=out, width=80).print(render_verdicts(_analyzed_summary().experiments["ranker"]))
         text = out.getvalue()
-        assert "treatment: ship" in text
-        assert "because dcg@5: the effect is between" in text
-        assert "guardrail rated_share: held" in text
-        assert "% of responses, tolerable is +" in " ".join(text.split())
-        assert "crossovers: 0 of 800" in text.replace("\u202f", "")
+        assert "treatment – Ship: dcg@5 improved by" in text
+        words = " ".join(text.split()).replace("\u202f", "")
+        assert "Reason: dcg@5 is better: the whole interval is above 0." in words
+        assert re.search(r"percentage points; the allowed decrease is 5\.0+, so the guardrail holds\.", words)
+        assert "Students with more than one variant: 0 of 800" in words
+        assert "State in JSON and metrics: ship" in words
         assert max(map(len, text.splitlines())) <= 80
 
     def test_every_verdict_state_has_a_description_and_an_exit_code(self) -> None:
         """0: may be released; 10: wait; 20: must not be released."""
-        assert set(STATE_DESCRIPTIONS) == set(VERDICT_EXIT_CODES) == set(get_args(VerdictState))
+        assert set(STATE_TITLES) == set(STATE_DESCRIPTIONS) == set(VERDICT_EXIT_CODES) == set(get_args(VerdictState))
 
     def test_an_experiment_named_like_a_path_is_served(self) -> None:
         """An experiment named a/verdict is served at a/verdict, and the verdict at a/verdict/verdict."""
@@ -329,23 +335,65 @@ class TestVerdicts:
         variants = {"treatment": CONTROL, "control": CONTROL}
         experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, analysis)
         subgroup_footnotes = [
-            footnote for footnote in experiment_footnotes(experiment) if footnote.startswith("treatment, ")
+            footnote for footnote in experiment_footnotes(experiment, 0) if footnote.startswith("treatment, ")
         ]
         assert len(subgroup_footnotes) == 2
-        assert subgroup_footnotes[0].startswith("treatment, first question in fractions: dcg@5 +")
-        assert subgroup_footnotes[1].startswith("treatment, days since the first answer: 0: dcg@5 +")
+        assert subgroup_footnotes[0].startswith("treatment, first question in category fractions: effect on dcg@5 +")
+        assert subgroup_footnotes[1].startswith("treatment, days since the first response: 0: effect on dcg@5 +")
         out = io.StringIO()
-        Console(file=out, width=120).print(render_verdicts(experiment))
-        assert re.search(r"first question in geometry: .*; not shown", out.getvalue())
-        assert re.search(r"days since first answer 0: .*; shown", out.getvalue())
+        Console(file=out, width=200).print(render_verdicts(experiment))
+        assert re.search(
+            r"First question in category geometry: .*; difference not shown, given the number of groups", out.getvalue()
+        )
+        assert re.search(r"Days since the first response: 0: .*; difference shown", out.getvalue())
 
-    def test_a_decision_has_a_sentence_a_tone_and_reasons(self) -> None:
-        """With too few students there are no reasons."""
-        assert not describe_decisions(_analyzed_summary().experiments["ranker"], 10**6)[0].reasons
+    def test_a_decision_has_a_sentence_a_tone_and_details(self) -> None:
+        """With too few students there are no numbers."""
+        (hidden,) = describe_decisions(_analyzed_summary().experiments["ranker"], 10**6)
+        assert not hidden.details
+        assert not re.search(r"\d\.\d", hidden.sentence)
         (decision,) = describe_decisions(_analyzed_summary().experiments["ranker"])
-        assert (decision.tone, decision.sentence.partition(" – ")[0]) == ("good", "treatment: ship")
-        assert decision.reasons
-        assert "verdict" in experiment_footnotes(SUMMARY.experiments["ranker-v2"])[-1]
+        assert (decision.tone, decision.treatment, decision.sentence[:6]) == ("good", "treatment", "Ship: ")
+        assert decision.details[0].startswith("Mean dcg@5 per student: ")
+        assert decision.details[1] == "dcg@5 is better: the whole interval is above 0."
+        assert "verdict" in experiment_footnotes(SUMMARY.experiments["ranker-v2"], 0)[-1]
+
+    def test_a_verdict_names_failed_and_open_guardrails(self) -> None:
+        """All, one, or none of several guardrails."""
+        analysis = _analyzed_summary().experiments["ranker"].analysis
+        assert analysis is not None
+        verdict = analysis.verdicts["treatment"]
+        (result,) = verdict.guardrails
+        open_result = replace(result, state="open")
+        failed = replace(
+            result, state="crossed", guardrail=structs.replace(result.guardrail, name="feedback:escalated")
+        )
+        for guardrails, phrase in (
+            ((), "no guardrail is configured."),
+            ((result,), "no guardrail failed."),
+            ((open_result,), "no guardrail failed and the guardrail (share of rated responses) is still open."),
+            (
+                (open_result, failed, result),
+                (
+                    "1 of 3 guardrails (share of responses with feedback 'escalated') failed and 1 of 3 guardrails "
+                    "(share of rated responses) is still open."
+                ),
+            ),
+        ):
+            assert describe_state(replace(verdict, guardrails=guardrails)).endswith(f"; {phrase}")
+
+    def test_the_time_to_decide_is_left_out_when_the_effect_is_shown(self) -> None:
+        """Further days are of interest only while the interval includes 0."""
+        analysis = _analyzed_summary().experiments["ranker"].analysis
+        assert analysis is not None
+        verdict = analysis.verdicts["treatment"]
+        assert describe_time_to_decide(verdict) is None
+        undecided = replace(
+            verdict, state="continue", primary=structs.replace(verdict.primary, lower=-0.1), days_to_resolve=3.4
+        )
+        assert (describe_time_to_decide(undecided) or "").endswith("would show in about 3 days.")
+        assert (describe_time_to_decide(replace(undecided, days_to_resolve=0.2)) or "").endswith("in about 1 day.")
+        assert (describe_time_to_decide(replace(undecided, days_to_resolve=None)) or "").endswith("not known yet.")
 
     def test_status_json_contains_the_verdict_json(self) -> None:
         """`verdict --json` has the same values without the counts."""
@@ -377,7 +425,7 @@ class TestTable:
         """In any order of the configuration."""
         better = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, mean=2.2336875)})
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"treatment": better, "control": CONTROL})
-        (row,) = [row for row in experiment_table_rows(experiment, 0) if row.label == "all time"]
+        (row,) = [row for row in experiment_table_rows(experiment, 0) if row.label == "All time"]
         assert row.values == ("2.0306", "2.2337")
         assert row.details[1].startswith("+10.0")
         assert row.primary
@@ -389,9 +437,9 @@ class TestTable:
             render_summary(SUMMARY, now_ms=1_767_225_720_500)
         )
         text = out.getvalue()
-        assert "decay 24h" in text
+        assert "Last days (24 h half-life)" in text
         assert "–" in text
-        assert "3 responses name no student" in text
+        assert "3 responses have no user id" in text
         assert max(map(len, text.splitlines())) <= 80
 
     def test_in_a_narrow_terminal_the_details_of_the_control_are_omitted_first(self) -> None:
@@ -401,10 +449,10 @@ class TestTable:
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants=variants)
         out = io.StringIO()
         table = render_summary(replace(SUMMARY, experiments={"ranker-v2": experiment}), now_ms=1_767_225_720_500)
-        Console(file=out, width=70).print(table)
-        (line,) = [line for line in out.getvalue().splitlines() if "all time" in line]
+        Console(file=out, width=80).print(table)
+        (line,) = [line for line in out.getvalue().splitlines() if "All time" in line]
         assert "+10.0" in line
-        assert line.count("n ") == 1
+        assert line.count("n = ") == 1
 
     @pytest.mark.parametrize("width", [60, 80, 250])
     def test_no_number_is_truncated_at_any_width(self, width: int) -> None:
@@ -416,7 +464,7 @@ class TestTable:
         text = out.getvalue()
         assert "…" not in text
         narrow = width < 250
-        assert text.count("control (control)") == (4 if narrow else 1)
+        assert len(re.findall(r"\bcontrol\b(?=.*\b[a-d]\b)", text)) == (4 if narrow else 1)
         for row in experiment_table_rows(summary, 1_767_225_720_500):
             assert text.count(row.values[1]) >= 4
             assert narrow or all(detail in text for detail in row.details)
@@ -426,8 +474,61 @@ class TestTable:
         zero, better = structs.replace(METRIC, mean=1e-9), structs.replace(METRIC, mean=0.2)
         control, treatment = (replace(CONTROL, metrics={"dcg@5": metric}) for metric in (zero, better))
         experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": control, "treatment": treatment})
-        (row,) = [row for row in experiment_table_rows(experiment, 0) if row.label == "all time"]
+        (row,) = [row for row in experiment_table_rows(experiment, 0) if row.label == "All time"]
         assert "%" not in row.details[1]
+
+    def test_a_relative_difference_needs_a_hundred_responses_in_both_variants(self) -> None:
+        """With fewer, readers would take chance for an effect."""
+        for count, is_shown in ((99, False), (100, True)):
+            better = structs.replace(METRIC, mean=2.2336875, count=count)
+            variants = {"control": CONTROL, "treatment": replace(CONTROL, metrics={"dcg@5": better})}
+            experiment = replace(SUMMARY.experiments["ranker-v2"], variants=variants)
+            (row,) = [row for row in experiment_table_rows(experiment, 0) if row.label == "All time"]
+            assert ("+10.0" in row.details[1]) == is_shown
+
+    @pytest.mark.parametrize(
+        ("decay", "label"),
+        [
+            ("10m", "Last minutes (10 min half-life)"),
+            ("1h", "Last hours (1 h half-life)"),
+            ("24h", "Last days (24 h half-life)"),
+            ("7d", "Last weeks (7 d half-life)"),
+            ("90d", "Last months (90 d half-life)"),
+            ("reciprocal-10d", "Last 10 days (weight 1/(1 + age in days))"),
+        ],
+    )
+    def test_decays_have_labels_for_readers(self, decay: str, label: str) -> None:
+        """The period says what the mean is about; the half-life is that of the configuration."""
+        assert decay_label(decay) == label
+
+    def test_a_time_ahead_of_the_clock_is_explained(self) -> None:
+        """In the table as a time ahead, in a footnote with the causes; a few seconds are a difference of clocks."""
+        at_ms = 1_767_225_660_500
+        assert format_age(at_ms, at_ms - 3 * 3_600_000) == "3\u202fh ahead of this computer's clock"
+        assert format_age(at_ms, at_ms - 4_000) == "0\u202fs ago"
+        assert format_time_with_age(at_ms, at_ms + 150_000) == "1 Jan 2026, 00:01 UTC (2\u202fmin ago)"
+        experiment = SUMMARY.experiments["ranker-v2"]
+        newest_ms = max(variant.last_event_at_ms or 0 for variant in experiment.variants.values())
+        (row,) = [
+            row for row in experiment_table_rows(experiment, newest_ms - 7_200_000) if row.label == "Newest event"
+        ]
+        assert "2\u202fh ahead" in row.values
+        footnotes = experiment_footnotes(experiment, newest_ms - 7_200_000)
+        assert footnotes[0].startswith("The newest event is 2\u202fh ahead of this computer's clock.")
+        assert "ahead" not in " ".join(experiment_footnotes(experiment, newest_ms))
+
+    def test_feedback_is_labelled_by_its_kind(self) -> None:
+        """The kind is configuration, so the label is built from the kind."""
+        variant = replace(CONTROL, responses=10, responses_with_feedback={"escalated": 2, "k" * 60: 1})
+        experiment = replace(SUMMARY.experiments["ranker-v2"], variants={"control": variant})
+        rows = [row for row in experiment_table_rows(experiment, 0) if row.group == "feedback"]
+        assert rows[0].label == "Share of responses with feedback 'escalated'"
+        assert (rows[0].values, rows[0].details) == (("20.0\u202f%",), ("n = 2",))
+        assert rows[1].label == f"Share of responses with feedback '{'k' * 39}…'"
+        out = io.StringIO()
+        Console(file=out, width=80).print(render_summary(replace(SUMMARY, experiments={"e": experiment}), now_ms=0))
+        assert "Share of responses with feedback  " in out.getvalue()
+        assert "\n   'escalated' " in out.getvalue()
 
     def test_ages_and_percentages_are_formatted_for_readers(self) -> None:
         """None is "never" for an age, and a dash for a percentage."""
@@ -455,21 +556,21 @@ class TestUnmatchedFeedback:
 
     def test_unmatched_feedback_is_a_line_in_terminal_and_page(self) -> None:
         """The most frequent kind comes first; the page escapes kinds."""
-        line = "Unmatched feedback: rating 1\u202f234, helpful 12 (no response was stored when they expired)"
+        line = "Feedback without a response: rating 1\u202f234, helpful 12."
         out = io.StringIO()
         Console(file=out, width=100).print(render_summary(self.SUMMARY, now_ms=0))
         assert line in out.getvalue()
         assert line in _page(self.SUMMARY)
         summary = replace(SUMMARY, unmatched_feedback={"<b>": 3})
-        assert "Unmatched feedback: &lt;b&gt; 3" in _page(summary)
+        assert "Feedback without a response: &lt;b&gt; 3." in _page(summary)
 
     def test_without_unmatched_feedback_there_is_no_line(self) -> None:
         """Kinds with a count of 0 are omitted."""
         summary = replace(SUMMARY, unmatched_feedback={"rating": 0})
         out = io.StringIO()
         Console(file=out, width=100).print(render_summary(summary, now_ms=0))
-        assert "Unmatched" not in out.getvalue()
-        assert "Unmatched" not in _page(summary)
+        assert "without a response" not in out.getvalue()
+        assert "without a response" not in _page(summary)
 
 
 class TestAttention:
@@ -477,7 +578,9 @@ class TestAttention:
 
     def test_categories_for_review_are_in_json_metrics_and_page(self) -> None:
         """Without counted items all three omit the review order."""
-        entry = TriageEntry("<algebra>", bad_answers_today=6, history=0.5, urgency=0.7)
+        entry = TriageEntry(
+            "<algebra>", bad_answers_today=6, bad_answers=60, responses=1200, history=0.5, urgency=0.7, priority=0.039
+        )
         experiment = replace(SUMMARY.experiments["ranker-v2"], categories_for_review=(entry,))
         summary = replace(SUMMARY, experiments={"ranker-v2": experiment})
         assert experiment.to_json()["attention"] == [entry.to_json()]
@@ -485,9 +588,11 @@ class TestAttention:
         lines = _scrape(summary)
         assert 'abmonitor_attention_bad_answers{category="<algebra>",experiment="ranker-v2"} 6.0' in lines
         (line,) = [line for line in lines if line.startswith("abmonitor_attention_priority")]
-        assert float(line.split()[-1]) == pytest.approx(0.668, abs=1e-3)
-        assert "&lt;algebra&gt;</th><td>6</td><td>0.668" in _page(summary)
-        assert "look at first" not in _page(SUMMARY)
+        assert float(line.split()[-1]) == 0.039
+        page = _page(summary)
+        assert '<th scope="row">&lt;algebra&gt;</th><td>6</td><td><b>5.0\u202f%</b>' in page
+        assert "n = 1\u202f200</small></td><td>0.0390</td>" in page
+        assert "Needs review" not in _page(SUMMARY)
 
 
 def _page(summary: StoreSummary) -> str:

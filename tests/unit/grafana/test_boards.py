@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 from urllib.parse import urlsplit
 
 import promql_parser
@@ -17,7 +16,7 @@ from grafana import decision
 from grafana.generate import DASHBOARDS, build_boards, find_outdated_files, render_board
 from grafana.panels import DATASOURCE, JSON
 from grafana.queries import Query, board_queries, substitute_variables
-from monitor.stats import VerdictState
+from monitor.export.presentation import STATE_TITLES
 from tests.support.promql import exported_series, nodes, selectors
 
 ROOT = Path(__file__).parents[3]
@@ -202,7 +201,7 @@ class TestExperiment:
                 target["refId"] for target in panel["targets"] if target["refId"].endswith(", control")
             }
 
-    @pytest.mark.parametrize("title", ["$metric, decayed ($decay)", "$metric, all time"])
+    @pytest.mark.parametrize("title", ["$metric, recent ($decay half-life)", "$metric, all time"])
     def test_a_mean_has_a_band_of_standard_errors(self, title: str) -> None:
         """Two thin edges per variant, hidden in the legend."""
         (panel,) = [panel for panel in data_panels(BOARD) if panel["title"] == title]
@@ -233,9 +232,9 @@ class TestExperiment:
         assert annotations["Deployments"]["target"]["tags"] == ["deployment"]
 
 
-def test_every_verdict_state_has_a_text() -> None:
-    """A state without a text would be displayed as no verdict."""
-    assert set(decision.VERDICT_STATES) == set(get_args(VerdictState))
+def test_verdict_states_have_the_texts_of_page_and_terminal() -> None:
+    """A state has one name everywhere; a state without a text would be displayed as no verdict."""
+    assert {state: text for state, (text, _) in decision.VERDICT_STATES.items()} == STATE_TITLES
 
 
 class TestExperiments:
@@ -272,7 +271,7 @@ def test_descriptions_refer_to_existing_panels() -> None:
     runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     words = (
         {text for text, _ in decision.VERDICT_STATES.values()}
-        | {"paused", "no data", "quiet", "over", "none", "Control", "Effect", "because", "note"}
+        | {"paused", "no data", "active", "quiet", "ended", "none", "Control mean", "Largest effect", "reason", "note"}
         | set(re.findall(r"^## ([\w-]+)$", runbook, re.MULTILINE))
     )
     titles = [panel["title"] for board in BOARDS.values() for panel in data_panels(board)]

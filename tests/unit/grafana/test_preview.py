@@ -111,7 +111,7 @@ def test_panels_are_at_their_grid_positions(name: str) -> None:
 
 def test_lines_have_the_colours_of_the_board() -> None:
     """The control is grey, the treatment blue; edges are dashed and not in the legend."""
-    title = "$metric, decayed ($decay)"
+    title = "$metric, recent ($decay half-life)"
     axes_by_label = draw_axes("experiment.json")
     lines = axes_by_label[f"{title} plot"].lines
     assert [to_hex(line.get_color()) for line in lines] == ["#8e8e8e", "#3274d9"] * 3
@@ -131,7 +131,7 @@ def test_mapped_values_are_displayed_as_texts() -> None:
     """A verdict is a coloured text."""
     (panel,) = [panel for panel in data_panels(BOARDS["experiment.json"]) if panel["title"] == "Verdict"]
     config = series_settings(panel, "A", "treatment")
-    assert (format_value(config, 6), series_color(config, "treatment", 6)) == ("stop: harm", "#f2495c")
+    assert (format_value(config, 6), series_color(config, "treatment", 6)) == ("Stop", "#f2495c")
 
 
 @pytest.mark.parametrize(

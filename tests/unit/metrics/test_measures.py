@@ -18,6 +18,7 @@ from monitor.metrics import (
     mean_ndcg,
     measures,
     ndcg,
+    non_negative_grades,
     precision_at_k,
     ranked_lists,
     reciprocal_rank,
@@ -45,7 +46,20 @@ class TestGain:
     def test_negative_grade_has_gain_0(self, gain: NamedGain) -> None:
         """A negative grade changes neither DCG nor the ideal DCG."""
         assert dcg([-2, 1], gain=gain) == dcg([0, 1], gain=gain)
-        assert ndcg([1, -2], gain=gain) == 1.0
+        assert ideal_dcg([-2, 1], gain=gain) == ideal_dcg([0, 1], gain=gain)
+        assert ndcg(non_negative_grades([1, -2]), gain=gain) == 1.0
+
+    @pytest.mark.parametrize(("relevance", "ideal"), [([1, -2], None), ([1, 2], [3, None, -1])])
+    def test_ndcg_of_a_negative_grade_is_rejected(
+        self, relevance: list[float], ideal: list[float | None] | None
+    ) -> None:
+        """As in scikit-learn, in the list and in the ideal, also with a gain table that has the grade."""
+        tested_gains: list[NamedGain | dict[float, float]] = ["linear", "exp2", {-2: 0, -1: 0, 1: 1, 2: 2, 3: 3}]
+        for gain in tested_gains:
+            with pytest.raises(ValueError, match=r"nDCG: got grade -[12], expected grades of at least 0"):
+                ndcg(relevance, gain=gain, ideal=ideal)
+        with pytest.raises(ValueError, match=r"nDCG: got grade -[12]"):
+            mean_ndcg([[1], relevance], ideal=ideal)
 
     def test_gain_table_maps_grades_to_gains(self) -> None:
         """Grades may be int or float, in the table and in the list."""
@@ -173,7 +187,7 @@ class TestUndefined:
     @pytest.mark.parametrize("relevance", [[], [None, None], [0, 0], [-1, 0]])
     def test_without_any_gain_only_ndcg_is_undefined(self, relevance: list[float | None]) -> None:
         """All other metrics are 0."""
-        assert ndcg(relevance, 5) is None
+        assert ndcg(non_negative_grades(relevance), 5) is None
         assert cumulative_gain(relevance, 5) == dcg(relevance, 5) == ideal_dcg(relevance, 5) == 0.0
         assert success_at_k(relevance, 5, relevant_grade=3) == reciprocal_rank(relevance, 5, relevant_grade=3) == 0.0
         assert precision_at_k(relevance, 5, relevant_grade=3) == 0.0

@@ -154,7 +154,7 @@ class TestOutputs:
     def test_the_table_has_rates_and_latencies(self) -> None:
         """Without any latency the table has no rows of latencies."""
         experiment = SUMMARY.experiments["ranker-v2"]
-        three = {"latency p50", "latency p95", "latency p99"}
+        three = {"Latency, median", "Latency, 95 % below", "Latency, 99 % below"}
         for traffic_counts, labels in ((_traffic_counts((150, False)), three), (_traffic_counts((-1, True)), set())):
             rows = {
                 row.label: row
@@ -162,8 +162,8 @@ class TestOutputs:
                     replace(experiment, variants={"control": _variant_with(traffic_counts)}), 0
                 )
             }
-            assert {label for label in rows if label.startswith("latency")} == labels
-            assert rows["responses/s"].values == ("0.000185",)
+            assert {label for label in rows if label.startswith("Latency")} == labels
+            assert rows["Responses per second"].values == ("0.000185",)
 
     def test_the_table_marks_latencies_above_the_last_bound(self) -> None:
         """The last bucket has no upper bound, so the table prints >."""
@@ -171,7 +171,7 @@ class TestOutputs:
             SUMMARY.experiments["ranker-v2"], variants={"control": _variant_with(_traffic_counts((80_000, False)))}
         )
         rows = {row.label: row for row in experiment_table_rows(experiment, 0)}
-        assert rows["latency p50"].values == ("> 60\u202fs",)
+        assert rows["Latency, median"].values == ("> 60\u202fs",)
 
     def test_item_drift_and_coverage_are_in_all_outputs(self) -> None:
         """JSON, metrics and table have distances, thresholds, the number of items and the share of the catalogue."""
@@ -202,15 +202,16 @@ class TestOutputs:
         assert lines[f'abmonitor_catalogue_coverage{{{arm},variant="control"}}'] == 0.6
         assert not [line for line in _scrape(summary, min_students=121) if "item_drift" in line]
         rows = {row.label: row for row in experiment_table_rows(experiment, 0)}
-        assert (rows["item drift"].values, rows["item drift"].details) == (
+        limit = f"limit {item_drift.drift.js.threshold:.3f}"
+        assert (rows["Change of items shown"].values, rows["Change of items shown"].details) == (
             (f"{item_drift.drift.js.value:.3f}",),
-            ("changed",),
+            (f"changed, {limit}",),
         )
         calm = replace(item_drift.drift, psi=replace(item_drift.drift.psi, exceeded=False))
         half = replace(experiment.variants["control"], item_drift=replace(item_drift, drift=calm))
         unchanged_rows = {
             row.label: row for row in experiment_table_rows(replace(experiment, variants={"control": half}), 0)
         }
-        assert unchanged_rows["item drift"].details == (f"chance < {item_drift.drift.js.threshold:.3f}",)
-        assert rows["different items"].details == ("60.0\u202f% of all",)
-        assert "category drift" not in rows
+        assert unchanged_rows["Change of items shown"].details == (f"usual, {limit}",)
+        assert rows["Distinct items shown"].details == ("60.0\u202f% of the catalogue",)
+        assert "Change of categories" not in rows

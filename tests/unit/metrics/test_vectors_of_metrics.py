@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from monitor.config import NamedDiscount
-from monitor.metrics import cumulative_gain, dcg, ideal_dcg, mean_ndcg, ndcg, success_at_k
+from monitor.metrics import cumulative_gain, dcg, ideal_dcg, mean_ndcg, ndcg, non_negative_grades, success_at_k
 
 DISCOUNT_NAMES: dict[str, NamedDiscount] = {"log2p1": "log2", "log2_from2": "log2-from-2", "inv_rank": "reciprocal"}
 TOLERANCE = 1e-9
@@ -126,7 +126,8 @@ class TestPeers:
             cuts = vector.get("expected_at_k") or {vector["k"]: vector["expected"]}
             for k, expected in cuts.items():
                 example_count += 1
-                ours = ndcg(vector["ranked"], int(k), gain=gain, ideal=pool)
+                # trec_eval and ir_measures count negative judgements as 0.
+                ours = ndcg(non_negative_grades(vector["ranked"]), int(k), gain=gain, ideal=non_negative_grades(pool))
                 assert ours == pytest.approx(expected, abs=TOLERANCE), (vector["id"], k)
             if "expected_dcg" in vector:
                 ours = dcg(vector["ranked"], vector["k"], gain=gain)
@@ -166,7 +167,7 @@ class TestPeers:
 
     def test_ndcg_without_a_relevant_item_is_undefined(self) -> None:
         """Other programs return 0 for a query without a relevant item."""
-        assert ndcg([0, None], 10, ideal=[0, 0, -1]) is None
+        assert ndcg([0, None], 10, ideal=[0, 0, 0]) is None
 
 
 def _rounded(values: Iterable[float]) -> set[float]:

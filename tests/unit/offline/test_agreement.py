@@ -305,10 +305,10 @@ class TestAgreementCommand:
             feedback("r2", "j", 3, user="u3"),
         )
         assert (of_a["targets"], of_a["raters"], of_a["grades"]) == (2, 3, 5)
-        assert of_a["icc_refused"].startswith("incomplete: 1 of 2 targets lack a grade, the first is item 'i'")
+        assert of_a["icc_undefined_reason"].startswith("incomplete: 1 of 2 targets lack a grade, the first is item 'i'")
         assert of_a["alpha"]["interval"]["grades"] == 5
         assert of_a["alpha"]["interval"]["value"] == pytest.approx(alpha_by_pairs([[1, 2], [4, 4, 3]], "interval"))
-        assert of_b["icc_refused"] == "0 targets and 0 raters, expected at least 2 of each"
+        assert of_b["icc_undefined_reason"] == "0 targets and 0 raters, expected at least 2 of each"
         assert {**of_all, "variant": "a"} == of_a
 
     def test_a_complete_table_has_intraclass_correlations(
@@ -324,7 +324,7 @@ class TestAgreementCommand:
         )
         forms = intraclass_correlations([[1, 2], [4.5, 4]]).forms
         assert of_a["icc"]["forms"]["ICC(A,1)"]["value"] == forms[1].value
-        assert of_a["icc_refused"] is None
+        assert of_a["icc_undefined_reason"] is None
 
     def test_responses_without_query_or_user_have_their_own_target_or_rater(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -350,7 +350,7 @@ class TestAgreementCommand:
         monkeypatch.setenv("COLUMNS", "40")
         assert main(["agreement", "--config", str(tmp_path / "config.toml"), str(tmp_path / "events.jsonl")]) == 0
         output = capsys.readouterr().out
-        assert "no ICC: 1 targets and 1 raters, expected at least 2 of each\n" in output
+        assert "No intraclass correlation (ICC): 1 targets and 1 raters, expected at least 2 of each\n" in output
         assert "u-secret" not in output
 
 

@@ -13,6 +13,7 @@ import pytest
 from monitor.events import parse_timestamp_ms
 from monitor.sources import jsonl
 from monitor.sources.jsonl import FileSource
+from monitor.sources.source import RejectedRecord
 
 
 @pytest.fixture
@@ -85,3 +86,25 @@ def test_a_long_line_of_stdin_is_returned_whole_and_a_too_long_line_is_split(
     pipe.close()
     assert _lengths(source) == [[40_000, 20_000]]
     assert list(source.end_offsets().values()) == [5]
+
+
+def test_rejected_lines_are_listed_up_to_three_per_reason_and_counted_beyond(tmp_path: Path) -> None:
+    """Equal reasons do not fill the screen; each total is reported once."""
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(_line(1000))
+    reported_lines: list[str] = []
+    source = FileSource([str(path)], parse_timestamp_ms, report=reported_lines.append)
+    (partition,) = source.assignment()
+    reasons = ["missing_field"] * 1005 + ["invalid_id"] * 2
+    source.dead_letter_queue.write(
+        [RejectedRecord(partition, offset, b"", reason, "detail") for offset, reason in enumerate(reasons)]
+    )
+    source.report_rejected_totals()
+    source.report_rejected_totals()
+    source.close()
+    assert reported_lines == [
+        *(f"{path}:{line}: rejected: missing_field: detail" for line in (1, 2, 3)),
+        *(f"{path}:{line}: rejected: invalid_id: detail" for line in (1006, 1007)),
+        "1,002 more lines rejected: missing_field (in all 1,005)",
+    ]
+    assert source.rejected_count == 1007

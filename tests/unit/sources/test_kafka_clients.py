@@ -18,7 +18,7 @@ SETTINGS = KafkaSettings("127.0.0.1:1", client="confluent")
 def test_a_missing_confluent_kafka_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """`kafka.client = "confluent"` needs the optional dependency."""
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(UsageError, match=r"^kafka\.client = \"confluent\" needs .*: pip install '\.\[fast\]'"):
+    with pytest.raises(UsageError, match=r"^kafka\.client: got 'confluent', but .*`pip install '\.\[fast\]'`"):
         kafka_client_version(SETTINGS)
 
 

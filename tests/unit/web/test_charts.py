@@ -138,4 +138,4 @@ class TestChart:
         """On the axis and in the tooltips of dots."""
         root = _chart_element(_line(0.48, 0.5, 0.52), percent=True)
         assert (next(root.iter("text")).text or "").endswith("\u202f%")
-        assert next(root.iter("title")).text == "line, 01 Jan 00:00: 48.00\u202f%"
+        assert next(root.iter("title")).text == "line, 01 Jan 00:00 UTC: 48.00\u202f%"

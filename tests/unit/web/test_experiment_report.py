@@ -20,11 +20,12 @@ from monitor.analysis.snapshots import (
 )
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
 from monitor.config import AllocationSettings, ExperimentSettings
+from monitor.export.presentation import STATE_TITLES, format_time
 from monitor.export.report_data import DecayedMeans, ReportData
 from monitor.stats import CupedAdjustment, Estimate, VariantComparison, VerdictState, compare_variants, decide_verdict
 from monitor.web.charts import Point
 from monitor.web.experiment_charts import decayed_mean_point
-from monitor.web.experiment_report import describe_disagreements, format_decimal, format_time, render_experiment_report
+from monitor.web.experiment_report import describe_disagreements, format_decimal, render_experiment_report
 from tests.support.student_groups import (
     FIRST_DAY,
     SENSITIVE_EXPERIMENT,
@@ -164,14 +165,21 @@ class TestPage:
         page = Page(render_experiment_report(SHIPPED))
         assert page.plots() == [
             "effect of treatment on dcg@5 over time",
-            "harm of treatment on rated_share over time",
+            "harm of treatment on share of rated responses over time",
             "share of students in treatment over time",
             "students over time, by variant",
-            "dcg@5, decayed by 1h, by variant",
-            "dcg@5, decayed by 24h, by variant",
-            "dcg@5, decayed by reciprocal-10d, by variant",
+            "mean dcg@5, last hours (1 h half-life), by variant",
+            "mean dcg@5, last days (24 h half-life), by variant",
+            "mean dcg@5, last 10 days (weight 1/(1 + age in days)), by variant",
         ]
-        for heading in ("Ship it", "Why", "All metrics", "Guardrails", "Method and definitions", "may not be claimed"):
+        for heading in (
+            "Verdict on treatment",
+            "Reasons",
+            "All metrics",
+            "Guardrails",
+            "Method and definitions",
+            "Limits of a verdict",
+        ):
             assert heading in page.text
 
     def test_names_of_experiments_and_variants_are_escaped(self) -> None:
@@ -200,36 +208,52 @@ class TestVerdict:
         """The numbers equal those of the verdict."""
         primary = SHIPPED.latest_analysis.verdicts["treatment"].primary
         text = Page(render_experiment_report(SHIPPED)).text
-        assert "treatment: ship – it is better, and nothing speaks against it: ship it." in text
-        assert f"a difference of {format_decimal(primary.difference.effect, sign=True)}" in text
-        bounds = f"between {format_decimal(primary.lower, sign=True)} and {format_decimal(primary.upper, sign=True)}"
-        assert f"With 95\u202f% confidence the true difference is {bounds}" in render_experiment_report(SHIPPED)
+        effect, lower, upper = primary.difference.effect, primary.lower, primary.upper
+        interval = f"95 % confidence sequence {lower:.2f} to {upper:.2f}"
+        assert f"Ship: dcg@5 improved by {effect:.2f} ({interval}); no guardrail failed." in text
+        means = f"{primary.treatment.mean:.4f} with treatment, {primary.control.mean:.4f} with control"
+        relative = f"(+{100 * (primary.difference.relative_effect or 0):.1f} %)"
+        assert f"Mean dcg@5 per student: {means} {relative}. The true difference is in the interval with 95 %" in text
+
+    def test_no_sentence_is_on_the_page_twice(self) -> None:
+        """The verdict, the reasons and the explanations of charts differ."""
+        text = re.sub(r"<style>.*?</style>|<dt>.*", " ", render_experiment_report(SHIPPED), flags=re.DOTALL)
+        sentences = re.findall(r">\s*([A-Z][^<>]{40,}\.)\s*<", text)
+        bands = [sentence for sentence in sentences if sentence.startswith("Bands: ")]
+        assert len(bands) == 2
+        assert len(set(sentences)) == len(sentences)
 
     @pytest.mark.parametrize(
         ("students", "days", "headline"),
         [
-            ([*make_students("control", 2.0, 800), *make_students("treatment", 1.5, 800, seed=2)], 14.0, "Stop it"),
-            (STUDENTS_WITH_EFFECT, 5.0, "Too early to say"),
+            (
+                [*make_students("control", 2.0, 800), *make_students("treatment", 1.5, 800, seed=2)],
+                14.0,
+                "Stop: dcg@5 fell by",
+            ),
+            (STUDENTS_WITH_EFFECT, 5.0, "Too early to decide: so far, dcg@5 improved by"),
             (
                 [*make_students("control", 2.0, 800), *make_students("treatment", 2.5, 400, seed=2)],
                 14.0,
-                "No fair comparison",
+                "Invalid: the variants cannot be compared",
             ),
             (
                 [*make_students("control", 2.0, 800), *make_students("treatment", 2.0, 800, seed=2)],
                 14.0,
-                "No gain that matters",
+                "No relevant gain: dcg@5 changed by",
             ),
         ],
     )
-    def test_every_verdict_state_has_a_headline(self, students: list[StudentGroup], days: float, headline: str) -> None:
-        """The headline depends on the state."""
-        assert f"<h2>{headline}</h2>" in render_experiment_report(report_data(students, time_after_days(days)))
+    def test_the_headline_begins_with_the_state_and_the_effect(
+        self, students: list[StudentGroup], days: float, headline: str
+    ) -> None:
+        """The headline is a sentence; its first words depend on the state."""
+        assert f'<p class="say">{headline}' in render_experiment_report(report_data(students, time_after_days(days)))
 
     def test_before_the_first_student_there_is_no_chart(self) -> None:
         """A sentence states that there are no students."""
         page = Page(render_experiment_report(report_data([], time_after_days(1))))
-        assert "No student has been shown an answer" in page.text
+        assert "No student has seen a response" in page.text
         assert page.plots() == []
 
     def test_without_a_treatment_there_is_no_comparison(self) -> None:
@@ -251,14 +275,14 @@ class TestVerdict:
         """At the top of the page."""
         first_day = format_time(time_after_days(0)).partition(",")[0]
         assert (
-            f"the newest event: 800 students and 3 200 responses since {first_day}."
+            f"Newest event: {format_time(time_after_days(14))}. 800 students and 3 200 responses since {first_day}."
             in Page(render_experiment_report(SHIPPED)).text
         )
 
     def test_before_the_first_window_ends_there_is_no_effect(self) -> None:
         """Students are counted already."""
         page = Page(render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(3))))
-        assert "Nothing is known of dcg@5 yet" in page.text
+        assert "No effect on dcg@5 is known yet" in page.text
         assert page.plots()[0] == "share of students in treatment over time"
 
     def test_without_variance_there_is_no_interval(self) -> None:
@@ -268,8 +292,8 @@ class TestVerdict:
             for variant, value in (("control", 2.0), ("treatment", 2.5))
         ]
         text = Page(render_experiment_report(report_data(students, time_after_days(14), min_students=0))).text
-        assert "It does not vary between students, so there is no telling how sure that is." in text
-        assert "could be told from none is not known." in text
+        assert "All students have the same value, so there is no interval." in text
+        assert "would show: not known yet." in text
         assert "narrow enough" not in text
 
     def test_effects_over_few_students_are_hidden(self) -> None:
@@ -280,10 +304,10 @@ class TestVerdict:
                 report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots, min_students=401)
             )
         )
-        assert "Nothing is known of dcg@5 yet" in page.text
+        assert "No effect on dcg@5 is known yet" in page.text
         primary = SHIPPED.latest_analysis.verdicts["treatment"].primary
         assert format_decimal(primary.control.mean) not in page.text
-        assert "the effect is between" not in page.text
+        assert "confidence sequence 0" not in page.text
         assert "+0.2500" not in page.text
         assert (
             "+0.2500"
@@ -310,7 +334,9 @@ class TestVerdict:
             *make_students("other", 1.5, 400, seed=3),
         ]
         text = render_experiment_report(report_data(students, time_after_days(14), experiment))
-        assert (text.count("97.5\u202f% confidence"), "Ship it" in text, "Stop it" in text) == (2, True, True)
+        assert text.count("97.5 % confidence sequence") == 2
+        assert '<p class="say">Ship: dcg@5 improved' in text
+        assert '<p class="say">Stop: dcg@5 fell' in text
 
 
 class TestDisagreement:
@@ -327,7 +353,7 @@ class TestDisagreement:
         for up, down in ((0.3, -0.4), (-0.3, 0.4)):
             comparisons = {"dcg@5": self._comparison(down), "ndcg@3": self._comparison(up)}
             ((sentence, contradictory),) = describe_disagreements(SENSITIVE_EXPERIMENT, comparisons).items()
-            words = ("up", "down") if up > 0 else ("down", "up")
+            words = ("higher", "lower") if up > 0 else ("lower", "higher")
             assert contradictory
             assert sentence.startswith(f"ndcg@3 and dcg@5 disagree: ndcg@3 is {words[0]} (")
             assert f"dcg@5 is {words[1]} (" in sentence
@@ -338,8 +364,8 @@ class TestDisagreement:
         comparisons = {"dcg@5": self._comparison(-0.4), "ndcg@3": self._comparison(0.01)}
         ((sentence, contradictory),) = describe_disagreements(SENSITIVE_EXPERIMENT, comparisons).items()
         assert not contradictory
-        assert sentence.startswith("ndcg@3 and dcg@5 do not move together: ndcg@3 is up (")
-        assert "so not shown" in sentence
+        assert sentence.startswith("ndcg@3 and dcg@5 differ: ndcg@3 has no clear change (")
+        assert "dcg@5 is lower (" in sentence
         assert (
             describe_disagreements(
                 SENSITIVE_EXPERIMENT, {"dcg@5": self._comparison(-0.01), "ndcg@3": self._comparison(0.01)}
@@ -376,7 +402,7 @@ class TestDisagreement:
         """The explanation by the ideal of the shown list applies only to that ideal."""
         comparisons = {"dcg@5": self._comparison(0.4), "ndcg@3": self._comparison(-0.4)}
         (sentence,) = describe_disagreements(replace(SENSITIVE_EXPERIMENT, ideal="constant"), comparisons)
-        assert "videos that this answer itself has" not in sentence
+        assert "ideal: shown" not in sentence
 
     def test_a_disagreement_is_on_the_page(self) -> None:
         """Beside any verdict: the diagnostics of a real verdict are replaced."""
@@ -388,7 +414,7 @@ class TestDisagreement:
         )
         analysis = replace(report.latest_analysis, verdicts={"treatment": replace(verdict, diagnostics=diagnostics)})
         text = Page(render_experiment_report(replace(report, latest_analysis=analysis))).text
-        assert "Metrics disagree. ndcg@3 and dcg@5 disagree: ndcg@3 is down" in text
+        assert "Metrics disagree. ndcg@3 and dcg@5 disagree: ndcg@3 is lower" in text
         assert "Metrics disagree" not in Page(render_experiment_report(report)).text
 
 
@@ -404,8 +430,8 @@ class TestHistory:
                 )
             )
         )
-        assert "There is no history" in page.text
-        assert "What was said when" not in page.text
+        assert "No history is stored" in page.text
+        assert "Verdict history" not in page.text
         assert len(page.plots()) == 7
 
     def test_changes_of_the_verdict_state_are_listed_with_times(self) -> None:
@@ -422,10 +448,11 @@ class TestHistory:
                 )
             )
         )
-        assert "There is no history" not in page.text
-        history = page.text[page.text.index("What was said when") :]
-        changes = re.findall(r"(\d+ \w+ \d{4}, \d\d:00 UTC) (\w+) ", history)
-        assert changes == [(format_time(3_600_000 * (HOUR + 30 * index)), states[index]) for index in (0, 2, 3, 5)]
+        assert "No history is stored" not in page.text
+        history = page.text[page.text.index("Verdict history") :]
+        changes = re.findall(r"(\d+ \w+ \d{4}, \d\d:00 UTC) (\D+) [+]", history)
+        titles = [STATE_TITLES[state] for state in states]
+        assert changes == [(format_time(3_600_000 * (HOUR + 30 * index)), titles[index]) for index in (0, 2, 3, 5)]
         assert history.count("+0.2500 −0.1250 +0.6250") == 4
 
     def test_counts_over_time_are_drawn_from_snapshots(self) -> None:
@@ -440,9 +467,9 @@ class TestHistory:
             )
         )
         assert Page(text).plots()[-3:] == [
-            "responses so far, by variant",
-            "rated responses of those so far, by variant",
-            "students who saw more than one variant so far",
+            "number of responses, by variant",
+            "share of rated responses, by variant",
+            "students with more than one variant",
         ]
         for name, share in (("control", 25), ("treatment", 50)):
             assert re.search(rf"<title>{name}, [^<]*: {share}\.0+\u202f%</title>", text)
@@ -451,7 +478,7 @@ class TestHistory:
                 report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots={HOUR: _snapshot("continue")})
             )
         )
-        assert "responses so far, by variant" not in single.plots()
+        assert "number of responses, by variant" not in single.plots()
 
     def test_only_the_newest_state_changes_are_listed(self) -> None:
         """The number of omitted changes is stated."""
@@ -475,7 +502,7 @@ class TestHistory:
         page = render_experiment_report(SHIPPED)
         assert "Bands: 3.51 standard errors" in page
         assert "Bands: 4.38 standard errors" in page
-        assert "Without bands" in page
+        assert "No bands are known for this kind of mean" in page
         means_without_errors = [
             replace(means, means={"24h": {"control": DecayedMeanSnapshot(2.0, None, 50.0)}})
             for means in SHIPPED.decayed_means
@@ -507,13 +534,13 @@ class TestStudentSplit:
         assert text.count('class="line intended" points') == 2
         assert "phase 1" in page.text
         assert "phase 2" in page.text
-        assert "Yes, as far as can be told" in page.text
+        assert "Yes: no sample ratio mismatch is detected" in page.text
 
     def test_a_sample_ratio_mismatch_is_reported(self) -> None:
         """With the consequences."""
         students = [*make_students("control", 2.0, 800), *make_students("treatment", 2.5, 400, seed=2)]
         assert (
-            "the split is not the intended one"
+            "No: sample ratio mismatch (p = "
             in Page(render_experiment_report(report_data(students, time_after_days(14)))).text
         )
 
@@ -531,16 +558,16 @@ class TestSubgroups:
         assert {"effect of treatment by category", "effect of treatment by days since first exposure"} <= {
             *page.plots()
         }
-        assert "For whom?" in page.text
-        assert "Does it last?" in page.text
+        assert "Effect by category" in page.text
+        assert "Does the effect last?" in page.text
         assert re.search(r"fractions 1\.\d+ 2\.\d+ \+0\.\d+ \+0\.\d+ \+\d\.\d+ 300 \+ 300", page.text)
         assert "other – – – – – 0 + 0" in page.text
 
     def test_an_experiment_without_subgroups_has_no_subgroup_section(self) -> None:
         """Not even the headings."""
         text = Page(render_experiment_report(SHIPPED)).text
-        assert "For whom?" not in text
-        assert "Does it last?" not in text
+        assert "Effect by category" not in text
+        assert "Does the effect last?" not in text
 
     def test_subgroups_of_few_students_are_hidden(self) -> None:
         """Neither table nor chart contain the effect."""
@@ -564,9 +591,9 @@ class TestAdjustment:
         )
         analysis = replace(report.latest_analysis, verdicts={"treatment": decide_verdict(evidence)})
         text = Page(render_experiment_report(replace(report, latest_analysis=analysis))).text
-        assert "What students were like in the 7 days before the start" in text
-        assert "adjusted for what 321 students were like before" in text
-        assert "variance 0.0% smaller; without it the effect is between" in text
+        assert "adjusted for differences between students in the 7 days before the start (CUPED" in text
+        assert "adjusted for the results of 321 students before the experiment" in text
+        assert "reduces the variance of the effect by 0.0 %. Without the adjustment, the interval is +" in text
 
 
 class TestDefinitions:
@@ -584,7 +611,7 @@ class TestDefinitions:
         text = Page(render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), experiment))).text
         assert "Gain: exp2." in text
         assert "Ideal of ndcg: constant." in text
-        assert "all responses, unrated ones counting 0" in text
-        assert "the mean of the first 5 days" in text
-        assert "is ever outside is 0.01 at most" in text
+        assert "all responses; unrated responses count 0" in text
+        assert "the mean over the first 5 days" in text
+        assert "is ever outside is at most 0.01" in text
         assert "wrong way round" not in text

@@ -1,0 +1,140 @@
+"""Phrases with numbers and units for the sentences of verdicts: names of quantities, changes, intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from monitor.config import FEEDBACK_METRIC_PREFIX, LATENCY_METRIC, RATED_SHARE_METRIC, is_proportion
+from monitor.stats.comparison import VariantComparison
+from monitor.stats.guardrails import GuardrailResult, GuardrailState
+
+_MINUS: Final = "\u2212"
+_MAX_EXTRA_DECIMALS: Final = 3
+_MAX_DECIMALS: Final = 9
+_OPEN: Final = ", so this is still open"
+_CONCLUSIONS: Final[Mapping[GuardrailState, str]] = {
+    "held": ", so the guardrail holds",
+    "crossed": ", so the guardrail failed",
+    "open": _OPEN,
+    "unknown": _OPEN,
+}
+
+
+def metric_label(name: str) -> str:
+    """Return the name of a metric or guardrail metric for readers, for the middle of a sentence.
+
+    >>> metric_label("feedback:escalated"), metric_label("rated_share"), metric_label("dcg@5")
+    ("share of responses with feedback 'escalated'", 'share of rated responses', 'dcg@5')
+    """
+    if name.startswith(FEEDBACK_METRIC_PREFIX):
+        return f"share of responses with feedback '{name.removeprefix(FEEDBACK_METRIC_PREFIX)}'"
+    return {RATED_SHARE_METRIC: "share of rated responses", LATENCY_METRIC: "mean latency"}.get(name, name)
+
+
+def capitalized_metric_label(name: str) -> str:
+    """Return the label of a metric for the start of a sentence; names of metrics stay as they are.
+
+    >>> capitalized_metric_label("latency_ms"), capitalized_metric_label("ndcg@5")
+    ('Mean latency', 'ndcg@5')
+    """
+    label = metric_label(name)
+    return label if label == name else label[0].upper() + label[1:]
+
+
+def metric_unit(name: str) -> str:
+    """Return the unit of a change of a metric, with a space before; empty for metrics without a unit.
+
+    >>> metric_unit("rated_share"), metric_unit("latency_ms"), metric_unit("dcg@5")
+    (' percentage points', ' ms', '')
+    """
+    if is_proportion(name):
+        return " percentage points"
+    return " ms" if name == LATENCY_METRIC else ""
+
+
+def format_changes(metric: str, values: Sequence[float], *, sign: bool = False) -> list[str]:
+    """Return changes of a metric as numbers in its unit, all with the same number of decimals.
+
+    Shares are in percentage points. The range of the values has two significant digits, and no value other than 0 is
+    rounded to 0 if three more decimals suffice. `sign` adds a plus sign to positive numbers.
+
+    >>> format_changes("dcg@5", [0.0512, 0.2877]), format_changes("feedback:escalated", [0.002, 0.01533], sign=True)
+    (['0.05', '0.29'], ['+0.2', '+1.5'])
+    """
+    scaled = [100 * value if is_proportion(metric) else value for value in values]
+    decimals = _count_decimals(scaled)
+    return [
+        f"{round(value, decimals) + 0.0:{'+' if sign else ''},.{decimals}f}".replace(",", "\u202f").replace("-", _MINUS)
+        for value in scaled
+    ]
+
+
+def _count_decimals(values: Iterable[float]) -> int:
+    numbers = list(values)
+    span = max(numbers) - min(numbers) or max(map(abs, numbers))
+    decimals = min(max(1 - math.floor(math.log10(span)), 0), _MAX_DECIMALS) if span > 0 else 0
+    for extra in range(_MAX_EXTRA_DECIMALS):
+        if all(round(value, decimals + extra) or not value for value in numbers):
+            return decimals + extra
+    return decimals
+
+
+def format_level(alpha: float) -> str:
+    """Return the confidence level 1 − `alpha` as a percentage.
+
+    >>> format_level(0.05), format_level(0.05 / 3)
+    ('95 %', '98.33 %')
+    """
+    return f"{100 * (1 - alpha):.4g} %"
+
+
+def describe_change(metric: str, comparison: VariantComparison) -> str:
+    """Return a phrase with the effect on a metric, the confidence level and the interval.
+
+    The verb follows from the interval: "improved" above 0, "fell" below 0, "changed" otherwise. Metrics that decide
+    and diagnostic metrics are better if they are higher.
+    """
+    effect, lower, upper = comparison.difference.effect, comparison.lower, comparison.upper
+    unit = metric_unit(metric)
+    if effect is None:
+        return f"the effect on {metric_label(metric)} is not known yet"
+    if lower is None or upper is None:
+        (change,) = format_changes(metric, [effect], sign=True)
+        return f"{metric_label(metric)} changed by {change}{unit} (too few data for a confidence sequence)"
+    level = f"{format_level(comparison.alpha)} confidence sequence"
+    if lower <= 0 <= upper:
+        change, low, high = format_changes(metric, [effect, lower, upper], sign=True)
+        return f"{metric_label(metric)} changed by {change}{unit} ({level} {low} to {high})"
+    verb, direction = ("improved", 1) if lower > 0 else ("fell", -1)
+    bounds = sorted((direction * lower, direction * upper))
+    change, low, high = format_changes(metric, [direction * effect, *bounds])
+    return f"{metric_label(metric)} {verb} by {change}{unit} ({level} {low} to {high})"
+
+
+def describe_guardrail(result: GuardrailResult) -> str:
+    """Return a sentence with the bounds of a guardrail's change, the allowed change, and the state."""
+    guardrail, least, most = result.guardrail, result.least_harm, result.most_harm
+    name, unit, harm_rises = guardrail.name, metric_unit(guardrail.name), guardrail.harmful_direction == "up"
+    verb, noun = ("rose", "increase") if harm_rises else ("fell", "decrease")
+    if most is None:
+        (allowed,) = format_changes(name, [guardrail.margin])
+        return f"The {metric_label(name)} has no bounds yet; the allowed {noun} is {allowed}{unit}{_OPEN}."
+    if most <= 0:
+        change = "did not rise" if harm_rises else "did not fall"
+        (allowed,) = format_changes(name, [guardrail.margin])
+    elif least is not None and least > 0:
+        low, high, allowed = format_changes(name, [least, most, guardrail.margin])
+        change = f"{verb} by {low} to {high}{unit}"
+    elif least is None or result.state == "held":
+        high, allowed = format_changes(name, [most, guardrail.margin])
+        change = f"{verb} by at most {high}{unit}"
+    else:
+        # The change has the sign of the metric, not of the harm.
+        bounds = (least, most) if harm_rises else (-most, -least)
+        low, high, _ = format_changes(name, [*bounds, guardrail.margin], sign=True)
+        *_, allowed = format_changes(name, [*bounds, guardrail.margin])
+        change = f"changed by {low} to {high}{unit}"
+    allowance = f"the allowed {noun} is {allowed}{'' if unit in change and unit else unit}"
+    return f"{capitalized_metric_label(name)} {change}; {allowance}{_CONCLUSIONS[result.state]}."
