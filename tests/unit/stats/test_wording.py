@@ -35,8 +35,8 @@ METRIC = Guardrail("ndcg@5", "down", 0.02)
         (
             _result(ESCALATED, 0.002, 0.01533, "open"),
             (
-                "Share of responses with feedback 'escalated' rose by 0.2 to 1.5 percentage points; the allowed increase "
-                "is 1.0, so this is still open."
+                "Share of responses with feedback 'escalated' rose by 0.2 to 1.5 percentage points; the allowed "
+                "increase is 1.0, so this is still open."
             ),
         ),
         (
@@ -49,7 +49,7 @@ METRIC = Guardrail("ndcg@5", "down", 0.02)
         (
             _result(RATED, -0.01, 0.06, "open"),
             (
-                "Share of rated responses changed by −6.0 to +1.0 percentage points; the allowed decrease is 5.0, so this "
+                "Share of rated responses changed by −6 to +1 percentage points; the allowed decrease is 5, so this "
                 "is still open."
             ),
         ),
@@ -90,9 +90,9 @@ def test_a_change_has_the_interval_and_the_level_of_its_own_alpha() -> None:
     """With several treatments the level is higher; a loss is "fell", an interval with 0 has signs."""
     arms = Estimate(400, 2.0, 0.002), Estimate(400, 2.17, 0.002)
     unclear = compare_variants(*arms, alpha=0.05, mde=0.1)
-    assert describe_change("dcg@5", unclear) == "dcg@5 changed by +0.17 (95 % confidence sequence −0.01 to +0.35)"
+    assert describe_change("dcg@5", unclear) == "dcg@5 changed by +0.17 (95 % confidence sequence −0.03 to +0.37)"
     loss = compare_variants(Estimate(4000, 2.0, 1e-4), Estimate(4000, 1.7, 1e-4), alpha=0.05 / 3, mde=0.1)
-    assert describe_change("dcg@5", loss).startswith("dcg@5 fell by 0.30 (98.33 % confidence sequence 0.24 to 0.36")
+    assert describe_change("dcg@5", loss).startswith("dcg@5 fell by 0.300 (98.33 % confidence sequence 0.250 to 0.350)")
     few = compare_variants(Estimate(3, 2.0, 0.1), Estimate(3, 2.5, 0.1), alpha=0.05, mde=0.1)
     assert describe_change("dcg@5", few) == "dcg@5 changed by +0.50 (too few data for a confidence sequence)"
 
