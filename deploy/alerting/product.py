@@ -4,9 +4,9 @@ Drops are watched on decayed means, so they warn; they do not decide. Only the p
 watched: every further metric would be a further chance of a false alarm.
 
 Each drop comes twice. The fast one looks at decays of up to three hours and wants a large drop; the slow one looks at
-longer decays and is content with a small one. Both want the drop to exceed `ERRORS` standard errors. At one independent
-look per half-life that is a false alarm in 30 000 looks if responses are independent; it leaves room for the responses
-of one student being alike.
+longer decays and is content with a small one. Both want the drop to exceed a number of standard errors, which include
+the design effect of several responses per student. The number is the band of a decayed mean over four weeks: a mean
+without any change leaves it in 5 % of months (`monitor.stats.decay_band_multiplier`).
 
 Harm, the sample ratio and crossovers are what a verdict goes by: sums over all time, valid at every look. Such sums
 stay when an experiment is over, so they are watched until a day after its last response.
@@ -19,12 +19,18 @@ from typing import Final
 
 from deploy.alerting.rules import Alert, Recording
 from grafana import boards
+from monitor.stats import decay_band_multiplier
 
 FAST: Final = 'decay=~"[0-9]+[sm]|[1-3]h"'
 SLOW: Final = 'decay!~"[0-9]+[sm]|[1-3]h"'
 READABLE_COUNT: Final = 100
 """Effective responses from which on a decayed mean is watched."""
 ERRORS: Final = 4
+"""For shares of traffic."""
+FAST_ERRORS: Final = round(decay_band_multiplier(28 * 24), 2)
+"""The band over four weeks of a mean with a half-life of an hour."""
+SLOW_ERRORS: Final = round(decay_band_multiplier(28), 2)
+"""The band over four weeks of a mean with a half-life of a day."""
 LARGE_DROP: Final = 0.15
 SMALL_DROP: Final = 0.05
 EXPECTED_COUNT: Final = 20
@@ -151,15 +157,15 @@ DROPS: Final = (
         expr=f"""
         {BELOW_PAST}{{{FAST}}} > {LARGE_DROP}
         and
-        {ERRORS_BELOW_PAST} > {ERRORS}
+        {ERRORS_BELOW_PAST} > {FAST_ERRORS}
         """,
         pending="10m",
         keep="30m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
         " {{ $value | humanizePercentage }} within a day",
         description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
-        f" below the variant's own mean of the day before. The drop is larger than {ERRORS} standard errors. If the"
-        f" control has dropped as well, the variant is not the cause. {_CHECK}",
+        f" below the variant's own mean of the day before. The drop is larger than {FAST_ERRORS} standard errors. If"
+        f" the control has dropped as well, the variant is not the cause. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
@@ -172,14 +178,14 @@ DROPS: Final = (
         expr=f"""
         {BELOW_PAST}{{{SLOW}}} > {SMALL_DROP}
         and
-        {ERRORS_BELOW_PAST} > {ERRORS}
+        {ERRORS_BELOW_PAST} > {SLOW_ERRORS}
         """,
         pending="1h",
         keep="6h",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
         " {{ $value | humanizePercentage }} within days",
         description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} below the"
-        f" variant's own mean of 2 to 6 days ago. The drop is larger than {ERRORS} standard errors. {_CHECK}",
+        f" variant's own mean of 2 to 6 days ago. The drop is larger than {SLOW_ERRORS} standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",
@@ -192,7 +198,7 @@ DROPS: Final = (
         expr=f"""
         {BELOW_CONTROL}{{{FAST}}} > {LARGE_DROP}
         and
-        {ERRORS_BELOW_CONTROL} > {ERRORS}
+        {ERRORS_BELOW_CONTROL} > {FAST_ERRORS}
         and
         present_over_time({MEAN}[1h] offset 6h)
         """,
@@ -201,7 +207,7 @@ DROPS: Final = (
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) is"
         " {{ $value | humanizePercentage }} below the control",
         description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
-        f" below the control's. The difference is larger than {ERRORS} of its standard errors. {_CHECK}",
+        f" below the control's. The difference is larger than {FAST_ERRORS} of its standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
@@ -214,7 +220,7 @@ DROPS: Final = (
         expr=f"""
         {BELOW_CONTROL}{{{SLOW}}} > {SMALL_DROP}
         and
-        {ERRORS_BELOW_CONTROL} > {ERRORS}
+        {ERRORS_BELOW_CONTROL} > {SLOW_ERRORS}
         and
         present_over_time({MEAN}[6h] offset 2d)
         """,
@@ -223,7 +229,7 @@ DROPS: Final = (
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) stays"
         " {{ $value | humanizePercentage }} below the control",
         description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} below the"
-        f" control's. The difference is larger than {ERRORS} of its standard errors. {_CHECK}",
+        f" control's. The difference is larger than {SLOW_ERRORS} of its standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",

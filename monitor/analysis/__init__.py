@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from monitor.analysis.analyzer import Analysis, Analyzer
+from monitor.analysis.decision_history import StatePeriod, history_json, list_state_periods
 from monitor.analysis.drift import (
     MIN_DRIFT_ALPHA,
     CellCounts,
@@ -78,6 +79,7 @@ __all__ = [
     "ResponseWithFeedback",
     "ReviewRanking",
     "SnapshotHistory",
+    "StatePeriod",
     "StoreSummary",
     "StoredItems",
     "StudentSplit",
@@ -93,6 +95,8 @@ __all__ = [
     "find_first_exposure_days",
     "find_intended_shares",
     "format_timestamp",
+    "history_json",
+    "list_state_periods",
     "measure_day_drift",
     "measure_drift",
     "rank_for_review",

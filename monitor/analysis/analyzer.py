@@ -7,7 +7,7 @@ estimands, formulas and claims.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from monitor.analysis.cohort_view import CohortView
 from monitor.analysis.plan import AnalysisPlan
 from monitor.analysis.subgroups import SubgroupEffects, compute_subgroup_effects
 from monitor.config import RATED_SHARE_METRIC, ExperimentSettings, Population
-from monitor.metrics import UnitRecord
+from monitor.metrics import IntArray, RecordLayout, UnitRecord
 from monitor.stats import (
     CovariateStatistic,
     CupedAdjustment,
@@ -37,6 +37,8 @@ from monitor.stats import (
     apply_cuped,
     check_srm,
     closed_covariate_statistic,
+    closed_defined_share_statistic,
+    closed_undefined_as_zero_statistic,
     compare_variants,
     covariate_square_scale,
     decide_verdict,
@@ -93,6 +95,13 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "reasons": msgspec.to_builtins(verdict.reasons),
         "notes": msgspec.to_builtins(verdict.notes),
         "days_to_resolve": verdict.days_to_resolve,
+        "days_to_power": verdict.days_to_power,
+        "relative": {
+            "effect": verdict.primary.difference.relative_effect,
+            "lower": verdict.relative_bounds[0],
+            "upper": verdict.relative_bounds[1],
+        },
+        "shrunken_effect": verdict.shrunken_effect,
         "adjustment": None
         if verdict.unadjusted is None
         else {"variance_reduction": verdict.variance_reduction, "unadjusted": _comparison_json(verdict.unadjusted)},
@@ -124,7 +133,9 @@ class Analyzer:
         return Analysis(
             as_of_ms=as_of_ms,
             comparisons={
-                treatment: _compare_metrics(self._plan, treatment, verdict, live_estimates)
+                treatment: _compare_metrics(
+                    self._plan, treatment, verdict, live_estimates, is_bounded=len(view.phase_counts) == 1
+                )
                 for treatment, verdict in verdicts.items()
             },
             sample_ratio=sample_ratio,
@@ -150,6 +161,10 @@ def _collect_evidence(view: CohortView, treatment: str) -> VerdictEvidence:
     experiment, population = plan.experiment, plan.experiment.decision.population
     other_population: Population = "all" if population == "rated" else "rated"
     primary_estimates, adjustment = _estimate_primary(view, treatment, population)
+    defined_share, undefined_as_zero = _estimate_undefined(view, treatment, population)
+    variant_records = stored_students.variant_records.values()
+    live = stored_students.live_estimates(plan.layout, population)
+    index = plan.metric_names.index(experiment.primary)
     return VerdictEvidence(
         control=experiment.control,
         treatment=treatment,
@@ -158,15 +173,26 @@ def _collect_evidence(view: CohortView, treatment: str) -> VerdictEvidence:
         arms=primary_estimates,
         adjustment=adjustment,
         age_days=view.age_days(),
+        closed_days=view.closed_day_count(),
         students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
         phases=view.phase_counts,
-        crossovers=sum(UnitRecord(record).crossovers for record in stored_students.variant_records.values()),
+        compared_phases=view.compared_phase_counts,
+        left_out_phases=view.left_out_phase_counts,
+        segments=view.segment_counts,
+        anonymous_units=sum(UnitRecord(record).anonymous_responses for record in variant_records),
+        units=sum(UnitRecord(record).units for record in variant_records),
+        crossovers=sum(UnitRecord(record).crossovers for record in variant_records),
         students=view.student_count,
         lost_events=stored_students.lost_events,
         rejected_share=stored_students.rejected_share,
         skipped_events=stored_students.skipped_events,
         other_population=_estimate_primary(view, treatment, other_population)[0],
         rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC, population),
+        defined_share=defined_share,
+        undefined_as_zero=undefined_as_zero,
+        live=None
+        if len(view.phase_counts) > 1
+        else EstimatePair(live[experiment.control][index], live[treatment][index]),
         guardrails=tuple(
             GuardrailEvidence(guardrail, _estimate_closed(view, treatment, guardrail.name, population))
             for guardrail in plan.guardrails
@@ -190,6 +216,31 @@ def _estimate_closed(view: CohortView, treatment: str, metric: str, population: 
     return EstimatePair(*estimate_stratified(list(zip(*statistics, strict=True))))
 
 
+def _estimate_undefined(
+    view: CohortView, treatment: str, population: Population
+) -> tuple[EstimatePair | None, EstimatePair | None]:
+    """Return the shares of students with a defined primary metric, and the metric with undefined values as 0.
+
+    Both are None if all values are defined, and over all responses, where undefined values count as 0 already.
+    """
+    plan = view.plan
+    metric = plan.metric_names.index(plan.experiment.primary)
+    if population == "all":
+        return None, None
+
+    def estimate(statistic_of: Callable[[IntArray, RecordLayout, int], SampleMeanStatistic]) -> EstimatePair:
+        statistics = (
+            [statistic_of(record, plan.layout, metric) for record in view.closed_records[variant]]
+            for variant in (plan.experiment.control, treatment)
+        )
+        return EstimatePair(*estimate_stratified(list(zip(*statistics, strict=True))))
+
+    defined_share = estimate(closed_defined_share_statistic)
+    if all(arm.mean in {None, 1.0} for arm in (defined_share.control, defined_share.treatment)):
+        return None, None
+    return defined_share, estimate(closed_undefined_as_zero_statistic)
+
+
 def _estimate_primary(
     view: CohortView, treatment: str, population: Population
 ) -> tuple[EstimatePair, CupedAdjustment | None]:
@@ -202,45 +253,95 @@ def _estimate_primary(
     if not plan.layout.has_pre_period or (adjusted := _adjust_primary(view, population)) is None:
         return unadjusted, None
     strata = [(stratum[control], stratum[treatment]) for stratum in adjusted.strata]
-    adjusted_students = [
-        closed_covariate_statistic(record, plan.layout, population).units
-        for records in view.closed_records.values()
-        for record in records
-    ]
-    adjustment = CupedAdjustment(adjusted.theta, sum(adjusted_students), unadjusted)
-    return EstimatePair(*estimate_stratified(strata)), adjustment
+    return EstimatePair(*estimate_stratified(strata)), _describe_adjustment(
+        view, treatment, population, adjusted.theta, unadjusted
+    )
 
 
 def _adjust_primary(view: CohortView, population: Population) -> RegressionAdjustedStatistics | None:
     """Return the primary metric's sums in each phase, adjusted by the students' means from before the experiment."""
+    return apply_cuped(_covariate_strata(view, population), 1 / covariate_square_scale(view.plan.layout))
+
+
+def _covariate_strata(
+    view: CohortView, population: Population
+) -> list[dict[str, tuple[SampleMeanStatistic, CovariateStatistic]]]:
+    """Return, for each phase, variant → the sums of the primary metric over all students and over those with pairs."""
     plan = view.plan
     strata: list[dict[str, tuple[SampleMeanStatistic, CovariateStatistic]]] = [{} for _ in plan.phases]
     for variant, records in view.closed_records.items():
         statistics = view.closed_statistics(variant, plan.experiment.primary, population)
         for stratum, statistic, record in zip(strata, statistics, records, strict=True):
             stratum[variant] = statistic, closed_covariate_statistic(record, plan.layout, population)
-    return apply_cuped(strata, 1 / covariate_square_scale(plan.layout))
+    return strata
+
+
+def _describe_adjustment(
+    view: CohortView, treatment: str, population: Population, theta: float, unadjusted: EstimatePair
+) -> CupedAdjustment:
+    """Return the adjustment with what shows whether the variants were alike before the experiment."""
+    plan = view.plan
+    strata = [(stratum[plan.experiment.control], stratum[treatment]) for stratum in _covariate_strata(view, population)]
+
+    def estimate(
+        statistic_of: Callable[[SampleMeanStatistic, CovariateStatistic], SampleMeanStatistic],
+    ) -> EstimatePair:
+        return EstimatePair(
+            *estimate_stratified([(statistic_of(*control), statistic_of(*treated)) for control, treated in strata])
+        )
+
+    other_population: Population = "all" if population == "rated" else "rated"
+    return CupedAdjustment(
+        theta=theta,
+        students=sum(covariates.units for pair in strata for _, covariates in pair),
+        unadjusted=unadjusted,
+        unadjusted_other_population=_estimate_closed(view, treatment, plan.experiment.primary, other_population),
+        covariate=estimate(
+            lambda _, covariates: SampleMeanStatistic(
+                covariates.units, covariates.covariate_total, covariates.covariate_sum_of_squares
+            )
+        ),
+        covered_share=estimate(
+            lambda statistic, covariates: SampleMeanStatistic(statistic.units, covariates.units, covariates.units)
+        ),
+    )
 
 
 def _compare_metrics(
-    plan: AnalysisPlan, treatment: str, verdict: Verdict, live_estimates: Mapping[str, Sequence[Estimate]]
+    plan: AnalysisPlan,
+    treatment: str,
+    verdict: Verdict,
+    live_estimates: Mapping[str, Sequence[Estimate]],
+    *,
+    is_bounded: bool,
 ) -> dict[str, dict[Estimand, VariantComparison]]:
-    """Return metric → estimand → comparison; the closed comparisons are taken from the verdict."""
+    """Return metric → estimand → comparison; the closed comparisons are taken from the verdict.
+
+    Live sums are not stored by allocation phase. Once the intended shares have changed, `is_bounded` is false and live
+    effects have no bounds: students of different times would be compared.
+    """
     experiment = plan.experiment
     closed_comparisons = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
     return {
         metric: {
             "closed": closed_comparisons[metric],
-            "live": compare_variants(
-                control_estimate,
-                treatment_estimate,
-                alpha=plan.treatment_alpha,
-                mde=plan.metric_mde(metric),
-                max_value=plan.max_means[metric],
-                estimand="live",
-            ),
+            "live": _compare_live(plan, metric, control_estimate, treatment_estimate, is_bounded=is_bounded),
         }
         for metric, control_estimate, treatment_estimate in zip(
             plan.metric_names, live_estimates[experiment.control], live_estimates[treatment], strict=True
         )
     }
+
+
+def _compare_live(
+    plan: AnalysisPlan, metric: str, control: Estimate, treatment: Estimate, *, is_bounded: bool
+) -> VariantComparison:
+    comparison = compare_variants(
+        control,
+        treatment,
+        alpha=plan.treatment_alpha,
+        mde=plan.metric_mde(metric),
+        max_value=plan.max_means[metric],
+        estimand="live",
+    )
+    return comparison if is_bounded else msgspec.structs.replace(comparison, lower=None, upper=None, log_e=None, p=None)

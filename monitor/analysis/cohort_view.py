@@ -9,8 +9,16 @@ from typing import Final
 from monitor.analysis.plan import AnalysisPlan
 from monitor.clock import DAY_MS
 from monitor.config import Population
-from monitor.metrics import IntArray
-from monitor.stats import CohortTable, PhaseCounts, SampleMeanStatistic, StoredStudentSums, is_cohort_closed
+from monitor.metrics import CohortField, IntArray, UnitRecord
+from monitor.stats import (
+    CohortTable,
+    DayCounts,
+    PhaseCounts,
+    SampleMeanStatistic,
+    SegmentCounts,
+    StoredStudentSums,
+    is_cohort_closed,
+)
 
 _RATE_WINDOW_DAYS: Final = 7
 """Days of the mean number of students per day: a whole week, because weekdays differ."""
@@ -61,11 +69,63 @@ class CohortView:
 
         If no phase has students, only the last phase is returned. Students who later saw another variant are included.
         """
+        return self._count_by_phase(self._days_by_phase, CohortField.EXPOSURES)
+
+    @cached_property
+    def compared_phase_counts(self) -> tuple[PhaseCounts, ...]:
+        """Intended shares and compared students of each phase: those with a value of the primary metric."""
+        return self._count_by_phase(self.closed_days, self.plan.unit_count_index)
+
+    @cached_property
+    def left_out_phase_counts(self) -> tuple[PhaseCounts, ...]:
+        """Intended shares and crossovers of closed cohorts by first variant, by phase.
+
+        Empty if there are responses without a user id, because these are units without a first exposure.
+        """
+        if any(UnitRecord(record).anonymous_responses for record in self.stored_students.variant_records.values()):
+            return ()
+        return self._count_by_phase(self.closed_days, CohortField.EXPOSURES, CohortField.UNITS)
+
+    @cached_property
+    def segment_counts(self) -> tuple[SegmentCounts, ...]:
+        """Intended shares and students of closed cohorts, by segment and phase; not by day, to keep evidence small."""
+        columns = map(self.plan.layout.segment_units_index, range(len(self.plan.experiment.segments)))
+        return tuple(
+            SegmentCounts(
+                segment,
+                tuple(
+                    PhaseCounts(counts.shares, counts.students)
+                    for counts in self._count_by_phase(self.closed_days, column)
+                ),
+            )
+            for segment, column in zip(self.plan.experiment.segments, columns, strict=True)
+        )
+
+    def _count_by_phase(
+        self, days_by_phase: Sequence[Sequence[int]], column: int, subtracted_column: int | None = None
+    ) -> tuple[PhaseCounts, ...]:
+        """Return a column, or the difference of two, by day, in the phases that have any, or else the last phase."""
         phase_counts = []
-        for phase, days in zip(self.plan.phases, self._days_by_phase, strict=True):
-            students = {name: self._cohorts[name].sum_column(days) for name in self.plan.experiment.variants}
-            phase_counts.append(PhaseCounts(dict(phase.intended_shares), students))
+        for phase, days in zip(self.plan.phases, days_by_phase, strict=True):
+            counts = {name: self._cohorts[name].column_values(days, column) for name in self.plan.experiment.variants}
+            if subtracted_column is not None:
+                for name, numbers in counts.items():
+                    subtracted = self._cohorts[name].column_values(days, subtracted_column)
+                    counts[name] = [number - less for number, less in zip(numbers, subtracted, strict=True)]
+            day_counts = (
+                DayCounts(day, {name: numbers[row] for name, numbers in counts.items()}) for row, day in enumerate(days)
+            )
+            phase_counts.append(PhaseCounts.from_days(dict(phase.intended_shares), day_counts))
         return tuple(counts for counts in phase_counts if any(counts.students.values())) or (phase_counts[-1],)
+
+    def closed_day_count(self) -> int:
+        """Return the number of days from the first exposure (or `starts_at`) whose students have complete windows."""
+        if not self.days:
+            return 0
+        experiment = self.plan.experiment
+        first_day = max(self.days[0], (experiment.starts_at_ms or 0) // DAY_MS)
+        end_day = (self.as_of_ms - experiment.feedback_window_ms) // DAY_MS - experiment.exposure_days + 1
+        return max(min(end_day, self.days[-1] + 1) - first_day, 0)
 
     @cached_property
     def closed_days(self) -> list[list[int]]:

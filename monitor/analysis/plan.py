@@ -77,16 +77,12 @@ class AnalysisPlan:
         ]
         """Variants other than the control that have a share in any phase."""
         decision = experiment.decision
-        rated_share_margins = [
-            guardrail.margin for guardrail in decision.guardrails if guardrail.metric == RATED_SHARE_METRIC
-        ]
         self.criteria = DecisionCriteria(
             mde=decision.mde or _DEFAULT_MDE_SHARE * self.max_means[experiment.primary],
             margin=decision.margin,
             alpha=decision.alpha,
             treatments=max(len(self.treatments), 1),
             min_days=decision.min_days,
-            **({"rated_share_margin": rated_share_margins[0]} if rated_share_margins else {}),
         )
         self.treatment_alpha = split_alpha(self.criteria.alpha, self.criteria.treatments)
         """The error level of each treatment."""
@@ -97,6 +93,7 @@ class AnalysisPlan:
                 guardrail.margin,
                 self._max_mean(guardrail.metric),
                 guardrail.timeout_ms,
+                guardrail.is_relative,
             )
             for guardrail in decision.guardrails
         ]

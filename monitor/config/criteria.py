@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -24,12 +24,13 @@ from monitor.config.values import ConfigProblems, check_keys, parse_choice, pars
 from monitor.errors import ConfigError
 
 DECISION_KEYS: Final = frozenset({"mde", "margin", "alpha", "min_days", "population", "allocations", "guardrails"})
-_GUARDRAIL_KEYS: Final = frozenset({"metric", "harmful_direction", "margin", "timeout_ms"})
+_GUARDRAIL_KEYS: Final = frozenset({"metric", "harmful_direction", "margin", "relative_margin", "timeout_ms"})
 _MIN_EFFECT: Final = 1e-6
 _MAX_EFFECT: Final = 65_536.0
 _MEASURES_UP_TO_1: Final = ("ndcg", "success", "rr", "p")
 _MIN_ALPHA: Final = 1e-6
 _MAX_ALPHA: Final = 0.25
+_MAX_RELATIVE_MARGIN: Final = 1.0
 _MAX_DAYS: Final = 365.0
 _MAX_ALLOCATIONS: Final = 100
 _MAX_GUARDRAILS: Final = 20
@@ -61,18 +62,29 @@ def parse_decision(table: Mapping[str, Any], experiment_key: str, experiment: Ex
 
 def decision_warnings(experiment: ExperimentSettings) -> list[str]:
     """Return a sentence for each criterion that is valid but probably has another effect than intended."""
-    experiment_key = f"experiments.{experiment.name}"
-    return [
-        f"{experiment_key}.allocations[{index}].from is not midnight in UTC: the whole UTC day is left out of the "
-        "sample ratio and of the comparisons that decide. Set the time to midnight, such as 2026-11-01T00:00:00Z"
-        for index, allocation in enumerate(experiment.decision.allocations)
-        if allocation.from_ms % DAY_MS
-    ] + [
-        f"{experiment_key}.guardrails[{index}] is on {LATENCY_METRIC} without timeout_ms: the guardrail cannot allow "
-        "for rare time-outs that have not occurred yet. Set timeout_ms to the time-out of the chatbot, such as 30000"
-        for index, guardrail in enumerate(experiment.decision.guardrails)
-        if guardrail.metric == LATENCY_METRIC and guardrail.timeout_ms is None
-    ]
+    return [f"experiments.{experiment.name}.{warning}" for warning in _find_doubtful_criteria(experiment)]
+
+
+def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
+    """Yield the key of each doubtful criterion and the reason."""
+    if experiment.primary.startswith("ndcg") and experiment.ideal == "shown":
+        yield (
+            f'primary is {experiment.primary} with ideal = "shown": each response is compared with the best order of '
+            "its own items, so a variant that shows only bad items is not penalised. Set primary to a dcg metric, or "
+            'ideal to "constant"'
+        )
+    for index, allocation in enumerate(experiment.decision.allocations):
+        if allocation.from_ms % DAY_MS:
+            yield (
+                f"allocations[{index}].from is not midnight in UTC: the whole UTC day is left out of the sample ratio "
+                "and of the comparisons that decide. Set the time to midnight, such as 2026-11-01T00:00:00Z"
+            )
+    for index, guardrail in enumerate(experiment.decision.guardrails):
+        if guardrail.metric == LATENCY_METRIC and guardrail.timeout_ms is None:
+            yield (
+                f"guardrails[{index}] is on {LATENCY_METRIC} without timeout_ms: the guardrail cannot allow for rare "
+                "time-outs that have not occurred yet. Set timeout_ms to the time-out of the chatbot, such as 30000"
+            )
 
 
 def _max_effect(metric: str) -> float:
@@ -126,11 +138,19 @@ def _parse_guardrails(key: str, value: object, experiment: ExperimentSettings) -
         metric = _parse_guardrail_metric(f"{guardrail_key}.metric", table.get("metric"), metrics)
         direction_key = f"{guardrail_key}.harmful_direction"
         direction = parse_choice(direction_key, table.get("harmful_direction"), get_args(HarmfulDirection))
-        margin = parse_number(f"{guardrail_key}.margin", table.get("margin"), _MIN_EFFECT, _max_effect(metric))
+        is_relative = "relative_margin" in table
+        if is_relative and "margin" in table:
+            raise ConfigError(f"{guardrail_key}.relative_margin", table["relative_margin"], "margin or relative_margin")
+        if is_relative:
+            margin = parse_number(
+                f"{guardrail_key}.relative_margin", table["relative_margin"], _MIN_EFFECT, _MAX_RELATIVE_MARGIN
+            )
+        else:
+            margin = parse_number(f"{guardrail_key}.margin", table.get("margin"), _MIN_EFFECT, _max_effect(metric))
         if any(guardrail.metric == metric for guardrail in guardrails):
             raise ConfigError(f"{guardrail_key}.metric", metric, "every metric once")
         timeout_ms = _parse_timeout_ms(f"{guardrail_key}.timeout_ms", table, metric)
-        guardrails.append(GuardrailSettings(metric, direction, margin, timeout_ms))
+        guardrails.append(GuardrailSettings(metric, direction, margin, timeout_ms, is_relative))
     return tuple(guardrails)
 
 

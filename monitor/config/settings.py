@@ -143,9 +143,11 @@ class GuardrailSettings:
     metric: str
     harmful_direction: HarmfulDirection
     margin: float
-    """Tolerable harm, in the metric's own unit; above 0."""
+    """Tolerable harm, in the metric's own unit, or as a fraction of the control's mean; above 0."""
     timeout_ms: float | None = None
     """For `latency_ms`: the latency at which the client gives up a response; None if unknown."""
+    is_relative: bool = False
+    """Whether `margin` is a fraction of the control's mean (the key `relative_margin`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class DecisionSettings:
     population: Population = "rated"
     allocations: tuple[AllocationSettings, ...] = ()
     """Later shares by ascending time; the shares of `ExperimentSettings.variants` apply until the first of these."""
-    guardrails: tuple[GuardrailSettings, ...] = (GuardrailSettings(RATED_SHARE_METRIC, "down", 0.05),)
+    guardrails: tuple[GuardrailSettings, ...] = (GuardrailSettings(RATED_SHARE_METRIC, "down", 0.1, is_relative=True),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
-from monitor.analysis import DayDrift, DriftDistance, ExperimentSummary, ItemCoverage, StoreSummary, VariantSummary
+from monitor.analysis import (
+    DayDrift,
+    DriftDistance,
+    ExperimentSummary,
+    ItemCoverage,
+    StatePeriod,
+    StoreSummary,
+    VariantSummary,
+)
 from monitor.metrics import LATENCY_BOUNDS_MS
 from monitor.stats import (
     GuardrailResult,
@@ -372,7 +380,7 @@ def describe_state(verdict: Verdict, *, is_displayed: bool = True) -> str:
         return f"{title}: {STATE_DESCRIPTIONS[verdict.state]} (effects over so few students are hidden)."
     effect = describe_change(metric, verdict.primary)
     if verdict.state == "invalid":
-        effect = f"the variants cannot be compared; without that problem: {effect}"
+        effect = f"the variants cannot be compared. Do not use these numbers: {effect}"
     elif verdict.state == "insufficient_data" and verdict.primary.difference.effect is not None:
         effect = f"so far, {effect}"
     elif verdict.state == "futile":
@@ -417,24 +425,46 @@ def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | Non
 
 
 def describe_time_to_decide(verdict: Verdict) -> str | None:
-    """Return a sentence with the days until an effect of the MDE shows; None if the interval excludes 0.
+    """Return a sentence with the days until 50 % and 80 % power for the MDE; None if the interval excludes 0.
 
-    None also for an invalid verdict, because further days do not repair it.
+    None also with warnings, because further days do not repair an invalid comparison or harm.
     """
-    primary, days, mde = verdict.primary, verdict.days_to_resolve, f"{verdict.evidence.criteria.mde:.4g}"
+    primary, days = verdict.primary, verdict.days_to_resolve
+    effect = f"the smallest effect of interest ({verdict.evidence.criteria.mde:.4g})"
     is_shown = primary.lower is not None and primary.upper is not None and (primary.lower > 0 or primary.upper < 0)
-    if is_shown or verdict.state in {"invalid", "futile", "stop_harm"}:
+    if is_shown or verdict.state in {"invalid", "futile", "stop_harm"} or verdict.has_warnings:
         return None
     metric = verdict.evidence.metric
     if days is None:
-        return f"Time until an effect of {mde} on {metric} would show: not known yet."
-    if days == 0:
-        return f"The interval is narrow enough to show an effect of {mde} on {metric}."
-    number = max(round(days), 1)
+        return f"Time until {effect} on {metric} would show: not known yet."
+    power_days = verdict.days_to_power
+    if days == 0 and not power_days:
+        return f"The interval is narrow enough to show {effect} on {metric}."
+    half_power = f"with 50 % probability {_in_days(days)}"
+    if power_days is None:
+        return f"At the present number of new students, {effect} on {metric} would show {half_power}."
     return (
-        f"At the present number of new students, an effect of {mde} on {metric} would show in about "
-        f"{number} day{'s' * (number > 1)}."
+        f"At the present number of new students, {effect} on {metric} would show {half_power}, and with 80 % "
+        f"probability, all guardrails held, {_in_days(power_days)}."
     )
+
+
+def _in_days(days: float) -> str:
+    number = max(round(days), 1)
+    return "now" if days == 0 else f"in about {number} day{'s' * (number > 1)}"
+
+
+def describe_history(periods: Sequence[StatePeriod]) -> str | None:
+    """Return a sentence with the newest states and the first decision; None without snapshots."""
+    if not periods:
+        return None
+    newest = periods[-1]
+    sentence = f"History: {STATE_TITLES[newest.state]} since {format_time(newest.since_ms)}"
+    shipped = next((period for period in periods if period.state == "ship"), None)
+    if shipped is None or shipped is newest:
+        return f"{sentence}."
+    withdrawn = "" if shipped.until_ms is None else f", withdrawn on {format_time(shipped.until_ms)}"
+    return f"{sentence}; {STATE_TITLES['ship']} first on {format_time(shipped.since_ms)}{withdrawn}."
 
 
 class TreatmentDecision(NamedTuple):
@@ -457,7 +487,11 @@ def describe_decisions(experiment: ExperimentSummary, min_students: int = 1) -> 
         details = (
             describe_effect(experiment.control, name, verdict),
             *(reason.text for reason in verdict.reasons),
-            *(note.text for note in verdict.notes if note.code != "skipped_events"),
+            *(
+                f"Warning: {note.text}" if note.is_warning else note.text
+                for note in verdict.notes
+                if note.code != "skipped_events"
+            ),
             describe_time_to_decide(verdict),
         )
         sentence = describe_state(verdict, is_displayed=is_displayed)
@@ -478,7 +512,8 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
     anonymous_count = sum(variant.responses_without_user for variant in experiment.variants.values())
     if anonymous_count:
         footnotes.append(
-            f"{format_count(anonymous_count)} responses have no user id: each counts as a student of its own."
+            f"{format_count(anonymous_count)} responses have no user id: each is compared like a student of its own. "
+            "Above 1 % of all compared, there is no decision."
         )
     if experiment.crossovers:
         footnotes.append(

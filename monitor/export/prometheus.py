@@ -95,8 +95,8 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_metric_standard_error",
         "gauge",
         _DECAYED,
-        "Standard error of the mean, in the unit of the metric. With decay none, it accounts for several responses per "
-        "student; with any other decay, it treats responses as independent and is therefore too small.",
+        "Standard error of the mean, in the unit of the metric. It accounts for several responses per student: for "
+        "means with a decay by the design effect of the mean of all time.",
     ),
     ExportedMetric(
         "abmonitor_variant_last_event_timestamp_seconds",
@@ -406,7 +406,7 @@ def _add_analysis(
             guardrail_labels = (*variant_labels, result.guardrail.name)
             add("guardrail_least_harm", guardrail_labels, result.least_harm)
             add("guardrail_most_harm", guardrail_labels, result.most_harm)
-            add("guardrail_margin", guardrail_labels, result.guardrail.margin)
+            add("guardrail_margin", guardrail_labels, result.margin)
         for metric, estimands in analysis.comparisons[name].items():
             for estimand, comparison in estimands.items():
                 labels = (*variant_labels, metric, estimand)
@@ -428,4 +428,7 @@ def _add_metrics(add: AddSample, variant_labels: tuple[str, ...], variant: Varia
             labels = (*variant_labels, name, decay)
             add("metric_mean", labels, decayed.mean)
             add("metric_effective_count", labels, decayed.effective_count)
-            add("metric_standard_error", labels, decayed.standard_error)
+            if decayed.standard_error is not None:
+                # Responses of one student are similar, in recent means as in the mean of all time.
+                design_effect = 1.0 if metric.design_effect is None else metric.design_effect
+                add("metric_standard_error", labels, decayed.standard_error * design_effect**0.5)

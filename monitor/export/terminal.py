@@ -13,11 +13,12 @@ from rich.console import Console, ConsoleOptions, Group, OverflowMethod, Rendera
 from rich.table import Table
 from rich.text import Text
 
-from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects
+from monitor.analysis import ExperimentSummary, StatePeriod, StoreSummary, SubgroupEffects
 from monitor.export.presentation import (
     ABSENT_TEXT,
     describe_decisions,
     describe_effect,
+    describe_history,
     describe_time_to_decide,
     describe_unmatched_feedback,
     describe_verdict,
@@ -44,8 +45,8 @@ VERDICT_EXIT_CODES: Final[Mapping[VerdictState, int]] = {
 _ESTIMANDS: Final[Mapping[Estimand, str]] = {"closed": "complete students", "live": "all, approximate"}
 _LEGEND: Final = (
     "complete students: students whose first days and feedback window are over; the verdict uses only them. "
-    "all, approximate: all responses so far, with an approximate interval. Means are per student; the interval is the "
-    "confidence sequence of the effect."
+    "Their means are means of students. all, approximate: means over all responses so far, with an approximate "
+    "interval. The interval is the confidence sequence of the effect."
 )
 
 
@@ -163,16 +164,20 @@ def _experiment_table(
     return table
 
 
-def render_verdicts(experiment: ExperimentSummary, *, treatment: str | None = None) -> RenderableType:
-    """Return the verdicts on all treatments, or on `treatment` alone, with their reasons, notes and numbers."""
+def render_verdicts(
+    experiment: ExperimentSummary, state_periods: Mapping[str, Sequence[StatePeriod]]
+) -> RenderableType:
+    """Return the verdicts on the treatments of `state_periods` with reasons, notes, numbers and history."""
     analysis = experiment.analysis
     if analysis is None:
         return Text("")
     parts: list[RenderableType] = [Text(f"{experiment.name}, {_format_as_of(analysis.as_of_ms)}", style="dim")]
     for name, verdict in analysis.verdicts.items():
-        if treatment in (None, name):
+        if name in state_periods:
             parts.append(Text(describe_verdict(name, verdict), style="bold"))
             parts += [Text(f"  {line}") for line in _verdict_lines(experiment.control, name, verdict)]
+            if (history := describe_history(state_periods[name])) is not None:
+                parts.append(Text(f"  {history}"))
             parts.append(_comparison_table(experiment.control, name, analysis.comparisons[name]))
             parts += [Text(f"  {line}") for line in _subgroup_lines(analysis.subgroup_effects[name])]
     return Group(*parts, Text(_LEGEND, style="dim"))
@@ -207,7 +212,7 @@ def _verdict_lines(control: str, treatment: str, verdict: Verdict) -> Iterator[s
     sentences = [reason.text for reason in verdict.reasons]
     yield from (f"Reason: {sentence}" for sentence in sentences)
     notes = [note.text for note in verdict.notes]
-    yield from (f"Note: {sentence}" for sentence in notes)
+    yield from (f"{'Warning' if note.is_warning else 'Note'}: {note.text}" for note in verdict.notes)
     guardrails = [describe_guardrail(result) for result in verdict.guardrails]
     yield from (f"Guardrail: {sentence}" for sentence in guardrails if sentence not in {*sentences, *notes})
     ratio, evidence = verdict.sample_ratio, verdict.evidence

@@ -317,6 +317,10 @@ class RecordLayout:
         """Return the index of a subgroup's block in a record over a cohort."""
         return self.guardrail_index(len(self.guardrail_square_bits)) + SubgroupField.WIDTH * subgroup
 
+    def segment_units_index(self, segment: int) -> int:
+        """Return the index in a record over a cohort of the number of students of a segment."""
+        return self.subgroup_index(segment) + SubgroupField.ALL_UNITS
+
     def pair_index(self, population: int) -> int:
         """Return the index of the block of pairs over rated responses (0) or over all responses (1)."""
         return self.subgroup_index(self.subgroup_count) + PairField.WIDTH * population
@@ -568,6 +572,11 @@ class CohortRecord:
     integers: IntArray
     """`RecordLayout.cohort_width` integers."""
     layout: RecordLayout
+
+    @property
+    def rated_students(self) -> int:
+        """Students with a rated response in the window."""
+        return int(self.integers[CohortField.RATED_UNITS])
 
     def rated_share_means(self) -> StudentMeanSums:
         """Return the sums of students' shares of rated responses."""

@@ -186,6 +186,7 @@ primary = "dcg@5"
 gain = "linear"
 max_grade = 4
 relevant_grade = 3
+min_days = 3  # a simulated week only; a real experiment needs at least a whole week: 7, the default
 decay = ["1h", "24h"]
 categories = {json.dumps(_TOPICS)}
 drift = {{ reference = 2 }}

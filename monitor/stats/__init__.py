@@ -2,6 +2,7 @@
 
 - `stored_sums`: sufficient statistics from stored records. `estimates`: means, variances and effects from statistics.
 - `confidence_sequences`: sequential tests. `comparison`: one treatment against the control on one metric.
+- `relative_effects`: relative effects with bounds.
 - `rare_events`: variance corrections for small samples. `cuped`: regression adjustment. `segments`: subgroup effects.
 - `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
 - `decay_bands`: bands around decayed means, for display. `wording`: phrases with numbers and units for readers.
@@ -22,20 +23,23 @@ from monitor.stats.evidence import (
     DiagnosticMetric,
     EstimatePair,
     GuardrailEvidence,
+    SegmentCounts,
     SkippedEventCounts,
     VerdictEvidence,
 )
 from monitor.stats.guardrails import Guardrail, GuardrailResult, GuardrailState, evaluate_guardrail
 from monitor.stats.segments import SegmentComparison, compare_segments
-from monitor.stats.srm import PhaseCounts, SrmResult, check_srm
+from monitor.stats.srm import DayCounts, PhaseCounts, SrmResult, check_srm
 from monitor.stats.stored_sums import (
     CohortTable,
     StoredStudentSums,
     closed_covariate_statistic,
+    closed_defined_share_statistic,
     closed_guardrail_statistic,
     closed_metric_statistic,
     closed_rated_share_statistic,
     closed_subgroup_statistic,
+    closed_undefined_as_zero_statistic,
     covariate_square_scale,
     is_cohort_closed,
     live_rated_share_statistic,
@@ -55,6 +59,7 @@ __all__ = [
     "CohortTable",
     "CovariateStatistic",
     "CupedAdjustment",
+    "DayCounts",
     "DecisionCriteria",
     "DiagnosticMetric",
     "Estimand",
@@ -68,6 +73,7 @@ __all__ = [
     "RegressionAdjustedStatistics",
     "SampleMeanStatistic",
     "SegmentComparison",
+    "SegmentCounts",
     "SkippedEventCounts",
     "SrmResult",
     "StoredStudentSums",
@@ -79,10 +85,12 @@ __all__ = [
     "capitalized_metric_label",
     "check_srm",
     "closed_covariate_statistic",
+    "closed_defined_share_statistic",
     "closed_guardrail_statistic",
     "closed_metric_statistic",
     "closed_rated_share_statistic",
     "closed_subgroup_statistic",
+    "closed_undefined_as_zero_statistic",
     "compare_segments",
     "compare_variants",
     "covariate_square_scale",

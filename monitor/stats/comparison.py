@@ -1,14 +1,22 @@
-"""The sequential comparison of a treatment with the control on a metric, and the days until the mde is resolved."""
+"""The sequential comparison of a treatment with the control on a metric, and the days until it has enough power."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from statistics import NormalDist
 
 import msgspec
 
-from monitor.stats.confidence_sequences import NormalMixture, anytime_p_value, find_root, mde_information
+from monitor.stats.confidence_sequences import (
+    HalfNormalMixture,
+    NormalMixture,
+    anytime_p_value,
+    find_root,
+    mde_information,
+)
 from monitor.stats.estimates import Effect, Estimand, Estimate, estimate_effect
-from monitor.stats.rare_events import rare_event_variance
+from monitor.stats.rare_events import small_sample_variance
 
 MIN_UNITS_FOR_INTERVAL = 20
 """Students per variant from which an interval is computed: with fewer, means are not close enough to normal."""
@@ -100,7 +108,7 @@ def compare_with_mixture(
     effect, information = difference.effect, difference.information
     if effect is None or information is None or min(control.units, treatment.units) < MIN_UNITS_FOR_INTERVAL:
         return VariantComparison(estimand, control, treatment, difference, alpha, None, None, None, None)
-    added_variance = rare_event_variance(control, treatment, max_value, family_alpha or alpha)
+    added_variance = small_sample_variance(control, treatment, max_value, family_alpha or alpha)
     if added_variance:
         information = 1 / (1 / information + added_variance)
     half_width = mixture.half_width(information, alpha)
@@ -118,34 +126,55 @@ def split_alpha(alpha: float, treatments: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def information_to_resolve(mde: float, alpha: float) -> float:
-    """Return the information at which the half width equals the `mde`.
+def information_to_resolve(mde: float, alpha: float, power: float = 0.5) -> float:
+    """Return the information at which a true effect of `mde` excludes 0 with probability `power`.
 
-    There an observed effect of `mde` excludes 0, and an observed effect of 0 excludes `mde`.
+    That is where mde − z·se equals the half width, with z the `power` quantile of the normal distribution. For a power
+    of 50 % the half width equals `mde`: an observed effect of `mde` excludes 0, and an observed effect of 0 excludes
+    `mde`. The sequence may also have excluded 0 earlier, so the probability of a decision by then is a little larger.
 
     >>> needed_information = information_to_resolve(0.1, 0.05)
     >>> round(needed_information), round(NormalMixture.tune(900, 0.05).half_width(needed_information, 0.05), 12)
     (921, 0.1)
+    >>> round(information_to_resolve(0.1, 0.05, power=0.8))
+    1515
     """
-    mixture, upper_bound = tuned_mixture(mde, alpha), mde_information(mde)
-    while mixture.half_width(upper_bound, alpha) > mde:
+    return _information_to_resolve(tuned_mixture(mde, alpha), mde, alpha, power)
+
+
+@lru_cache(maxsize=256)
+def information_to_hold(margin: float, alpha: float, power: float) -> float:
+    """Return the information at which a guardrail without any harm is held with probability `power`."""
+    return _information_to_resolve(HalfNormalMixture.tune(mde_information(margin), alpha), margin, alpha, power)
+
+
+def _information_to_resolve(
+    mixture: NormalMixture | HalfNormalMixture, distance: float, alpha: float, power: float
+) -> float:
+    z = NormalDist().inv_cdf(power)
+
+    def surplus(information: float) -> float:
+        return distance - z / math.sqrt(information) - mixture.half_width(information, alpha) if information else -1.0
+
+    upper_bound = mde_information(distance)
+    while surplus(upper_bound) < 0:
         upper_bound *= 2
-    return find_root(lambda information: mde - mixture.half_width(information, alpha), 0.0, upper_bound)
+    return find_root(surplus, 0.0, upper_bound)
 
 
-def days_to_resolve(
-    control: Estimate, treatment: Estimate, units_per_day: tuple[float, float], *, alpha: float, mde: float
+def days_to_reach(
+    information: float, control: Estimate, treatment: Estimate, units_per_day: tuple[float, float]
 ) -> float | None:
-    """Return the days until the half width equals `mde`, if (control, treatment) students arrive at `units_per_day`.
+    """Return the days until the effect has the `information`, if (control, treatment) students come at `units_per_day`.
 
-    The variance per student of each variant is assumed to be constant. 0 if the mde is resolved already. None if the
-    mde is not resolved within ten years at this rate, if a variance is undefined, or if nothing varies.
+    The variance per student of each variant is assumed to be constant. 0 if the information is reached already. None if
+    it is not reached within ten years at this rate, if a variance is undefined, or if nothing varies.
     """
     if not (control.unit_variance or treatment.unit_variance):
         return None
     if control.unit_variance is None or treatment.unit_variance is None:
         return None
-    resolving_variance = 1 / information_to_resolve(mde, alpha)
+    resolving_variance = 1 / information
     variants = [
         (estimate.unit_variance or 0.0, estimate.units, rate)
         for estimate, rate in zip((control, treatment), units_per_day, strict=True)

@@ -3,8 +3,9 @@
 y* = y − θ·(x − x̄), with the covariate x, the student's mean before the experiment. The assignment cannot have changed
 x, so the expected effect is unchanged, and its variance falls by the squared correlation of x and y. θ and x̄ are
 pooled over all variants: separate values would adjust the variants differently. Strata that are compared separately
-(`estimate_stratified`) have separate x̄, and θ is computed from the variation within strata. A student without an x
-keeps y unchanged; whether a student has an x is also decided before the experiment.
+(`estimate_stratified`) have separate x̄, and θ is computed from the variation within strata. Students without an x keep
+y unchanged and are a stratum of their own, because they differ from the others: they are newer. Whether a student has
+an x is also decided before the experiment.
 
 Reference: Deng, Xu, Kohavi & Walker, "Improving the sensitivity of online controlled experiments by utilizing
 pre-experiment data", WSDM 2013.
@@ -39,7 +40,7 @@ class RegressionAdjustedStatistics:
 
     theta: float
     strata: Sequence[Mapping[str, SampleMeanStatistic]]
-    """Variant → statistic, for each stratum."""
+    """Variant → statistic; two for each stratum of the input: the students with a covariate, then those without."""
 
 
 def estimate_theta(strata: Sequence[CovariateStatistic], resolution: float = 0.0) -> float | None:
@@ -69,7 +70,7 @@ def adjust_statistic(
 ) -> SampleMeanStatistic:
     """Return the statistic of y − θ·(x − centre) for units with a covariate x and of y for all other units.
 
-    `statistic` is over all units, including the units of `covariates`.
+    `statistic` is over all units, including the units of `covariates`; both may be over the same units.
     """
     shift = covariates.covariate_total - centre * covariates.units
     spread = (
@@ -96,14 +97,31 @@ def apply_cuped(
     if theta is None:
         return None
     centres = [sums.covariate_total / sums.units if sums.units else 0.0 for sums in pooled_covariates]
-    adjusted_strata = [
-        {
-            name: adjust_statistic(statistic, covariates, theta, centre)
-            for name, (statistic, covariates) in variants.items()
-        }
-        for variants, centre in zip(strata, centres, strict=True)
-    ]
+    adjusted_strata: list[Mapping[str, SampleMeanStatistic]] = []
+    for variants, centre in zip(strata, centres, strict=True):
+        covered = {name: _covered_statistic(covariates) for name, (_, covariates) in variants.items()}
+        adjusted_strata += [
+            {
+                name: adjust_statistic(covered[name], covariates, theta, centre)
+                for name, (_, covariates) in variants.items()
+            },
+            {name: _subtract(statistic, covered[name]) for name, (statistic, _) in variants.items()},
+        ]
     return RegressionAdjustedStatistics(theta, adjusted_strata)
+
+
+def _covered_statistic(covariates: CovariateStatistic) -> SampleMeanStatistic:
+    """Return the statistic of y over the units with a covariate."""
+    return SampleMeanStatistic(covariates.units, covariates.total, covariates.sum_of_squares)
+
+
+def _subtract(statistic: SampleMeanStatistic, part: SampleMeanStatistic) -> SampleMeanStatistic:
+    """Return the statistic over the units of `statistic` that are not units of `part`."""
+    return SampleMeanStatistic(
+        statistic.units - part.units,
+        statistic.total - part.total,
+        max(statistic.sum_of_squares - part.sum_of_squares, 0.0),
+    )
 
 
 def variance_reduction(raw: tuple[Estimate, Estimate], adjusted: tuple[Estimate, Estimate]) -> float | None:

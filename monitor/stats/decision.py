@@ -3,6 +3,10 @@
 The verdict's state is the first that applies of `insufficient_data` → `invalid` → `stop_harm` → `ship` →
 `non_inferior` → `futile` → `continue`. docs/statistics.md defines the states and explains why `ship` and `non_inferior`
 wait for guardrails. Reasons explain the state; notes are further findings, whatever the state.
+
+The interval is valid for the students who are compared. Further tests check who is compared, each at the level
+`DecisionCriteria.sample_ratio_alpha`: the split at first exposure, within segments, of the compared students and of the
+crossovers; the share of rated responses and of undefined values; the balance of the CUPED covariate.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -18,32 +23,53 @@ from monitor.stats.comparison import (
     MIN_UNITS_FOR_DECISION,
     VariantComparison,
     compare_variants,
-    days_to_resolve,
+    days_to_reach,
+    information_to_hold,
+    information_to_resolve,
     split_alpha,
+    tuned_mixture,
 )
 from monitor.stats.cuped import variance_reduction
-from monitor.stats.evidence import EstimatePair, VerdictEvidence
+from monitor.stats.estimates import Estimate
+from monitor.stats.evidence import CupedAdjustment, DecisionCriteria, EstimatePair, VerdictEvidence
 from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
 from monitor.stats.rare_events import rare_event_variance
+from monitor.stats.relative_effects import relative_confidence_sequence
 from monitor.stats.srm import SrmResult, check_srm
-from monitor.stats.wording import describe_guardrail, format_changes, metric_unit
+from monitor.stats.wording import describe_guardrail, format_changes, metric_label, metric_unit
 
 VerdictState: TypeAlias = Literal[
     "insufficient_data", "invalid", "stop_harm", "ship", "non_inferior", "futile", "continue"
 ]
 ReasonCode: TypeAlias = Literal[
     "few_students", "young", "no_variation",
-    "sample_ratio", "empty_variant", "stray_traffic", "crossovers", "lost_events", "rejected_events",
+    "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "uneven_crossovers", "crossovers",
+    "anonymous_units", "lost_events", "rejected_events",
     "worse", "guardrail_crossed",
     "better", "not_worse", "too_small", "undecided",
-    "adjusted", "guardrail_held", "guardrail_open", "rated_share_differs", "populations_disagree", "metrics_disagree",
-    "skipped_events",
+    "compared_sample_ratio", "undefined_disagree", "populations_disagree",
+    "guardrail_held", "guardrail_open", "guardrail_idle",
+    "adjusted", "covariate_unbalanced", "rated_share_differs", "undefined_share_differs", "metrics_disagree",
+    "live_disagrees", "left_out_students", "low_power", "skipped_events",
 ]  # fmt: skip
-"""`young` means that the experiment has not run for `min_days`; `stray_traffic` means students in a variant without a
+"""`young` means that fewer than `min_days` entry days are closed; `stray_traffic` means students in a variant without a
 share; docs/statistics.md lists all codes."""
 
+_WARNING_CODES: Final = frozenset[ReasonCode](
+    {
+        "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "uneven_crossovers", "crossovers",
+        "anonymous_units", "lost_events", "rejected_events", "worse", "guardrail_crossed",
+    }
+)  # fmt: skip
 _NOTICEABLE_VARIANCE_FRACTION: Final = 0.05
 """Rare events that add more than this part of the variance widen the interval by more than a fortieth."""
+_SHARE_MDE: Final = 0.05
+"""The difference of two shares for which their confidence sequence is tuned."""
+_POWER: Final = 0.8
+"""The usual power for planning; 50 % is where the half width equals the mde."""
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_LONG_DAYS: Final = 90.0
+"""A longer wait for 80 % power is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +78,11 @@ class Reason:
 
     code: ReasonCode
     text: str
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether the finding is harm, or makes the comparison invalid, whatever the state."""
+        return self.code in _WARNING_CODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +94,23 @@ class Verdict:
     notes: tuple[Reason, ...]
     """Findings that are not reasons of the state."""
     days_to_resolve: float | None
-    """Days until the half width of the primary metric's interval equals the mde.
+    """Days until the half width of the primary metric's interval equals the mde: a power of 50 % for that effect.
 
     None if unknown, for example if rare values widen the interval (`monitor.stats.rare_events`), or if the mde is never
     resolved at the current rate.
     """
+    days_to_power: float | None
+    """Days until an effect of `mde` without any harm is shipped with a probability of at least 80 %, guardrails
+    included. None as for `days_to_resolve`, or if a guardrail has no estimate yet."""
     primary: VariantComparison
+    relative_bounds: tuple[float | None, float | None]
+    """(lower, upper) of the relative effect on the primary metric; None where unknown or unbounded."""
+    shrunken_effect: float | None
+    """The effect on the primary metric, shrunken towards 0: its mean under the prior N(0, 1/ρ) of the mixture.
+
+    The effect at the moment of a decision is too large on average, because a lucky moment decides earlier (winner's
+    curse). With the information v the shrunken effect is v/(v + ρ) times the effect.
+    """
     other_population: VariantComparison | None
     unadjusted: VariantComparison | None
     """The comparison of the primary metric without CUPED; None if the evidence is not adjusted."""
@@ -77,6 +119,11 @@ class Verdict:
     """(metric, comparison) of the metrics that do not decide."""
     sample_ratio: SrmResult
     evidence: VerdictEvidence
+
+    @property
+    def has_warnings(self) -> bool:
+        """Whether a reason or note is harm, or makes the comparison invalid."""
+        return any(reason.is_warning for reason in (*self.reasons, *self.notes))
 
     @property
     def variance_reduction(self) -> float | None:
@@ -112,40 +159,47 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         )
 
     max_value = evidence.max_value
+    adjustment = evidence.adjustment
+    imbalances = () if adjustment is None else tuple(_covariate_imbalances(adjustment, criteria, max_value))
+    arms, other_arms = evidence.arms, evidence.other_population
+    if adjustment is not None and imbalances:
+        arms, other_arms = adjustment.unadjusted, adjustment.unadjusted_other_population
     rule = _DecisionRule(
         evidence,
-        primary=compare_arms(evidence.arms, criteria.mde, max_value, evidence.largest_log_e),
-        other_population=None
-        if evidence.other_population is None
-        else compare_arms(evidence.other_population, criteria.mde, max_value),
+        primary=compare_arms(arms, criteria.mde, max_value, evidence.largest_log_e),
+        other_population=None if other_arms is None else compare_arms(other_arms, criteria.mde, max_value),
+        undefined_as_zero=None
+        if evidence.undefined_as_zero is None
+        else compare_arms(evidence.undefined_as_zero, criteria.mde, max_value),
         guardrails=tuple(
-            evaluate_guardrail(item.guardrail, item.arms.control, item.arms.treatment, alpha=alpha)
+            evaluate_guardrail(
+                item.guardrail,
+                item.arms.control,
+                item.arms.treatment,
+                alpha=alpha,
+                guardrails=len(evidence.guardrails),
+            )
             for item in evidence.guardrails
         ),
         diagnostics=tuple(
             (metric.name, compare_arms(metric.arms, metric.mde, metric.max_value)) for metric in evidence.diagnostics
         ),
-        sample_ratio=sample_ratio
-        or check_srm(
-            evidence.phases, alpha=criteria.sample_ratio_alpha, largest_log_e=evidence.largest_sample_ratio_log_e
-        ),
+        sample_ratio=sample_ratio or check_srm(evidence.phases, alpha=criteria.sample_ratio_alpha),
+        compared_ratio=check_srm(evidence.compared_phases, alpha=criteria.sample_ratio_alpha),
     )
     state, reasons = rule.decide_state()
-    adjustment = evidence.adjustment
-    arms = evidence.arms.control, evidence.arms.treatment
-    # Rare events make the interval noticeably wider than the variances, for an unknown number of days.
-    variances = [estimate.variance for estimate in arms if estimate.variance is not None]
-    rare_events_matter = len(variances) == len(arms) and rare_event_variance(
-        *arms, max_value, alpha
-    ) > _NOTICEABLE_VARIANCE_FRACTION * sum(variances)
+    days_to_resolve, days_to_power = _days_to_decide(evidence, arms, rule.guardrails, alpha)
     verdict = Verdict(
         state=state,
         reasons=reasons,
         notes=tuple(reason for reason in rule.additional_findings() if reason not in reasons),
-        days_to_resolve=None
-        if rare_events_matter
-        else days_to_resolve(*arms, evidence.students_per_day, alpha=alpha, mde=criteria.mde),
+        days_to_resolve=days_to_resolve,
+        days_to_power=days_to_power,
         primary=rule.primary,
+        relative_bounds=relative_confidence_sequence(
+            arms.control, arms.treatment, alpha=alpha, mde=criteria.mde, max_value=max_value
+        ),
+        shrunken_effect=_shrink(rule.primary, criteria.mde, alpha),
         other_population=rule.other_population,
         unadjusted=None if adjustment is None else compare_arms(adjustment.unadjusted, criteria.mde, max_value),
         guardrails=rule.guardrails,
@@ -153,7 +207,91 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         sample_ratio=rule.sample_ratio,
         evidence=evidence,
     )
-    return replace(verdict, notes=(*verdict.notes, *_cuped_findings(verdict)))
+    notes = (*verdict.notes, *imbalances) if imbalances else (*verdict.notes, *_cuped_findings(verdict))
+    if days_to_power is not None and days_to_power > _LONG_DAYS and state == "continue":
+        text = (
+            f"At the present number of new students it takes about {days_to_power:,.0f} days until an effect of "
+            f"{criteria.mde:.4g} on {evidence.metric} is shown with 80 % power, guardrails included. Consider a larger "
+            "`mde`, more students, or data from before the experiment (`pre_period`)."
+        ).replace(",", "\u202f", 1 if days_to_power >= 1000 else 0)  # noqa: PLR2004  a separator of thousands
+        notes = (*notes, Reason("low_power", text))
+    return replace(verdict, notes=notes)
+
+
+def _shrink(comparison: VariantComparison, mde: float, alpha: float) -> float | None:
+    effect, information = comparison.difference.effect, comparison.difference.information
+    if effect is None or information is None:
+        return None
+    return effect * information / (information + tuned_mixture(mde, alpha).rho)
+
+
+def _days_to_decide(
+    evidence: VerdictEvidence, arms: EstimatePair, guardrails: tuple[GuardrailResult, ...], alpha: float
+) -> tuple[float | None, float | None]:
+    """Return the days to a power of 50 % for an effect of the mde, and of 80 % for this effect and all guardrails.
+
+    Each of the primary metric and the guardrails may fail with an equal part of the missing 20 %.
+    """
+    criteria, rates = evidence.criteria, evidence.students_per_day
+    if _rare_events_matter(arms.control, arms.treatment, evidence.max_value, alpha):
+        # Rare events make the interval noticeably wider than the variances, for an unknown number of days.
+        return None, None
+    half_power_days = days_to_reach(information_to_resolve(criteria.mde, alpha), arms.control, arms.treatment, rates)
+    power = 1 - (1 - _POWER) / (1 + len(guardrails))
+    days = [
+        days_to_reach(information_to_resolve(criteria.mde, alpha, power), arms.control, arms.treatment, rates),
+        *(
+            days_to_reach(information_to_hold(result.margin, alpha, power), result.control, result.treatment, rates)
+            if result.margin
+            else None
+            for result in guardrails
+        ),
+    ]
+    known_days = [number for number in days if number is not None]
+    return half_power_days, max(known_days) if len(known_days) == len(days) else None
+
+
+def _rare_events_matter(control: Estimate, treatment: Estimate, max_value: float | None, alpha: float) -> bool:
+    if control.variance is None or treatment.variance is None:
+        return False
+    added_variance = rare_event_variance(control, treatment, max_value, alpha)
+    return added_variance > _NOTICEABLE_VARIANCE_FRACTION * (control.variance + treatment.variance)
+
+
+def _excludes_zero(comparison: VariantComparison) -> bool:
+    """Return whether a comparison has an interval that does not contain 0."""
+    return (
+        comparison.lower is not None and comparison.upper is not None and not comparison.lower <= 0 <= comparison.upper
+    )
+
+
+def _compare_shares(arms: EstimatePair, alpha: float) -> VariantComparison:
+    return compare_variants(arms.control, arms.treatment, alpha=alpha, mde=_SHARE_MDE, max_value=1.0)
+
+
+def _covariate_imbalances(
+    adjustment: CupedAdjustment, criteria: DecisionCriteria, max_value: float | None
+) -> Iterator[Reason]:
+    """Yield the reasons why the adjustment by CUPED cannot be used: variants that differed before the experiment."""
+    alpha = criteria.sample_ratio_alpha
+    covariate = compare_variants(
+        adjustment.covariate.control,
+        adjustment.covariate.treatment,
+        alpha=alpha,
+        mde=criteria.mde,
+        max_value=max_value,
+    )
+    covered_share = _compare_shares(adjustment.covered_share, alpha)
+    for comparison, subject in (
+        (covariate, "the results of the students from before the experiment"),
+        (covered_share, "the shares of students with results from before the experiment"),
+    ):
+        if _excludes_zero(comparison):
+            text = (
+                f"The comparison is not adjusted by CUPED, because {subject} differ between the variants by more than "
+                "chance explains. Assignment at random does not do that: check how students are assigned."
+            )
+            yield Reason("covariate_unbalanced", text)
 
 
 def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
@@ -197,9 +335,12 @@ class _DecisionRule:
     evidence: VerdictEvidence
     primary: VariantComparison
     other_population: VariantComparison | None
+    undefined_as_zero: VariantComparison | None
     guardrails: tuple[GuardrailResult, ...]
     diagnostics: tuple[tuple[str, VariantComparison], ...]
     sample_ratio: SrmResult
+    compared_ratio: SrmResult
+    """The SRM test of the compared students."""
 
     def decide_state(self) -> tuple[VerdictState, tuple[Reason, ...]]:
         """Return the first state that applies, with the reasons."""
@@ -222,15 +363,16 @@ class _DecisionRule:
             not_worse = f"{metric} is not worse than allowed: the interval is above the allowed loss of {margin:.4g}."
             tolerable_loss = (Reason("not_worse", not_worse),)
             open_guardrails = tuple(self.open_guardrails())
+            biases = tuple(self.comparison_biases())
             gain_conflicts = tuple(self.population_conflicts(0.0))
             margin_conflicts = tuple(self.population_conflicts(-margin))
-            if gain and not (open_guardrails or gain_conflicts):
+            if gain and not (open_guardrails or biases or gain_conflicts):
                 return "ship", (*gain, *self.held_guardrails())
-            if not (open_guardrails or margin_conflicts):
+            if not (open_guardrails or biases or margin_conflicts):
                 return "non_inferior", (*tolerable_loss, *(gain_conflicts if gain else ()), *self.held_guardrails())
-            return "continue", (*(gain or tolerable_loss), *open_guardrails, *margin_conflicts)
+            return "continue", (*(gain or tolerable_loss), *open_guardrails, *biases, *margin_conflicts)
         if upper < mde:
-            text = f"The effect on {metric} is below {mde:.4g}, the smallest effect of interest."
+            text = f"A gain on {metric} of {mde:.4g}, the smallest effect of interest, or more can be excluded."
             return "futile", (Reason("too_small", text),)
         text = (
             f"The effect on {metric} may be anywhere from {interval}. This includes a loss that is not allowed and "
@@ -247,10 +389,12 @@ class _DecisionRule:
                 students = _count(estimate.units, "student")
                 text = f"{name} has {students} with complete first days; at least {MIN_UNITS_FOR_DECISION} are needed."
                 yield Reason("few_students", text)
-        if evidence.age_days < evidence.criteria.min_days:
-            # Rounded down, so that the text never shows the required number of days.
-            days = math.floor(evidence.age_days * 100) / 100
-            text = f"The experiment has run for {days:g} days; at least {evidence.criteria.min_days:g} are required."
+        if evidence.closed_days < evidence.criteria.min_days:
+            text = (
+                f"The windows of the students of {_count(evidence.closed_days, 'entry day')} are complete; at least "
+                f"{evidence.criteria.min_days:g} entry days are required (min_days): about "
+                f"{_count(math.ceil(evidence.criteria.min_days - evidence.closed_days), 'more day')}."
+            )
             yield Reason("young", text)
         if not has_few_units and self.primary.difference.information is None:
             text = f"{evidence.metric} is the same for all students so far, so it has no interval yet."
@@ -268,13 +412,30 @@ class _DecisionRule:
             )
             text = (
                 f"Students are not split as intended: {split} (sample ratio mismatch, p = {sample_ratio.p:.2g}; "
-                f"limit {sample_ratio.alpha:g})."
+                f"limit {sample_ratio.alpha:g}){_since(sample_ratio)}. Repair the assignment, then start a new "
+                "experiment."
             )
             yield Reason("sample_ratio", text)
+        yield from self.segment_mismatches()
         for variant in sample_ratio.empty_variants:
             yield Reason("empty_variant", f"{variant} should get a share of the students, but has none.")
         for variant in sample_ratio.stray_variants:
             yield Reason("stray_traffic", f"{variant} should get no students, but was shown to some.")
+        crossover_ratio = check_srm(evidence.left_out_phases, alpha=criteria.sample_ratio_alpha)
+        if crossover_ratio.mismatch:
+            text = (
+                "Students who saw more than one variant are left out, and their first variants are not split as "
+                f"intended (p = {crossover_ratio.p:.2g}; limit {crossover_ratio.alpha:g}), so the compared students "
+                "differ between the variants."
+            )
+            yield Reason("uneven_crossovers", text)
+        if evidence.anonymous_units > criteria.anonymous_limit * evidence.units:
+            text = (
+                f"{_percent(evidence.anonymous_units / evidence.units)} of the compared units are responses without a "
+                f"user id; the limit is {_percent(criteria.anonymous_limit)}. Several of them may come from one "
+                "student, so the interval would be too narrow. Send a user id with each response."
+            )
+            yield Reason("anonymous_units", text)
         if evidence.crossovers > criteria.crossover_limit * evidence.students:
             share = _percent(evidence.crossovers / evidence.students) if evidence.students else "unknown share"
             text = (
@@ -315,9 +476,55 @@ class _DecisionRule:
             if result.state in {"open", "unknown"}:
                 yield Reason("guardrail_open", describe_guardrail(result))
 
+    def segment_mismatches(self) -> Iterator[Reason]:
+        """Yield a reason for each segment whose students are not split as intended; the segments share the level."""
+        for segment in self.evidence.segments:
+            result = check_srm(segment.phases, alpha=self.sample_ratio.alpha / len(self.evidence.segments))
+            if result.mismatch:
+                text = (
+                    f"Students of {segment.name} are not split as intended (sample ratio mismatch, p = {result.p:.2g}; "
+                    f"limit {result.alpha:.2g}). The split differs between kinds of students or within the day."
+                )
+                yield Reason("segment_sample_ratio", text)
+
+    def comparison_biases(self) -> Iterator[Reason]:
+        """Yield the reasons why the compared students may differ between the variants: no gain may be concluded."""
+        if self.compared_ratio.alarm:
+            counts = {
+                variant: sum(phase.students.get(variant, 0) for phase in self.evidence.compared_phases)
+                for variant in (self.evidence.control, self.evidence.treatment)
+            }
+            split = " and ".join(f"{_count(number, 'student')} of {variant}" for variant, number in counts.items())
+            text = (
+                f"The comparison is over {split}, which is not the intended split (p = {self.compared_ratio.p:.2g}; "
+                f"limit {self.compared_ratio.alpha:g}). One variant has more students without a value, for example "
+                "because unhappy students stop rating, so no gain can be concluded."
+            )
+            yield Reason("compared_sample_ratio", text)
+        if self.undefined_as_zero is not None and self.undefined_share_difference() is not None:
+            lower = self.undefined_as_zero.lower
+            required_lower_bound = 0.0 if (self.primary.lower or 0.0) > 0 else -self.evidence.criteria.margin
+            if lower is None or lower <= required_lower_bound:
+                bound = "unknown" if lower is None else f"{lower:+.4g}".replace("-", "\u2212")
+                metric = self.evidence.metric
+                text = (
+                    f"The shares of students with an undefined {metric} differ, so {metric} must also be good if "
+                    f"undefined values count as 0. Then the lower bound of the effect is {bound}."
+                )
+                yield Reason("undefined_disagree", text)
+
+    def undefined_share_difference(self) -> float | None:
+        """Return the difference of the shares of undefined values; None unless its interval excludes 0."""
+        arms = self.evidence.defined_share
+        if arms is None:
+            return None
+        comparison = _compare_shares(arms, self.evidence.criteria.sample_ratio_alpha)
+        effect = comparison.difference.effect
+        return -effect if effect is not None and _excludes_zero(comparison) else None
+
     def population_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
         """Yield a reason if rated shares differ and the other population's lower bound is too low."""
-        difference = self.excess_rated_share_difference()
+        difference = self.rated_share_difference()
         if difference is None:
             return
         lower = None if self.other_population is None else self.other_population.lower
@@ -332,13 +539,13 @@ class _DecisionRule:
             )
             yield Reason("populations_disagree", text)
 
-    def excess_rated_share_difference(self) -> float | None:
-        """Return the difference of the observed rated shares; None if the margin is not exceeded."""
+    def rated_share_difference(self) -> float | None:
+        """Return the difference of the rated shares; None unless its interval excludes 0."""
         arms = self.evidence.rated_share
-        if arms is None or arms.control.mean is None or arms.treatment.mean is None:
+        if arms is None:
             return None
-        difference = arms.treatment.mean - arms.control.mean
-        return difference if abs(difference) > self.evidence.criteria.rated_share_margin else None
+        comparison = _compare_shares(arms, self.evidence.criteria.sample_ratio_alpha)
+        return comparison.difference.effect if _excludes_zero(comparison) else None
 
     def additional_findings(self) -> Iterator[Reason]:
         """Yield the findings that are reported in every state; some may also be reasons of the state."""
@@ -346,14 +553,22 @@ class _DecisionRule:
         yield from self.harms(self.primary.upper if self.primary.upper is not None else float("inf"))
         if self.evidence.skipped_events is not None:
             yield Reason("skipped_events", f"{str(self.evidence.skipped_events).rstrip('.')}.")
-        if (difference := self.excess_rated_share_difference()) is not None:
-            margin = self.evidence.criteria.rated_share_margin
+        if (difference := self.rated_share_difference()) is not None:
             text = (
-                f"The share of rated responses differs by {_points(difference, sign=True)}; the limit is "
-                f"{_points(margin)}. Other students may rate in {self.evidence.treatment} than in "
-                f"{self.evidence.control}."
+                f"The share of rated responses differs by {_points(difference, sign=True)}, more than chance explains. "
+                f"Other students may rate in {self.evidence.treatment} than in {self.evidence.control}."
             )
             yield Reason("rated_share_differs", text)
+        yield from self.comparison_biases()
+        if (difference := self.undefined_share_difference()) is not None:
+            text = (
+                f"The share of students with an undefined {self.evidence.metric} differs by "
+                f"{_points(difference, sign=True)}, more than chance explains."
+            )
+            yield Reason("undefined_share_differs", text)
+        yield from self.idle_guardrails()
+        yield from self.left_out_students()
+        yield from self.live_conflicts()
         effect = self.primary.difference.effect
         for name, comparison in self.diagnostics:
             lower, upper = comparison.lower, comparison.upper
@@ -365,3 +580,72 @@ class _DecisionRule:
                     f"{self.evidence.metric} decides."
                 )
                 yield Reason("metrics_disagree", text)
+
+    def idle_guardrails(self) -> Iterator[Reason]:
+        """Yield the guardrails that no harm can cross, because the margin is as large as the control's mean."""
+        for result in self.guardrails:
+            if not result.guardrail.can_be_crossed(result.control.mean) and result.margin is not None:
+                name = result.guardrail.name
+                margin, mean = format_changes(name, [result.margin, result.control.mean or 0.0])
+                text = (
+                    f"The guardrail on the {metric_label(name)} cannot fail: it allows a change of {margin}"
+                    f"{metric_unit(name)}, and {self.evidence.control} has {mean}{metric_unit(name)}. Set a smaller "
+                    "margin, or a relative_margin."
+                )
+                yield Reason("guardrail_idle", text)
+
+    def left_out_students(self) -> Iterator[Reason]:
+        """Yield how far the crossovers, who are left out, could move the effect, if a bound of values is known."""
+        max_value, control, treatment = self.evidence.max_value, self.primary.control.mean, self.primary.treatment.mean
+        if max_value is None or control is None or treatment is None or not self.evidence.left_out_phases:
+            return
+        shares = {}
+        for variant in (self.evidence.control, self.evidence.treatment):
+            left_out = sum(phase.students.get(variant, 0) for phase in self.evidence.left_out_phases)
+            compared = sum(phase.students.get(variant, 0) for phase in self.evidence.compared_phases)
+            shares[variant] = left_out / (left_out + compared) if left_out else 0.0
+        control_share, treatment_share = shares[self.evidence.control], shares[self.evidence.treatment]
+        if not control_share + treatment_share:
+            return
+        rise = treatment_share * (max_value - treatment) + control_share * control
+        fall = treatment_share * treatment + control_share * (max_value - control)
+        low, high = format_changes(self.evidence.metric, [fall, rise])
+        text = (
+            f"Students who saw more than one variant are left out ({_percent(control_share)} of "
+            f"{self.evidence.control}, {_percent(treatment_share)} of {self.evidence.treatment}). At worst, with the "
+            f"most extreme values, they would lower the effect by {low} or raise it by {high}"
+            f"{metric_unit(self.evidence.metric)}."
+        )
+        yield Reason("left_out_students", text)
+
+    def live_conflicts(self) -> Iterator[Reason]:
+        """Yield a note if the interval over all responses and the interval that decides have no value in common."""
+        arms, criteria = self.evidence.live, self.evidence.criteria
+        if arms is None:
+            return
+        live = compare_variants(
+            arms.control,
+            arms.treatment,
+            alpha=self.primary.alpha,
+            mde=criteria.mde,
+            max_value=self.evidence.max_value,
+            estimand="live",
+        )
+        if None in (live.lower, live.upper, self.primary.lower, self.primary.upper):
+            return
+        assert live.lower is not None
+        assert live.upper is not None
+        assert self.primary.lower is not None
+        assert self.primary.upper is not None
+        if live.lower > self.primary.upper or live.upper < self.primary.lower:
+            text = (
+                f"The effect over all responses so far ({_interval(self.evidence.metric, live)}) and the effect that "
+                f"decides ({_interval(self.evidence.metric, self.primary)}) exclude each other. Active students, or "
+                "students who came later, differ from the others."
+            )
+            yield Reason("live_disagrees", text)
+
+
+def _since(result: SrmResult) -> str:
+    """Return the date of the alarm as the end of a sentence; empty if it is unknown."""
+    return "" if result.mismatch_day is None else f" since {date.fromordinal(_EPOCH_DAY + result.mismatch_day)}"

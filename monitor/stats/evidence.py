@@ -27,13 +27,13 @@ class DecisionCriteria(msgspec.Struct, frozen=True):
     """The error rate of all treatments together; each treatment gets an equal part."""
     treatments: int = 1
     min_days: float = 7
-    """The minimum duration of the experiment."""
-    rated_share_margin: float = 0.05
-    """The difference of the rated shares above which the effect must be shown in both populations."""
+    """The minimum number of entry days whose students have complete windows."""
     sample_ratio_alpha: float = 0.01
-    """The error rate of the SRM test."""
+    """The error rate of each test of who is compared: SRM tests, undefined values, balance of the covariate."""
     crossover_limit: float = 0.01
     """The largest acceptable fraction of students who are crossovers."""
+    anonymous_limit: float = 0.01
+    """The largest acceptable fraction of units that are responses without a user id."""
     rejected_limit: float = 0.01
     """The largest acceptable fraction of events that are rejected."""
 
@@ -41,7 +41,7 @@ class DecisionCriteria(msgspec.Struct, frozen=True):
         check_positive("mde", self.mde)
         check_level("alpha", self.alpha)
         check_level("sample_ratio_alpha", self.sample_ratio_alpha)
-        for name in ("margin", "min_days", "rated_share_margin", "crossover_limit", "rejected_limit"):
+        for name in ("margin", "min_days", "crossover_limit", "anonymous_limit", "rejected_limit"):
             check_non_negative(name, getattr(self, name))
         if self.treatments < 1:
             raise ValueError(f"treatments is {self.treatments!r}, expected at least one besides the control")
@@ -80,6 +80,19 @@ class CupedAdjustment:
     students: int
     """Students of all variants with a mean from before the experiment and a mean within it."""
     unadjusted: EstimatePair
+    unadjusted_other_population: EstimatePair
+    covariate: EstimatePair
+    """The means from before the experiment: assignment at random makes them equal but for chance."""
+    covered_share: EstimatePair
+    """The shares of the compared students with a mean from before the experiment, also equal but for chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCounts:
+    """The students of a segment with complete windows, by allocation phase and variant."""
+
+    name: str
+    phases: tuple[PhaseCounts, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +140,21 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """Closed estimates of the primary metric, adjusted if `adjustment` is not None."""
     age_days: float
     """Days from the experiment's first event to the experiment's newest event."""
+    closed_days: int
+    """Days of first exposure, from the first one on, whose students have complete windows."""
     students_per_day: tuple[float, float]
     """(control, treatment) students who become closed per day at the current rate."""
     phases: tuple[PhaseCounts, ...]
     """Allocation phases with the numbers of students at first exposure."""
+    compared_phases: tuple[PhaseCounts, ...] = ()
+    """Allocation phases with the numbers of compared students: those with a value of the primary metric."""
+    left_out_phases: tuple[PhaseCounts, ...] = ()
+    """Allocation phases with the numbers of crossovers among students with complete windows, by first variant."""
+    segments: tuple[SegmentCounts, ...] = ()
+    anonymous_units: int = 0
+    """Responses without a user id; each is a unit."""
+    units: int = 0
+    """Students with one variant only, and responses without a user id."""
     crossovers: int = 0
     students: int = 0
     """Distinct students, including crossovers."""
@@ -141,12 +165,16 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     other_population: EstimatePair | None = None
     """The primary metric in the other population: over all responses if `arms` is over rated ones, and vice versa."""
     rated_share: EstimatePair | None = None
+    defined_share: EstimatePair | None = None
+    """The shares of the students with a rated response whose primary metric is defined; None if it always is."""
+    undefined_as_zero: EstimatePair | None = None
+    """The primary metric with 0 for students with a rated response whose primary metric is undefined."""
+    live: EstimatePair | None = None
+    """Live estimates of the primary metric; None if the intended shares have changed."""
     guardrails: tuple[GuardrailEvidence, ...] = ()
     diagnostics: tuple[DiagnosticMetric, ...] = ()
     largest_log_e: float | None = None
     """The largest ln e of the primary metric at earlier analyses, if the caller has it; used by the p-value only."""
-    largest_sample_ratio_log_e: float | None = None
-    """The largest ln e of the SRM test at earlier analyses, if the caller has it: an alarm then persists."""
     adjustment: CupedAdjustment | None = None
     """The CUPED adjustment of `arms` and `other_population`; None without students seen before the experiment."""
     max_value: float | None = msgspec.field(default=None, name="largest")

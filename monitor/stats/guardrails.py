@@ -8,8 +8,13 @@ from both sides and give the state:
 - `open`: the margin is between the two bounds.
 - `unknown`: fewer than 50 students in a variant, or neither variant had an event that the metric counts.
 
-Shipping requires all guardrails to be held, so their number needs no correction. Each guardrail crosses by mistake with
-probability α at most.
+A margin is absolute, or relative to the control's mean c. With the relative margin r the harm is counted from the
+margin: the contrast of the treatment's mean and (1 ± r)·c, whose variance includes that of c. So the state is valid
+although c is estimated.
+
+Shipping requires all guardrails to be held, so the bound for `held` needs no correction for their number. One crossed
+guardrail is enough to stop, so α is divided by the number of guardrails for `crossed`: all guardrails together cross
+by mistake with probability α at most.
 
 Reference: Schultzberg, Ankargren & Frånberg, "Risk-aware product decisions in A/B tests with multiple metrics", 2024.
 """
@@ -17,7 +22,7 @@ Reference: Schultzberg, Ankargren & Frånberg, "Risk-aware product decisions in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -25,9 +30,11 @@ from monitor.stats.argument_checks import check_level, check_positive
 from monitor.stats.comparison import MIN_UNITS_FOR_DECISION
 from monitor.stats.confidence_sequences import HalfNormalMixture, mde_information
 from monitor.stats.estimates import Effect, Estimate, estimate_effect
-from monitor.stats.rare_events import rare_event_variance, timeout_variance
+from monitor.stats.rare_events import missing_value_variance, small_sample_variance
 
 GuardrailState = Literal["held", "open", "crossed", "unknown"]
+
+_TUNING_MEAN_FRACTION: Final = 0.25
 
 
 class Guardrail(msgspec.Struct, frozen=True):
@@ -36,22 +43,45 @@ class Guardrail(msgspec.Struct, frozen=True):
     name: str
     harmful_direction: Literal["up", "down"]
     margin: float
-    """Tolerable harm, in the metric's own unit; above 0."""
+    """Tolerable harm, in the metric's own unit, or relative to the control's mean; above 0."""
     max_value: float | None = msgspec.field(default=None, name="largest")
     """The largest value that a student can have (1 for shares, the smallest is 0); None if values are unbounded."""
     timeout_value: float | None = None
     """For unbounded metrics: a value that rare students have and the sample may lack, such as a time-out."""
+    is_relative: bool = False
+    """Whether `margin` is a fraction of the control's mean."""
+
+    def absolute_margin(self, control_mean: float | None) -> float | None:
+        """Return the tolerable harm in the metric's own unit; None if it is relative to an undefined mean."""
+        if not self.is_relative:
+            return self.margin
+        return None if control_mean is None else self.margin * control_mean
+
+    def can_be_crossed(self, control_mean: float | None) -> bool:
+        """Return whether a harm above the margin is possible, for values between 0 and `max_value`."""
+        margin = self.absolute_margin(control_mean)
+        if margin is None or control_mean is None:
+            return True
+        if self.harmful_direction == "down":
+            return margin < control_mean
+        return self.max_value is None or margin < self.max_value - control_mean
 
 
 @dataclass(frozen=True, slots=True)
 class GuardrailResult:
-    """A guardrail's state with the lower and the upper bound of the harm, each valid with probability 1 − alpha."""
+    """A guardrail's state with the lower and the upper bound of the harm.
+
+    The lower bound is valid with probability 1 − `crossing_alpha`, the upper bound with probability 1 − `alpha`.
+    """
 
     guardrail: Guardrail
     control: Estimate
     treatment: Estimate
     difference: Effect
     alpha: float
+    crossing_alpha: float
+    margin: float | None
+    """The tolerable harm in the metric's own unit; None if it is relative to an undefined mean."""
     least_harm: float | None
     """Lower bound of the harm; None if undefined."""
     most_harm: float | None
@@ -60,20 +90,55 @@ class GuardrailResult:
 
 
 def evaluate_guardrail(
-    guardrail: Guardrail, control: Estimate, treatment: Estimate, *, alpha: float
+    guardrail: Guardrail, control: Estimate, treatment: Estimate, *, alpha: float, guardrails: int = 1
 ) -> GuardrailResult:
-    """Return the state of a guardrail, from bounds of level 1 − `alpha`, tightest where the margin is resolved."""
+    """Return the state of one of several `guardrails`, from bounds that are tightest where the margin is resolved."""
     check_positive(f"the margin of {guardrail.name}", guardrail.margin)
+    crossing_alpha = check_level("alpha", alpha) / max(guardrails, 1)
     difference = estimate_effect(control, treatment)
-    lower, upper = _harm_bounds(guardrail, difference, control, treatment, check_level("alpha", alpha))
-    state: GuardrailState = "open"
-    if upper is None:
-        state = "unknown"
-    elif upper < guardrail.margin:
-        state = "held"
-    elif lower is not None and lower > guardrail.margin:
-        state = "crossed"
-    return GuardrailResult(guardrail, control, treatment, difference, alpha, lower, upper, state)
+    lower, _ = _harm_bounds(guardrail, difference, control, treatment, crossing_alpha)
+    _, upper = _harm_bounds(guardrail, difference, control, treatment, alpha)
+    margin = guardrail.absolute_margin(control.mean)
+    if guardrail.is_relative and upper is not None:
+        # The excess of the harm over the margin decides: its variance includes that of the margin.
+        allowed = _allowed_estimate(guardrail, control)
+        excess = estimate_effect(allowed, treatment)
+        lower_excess, _ = _harm_bounds(guardrail, excess, allowed, treatment, crossing_alpha)
+        _, upper_excess = _harm_bounds(guardrail, excess, allowed, treatment, alpha)
+        is_held = upper_excess is not None and upper_excess < 0
+        is_crossed = lower_excess is not None and lower_excess > 0
+    else:
+        is_held = upper is not None and upper < guardrail.margin
+        is_crossed = lower is not None and lower > guardrail.margin
+    state: GuardrailState = "unknown" if upper is None else "held" if is_held else "crossed" if is_crossed else "open"
+    return GuardrailResult(
+        guardrail, control, treatment, difference, alpha, crossing_alpha, margin, lower, upper, state
+    )
+
+
+def _allowed_estimate(guardrail: Guardrail, control: Estimate) -> Estimate:
+    """Return the estimate of the mean that a relative margin just allows: (1 ± margin) times the control's mean."""
+    factor = 1 + guardrail.margin if guardrail.harmful_direction == "up" else 1 - guardrail.margin
+
+    def scale(estimate: Estimate) -> Estimate:
+        return Estimate(
+            estimate.units,
+            None if estimate.mean is None else factor * estimate.mean,
+            None if estimate.variance is None else factor * factor * estimate.variance,
+            tuple((weight, scale(stratum)) for weight, stratum in estimate.strata),
+        )
+
+    return scale(control)
+
+
+def tuning_margin(guardrail: Guardrail) -> float:
+    """Return the absolute harm for which the sequence is tuned: fixed in advance, also for a relative margin.
+
+    The mean that a relative margin refers to is not known in advance; the margin is tuned for a quarter of the scale.
+    """
+    if not guardrail.is_relative:
+        return guardrail.margin
+    return guardrail.margin * _TUNING_MEAN_FRACTION * (guardrail.max_value or 1.0)
 
 
 def _harm_bounds(
@@ -87,8 +152,8 @@ def _harm_bounds(
         return None, None
     if difference.information is None:
         return None, _zero_event_harm_bound(guardrail, treatment, alpha)
-    added_variance = rare_event_variance(control, treatment, guardrail.max_value, alpha)
-    mixture = HalfNormalMixture.tune(mde_information(guardrail.margin), alpha)
+    added_variance = small_sample_variance(control, treatment, guardrail.max_value, alpha)
+    mixture = HalfNormalMixture.tune(mde_information(tuning_margin(guardrail)), alpha)
     information = difference.information
 
     def half_width(extra_variance: float) -> float:
@@ -97,7 +162,9 @@ def _harm_bounds(
     harm = difference.effect if guardrail.harmful_direction == "up" else -difference.effect
     # Time-outs missing from the treatment's sample would increase the harm, from the control's sample decrease it.
     lower_variance, upper_variance = (
-        0.0 if guardrail.timeout_value is None else timeout_variance(estimate, guardrail.timeout_value, alpha)
+        0.0
+        if guardrail.timeout_value is None
+        else missing_value_variance(estimate, max(guardrail.timeout_value, estimate.mean or 0.0), alpha)
         for estimate in ((control, treatment) if guardrail.harmful_direction == "up" else (treatment, control))
     )
     return harm - half_width(added_variance + lower_variance), harm + half_width(added_variance + upper_variance)

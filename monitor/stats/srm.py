@@ -1,21 +1,30 @@
 """The sequential SRM (sample ratio mismatch) test: whether students are split between variants as intended.
 
 The null hypothesis is the intended shares p, the alternative a Dirichlet(k·p) distribution of shares. The marginal
-likelihood of the counts under the alternative, divided by their likelihood under p, is an e-process, so the test is
+likelihood of the counts under the alternative, divided by their likelihood under p, is an e-process. So the test is
 valid at every interim analysis (Lindon & Malek, "Anytime-valid inference for multinomial count data", NeurIPS 2022).
 The mean of e-values over several k is again an e-value: large k detect small deviations, small k detect large
 deviations sooner.
-A change of the intended shares starts a new allocation phase with separate counts; e-values of phases multiply.
 
-The counts are students by the variant of their first exposure, including students who later saw another variant.
+A mismatch may begin late, after weeks without one. So the test is a mixture over the day on which the mismatch begins:
+e = Σ w_s·e(days from s on), where e = 1 for days that have not begun. A mean of e-processes is an e-process. The weight
+of the first day is 0.8, that of day s is 0.2/((s − 1)·s), so that the weights sum to 1. A change of the intended shares
+starts a new allocation phase with separate counts; within e(days from s on), the e-values of phases multiply.
+
+An alarm persists: the largest e at the end of any day decides. Later students can hide a mismatch, but they do not
+repair it. The days are stored, so every reader computes the same largest e.
+
+The same test applies to any group of students that the treatment cannot change: students at first exposure, and, if the
+treatment has no effect on who rates or who sees two variants, also the compared students and the crossovers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 from monitor.stats.argument_checks import check_level, check_positive
 from monitor.stats.confidence_sequences import anytime_p_value, find_root
@@ -23,14 +32,39 @@ from monitor.stats.confidence_sequences import anytime_p_value, find_root
 CONCENTRATIONS = (10.0, 100.0, 1_000.0, 10_000.0)
 """The values k of the Dirichlet(k·p) alternatives."""
 _SHARE_SUM_TOLERANCE = 1e-6
+FIRST_DAY_WEIGHT = 0.8
+"""Most mismatches begin with the experiment: their detection is delayed by a factor of 1.25 of e only."""
+_CACHED_DAYS = 8192
+"""Days of all experiments whose e is kept: only the newest day changes between two analyses."""
+
+_DayOfPhase: TypeAlias = tuple[tuple[float, ...], tuple[int, ...]]
+"""The intended shares above 0 and the students of a day, in the same order of variants."""
+
+
+@dataclass(frozen=True, slots=True)
+class DayCounts:
+    """The numbers of students of a UTC day (counted from 1970), by variant."""
+
+    day: int
+    students: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseCounts:
-    """The intended shares and the numbers of students at first exposure in an allocation phase, by variant."""
+    """The intended shares and the numbers of students in an allocation phase, by variant."""
 
     shares: Mapping[str, float]
     students: Mapping[str, int]
+    days: tuple[DayCounts, ...] = ()
+    """The same students by day, ascending; empty if the days are unknown: all students then count as one day."""
+
+    @classmethod
+    def from_days(cls, shares: Mapping[str, float], days: Iterable[DayCounts]) -> PhaseCounts:
+        """Return the counts of a phase from the counts of the phase's days."""
+        days = tuple(days)
+        variants = {name: None for counts in days for name in counts.students} or dict.fromkeys(shares)
+        students = {name: sum(counts.students.get(name, 0) for counts in days) for name in variants}
+        return cls(shares, students, days)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +117,15 @@ class SrmResult:
 
     alpha: float
     log_e: float
+    """ln of the current e, the mixture over the days on which a mismatch may begin."""
+    max_log_e: float
+    """The largest ln e at the end of any day so far."""
     p: float
     """Anytime-valid p-value, from the largest e so far."""
     mismatch: bool
-    """Whether e has reached 1/alpha now, or at an earlier analysis whose e the caller has passed."""
+    """Whether e has reached 1/alpha at the end of any day so far."""
+    mismatch_day: int | None
+    """The UTC day (counted from 1970) at whose end e first reached 1/alpha; None without a mismatch or without days."""
     empty_variants: tuple[str, ...]
     """Variants with a share that have no students in a phase, too improbably for chance: see `check_srm`."""
     stray_variants: tuple[str, ...]
@@ -102,8 +141,10 @@ class SrmResult:
         return {
             "alpha": self.alpha,
             "log_e": self.log_e,
+            "max_log_e": self.max_log_e,
             "p": self.p,
             "mismatch": self.mismatch,
+            "mismatch_day": self.mismatch_day,
             "empty": list(self.empty_variants),
             "stray": list(self.stray_variants),
             "phases": [
@@ -133,8 +174,7 @@ def srm_log_e_value(
 ) -> float:
     """Return the ln of the mean of e over the concentrations k, with the prior k·p; all shares must be above 0."""
     log_e_values = [log_bayes_factor(counts, shares, [k * p for p in shares]) for k in concentrations]
-    max_log_e = max(log_e_values)
-    return max_log_e + math.log(math.fsum(math.exp(log_e - max_log_e) for log_e in log_e_values) / len(log_e_values))
+    return _log_sum(log_e_values) - math.log(len(log_e_values))
 
 
 def share_confidence_sequence(
@@ -143,8 +183,7 @@ def share_confidence_sequence(
     """Return the bounds of a variant's true share, at level 1 − `alpha` and valid at every interim analysis.
 
     `share` is the intended share. The interval contains the shares q that the test does not reject now, which
-    satisfy students·ln q + other_students·ln(1 − q) ≥ ln(marginal likelihood) + ln α. With two variants the intended
-    share is outside exactly when the test alarms.
+    satisfy students·ln q + other_students·ln(1 − q) ≥ ln(marginal likelihood) + ln α.
     """
     check_level("alpha", alpha)
     check_level("share", share)
@@ -167,10 +206,8 @@ def share_confidence_sequence(
     return lower, 1 - distance_from_one
 
 
-def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01, largest_log_e: float | None = None) -> SrmResult:
+def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01) -> SrmResult:
     """Return the result of the SRM test at level `alpha` over all allocation phases.
-
-    `largest_log_e` is the largest ln e of earlier interim analyses, if stored: a mismatch then persists.
 
     A variant with share p has no student among n with probability (1 − p)ⁿ. The variant counts as empty if this
     probability is at most `alpha` divided by the number of such variants and phases. An empty variant can only stop
@@ -179,12 +216,20 @@ def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01, largest_log
     check_level("alpha", alpha)
     empty_alpha = alpha / max(1, sum(len(_intended_shares(phase)) for phase in phases))
     phase_results, empty_variants, stray_variants = [], set(), set()
+    days: list[_DayOfPhase] = []
+    day_numbers: list[int | None] = []
     for phase in phases:
         shares = _intended_shares(phase)
         counts = {variant: phase.students.get(variant, 0) for variant in shares}
         total = sum(counts.values())
         has_choice = total and len(shares) > 1
         log_e = srm_log_e_value(list(counts.values()), list(shares.values())) if has_choice else 0.0
+        if has_choice:
+            share_values = tuple(shares.values())
+            for day in phase.days or (None,):
+                students = phase.students if day is None else day.students
+                days.append((share_values, tuple(students.get(variant, 0) for variant in shares)))
+                day_numbers.append(None if day is None else day.day)
         arms = tuple(
             VariantShare(variant, counts[variant], total - counts[variant], share, alpha)
             for variant, share in shares.items()
@@ -196,17 +241,54 @@ def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01, largest_log
         stray_variants |= {
             variant for variant, students in phase.students.items() if students and variant not in shares
         }
-    log_e = math.fsum(result.log_e for result in phase_results)
-    max_log_e = log_e if largest_log_e is None else max(log_e, largest_log_e)
+    log_e_path = [_mixture_log_e(tuple(days[: count + 1])) for count in range(len(days))]
+    max_log_e = max(log_e_path, default=0.0)
+    threshold = -math.log(alpha)
+    alarm_days = [day for day, log_e in zip(day_numbers, log_e_path, strict=True) if log_e >= threshold]
     return SrmResult(
         alpha=alpha,
-        log_e=log_e,
+        log_e=log_e_path[-1] if log_e_path else 0.0,
+        max_log_e=max_log_e,
         p=anytime_p_value(max_log_e),
-        mismatch=max_log_e >= -math.log(alpha),
+        mismatch=bool(alarm_days),
+        mismatch_day=alarm_days[0] if alarm_days else None,
         empty_variants=tuple(sorted(empty_variants)),
         stray_variants=tuple(sorted(stray_variants)),
         phases=tuple(phase_results),
     )
+
+
+def _start_weight(day: int) -> float:
+    """Return the weight of a mismatch that begins on day number `day` ≥ 1; the weights of all days sum to 1."""
+    return FIRST_DAY_WEIGHT if day == 1 else (1 - FIRST_DAY_WEIGHT) / ((day - 1) * day)
+
+
+@lru_cache(maxsize=_CACHED_DAYS)
+def _mixture_log_e(days: tuple[_DayOfPhase, ...]) -> float:
+    """Return ln Σ w_s·e_s at the end of the last day; e_s is over the days from s on, and 1 if s is in the future."""
+    log_terms = []
+    finished_phases_log_e = 0.0
+    shares = days[-1][0]
+    counts = [0] * len(shares)
+    remaining_weight = 1.0
+    for start in range(len(days), 0, -1):
+        day_shares, day_counts = days[start - 1]
+        if day_shares != shares:
+            finished_phases_log_e += srm_log_e_value(counts, shares)
+            shares, counts = day_shares, [0] * len(day_shares)
+        counts = [total + count for total, count in zip(counts, day_counts, strict=True)]
+        weight = _start_weight(start)
+        remaining_weight -= weight
+        log_terms.append(math.log(weight) + finished_phases_log_e + srm_log_e_value(counts, shares))
+    if remaining_weight > 0:
+        log_terms.append(math.log(remaining_weight))
+    return _log_sum(log_terms)
+
+
+def _log_sum(log_terms: Sequence[float]) -> float:
+    """Return ln Σ exp(term), without overflow."""
+    max_term = max(log_terms)
+    return max_term + math.log(math.fsum(math.exp(term - max_term) for term in log_terms))
 
 
 def _intended_shares(phase: PhaseCounts) -> dict[str, float]:

@@ -53,6 +53,11 @@ class CohortTable(Mapping[int, IntArray]):
         """Return the sum of a column over the records of `days`; by default of the students exposed."""
         return int(self._table[self._row_indices(days), column].sum())
 
+    def column_values(self, days: Sequence[int], column: int) -> list[int]:
+        """Return the values of a column of the records of `days`; 0 for days without a record."""
+        values = dict(zip(self._row_by_day, self._table[:, column].tolist(), strict=True))
+        return [values.get(day, 0) for day in days]
+
     def sum_records(self, days: Iterable[int]) -> IntArray:
         """Return the sum of the records of `days`; days without a record count as 0."""
         total: IntArray = self._table[self._row_indices(days)].sum(axis=0)
@@ -104,6 +109,20 @@ def closed_metric_statistic(
 def closed_rated_share_statistic(record: IntArray, layout: RecordLayout) -> SampleMeanStatistic:
     """Return the statistic of students' rated shares of responses, from a sum of closed cohort records."""
     return _sample_mean_statistic(CohortRecord(record, layout).rated_share_means())
+
+
+def closed_defined_share_statistic(record: IntArray, layout: RecordLayout, metric: int) -> SampleMeanStatistic:
+    """Return the statistic of the share of students with a rated response whose metric number `metric` is defined."""
+    cohort = CohortRecord(record, layout)
+    defined_students = cohort.metric_means(metric, "rated").units
+    return SampleMeanStatistic(cohort.rated_students, defined_students, defined_students)
+
+
+def closed_undefined_as_zero_statistic(record: IntArray, layout: RecordLayout, metric: int) -> SampleMeanStatistic:
+    """Return the statistic of metric number `metric`, with 0 for students with rated responses but no defined value."""
+    cohort = CohortRecord(record, layout)
+    statistic = _sample_mean_statistic(cohort.metric_means(metric, "rated"))
+    return SampleMeanStatistic(cohort.rated_students, statistic.total, statistic.sum_of_squares)
 
 
 def closed_guardrail_statistic(record: IntArray, layout: RecordLayout, guardrail: int) -> SampleMeanStatistic:

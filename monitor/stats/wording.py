@@ -119,22 +119,22 @@ def describe_guardrail(result: GuardrailResult) -> str:
     name, unit, harm_rises = guardrail.name, metric_unit(guardrail.name), guardrail.harmful_direction == "up"
     verb, noun = ("rose", "increase") if harm_rises else ("fell", "decrease")
     if most is None:
-        (allowed,) = format_changes(name, [guardrail.margin])
+        (allowed,) = format_changes(name, [result.margin or 0.0])
         return f"The {metric_label(name)} has no bounds yet; the allowed {noun} is {allowed}{unit}{_OPEN}."
     if most <= 0:
         change = "did not rise" if harm_rises else "did not fall"
-        (allowed,) = format_changes(name, [guardrail.margin])
+        (allowed,) = format_changes(name, [result.margin or 0.0])
     elif least is not None and least > 0:
-        low, high, allowed = format_changes(name, [least, most, guardrail.margin])
+        low, high, allowed = format_changes(name, [least, most, result.margin or 0.0])
         change = f"{verb} by {low} to {high}{unit}"
     elif least is None or result.state == "held":
-        high, allowed = format_changes(name, [most, guardrail.margin])
-        change = f"{verb} by at most {high}{unit}"
+        high, allowed = format_changes(name, [most, result.margin or 0.0])
+        change = f"did not {'rise' if harm_rises else 'fall'} by more than {high}{unit}"
     else:
         # The change has the sign of the metric, not of the harm.
         bounds = (least, most) if harm_rises else (-most, -least)
-        low, high, _ = format_changes(name, [*bounds, guardrail.margin], sign=True)
-        *_, allowed = format_changes(name, [*bounds, guardrail.margin])
+        low, high, _ = format_changes(name, [*bounds, result.margin or 0.0], sign=True)
+        *_, allowed = format_changes(name, [*bounds, result.margin or 0.0])
         change = f"changed by {low} to {high}{unit}"
     allowance = f"the allowed {noun} is {allowed}{'' if unit in change and unit else unit}"
     return f"{capitalized_metric_label(name)} {change}; {allowance}{_CONCLUSIONS[result.state]}."

@@ -92,8 +92,10 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
         else Point(at_ms, None)
         for at_ms, result in results
     ]
-    guardrail = results[-1][1].guardrail
-    reference_lines = [ReferenceLine("no harm", 0.0, "zero"), ReferenceLine("allowed harm", guardrail.margin, "limit")]
+    guardrail, margin = results[-1][1].guardrail, results[-1][1].margin
+    reference_lines = [ReferenceLine("no harm", 0.0, "zero")]
+    if margin is not None:
+        reference_lines.append(ReferenceLine("allowed harm", margin, "limit"))
     title = f"harm of {treatment} on {metric_label(guardrail.name)} over time"
     return line_chart_svg(title, [Line("harm", "harm", points)], reference_lines, percent=is_proportion(guardrail.name))
 

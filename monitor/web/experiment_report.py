@@ -7,7 +7,8 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
-from monitor.clock import DAY_MS, HOUR_MS
+from monitor.analysis import list_state_periods
+from monitor.clock import DAY_MS
 from monitor.config import LATENCY_METRIC, ExperimentSettings, is_proportion
 from monitor.export import (
     ABSENT_TEXT,
@@ -251,7 +252,7 @@ def _guardrail_context(report: ReportData, name: str, guardrail_index: int, resu
     return {
         "title": title,
         "name": f"{title} must not {'rise' if guardrail.harmful_direction == 'up' else 'fall'}",
-        "margin": _format_harm(guardrail.name, guardrail.margin),
+        "margin": _format_harm(guardrail.name, result.margin),
         "state": GUARDRAIL_STATES[result.state],
         "cells": [
             *(_format_harm(guardrail.name, change if is_displayed else None) for change in changes),
@@ -283,20 +284,24 @@ def _format_guardrail_mean(metric: str, mean: float | None) -> str:
 def _state_changes(report: ReportData, treatment: str) -> Iterator[list[str]]:
     """Yield the cells (time, state, effect, lower, upper, description) of each change of a treatment's state.
 
-    The states are read from the snapshots.
+    The states are read from the snapshots; the present state is the last one.
     """
-    previous_state = None
-    for hour, snapshot in report.snapshots.items():
-        treatment_snapshot = snapshot.treatments.get(treatment)
-        if treatment_snapshot is not None and treatment_snapshot.state != previous_state:
-            at_ms = hour * HOUR_MS
-            was_displayed = report.was_displayed(treatment, at_ms)
-            effect_cells = [
-                format_decimal(value if was_displayed else None, sign=True) for value in treatment_snapshot.closed
-            ]
-            state = treatment_snapshot.state
-            yield [format_time(at_ms), STATE_TITLES[state], *effect_cells, STATE_DESCRIPTIONS[state]]
-            previous_state = state
+    periods = list_state_periods(report.snapshots, treatment)
+    for period in periods:
+        was_displayed = report.was_displayed(treatment, period.since_ms)
+        effect_cells = [format_decimal(value if was_displayed else None, sign=True) for value in period.effect]
+        yield _state_cells(period.since_ms, period.state, effect_cells)
+    verdict = report.latest_analysis.verdicts[treatment]
+    if periods and periods[-1].state != verdict.state:
+        # A replay stores no snapshot of its last hours.
+        bounds = (verdict.primary.difference.effect, verdict.primary.lower, verdict.primary.upper)
+        is_displayed = _meets_min_students(report, verdict.primary)
+        effect_cells = [format_decimal(value if is_displayed else None, sign=True) for value in bounds]
+        yield _state_cells(report.as_of_ms, verdict.state, effect_cells)
+
+
+def _state_cells(at_ms: int, state: VerdictState, effect_cells: Sequence[str]) -> list[str]:
+    return [format_time(at_ms), STATE_TITLES[state], *effect_cells, STATE_DESCRIPTIONS[state]]
 
 
 def _adjustment_days(report: ReportData) -> str | None:

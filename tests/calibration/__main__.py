@@ -23,7 +23,8 @@ from monitor.metrics.record_layout import RecordLayout
 from monitor.stats import SampleMeanStatistic, StoredStudentSums, VariantComparison, compare_variants
 from monitor.stats.comparison import tuned_mixture
 from monitor.stats.estimates import RatioStatistic
-from monitor.stats.srm import srm_log_e_value
+from monitor.stats.srm import FIRST_DAY_WEIGHT, srm_log_e_value
+from tests.calibration.attacks import ATTACKS, attack_decisions
 from tests.support.streams import EXPERIMENT
 from tests.support.units import analyze, cohort_records
 
@@ -49,6 +50,8 @@ DETAILED = replace(
 """An experiment with segments, exposure ages and CUPED."""
 PRE_PERIOD_RESPONSES = 5
 """Number of responses of each student before the experiment."""
+SRM_LOG_E = math.log(100 / FIRST_DAY_WEIGHT)
+"""The ln e of all students at which the mixture over start days reaches 100, at the latest."""
 RAMP_DAY = 14
 RAMP_UP = replace(
     SINGLE_METRIC,
@@ -246,6 +249,29 @@ def rare_event_alarms(
             yield _excludes_zero(comparison), abs(effect) > mixture.half_width(information, ALPHA)
 
 
+def far_value_alarms(chance: np.random.Generator, students: int = 2000) -> Iterator[tuple[bool, bool]]:
+    """Yield for each day whether the interval excludes 0, and whether an interval without variance correction does.
+
+    Both variants have the mean 3. One of 200 treated students has 44, and the others a little less than the control.
+    """
+    mde, ordinary_mean = 0.44, (3.0 - 0.005 * 44.0) / 0.995
+    values = np.array([2.5, 3.5]), np.array([ordinary_mean - 0.5, ordinary_mean + 0.5, 44.0])
+    rates = (0.5, 0.5), (0.4975, 0.4975, 0.005)
+    counts = [np.zeros(len(rate), dtype=np.int64) for rate in rates]
+    for _ in range(DAYS):
+        for arm, rate in enumerate(rates):
+            counts[arm] += chance.multinomial(chance.poisson(students / DAYS / 2), rate)
+        arms = [
+            SampleMeanStatistic(int(n.sum()), float(n @ v), float(n @ v**2)).estimate()
+            for n, v in zip(counts, values, strict=True)
+        ]
+        comparison = compare_variants(*arms, alpha=ALPHA, mde=mde, max_value=44.0)
+        if comparison.decides:
+            effect, information = comparison.difference.effect or 0.0, comparison.difference.information or 0.0
+            half_width = tuned_mixture(mde, ALPHA).half_width(information, ALPHA)
+            yield _excludes_zero(comparison), abs(effect) > half_width
+
+
 def any_alarms(alarms: Iterator[tuple[bool, bool]]) -> tuple[bool, bool]:
     """Return for either of two rules whether an alarm was raised at any look."""
     first_rule = second_rule = False
@@ -259,7 +285,7 @@ def any_srm_alarm(chance: np.random.Generator) -> tuple[bool, bool]:
     sample_sizes = np.cumsum(chance.multinomial(20_000, np.full(672, 1 / 672)))
     treated_counts = np.cumsum(chance.random(20_000) < SHARES["treatment"])
     counts = [(int(n), int(treated_counts[n - 1])) for n in sample_sizes if n]
-    return any(srm_log_e_value((n - k, k), (0.5, 0.5)) >= math.log(100) for n, k in counts), False
+    return any(srm_log_e_value((n - k, k), (0.5, 0.5)) >= SRM_LOG_E for n, k in counts), False
 
 
 def students_until_alarm(chance: np.random.Generator, share: float) -> int:
@@ -268,7 +294,7 @@ def students_until_alarm(chance: np.random.Generator, share: float) -> int:
     while True:
         new_students = max(5, total // 100)
         total, treated = total + new_students, treated + int(chance.binomial(new_students, share))
-        if srm_log_e_value((total - treated, treated), (0.5, 0.5)) >= math.log(100):
+        if srm_log_e_value((total - treated, treated), (0.5, 0.5)) >= SRM_LOG_E:
             return total
 
 
@@ -278,6 +304,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    runs: int = arguments.runs
     pooled = replace(RAMP_UP, decision=SINGLE_METRIC.decision, variants=SHARES)
     rules: Mapping[tuple[str, str], Callable[[np.random.Generator], tuple[bool, bool]]] = {
         ("closed students, the interval that decides", "… and ship or stop_harm said"): lambda chance: any_alarms(
@@ -305,6 +332,9 @@ def main() -> None:
         ("one of 100 students has 44, others 3, shares 95:5", "… without what is assumed for uneven shares"): (
             lambda chance: any_alarms(rare_event_alarms(chance, 0.05, 8000, {3: 0.99, 44: 0.01}, 0.44))
         ),
+        ("equal means, one of 200 treated students has 44, shares 50:50", "… without what is added for far values"): (
+            lambda chance: any_alarms(far_value_alarms(chance))
+        ),
         ("sample ratio at 0.01, every hour", ""): any_srm_alarm,
     }
     print(f"| rule, A/A over {DAYS} days, {arguments.runs} runs | false alarms |\n| --- | --- |")
@@ -313,6 +343,13 @@ def main() -> None:
         for name, share in zip((first, second), alarms.mean(axis=0), strict=True):
             if name:
                 print(f"| {name} | {share:.1%} |", flush=True)
+    print("\n| attack | the interval alone ships | the verdict ships |\n| --- | --- | --- |")
+    for name, attack in ATTACKS.items():
+        shipped = np.array(
+            [any_alarms(attack_decisions(np.random.default_rng([arguments.seed, run]), attack)) for run in range(runs)]
+        )
+        interval_share, verdict_share = shipped.mean(axis=0)
+        print(f"| {name} | {interval_share:.1%} | {verdict_share:.1%} |", flush=True)
     print("\n| true share where 50 % are intended | students until the alarm, median |\n| --- | --- |")
     for share in (0.7, 0.6, 0.55, 0.52, 0.51):
         student_counts = [

@@ -50,7 +50,7 @@ class TestReportData:
             take_snapshots(bench, HOUR_OF_DAY_9, HOUR_OF_DAY_9 + 12, HOUR_OF_DAY_9 + 13)
             pages.append(render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT)))
         assert pages[0] == pages[1]
-        assert "3 points were recorded live" in pages[0]
+        assert "Points recorded live: 3" in pages[0]
 
     def test_decayed_means_come_from_snapshots_and_gaps_are_recomputed(self, redis_server: RedisServer) -> None:
         """Recomputed means equal those of `status --as-of`."""

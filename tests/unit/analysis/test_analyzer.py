@@ -330,7 +330,6 @@ class TestAnalysisPlan:
             ("rated_share", 1.0),
         ]
         assert verdict.guardrails[1].control.mean == 0.75
-        assert verdict.evidence.criteria.rated_share_margin == 0.2
 
 
 @st.composite
@@ -397,7 +396,11 @@ class TestReproducibility:
         evidence = parse_evidence(content["verdict"]["treatment"]["evidence"])
         assert live["approximate"]
         recomputed = compare_variants(
-            **_parse_estimates(live), alpha=live["alpha"], mde=evidence.criteria.mde, estimand="live"
+            **_parse_estimates(live),
+            alpha=live["alpha"],
+            mde=evidence.criteria.mde,
+            max_value=evidence.max_value,
+            estimand="live",
         )
         assert (recomputed.lower, recomputed.upper, recomputed.p) == (live["lower"], live["upper"], live["p"])
 
@@ -449,10 +452,12 @@ class TestSubgroupEffects:
             assert [age.comparison.control.units for age in effects.exposure_ages] == expected_units
 
     def test_verdicts_do_not_depend_on_subgroups(self) -> None:
-        """The same students, with and without subgroups."""
-        assert _treatment_verdict(SUBGROUP_EXPERIMENT, STUDENTS_WITH_SEGMENT_EFFECT, 14) == _treatment_verdict(
-            SENSITIVE_EXPERIMENT, STUDENTS_WITH_SEGMENT_EFFECT, 14
-        )
+        """The same students, with and without subgroups; the evidence also has the counts of the segments."""
+        verdict = _treatment_verdict(SUBGROUP_EXPERIMENT, STUDENTS_WITH_SEGMENT_EFFECT, 14)
+        plain_verdict = _treatment_verdict(SENSITIVE_EXPERIMENT, STUDENTS_WITH_SEGMENT_EFFECT, 14)
+        assert [segment.name for segment in verdict.evidence.segments] == ["none", "fractions", "geometry", "other"]
+        evidence = msgspec.structs.replace(verdict.evidence, segments=())
+        assert replace(verdict, evidence=evidence) == plain_verdict
 
     def test_json_lists_subgroups_and_has_empty_lists_without_subgroups(self) -> None:
         """By treatment, with all fields of a comparison."""

@@ -668,6 +668,26 @@ class TestDecisions:
                 tmp_path, _guardrail("metric = 'rated_share'\nharmful_direction = 'down'\nmargin = 0.1\ntimeout_ms = 3")
             )
 
+    def test_a_relative_margin_replaces_the_margin(self, tmp_path: Path) -> None:
+        """A fraction of the control's mean, up to 1; not together with an absolute margin. The default is relative."""
+        table = "metric = 'rated_share'\nharmful_direction = 'down'\n"
+        (experiment,) = _load(tmp_path, _guardrail(f"{table}relative_margin = 0.2")).experiments
+        assert experiment.decision.guardrails == (GuardrailSettings("rated_share", "down", 0.2, is_relative=True),)
+        assert DecisionSettings().guardrails == (GuardrailSettings("rated_share", "down", 0.1, is_relative=True),)
+        with pytest.raises(ConfigError, match=r"relative_margin: got 1\.5, expected a number from 1e-06 to 1"):
+            _load(tmp_path, _guardrail(f"{table}relative_margin = 1.5"))
+        with pytest.raises(ConfigError, match=r"relative_margin: got 0\.2, expected margin or relative_margin"):
+            _load(tmp_path, _guardrail(f"{table}relative_margin = 0.2\nmargin = 0.1"))
+
+    def test_ndcg_with_the_ideal_of_the_shown_items_as_primary_gets_a_warning(self, tmp_path: Path) -> None:
+        """Neither as a secondary metric nor with a constant ideal."""
+        primary = "metrics = ['dcg@5', 'ndcg@5']\nprimary = 'ndcg@5'\n"
+        (experiment,) = _load(tmp_path, _with(primary)).experiments
+        (warning,) = experiment_warnings([experiment])
+        assert warning.startswith('experiments.ranker.primary is ndcg@5 with ideal = "shown": ')
+        for lines in (f"{primary}ideal = 'constant'", "metrics = ['dcg@5', 'ndcg@5']\nprimary = 'dcg@5'"):
+            assert experiment_warnings(_load(tmp_path, _with(lines)).experiments) == []
+
     def test_an_allocation_that_begins_within_a_utc_day_gets_a_warning(self, tmp_path: Path) -> None:
         """Midnight in UTC gets no warning, at any offset of the time."""
         noon, half = "from = 2026-02-03T12:00:00+01:00", "from = 2026-02-04T01:00:00+01:00"

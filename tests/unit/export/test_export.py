@@ -303,7 +303,7 @@ class TestVerdicts:
     def test_a_rendered_verdict_fits_eighty_columns(self) -> None:
         """With state, reasons, guardrails and crossovers."""
         out = io.StringIO()
-        Console(file=out, width=80).print(render_verdicts(_analyzed_summary().experiments["ranker"]))
+        Console(file=out, width=80).print(render_verdicts(_analyzed_summary().experiments["ranker"], {"treatment": ()}))
         text = out.getvalue()
         assert "treatment – Ship: dcg@5 improved by" in text
         words = " ".join(text.split()).replace("\u202f", "")
@@ -341,7 +341,7 @@ class TestVerdicts:
         assert subgroup_footnotes[0].startswith("treatment, first question in category fractions: effect on dcg@5 +")
         assert subgroup_footnotes[1].startswith("treatment, days since the first response: 0: effect on dcg@5 +")
         out = io.StringIO()
-        Console(file=out, width=200).print(render_verdicts(experiment))
+        Console(file=out, width=200).print(render_verdicts(experiment, {"treatment": ()}))
         assert re.search(
             r"First question in category geometry: .*; difference not shown, given the number of groups", out.getvalue()
         )
@@ -389,10 +389,18 @@ class TestVerdicts:
         verdict = analysis.verdicts["treatment"]
         assert describe_time_to_decide(verdict) is None
         undecided = replace(
-            verdict, state="continue", primary=structs.replace(verdict.primary, lower=-0.1), days_to_resolve=3.4
+            verdict,
+            state="continue",
+            primary=structs.replace(verdict.primary, lower=-0.1),
+            days_to_resolve=0.2,
+            days_to_power=3.4,
         )
-        assert (describe_time_to_decide(undecided) or "").endswith("would show in about 3 days.")
-        assert (describe_time_to_decide(replace(undecided, days_to_resolve=0.2)) or "").endswith("in about 1 day.")
+        assert (describe_time_to_decide(undecided) or "").endswith(
+            "would show with 50 % probability in about 1 day, and with 80 % probability, all guardrails held, in about "
+            "3 days."
+        )
+        no_power = replace(undecided, days_to_power=None)
+        assert (describe_time_to_decide(no_power) or "").endswith("with 50 % probability in about 1 day.")
         assert (describe_time_to_decide(replace(undecided, days_to_resolve=None)) or "").endswith("not known yet.")
 
     def test_status_json_contains_the_verdict_json(self) -> None:

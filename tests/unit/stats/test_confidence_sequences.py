@@ -22,7 +22,7 @@ from monitor.stats import (
     design_effect,
     split_alpha,
 )
-from monitor.stats.comparison import days_to_resolve, information_to_resolve
+from monitor.stats.comparison import days_to_reach, information_to_hold, information_to_resolve
 from monitor.stats.confidence_sequences import HalfNormalMixture, NormalMixture, anytime_p_value, mde_information
 from monitor.stats.segments import e_benjamini_hochberg
 
@@ -192,7 +192,7 @@ class TestDaysToResolve:
     def test_the_half_width_equals_the_mde_after_that_many_days(self) -> None:
         """The mde is resolved after the returned days at the given rate, and not half a day earlier."""
         control, treatment, rates = Estimate(200, 1.0, 1.0 / 200), Estimate(300, 1.0, 2.0 / 300), (40.0, 60.0)
-        days = days_to_resolve(control, treatment, rates, alpha=0.05, mde=0.1)
+        days = days_to_reach(information_to_resolve(0.1, 0.05), control, treatment, rates)
         assert days is not None
         for elapsed_days, is_resolved in ((days, True), (days - 0.5, False)):
             information = 1 / (1.0 / (200 + 40 * elapsed_days) + 2.0 / (300 + 60 * elapsed_days))
@@ -202,9 +202,25 @@ class TestDaysToResolve:
     def test_days_are_0_if_resolved_and_none_if_unreachable_or_unknown(self) -> None:
         """A small variance, no new students in the control, and an undefined variance."""
         narrow, wide, unknown = Estimate(900, 1.0, 1e-5), Estimate(900, 1.0, 1.0), Estimate(1, 1.0, None)
-        assert days_to_resolve(narrow, narrow, (0.0, 0.0), alpha=0.05, mde=0.1) == 0.0
-        assert days_to_resolve(wide, wide, (0.0, 10.0), alpha=0.05, mde=0.1) is None
-        assert days_to_resolve(unknown, wide, (10.0, 10.0), alpha=0.05, mde=0.1) is None
+        information = information_to_resolve(0.1, 0.05)
+        assert days_to_reach(information, narrow, narrow, (0.0, 0.0)) == 0.0
+        assert days_to_reach(information, wide, wide, (0.0, 10.0)) is None
+        assert days_to_reach(information, unknown, wide, (10.0, 10.0)) is None
+
+    @pytest.mark.parametrize("power", [0.5, 0.8, 0.95])
+    def test_an_effect_of_mde_is_shown_with_the_declared_power(self, power: float) -> None:
+        """Of simulated effects at the information for a power, that share excludes 0."""
+        information = information_to_resolve(0.1, 0.05, power)
+        half_width = NormalMixture.tune(mde_information(0.1), 0.05).half_width(information, 0.05)
+        observed = np.random.default_rng(5).normal(0.1, information**-0.5, 20_000)
+        assert np.mean(observed > half_width) == pytest.approx(power, abs=0.01)
+
+    def test_a_harmless_guardrail_is_held_with_the_declared_power(self) -> None:
+        """Of simulated harms of 0 at the information for 90 %, nine in ten are held."""
+        information = information_to_hold(0.05, 0.05, 0.9)
+        half_width = HalfNormalMixture.tune(mde_information(0.05), 0.05).half_width(information, 0.05)
+        observed = np.random.default_rng(6).normal(0.0, information**-0.5, 20_000)
+        assert np.mean(observed + half_width < 0.05) == pytest.approx(0.9, abs=0.01)
 
     @given(st.floats(1e-4, 10), _levels)
     def test_at_the_resolving_information_an_effect_of_mde_just_excludes_zero(self, mde: float, alpha: float) -> None:

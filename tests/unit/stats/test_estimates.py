@@ -348,7 +348,7 @@ class TestCuped:
         assert variance_reduction(estimate_stratified(raw), adjusted_pair) == pytest.approx(0.64, abs=0.05)
 
     def test_students_without_a_covariate_keep_their_value(self) -> None:
-        """A student without a mean from before the experiment counts with y unchanged."""
+        """Students without a mean from before the experiment count with y unchanged, as a stratum of their own."""
         y, x = np.array([1.0, 2.0, 4.0, 9.0]), np.array([1.0, 2.0, 3.0])
         adjusted = apply_cuped(
             [
@@ -360,10 +360,13 @@ class TestCuped:
         )
         assert adjusted is not None
         slope = stats.linregress(x, y[:3]).slope
-        adjusted_values = np.append(y[:3] - slope * (x - 2), y[3])
-        assert adjusted.strata[0]["control"].estimate().mean == pytest.approx(adjusted_values.mean())
-        assert adjusted.strata[0]["control"].estimate().variance == pytest.approx(adjusted_values.var(ddof=1) / 4)
-        assert adjusted.strata[0]["treatment"] == _mean_statistic(y)
+        adjusted_values = y[:3] - slope * (x - 2)
+        covered, uncovered = adjusted.strata
+        assert covered["control"].estimate().mean == pytest.approx(adjusted_values.mean())
+        assert covered["control"].estimate().variance == pytest.approx(adjusted_values.var(ddof=1) / 3)
+        assert covered["treatment"].units == 0
+        assert uncovered["control"] == _mean_statistic(y[3:])
+        assert uncovered["treatment"] == _mean_statistic(y)
 
     def test_without_variation_of_the_covariate_there_is_no_adjustment(self) -> None:
         """Without covariates, or with equal covariates, the adjustment is None, and so is the variance reduction."""

@@ -111,11 +111,44 @@ def test_the_corrected_width_changes_little_with_an_additional_student(
     assert 0.9 < widths[1] / widths[0] <= 1.0
 
 
-def test_ordinary_values_of_few_students_are_hardly_corrected() -> None:
-    """With nDCG of 0.6 ± 0.25, effectively 19.4 of 27 students differ from 1, and the interval is a little wider."""
-    estimate = Estimate(27, 0.6, 0.0625 / 27)
-    uncorrected_width = interval_width(compare_proportions(estimate, estimate, None))
-    assert interval_width(compare_proportions(estimate, estimate)) < 1.02 * uncorrected_width
+@pytest.mark.parametrize(
+    ("mean", "deviation", "max_value", "students"), [(0.6, 0.25, 1.0, 60), (1.8, 1.6, 11.8, 150), (0.4, 0.3, 1.0, 60)]
+)
+def test_intervals_of_ordinary_values_are_at_most_half_as_wide_again(
+    mean: float, deviation: float, max_value: float, students: int
+) -> None:
+    """nDCG, DCG and rated shares as usual, with few students in each variant; with 2000 nothing is added."""
+    for units, limit in ((students, 1.5), (2000, 1.0)):
+        estimate = Estimate(units, mean, deviation**2 / units)
+        corrected, uncorrected = (
+            compare_variants(estimate, estimate, alpha=ALPHA, mde=max_value / 100, max_value=bound)
+            for bound in (max_value, None)
+        )
+        assert interval_width(corrected) <= limit * interval_width(uncorrected)
+
+
+def test_far_values_of_few_students_do_not_make_equal_means_differ() -> None:
+    """One of 200 treated students has 44, the others a little less than the control: old intervals erred in 45 %."""
+    ordinary_mean = (3.0 - 0.005 * 44.0) / 0.995
+    control_values = np.array([2.5, 3.5])
+    treatment_values = np.array([ordinary_mean - 0.5, ordinary_mean + 0.5, 44.0])
+    runs, errors = 60, 0
+    for run in range(runs):
+        chance = np.random.default_rng([2, run])
+        control_counts, treatment_counts = np.zeros(2), np.zeros(3)
+        for _ in range(28):
+            control_counts += chance.multinomial(chance.poisson(36), [0.5, 0.5])
+            treatment_counts += chance.multinomial(chance.poisson(36), [0.4975, 0.4975, 0.005])
+            control, treatment = (
+                SampleMeanStatistic(int(counts.sum()), float(counts @ values), float(counts @ values**2)).estimate()
+                for counts, values in ((control_counts, control_values), (treatment_counts, treatment_values))
+            )
+            comparison = compare_variants(control, treatment, alpha=ALPHA, mde=0.44, max_value=44.0)
+            bounds = comparison.lower, comparison.upper
+            if bounds[0] is not None and bounds[1] is not None and not bounds[0] <= 0 <= bounds[1]:
+                errors += 1
+                break
+    assert errors <= 0.05 * runs + 3 * (0.05 * 0.95 * runs) ** 0.5
 
 
 def test_a_constant_variant_gets_the_unit_variance_of_the_other_variant() -> None:
@@ -199,6 +232,7 @@ def test_days_to_resolve_are_none_while_rare_events_matter(treated: int, *, is_d
         DecisionCriteria(0.01, 0.0),
         arms,
         20.0,
+        20,
         (100.0, 100.0),
         (phase,),
         students=30_000,

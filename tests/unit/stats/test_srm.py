@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from monitor.stats import PhaseCounts, SrmResult, check_srm
-from monitor.stats.srm import CONCENTRATIONS, log_bayes_factor, share_confidence_sequence, srm_log_e_value
+from monitor.stats.srm import CONCENTRATIONS, DayCounts, log_bayes_factor, share_confidence_sequence, srm_log_e_value
 
 EVEN = {"control": 0.5, "treatment": 0.5}
 _student_counts = st.integers(0, 20_000)
@@ -19,6 +19,10 @@ _student_counts = st.integers(0, 20_000)
 
 def _even(control: int, treatment: int) -> PhaseCounts:
     return PhaseCounts(EVEN, {"control": control, "treatment": treatment})
+
+
+def _day(day: int, control: int) -> DayCounts:
+    return DayCounts(day, {"control": control, "treatment": 5 - control})
 
 
 def _check(*phases: PhaseCounts) -> SrmResult:
@@ -86,12 +90,51 @@ class TestSrmAlarm:
             alarmed += any(_check(_even(int(control[n - 1]), int(n - control[n - 1]))).alarm for n in sample_sizes)
         assert alarmed / runs <= 0.01 + 3 * math.sqrt(0.01 / runs)
 
-    def test_an_alarm_persists_with_the_largest_evidence_of_earlier_times(self) -> None:
-        """With a large `largest_log_e`, a split that is even by now is still a mismatch."""
-        result = check_srm([_even(5010, 4990)], largest_log_e=6.0)
+    def test_an_alarm_persists_after_the_split_is_repaired(self) -> None:
+        """Later students hide a mismatch of the first day; the largest e decides, and the day of the alarm is kept."""
+        days = [DayCounts(20_000, {"control": 700, "treatment": 500})]
+        days += [DayCounts(20_000 + day, {"control": 950, "treatment": 1050}) for day in range(1, 3)]
+        days += [DayCounts(20_003, {"control": 10_000, "treatment": 10_000})]
+        result = _check(PhaseCounts.from_days(EVEN, days))
+        assert result.log_e < -math.log(0.01) < result.max_log_e
         assert result.mismatch
-        assert result.p == pytest.approx(math.exp(-6))
-        assert result.log_e == _check(_even(5010, 4990)).log_e
+        assert result.mismatch_day == 20_000
+        assert result.p == pytest.approx(math.exp(-result.max_log_e))
+
+    def test_clean_days_hardly_delay_the_detection_of_a_later_mismatch(self) -> None:
+        """After four clean weeks, 60 : 40 is detected with at most three times the students as from the start."""
+        clean = [DayCounts(day, {"control": 500, "treatment": 500}) for day in range(28)]
+        uneven = [DayCounts(28 + day, {"control": 60, "treatment": 40}) for day in range(40)]
+        late = _check(PhaseCounts.from_days(EVEN, [*clean, *uneven])).mismatch_day
+        early = _check(PhaseCounts.from_days(EVEN, uneven)).mismatch_day
+        pooled = [srm_log_e_value((14_000 + 60 * day, 14_000 + 40 * day), (0.5, 0.5)) for day in range(1, 31)]
+        assert early is not None
+        assert late is not None
+        assert late - 27 <= 3 * (early - 27)
+        assert max(pooled) < -math.log(0.01), "a test without start days would have missed it for 30 days"
+
+    def test_a_mismatch_of_a_later_phase_is_not_delayed_by_a_clean_phase(self) -> None:
+        """The mixture over start days includes the start of each phase."""
+        clean = [DayCounts(day, {"control": 900, "treatment": 100}) for day in range(28)]
+        uneven = [DayCounts(28 + day, {"control": 600, "treatment": 400}) for day in range(2)]
+        phases = (
+            PhaseCounts.from_days({"control": 0.9, "treatment": 0.1}, clean),
+            PhaseCounts.from_days(EVEN, uneven),
+        )
+        assert _check(*phases).mismatch_day == 28
+
+    def test_the_mixture_over_start_days_has_a_mean_of_one(self) -> None:
+        """Over all outcomes of two days with five students each, the mean of e is 1."""
+        outcomes = range(6)
+        weights = np.outer(stats.binom.pmf(outcomes, 5, 0.5), stats.binom.pmf(outcomes, 5, 0.5))
+        evidence = [
+            [
+                math.exp(_check(PhaseCounts.from_days(EVEN, [_day(0, first), _day(1, second)])).log_e)
+                for second in outcomes
+            ]
+            for first in outcomes
+        ]
+        assert float((weights * np.array(evidence)).sum()) == pytest.approx(1.0, abs=1e-12)
 
     def test_result_contains_the_size_of_the_deviation(self) -> None:
         """A split of 53 : 47 of 20 000 students is strong evidence of a small deviation; the result contains both."""
@@ -103,12 +146,14 @@ class TestSrmAlarm:
         assert [arm.observed for arm in phase.arms] == [0.53, 0.47]
 
     @given(_student_counts, _student_counts)
-    def test_the_interval_excludes_the_intended_share_exactly_if_the_test_alarms(self, first: int, second: int) -> None:
-        """The intervals of both variants agree with the test and with each other."""
+    def test_the_interval_excludes_the_intended_share_if_the_test_alarms(self, first: int, second: int) -> None:
+        """The interval is that of a mismatch from the first day; the intervals of both variants agree."""
         result = _check(_even(first, second))
         control, treatment = (arm.bounds() for arm in result.phases[0].arms)
-        if abs(result.log_e + math.log(result.alpha)) > 1e-6:
-            assert result.mismatch == (not control[0] <= 0.5 <= control[1])
+        phase_log_e = result.phases[0].log_e
+        if abs(phase_log_e + math.log(result.alpha)) > 1e-6:
+            assert (phase_log_e > -math.log(result.alpha)) == (not control[0] <= 0.5 <= control[1])
+        assert not result.mismatch or not control[0] <= 0.5 <= control[1]
         assert control == pytest.approx((1 - treatment[1], 1 - treatment[0]), abs=1e-9)
 
     @pytest.mark.parametrize("other_students", [30, 1086, 10**5, 10**9])
@@ -128,10 +173,13 @@ class TestSrmPhases:
     """Allocation phases with different intended shares."""
 
     def test_e_values_of_phases_multiply(self) -> None:
-        """Each phase is tested with separate shares and counts."""
+        """Each phase is tested with separate shares and counts; a mismatch may begin with either phase."""
         ramp = PhaseCounts({"control": 0.9, "treatment": 0.1}, {"control": 900, "treatment": 120})
         even = _even(2000, 2100)
-        assert _check(ramp, even).log_e == pytest.approx(_check(ramp).log_e + _check(even).log_e)
+        ramp_e = math.exp(srm_log_e_value((900, 120), (0.9, 0.1)))
+        even_e = math.exp(srm_log_e_value((2000, 2100), (0.5, 0.5)))
+        expected = 0.8 * ramp_e * even_e + 0.1 * even_e + 0.1
+        assert math.exp(_check(ramp, even).log_e) == pytest.approx(expected)
 
     def test_a_ramp_up_in_two_phases_is_no_mismatch(self) -> None:
         """Pooled into a single phase, 90 : 10 followed by 50 : 50 would raise an alarm."""

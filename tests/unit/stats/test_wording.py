@@ -20,7 +20,7 @@ ARMS = Estimate(500, 0.1, 1e-6), Estimate(500, 0.2, 1e-6)
 
 
 def _result(guardrail: Guardrail, least: float | None, most: float | None, state: GuardrailState) -> GuardrailResult:
-    return GuardrailResult(guardrail, *ARMS, estimate_effect(*ARMS), 0.05, least, most, state)
+    return GuardrailResult(guardrail, *ARMS, estimate_effect(*ARMS), 0.05, 0.05, guardrail.margin, least, most, state)
 
 
 ESCALATED = Guardrail("feedback:escalated", "up", 0.01)
@@ -56,8 +56,8 @@ METRIC = Guardrail("ndcg@5", "down", 0.02)
         (
             _result(RATED, -0.01, 0.03042, "held"),
             (
-                "Share of rated responses fell by at most 3.0 percentage points; the allowed decrease is 5.0, so the "
-                "guardrail holds."
+                "Share of rated responses did not fall by more than 3.0 percentage points; the allowed decrease is "
+                "5.0, so the guardrail holds."
             ),
         ),
         (

@@ -22,7 +22,15 @@ from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSumma
 from monitor.config import AllocationSettings, ExperimentSettings
 from monitor.export.presentation import STATE_TITLES, format_time
 from monitor.export.report_data import DecayedMeans, ReportData
-from monitor.stats import CupedAdjustment, Estimate, VariantComparison, VerdictState, compare_variants, decide_verdict
+from monitor.stats import (
+    CupedAdjustment,
+    Estimate,
+    EstimatePair,
+    VariantComparison,
+    VerdictState,
+    compare_variants,
+    decide_verdict,
+)
 from monitor.web.charts import Point
 from monitor.web.experiment_charts import decayed_mean_point
 from monitor.web.experiment_report import describe_disagreements, format_decimal, render_experiment_report
@@ -231,7 +239,7 @@ class TestVerdict:
                 14.0,
                 "Stop: dcg@5 fell by",
             ),
-            (STUDENTS_WITH_EFFECT, 5.0, "Too early to decide: so far, dcg@5 improved by"),
+            (STUDENTS_WITH_EFFECT, 5.0, "Too early to decide: so far, dcg@5 changed by"),
             (
                 [*make_students("control", 2.0, 800), *make_students("treatment", 2.5, 400, seed=2)],
                 14.0,
@@ -452,7 +460,9 @@ class TestHistory:
         history = page.text[page.text.index("Verdict history") :]
         changes = re.findall(r"(\d+ \w+ \d{4}, \d\d:00 UTC) (\D+) [+]", history)
         titles = [STATE_TITLES[state] for state in states]
-        assert changes == [(format_time(3_600_000 * (HOUR + 30 * index)), titles[index]) for index in (0, 2, 3, 5)]
+        listed = [(format_time(3_600_000 * (HOUR + 30 * index)), titles[index]) for index in (0, 2, 3, 5)]
+        # The present state differs from that of the last snapshot, so it is listed, too.
+        assert changes == [*listed, (format_time(time_after_days(14)), STATE_TITLES["ship"])]
         assert history.count("+0.2500 −0.1250 +0.6250") == 4
 
     def test_counts_over_time_are_drawn_from_snapshots(self) -> None:
@@ -486,9 +496,9 @@ class TestHistory:
         text = Page(
             render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots))
         ).text
-        assert "80 earlier changes are left out" in text
+        assert "81 earlier changes are left out" in text
         assert format_time(3_600_000 * (HOUR + 129)) in text
-        assert format_time(3_600_000 * (HOUR + 79)) not in text
+        assert format_time(3_600_000 * (HOUR + 80)) not in text
 
     def test_the_live_effect_is_drawn_from_snapshots(self) -> None:
         """Past live effects cannot be recomputed."""
@@ -586,9 +596,12 @@ class TestAdjustment:
         report = report_data(STUDENTS_WITH_EFFECT, time_after_days(14), experiment)
         verdict = report.latest_analysis.verdicts["treatment"]
         assert "Adjustment" not in Page(render_experiment_report(report)).text
-        evidence = msgspec.structs.replace(
-            verdict.evidence, adjustment=CupedAdjustment(0.5, 321, verdict.evidence.arms)
+        arms = verdict.evidence.arms
+        same = EstimatePair(arms.control, arms.control)
+        adjustment = CupedAdjustment(
+            0.5, 321, arms, arms, same, EstimatePair(Estimate(400, 0.8, 4e-4), Estimate(400, 0.8, 4e-4))
         )
+        evidence = msgspec.structs.replace(verdict.evidence, adjustment=adjustment)
         analysis = replace(report.latest_analysis, verdicts={"treatment": decide_verdict(evidence)})
         text = Page(render_experiment_report(replace(report, latest_analysis=analysis))).text
         assert "adjusted for differences between students in the 7 days before the start (CUPED" in text

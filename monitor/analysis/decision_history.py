@@ -1,0 +1,53 @@
+"""The history of a treatment's verdict: when each state was first reached and changed, from the hourly snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from monitor.analysis.snapshots import EffectInterval, SnapshotHistory
+from monitor.analysis.summary import format_timestamp
+from monitor.clock import HOUR_MS
+from monitor.stats import VerdictState
+
+
+@dataclass(frozen=True, slots=True)
+class StatePeriod:
+    """A period in which the verdict on a treatment had the same state."""
+
+    state: VerdictState
+    since_ms: int
+    """Event time of the first snapshot with the state, a full hour."""
+    until_ms: int | None
+    """Event time of the first later snapshot with another state; None for the newest period."""
+    effect: EffectInterval
+    """The primary metric's effect and interval at `since_ms`."""
+
+
+def list_state_periods(snapshots: SnapshotHistory, treatment: str) -> tuple[StatePeriod, ...]:
+    """Return the periods of a treatment's states, oldest first; empty without snapshots of the treatment."""
+    periods: list[StatePeriod] = []
+    for hour, snapshot in sorted(snapshots.items()):
+        results = snapshot.treatments.get(treatment)
+        if results is None or (periods and periods[-1].state == results.state):
+            continue
+        since_ms = hour * HOUR_MS
+        if periods:
+            last = periods[-1]
+            periods[-1] = StatePeriod(last.state, last.since_ms, since_ms, last.effect)
+        periods.append(StatePeriod(results.state, since_ms, None, results.closed))
+    return tuple(periods)
+
+
+def history_json(periods: Sequence[StatePeriod]) -> list[dict[str, Any]]:
+    """Return periods as in `verdict --json`, with times in ISO 8601."""
+    return [
+        {
+            "state": period.state,
+            "since": format_timestamp(period.since_ms),
+            "until": None if period.until_ms is None else format_timestamp(period.until_ms),
+            **dict(zip(("effect", "lower", "upper"), period.effect, strict=True)),
+        }
+        for period in periods
+    ]

@@ -1,0 +1,256 @@
+"""The checks of who is compared: each withholds or qualifies a verdict that the interval alone would give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from monitor.stats import (
+    CupedAdjustment,
+    DayCounts,
+    DecisionCriteria,
+    Estimate,
+    EstimatePair,
+    Guardrail,
+    GuardrailEvidence,
+    PhaseCounts,
+    SegmentCounts,
+    Verdict,
+    VerdictEvidence,
+    decide_verdict,
+    evaluate_guardrail,
+    parse_evidence,
+)
+
+EVEN = {"control": 0.5, "treatment": 0.5}
+
+
+def _phase(control: int, treatment: int) -> PhaseCounts:
+    return PhaseCounts.from_days(EVEN, [DayCounts(20_000, {"control": control, "treatment": treatment})])
+
+
+def _pair(control: float, treatment: float, units: int = 5000, unit_variance: float = 1.0) -> EstimatePair:
+    return EstimatePair(
+        Estimate(units, control, unit_variance / units), Estimate(units, treatment, unit_variance / units)
+    )
+
+
+def _share_pair(control: float, treatment: float, units: int = 5000) -> EstimatePair:
+    return EstimatePair(
+        Estimate(units, control, control * (1 - control) / units),
+        Estimate(units, treatment, treatment * (1 - treatment) / units),
+    )
+
+
+def _decide(**fields: Any) -> Verdict:
+    """Return the verdict on a clear gain in an experiment without any fault but the given fields."""
+    evidence = VerdictEvidence(
+        control="control",
+        treatment="treatment",
+        metric="dcg@5",
+        criteria=fields.pop("criteria", DecisionCriteria(mde=0.1, margin=0.0)),
+        arms=_pair(2.0, 2.2),
+        age_days=14.0,
+        closed_days=fields.pop("closed_days", 10),
+        students_per_day=(500.0, 500.0),
+        phases=(_phase(6000, 6000),),
+        compared_phases=(_phase(5000, 5000),),
+        units=12_000,
+        students=12_000,
+        rated_share=_share_pair(0.4, 0.4),
+        other_population=_pair(0.8, 0.88),
+        max_value=12.0,
+    )
+    verdict = decide_verdict(msgspec.structs.replace(evidence, **fields))
+    printed = parse_evidence(msgspec.json.decode(msgspec.json.encode(verdict.evidence)))
+    assert decide_verdict(printed) == verdict, "the printed evidence reproduces the verdict"
+    return verdict
+
+
+def _codes(verdict: Verdict) -> set[str]:
+    return {reason.code for reason in (*verdict.reasons, *verdict.notes)}
+
+
+def test_without_any_fault_the_gain_is_shipped() -> None:
+    """The reference case of this module."""
+    verdict = _decide()
+    assert verdict.state == "ship"
+    assert _codes(verdict) == {"better"}
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+def test_an_uneven_split_of_the_compared_students_withholds_ship_and_non_inferior(margin: float) -> None:
+    """Students are split evenly at first exposure, but a tenth of the treatment's students has stopped rating."""
+    verdict = _decide(criteria=DecisionCriteria(0.1, margin), compared_phases=(_phase(5000, 4500),))
+    assert verdict.state == "continue"
+    assert "compared_sample_ratio" in {reason.code for reason in verdict.reasons}
+
+
+def test_an_uneven_split_of_the_compared_students_does_not_hide_harm() -> None:
+    """A loss is reported in spite of the uneven split."""
+    assert _decide(arms=_pair(2.2, 2.0), compared_phases=(_phase(5000, 4500),)).state == "stop_harm"
+
+
+def test_with_another_rated_share_the_other_population_must_agree() -> None:
+    """The rated share falls by 4 points, which the old limit of 5 points allowed; over all responses it is a loss."""
+    agreeing = _decide(rated_share=_share_pair(0.40, 0.36), other_population=_pair(0.8, 0.9))
+    assert agreeing.state == "ship"
+    assert "rated_share_differs" in _codes(agreeing)
+    harmed = _decide(rated_share=_share_pair(0.40, 0.36), other_population=_pair(0.8, 0.7))
+    assert harmed.state == "continue"
+    assert "populations_disagree" in _codes(harmed)
+
+
+def test_undefined_values_that_depend_on_the_variant_must_not_cause_the_gain() -> None:
+    """The treatment has more students without any gain: left out it is better, counted as 0 it is not."""
+    shares = _share_pair(0.95, 0.85)
+    agreeing = _decide(defined_share=shares, undefined_as_zero=_pair(1.9, 2.1))
+    assert agreeing.state == "ship"
+    assert "undefined_share_differs" in _codes(agreeing)
+    assert _decide(defined_share=shares, undefined_as_zero=_pair(1.9, 1.87)).state == "continue"
+    assert _decide(defined_share=_share_pair(0.95, 0.95), undefined_as_zero=_pair(1.9, 1.87)).state == "ship"
+
+
+def test_responses_without_user_id_make_no_decision_beyond_one_percent() -> None:
+    """Several of them may come from one student, so they are no independent units."""
+    assert _decide(anonymous_units=120).state == "ship"
+    verdict = _decide(anonymous_units=121)
+    assert (verdict.state, verdict.reasons[0].code) == ("invalid", "anonymous_units")
+    assert "1.01 %" in verdict.reasons[0].text
+
+
+def test_the_minimum_duration_counts_entry_days_with_complete_windows() -> None:
+    """Fourteen days after the start, six entry days are not enough for whole weeks."""
+    verdict = _decide(closed_days=6)
+    assert verdict.state == "insufficient_data"
+    assert verdict.reasons[0].text == (
+        "The windows of the students of 6 entry days are complete; at least 7 entry days are required (min_days): "
+        "about 1 more day."
+    )
+    assert _decide(closed_days=7).state == "ship"
+
+
+def test_a_segment_with_another_split_makes_the_comparison_invalid() -> None:
+    """The mismatches of two segments cancel out over all students."""
+    segments = (SegmentCounts("algebra", (_phase(3000, 2000),)), SegmentCounts("essays", (_phase(2000, 3000),)))
+    verdict = _decide(segments=segments)
+    assert verdict.state == "invalid"
+    assert [reason.code for reason in verdict.reasons] == ["segment_sample_ratio"] * 2
+    assert "algebra" in verdict.reasons[0].text
+
+
+def test_crossovers_are_tested_by_first_variant_and_bounded() -> None:
+    """One percent of crossovers is within the limit, unless most of them began in one variant."""
+    even = _decide(left_out_phases=(_phase(25, 25),), crossovers=50)
+    assert even.state == "ship"
+    (note,) = (reason for reason in even.notes if reason.code == "left_out_students")
+    # 25 of 5025 students left out of each variant, with values from 0 to 12 and means 2.0 and 2.2.
+    fall, rise = 25 / 5025 * (2.2 + 10.0), 25 / 5025 * (9.8 + 2.0)
+    assert f"lower the effect by {fall:.4f} or raise it by {rise:.4f}" in note.text
+    assert _decide(left_out_phases=(_phase(5, 45),), crossovers=50).reasons[0].code == "uneven_crossovers"
+
+
+def test_an_unbalanced_covariate_leaves_the_decision_to_the_unadjusted_comparison() -> None:
+    """Students of the treatment were better before the experiment already."""
+    adjustment = CupedAdjustment(0.5, 8000, _pair(2.0, 2.05), _pair(0.8, 0.82), _pair(2.0, 2.0), _share_pair(0.8, 0.8))
+    balanced = _decide(adjustment=adjustment)
+    assert balanced.state == "ship"
+    assert "adjusted" in _codes(balanced)
+    for unbalanced in (
+        replace(adjustment, covariate=_pair(2.0, 2.2)),
+        replace(adjustment, covered_share=_share_pair(0.8, 0.7)),
+    ):
+        verdict = _decide(adjustment=unbalanced)
+        assert verdict.primary.difference.effect == pytest.approx(0.05)
+        assert verdict.state == "continue"
+        assert "covariate_unbalanced" in _codes(verdict)
+
+
+def test_live_and_closed_effects_that_exclude_each_other_are_reported() -> None:
+    """The note does not change the state."""
+    verdict = _decide(live=_pair(2.0, 1.9))
+    assert verdict.state == "ship"
+    assert "live_disagrees" in _codes(verdict)
+    assert "live_disagrees" not in _codes(_decide(live=_pair(2.0, 2.15)))
+
+
+def test_futile_excludes_a_gain_and_says_so() -> None:
+    """A loss is not excluded, so the sentence is about gains only."""
+    verdict = _decide(arms=_pair(2.0, 1.99), criteria=DecisionCriteria(mde=0.1, margin=0.0))
+    assert verdict.state == "futile"
+    assert verdict.reasons[0].text == (
+        "A gain on dcg@5 of 0.1, the smallest effect of interest, or more can be excluded."
+    )
+
+
+class TestGuardrails:
+    """Relative margins, guardrails that cannot fail, and the error rate of several guardrails."""
+
+    def test_a_relative_margin_is_crossed_by_a_fall_that_an_absolute_one_allows(self) -> None:
+        """Where 4 % rate, a fall to 3 % is a quarter of the ratings, and 5 points can never be lost."""
+        arms = _share_pair(0.04, 0.03, units=100_000)
+        relative = Guardrail("rated_share", "down", 0.1, 1.0, is_relative=True)
+        absolute = Guardrail("rated_share", "down", 0.05, 1.0)
+        assert evaluate_guardrail(relative, arms.control, arms.treatment, alpha=0.05).state == "crossed"
+        assert evaluate_guardrail(absolute, arms.control, arms.treatment, alpha=0.05).state == "held"
+
+    @pytest.mark.parametrize(("treatment", "state"), [(0.40, "held"), (0.37, "open"), (0.32, "crossed")])
+    def test_a_relative_margin_is_held_open_or_crossed(self, treatment: float, state: str) -> None:
+        """A tenth of 40 % is 4 points."""
+        guardrail = Guardrail("rated_share", "down", 0.1, 1.0, is_relative=True)
+        arms = _share_pair(0.4, treatment, units=10_000)
+        result = evaluate_guardrail(guardrail, arms.control, arms.treatment, alpha=0.05)
+        assert result.state == state
+        assert result.margin == pytest.approx(0.04)
+
+    def test_a_guardrail_that_cannot_fail_is_reported(self) -> None:
+        """The margin is as large as the share itself."""
+        guardrail = Guardrail("rated_share", "down", 0.05, 1.0)
+        verdict = _decide(guardrails=(GuardrailEvidence(guardrail, _share_pair(0.04, 0.04)),))
+        assert "guardrail_idle" in _codes(verdict)
+        assert "guardrail_idle" not in _codes(
+            _decide(guardrails=(GuardrailEvidence(guardrail, _share_pair(0.4, 0.4)),))
+        )
+
+    def test_alpha_is_split_over_guardrails_for_crossing_only(self) -> None:
+        """With ten guardrails the lower bound of the harm is lower, and the upper bound is the same."""
+        guardrail, arms = Guardrail("feedback:escalated", "up", 0.01, 1.0), _share_pair(0.02, 0.04)
+        single = evaluate_guardrail(guardrail, arms.control, arms.treatment, alpha=0.05)
+        one_of_ten = evaluate_guardrail(guardrail, arms.control, arms.treatment, alpha=0.05, guardrails=10)
+        assert one_of_ten.crossing_alpha == pytest.approx(0.005)
+        assert single.least_harm is not None
+        assert one_of_ten.least_harm is not None
+        assert one_of_ten.least_harm < single.least_harm
+        assert one_of_ten.most_harm == single.most_harm
+
+
+class TestPower:
+    """The days until a decision is likely."""
+
+    def test_80_percent_power_takes_longer_than_50_percent_and_includes_guardrails(self) -> None:
+        """A guardrail with a small margin takes longest."""
+        plain = _decide(arms=_pair(2.0, 2.05, units=500))
+        assert plain.days_to_resolve is not None
+        assert plain.days_to_power is not None
+        assert 0 < plain.days_to_resolve < plain.days_to_power
+        guardrail = GuardrailEvidence(Guardrail("feedback:escalated", "up", 0.002, 1.0), _share_pair(0.05, 0.05, 500))
+        guarded = _decide(arms=_pair(2.0, 2.05, units=500), guardrails=(guardrail,))
+        assert guarded.days_to_power is not None
+        assert guarded.days_to_power > plain.days_to_power
+
+    def test_a_wait_of_more_than_90_days_is_reported(self) -> None:
+        """With 5 students a day, an effect of 0.1 takes years."""
+        verdict = _decide(arms=_pair(2.0, 2.05, units=500), students_per_day=(5.0, 5.0))
+        assert verdict.state == "continue"
+        assert "low_power" in _codes(verdict)
+
+
+def test_the_relative_effect_has_bounds() -> None:
+    """+10 %, with an interval that excludes 0 because the absolute one does."""
+    lower, upper = _decide().relative_bounds
+    assert lower is not None
+    assert upper is not None
+    assert 0 < lower < 0.1 < upper
