@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Final
 
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings
 from monitor.errors import AbMonitorError, DependencyUnavailable
 from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
-from monitor.state import open_store_reader, read_server_warnings
+from monitor.state import StoreReader, open_store_reader, read_server_warnings
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,9 @@ class _SeveralErrors(AbMonitorError):
     def __init__(self, errors: Sequence[AbMonitorError]) -> None:
         super().__init__("\n".join([f"{len(errors)} checks failed:", *(f"  {error}" for error in errors)]))
         self.exit_code = errors[0].exit_code
+
+
+_REPAIRABLE_CODES: Final = {"guardrail_idle", "anonymous_units", "low_power"}
 
 
 def run(_arguments: object, settings: Settings) -> int:
@@ -57,7 +61,20 @@ def _check_store(settings: Settings) -> int:
         shards = f", {shard_count} shards" if shard_count > 1 else ""
         print(f"store          ok: reachable, {content}{shards}")
         _print_warnings(read_server_warnings(reader.store))
+        _print_warnings(_find_verdict_problems(reader) if has_experiments else ())
         return shard_count
+
+
+def _find_verdict_problems(reader: StoreReader) -> list[str]:
+    """Return the findings on stored results that the configuration or the producers have to repair."""
+    return [
+        f"experiments.{name}, {treatment}: {reason.text}"
+        for name, experiment in reader.read_summary().experiments.items()
+        if experiment.analysis is not None
+        for treatment, verdict in experiment.analysis.verdicts.items()
+        for reason in (*verdict.reasons, *verdict.notes)
+        if reason.code in _REPAIRABLE_CODES
+    ]
 
 
 def _check_kafka(settings: Settings, shard_count: int) -> None:

@@ -510,10 +510,12 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
     future_events = describe_future_events(experiment, now_ms)
     footnotes = [] if future_events is None else [future_events]
     anonymous_count = sum(variant.responses_without_user for variant in experiment.variants.values())
+    student_count = sum(variant.students for variant in experiment.variants.values())
     if anonymous_count:
         footnotes.append(
-            f"{format_count(anonymous_count)} responses have no user id: each is compared like a student of its own. "
-            "Above 1 % of all compared, there is no decision."
+            f"{format_count(anonymous_count)} responses have no user id; each is compared like a student: "
+            f"{format_percent(anonymous_count / (anonymous_count + student_count))} of all compared. Above 1 % there "
+            "is no decision."
         )
     if experiment.crossovers:
         footnotes.append(

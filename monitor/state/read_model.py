@@ -363,7 +363,7 @@ class StoreReader:
         return VariantSummary(
             responses=responses,
             rated_responses=rated,
-            students=unit_record.students + unit_record.anonymous_responses,
+            students=unit_record.students,
             responses_without_user=unit_record.anonymous_responses,
             feedback=_limit_kinds(
                 {kind: count for kind, count in variant.kinds.items() if kind[0] != "+"}, variant.experiment.grades
