@@ -416,12 +416,19 @@ def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | Non
         return None
     relative = ""
     if primary.difference.relative_effect is not None:
-        change = f"{100 * primary.difference.relative_effect:+.1f} %".replace("-", "\u2212")
-        relative = f" ({change})"
+        relative = f" ({_format_change(primary.difference.relative_effect)}"
+        lower, upper = verdict.relative_bounds
+        if lower is not None and upper is not None:
+            relative += f", interval {_format_change(lower)} to {_format_change(upper)}"
+        relative += ")"
     return (
         f"Mean {verdict.evidence.metric} per student: {primary.treatment.mean:.4f} with {treatment}, "
         f"{primary.control.mean:.4f} with {control}{relative}."
     )
+
+
+def _format_change(fraction: float) -> str:
+    return f"{100 * fraction:+.1f} %".replace("-", "\u2212")
 
 
 def describe_time_to_decide(verdict: Verdict) -> str | None:
@@ -454,9 +461,12 @@ def _in_days(days: float) -> str:
     return "now" if days == 0 else f"in about {number} day{'s' * (number > 1)}"
 
 
-def describe_history(periods: Sequence[StatePeriod]) -> str | None:
-    """Return a sentence with the newest states and the first decision; None without snapshots."""
-    if not periods:
+def describe_history(periods: Sequence[StatePeriod], state: VerdictState) -> str | None:
+    """Return a sentence with the beginning of the present `state` and the first decision to ship.
+
+    None if the newest snapshot has another state: a replay stores no snapshot of its last hours.
+    """
+    if not periods or periods[-1].state != state:
         return None
     newest = periods[-1]
     sentence = f"History: {STATE_TITLES[newest.state]} since {format_time(newest.since_ms)}"

@@ -176,7 +176,7 @@ def render_verdicts(
         if name in state_periods:
             parts.append(Text(describe_verdict(name, verdict), style="bold"))
             parts += [Text(f"  {line}") for line in _verdict_lines(experiment.control, name, verdict)]
-            if (history := describe_history(state_periods[name])) is not None:
+            if (history := describe_history(state_periods[name], verdict.state)) is not None:
                 parts.append(Text(f"  {history}"))
             parts.append(_comparison_table(experiment.control, name, analysis.comparisons[name]))
             parts += [Text(f"  {line}") for line in _subgroup_lines(analysis.subgroup_effects[name])]

@@ -35,11 +35,12 @@ def test_periods_begin_with_the_first_snapshot_of_a_state_and_end_with_the_next_
         "lower": 0.1,
         "upper": pytest.approx(0.3),
     }
-    assert describe_history(periods) == (
+    assert describe_history(periods, "ship") == (
         "History: Ship since 1 Jan 1970, 05:00 UTC; Ship first on 1 Jan 1970, 02:00 UTC, withdrawn on 1 Jan 1970, "
         "04:00 UTC."
     )
-    assert describe_history(periods[:3]) == (
+    assert describe_history(periods, "continue") is None
+    assert describe_history(periods[:3], "continue") == (
         "History: Keep running since 1 Jan 1970, 04:00 UTC; Ship first on 1 Jan 1970, 02:00 UTC, withdrawn on 1 Jan "
         "1970, 04:00 UTC."
     )

@@ -214,13 +214,15 @@ class TestVerdict:
 
     def test_the_verdict_has_the_effect_and_the_interval(self) -> None:
         """The numbers equal those of the verdict."""
-        primary = SHIPPED.latest_analysis.verdicts["treatment"].primary
+        verdict = SHIPPED.latest_analysis.verdicts["treatment"]
+        primary, bounds = verdict.primary, verdict.relative_bounds
         text = Page(render_experiment_report(SHIPPED)).text
         effect, lower, upper = primary.difference.effect, primary.lower, primary.upper
         interval = f"95 % confidence sequence {lower:.2f} to {upper:.2f}"
         assert f"Ship: dcg@5 improved by {effect:.2f} ({interval}); no guardrail failed." in text
         means = f"{primary.treatment.mean:.4f} with treatment, {primary.control.mean:.4f} with control"
-        relative = f"(+{100 * (primary.difference.relative_effect or 0):.1f} %)"
+        changes = [f"+{100 * (change or 0):.1f} %" for change in (primary.difference.relative_effect, *bounds)]
+        relative = f"({changes[0]}, interval {changes[1]} to {changes[2]})"
         assert f"Mean dcg@5 per student: {means} {relative}. The true difference is in the interval with 95 %" in text
 
     def test_no_sentence_is_on_the_page_twice(self) -> None:
