@@ -125,11 +125,11 @@ class Analyzer:
         """Return the analysis as of an event time, which must not be later than the newest event in the store."""
         view = CohortView(self._plan, stored_students, as_of_ms)
         sample_ratio = _check_sample_ratio(view)
+        live_estimates = stored_students.live_estimates(self._plan.layout, self._plan.experiment.decision.population)
         verdicts = {
-            treatment: decide_verdict(_collect_evidence(view, treatment), sample_ratio)
+            treatment: decide_verdict(_collect_evidence(view, treatment, live_estimates), sample_ratio)
             for treatment in self._plan.treatments
         }
-        live_estimates = stored_students.live_estimates(self._plan.layout, self._plan.experiment.decision.population)
         return Analysis(
             as_of_ms=as_of_ms,
             comparisons={
@@ -155,7 +155,9 @@ def _check_sample_ratio(view: CohortView) -> SrmResult:
     return check_srm(view.phase_counts, alpha=view.plan.criteria.sample_ratio_alpha)
 
 
-def _collect_evidence(view: CohortView, treatment: str) -> VerdictEvidence:
+def _collect_evidence(
+    view: CohortView, treatment: str, live_estimates: Mapping[str, Sequence[Estimate]]
+) -> VerdictEvidence:
     """Return the evidence from which the verdict on a treatment is decided."""
     plan, stored_students = view.plan, view.stored_students
     experiment, population = plan.experiment, plan.experiment.decision.population
@@ -163,7 +165,6 @@ def _collect_evidence(view: CohortView, treatment: str) -> VerdictEvidence:
     primary_estimates, adjustment = _estimate_primary(view, treatment, population)
     defined_share, undefined_as_zero = _estimate_undefined(view, treatment, population)
     variant_records = stored_students.variant_records.values()
-    live = stored_students.live_estimates(plan.layout, population)
     index = plan.metric_names.index(experiment.primary)
     return VerdictEvidence(
         control=experiment.control,
@@ -192,7 +193,7 @@ def _collect_evidence(view: CohortView, treatment: str) -> VerdictEvidence:
         undefined_as_zero=undefined_as_zero,
         live=None
         if len(view.phase_counts) > 1
-        else EstimatePair(live[experiment.control][index], live[treatment][index]),
+        else EstimatePair(live_estimates[experiment.control][index], live_estimates[treatment][index]),
         guardrails=tuple(
             GuardrailEvidence(guardrail, _estimate_closed(view, treatment, guardrail.name, population))
             for guardrail in plan.guardrails

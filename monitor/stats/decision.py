@@ -113,7 +113,7 @@ class Verdict:
     """
     other_population: VariantComparison | None
     unadjusted: VariantComparison | None
-    """The comparison of the primary metric without CUPED; None if the evidence is not adjusted."""
+    """The comparison of the primary metric without CUPED; None if `primary` is not adjusted."""
     guardrails: tuple[GuardrailResult, ...]
     diagnostics: tuple[tuple[str, VariantComparison], ...]
     """(metric, comparison) of the metrics that do not decide."""
@@ -128,7 +128,7 @@ class Verdict:
     @property
     def variance_reduction(self) -> float | None:
         """The fraction by which CUPED lowered the variance of the effect; None without CUPED."""
-        if self.evidence.adjustment is None:
+        if self.unadjusted is None or self.evidence.adjustment is None:
             return None
         arms, unadjusted_arms = self.evidence.arms, self.evidence.adjustment.unadjusted
         return variance_reduction((unadjusted_arms.control, unadjusted_arms.treatment), (arms.control, arms.treatment))
@@ -201,7 +201,9 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         ),
         shrunken_effect=_shrink(rule.primary, criteria.mde, alpha),
         other_population=rule.other_population,
-        unadjusted=None if adjustment is None else compare_arms(adjustment.unadjusted, criteria.mde, max_value),
+        unadjusted=None
+        if adjustment is None or imbalances
+        else compare_arms(adjustment.unadjusted, criteria.mde, max_value),
         guardrails=rule.guardrails,
         diagnostics=rule.diagnostics,
         sample_ratio=rule.sample_ratio,
@@ -299,9 +301,10 @@ def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
     adjustment, reduction, unadjusted = verdict.evidence.adjustment, verdict.variance_reduction, verdict.unadjusted
     if adjustment is not None and reduction is not None and unadjusted is not None and unadjusted.lower is not None:
         metric = verdict.evidence.metric
+        verb = "reduces" if reduction >= 0 else "increases"
         text = (
             f"{metric} is adjusted for the results of {_count(adjustment.students, 'student')} before the experiment "
-            f"(CUPED). The adjustment reduces the variance of the effect by {_percent(reduction, 1)}. Without the "
+            f"(CUPED). The adjustment {verb} the variance of the effect by {_percent(abs(reduction), 1)}. Without the "
             f"adjustment, the interval is {_interval(metric, unadjusted)}."
         )
         yield Reason("adjusted", text)
@@ -360,12 +363,12 @@ class _DecisionRule:
         interval = _interval(metric, self.primary)
         if lower > -margin:
             gain = (Reason("better", f"{metric} is better: the whole interval is above 0."),) if lower > 0 else ()
-            not_worse = f"{metric} is not worse than allowed: the interval is above the allowed loss of {margin:.4g}."
+            not_worse = f"{metric} is not worse than allowed: a loss is smaller than {margin:.4g}."
             tolerable_loss = (Reason("not_worse", not_worse),)
             open_guardrails = tuple(self.open_guardrails())
             biases = tuple(self.comparison_biases())
-            gain_conflicts = tuple(self.population_conflicts(0.0))
-            margin_conflicts = tuple(self.population_conflicts(-margin))
+            gain_conflicts = (*self.population_conflicts(0.0), *self.undefined_conflicts(0.0))
+            margin_conflicts = (*self.population_conflicts(-margin), *self.undefined_conflicts(-margin))
             if gain and not (open_guardrails or biases or gain_conflicts):
                 return "ship", (*gain, *self.held_guardrails())
             if not (open_guardrails or biases or margin_conflicts):
@@ -410,10 +413,16 @@ class _DecisionRule:
                 for arm in worst_phase.arms
                 if arm.observed is not None
             )
+            is_hidden = sample_ratio.log_e < -math.log(sample_ratio.alpha)
+            finding = (
+                "were not split as intended, which later students hide; now"
+                if is_hidden
+                else "are not split as intended:"
+            )
             text = (
-                f"Students are not split as intended: {split} (sample ratio mismatch, p = {sample_ratio.p:.2g}; "
-                f"limit {sample_ratio.alpha:g}){_since(sample_ratio)}. Repair the assignment, then start a new "
-                "experiment."
+                f"Students {finding} {split} (sample ratio mismatch, p = {sample_ratio.p:.2g}; "
+                f"limit {sample_ratio.alpha:g}){_detection_date(sample_ratio)}. Repair the assignment, then start a "
+                "new experiment."
             )
             yield Reason("sample_ratio", text)
         yield from self.segment_mismatches()
@@ -444,8 +453,9 @@ class _DecisionRule:
             )
             yield Reason("crossovers", text)
         if evidence.lost_events:
-            lost = f"{_count(evidence.lost_events, 'event')} {'was' if evidence.lost_events == 1 else 'were'} lost"
-            yield Reason("lost_events", f"{lost} before the monitor could count them.")
+            verb, pronoun = ("was", "it") if evidence.lost_events == 1 else ("were", "them")
+            lost = f"{_count(evidence.lost_events, 'event')} {verb} lost"
+            yield Reason("lost_events", f"{lost} before the monitor could count {pronoun}.")
         if evidence.rejected_share is not None and evidence.rejected_share > criteria.rejected_limit:
             share = f"{_percent(evidence.rejected_share)} of the newest events were rejected"
             text = f"{share}; the limit is {_percent(criteria.rejected_limit)}."
@@ -490,20 +500,29 @@ class _DecisionRule:
     def comparison_biases(self) -> Iterator[Reason]:
         """Yield the reasons why the compared students may differ between the variants: no gain may be concluded."""
         if self.compared_ratio.alarm:
-            counts = {
-                variant: sum(phase.students.get(variant, 0) for phase in self.evidence.compared_phases)
-                for variant in (self.evidence.control, self.evidence.treatment)
-            }
-            split = " and ".join(f"{_count(number, 'student')} of {variant}" for variant, number in counts.items())
+            phases = self.evidence.compared_phases
+            # The test is over all variants, so another treatment may be the cause.
+            variants = dict.fromkeys(variant for phase in phases for variant in (*phase.shares, *phase.students))
+            split = " and ".join(
+                f"{_count(sum(phase.students.get(variant, 0) for phase in phases), 'student')} of {variant}"
+                for variant in variants
+            )
+            limit = (
+                f" (p = {self.compared_ratio.p:.2g}; limit {self.compared_ratio.alpha:g})"
+                if self.compared_ratio.mismatch
+                else ""
+            )
             text = (
-                f"The comparison is over {split}, which is not the intended split (p = {self.compared_ratio.p:.2g}; "
-                f"limit {self.compared_ratio.alpha:g}). One variant has more students without a value, for example "
-                "because unhappy students stop rating, so no gain can be concluded."
+                f"The comparison is over {split}, which is not the intended split{limit}. One variant has more "
+                "students without a value, for example because unhappy students stop rating, so no gain can be "
+                "concluded."
             )
             yield Reason("compared_sample_ratio", text)
+
+    def undefined_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
+        """Yield a reason if undefined shares differ and the lower bound with undefined values as 0 is too low."""
         if self.undefined_as_zero is not None and self.undefined_share_difference() is not None:
             lower = self.undefined_as_zero.lower
-            required_lower_bound = 0.0 if (self.primary.lower or 0.0) > 0 else -self.evidence.criteria.margin
             if lower is None or lower <= required_lower_bound:
                 bound = "unknown" if lower is None else f"{lower:+.4g}".replace("-", "\u2212")
                 metric = self.evidence.metric
@@ -584,13 +603,16 @@ class _DecisionRule:
     def idle_guardrails(self) -> Iterator[Reason]:
         """Yield the guardrails that no harm can cross, because the margin is as large as the control's mean."""
         for result in self.guardrails:
+            if result.control.units < MIN_UNITS_FOR_DECISION or (result.guardrail.is_relative and not result.margin):
+                # The mean is not known well yet, or no other relative margin of a mean of 0 would be better.
+                continue
             if not result.guardrail.can_be_crossed(result.control.mean) and result.margin is not None:
                 name = result.guardrail.name
                 margin, mean = format_changes(name, [result.margin, result.control.mean or 0.0])
                 text = (
                     f"The guardrail on the {metric_label(name)} cannot fail: it allows a change of {margin}"
                     f"{metric_unit(name)}, and {self.evidence.control} has {mean}{metric_unit(name)}. Set a smaller "
-                    "margin, or a relative_margin."
+                    f"{'relative_margin' if result.guardrail.is_relative else 'margin, or a relative_margin'}."
                 )
                 yield Reason("guardrail_idle", text)
 
@@ -646,6 +668,6 @@ class _DecisionRule:
             yield Reason("live_disagrees", text)
 
 
-def _since(result: SrmResult) -> str:
-    """Return the date of the alarm as the end of a sentence; empty if it is unknown."""
-    return "" if result.mismatch_day is None else f" since {date.fromordinal(_EPOCH_DAY + result.mismatch_day)}"
+def _detection_date(result: SrmResult) -> str:
+    """Return the date of the alarm, not of its cause, as the end of a sentence; empty if it is unknown."""
+    return "" if result.mismatch_day is None else f", detected on {date.fromordinal(_EPOCH_DAY + result.mismatch_day)}"

@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from monitor.stats.comparison import MIN_UNITS_FOR_INTERVAL, tuned_mixture
-from monitor.stats.confidence_sequences import find_root
+from monitor.stats.comparison import MIN_UNITS_FOR_INTERVAL
+from monitor.stats.confidence_sequences import NormalMixture, find_root, mde_information
 from monitor.stats.estimates import Estimate
 from monitor.stats.rare_events import small_sample_variance
 
@@ -54,7 +54,7 @@ def relative_confidence_sequence(
         """Return |D(ρ)| minus the half width of its interval: negative for the ρ that are not rejected."""
         factor = 1 + relative_effect
         variance = treatment_variance + factor * factor * control_variance + added_variance * max(1.0, factor * factor)
-        mixture = tuned_mixture(mde * math.sqrt((1 + factor * factor) / 2), alpha)
+        mixture = NormalMixture.tune(mde_information(mde * math.sqrt((1 + factor * factor) / 2)), alpha)
         return abs(treatment_mean - factor * control_mean) - mixture.half_width(1 / variance, alpha)
 
     lower_distance = _first_crossing(lambda distance: excess(estimate - distance))

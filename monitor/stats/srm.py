@@ -34,8 +34,9 @@ CONCENTRATIONS = (10.0, 100.0, 1_000.0, 10_000.0)
 _SHARE_SUM_TOLERANCE = 1e-6
 FIRST_DAY_WEIGHT = 0.8
 """Most mismatches begin with the experiment: their detection is delayed by a factor of 1.25 of e only."""
-_CACHED_DAYS = 8192
-"""Days of all experiments whose e is kept: only the newest day changes between two analyses."""
+_CACHED_PATHS = 4096
+"""Ranges of days, of all experiments, whose e is kept: only the newest day changes between two analyses."""
+_PATH_STEP = 100
 
 _DayOfPhase: TypeAlias = tuple[tuple[float, ...], tuple[int, ...]]
 """The intended shares above 0 and the students of a day, in the same order of variants."""
@@ -241,7 +242,7 @@ def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01) -> SrmResul
         stray_variants |= {
             variant for variant, students in phase.students.items() if students and variant not in shares
         }
-    log_e_path = [_mixture_log_e(tuple(days[: count + 1])) for count in range(len(days))]
+    log_e_path = _log_e_path(tuple(days)) if days else ()
     max_log_e = max(log_e_path, default=0.0)
     threshold = -math.log(alpha)
     alarm_days = [day for day, log_e in zip(day_numbers, log_e_path, strict=True) if log_e >= threshold]
@@ -263,7 +264,19 @@ def _start_weight(day: int) -> float:
     return FIRST_DAY_WEIGHT if day == 1 else (1 - FIRST_DAY_WEIGHT) / ((day - 1) * day)
 
 
-@lru_cache(maxsize=_CACHED_DAYS)
+def _log_e_path(days: tuple[_DayOfPhase, ...]) -> tuple[float, ...]:
+    """Return ln of the mixture at the end of each day."""
+    for length in range(_PATH_STEP, len(days), _PATH_STEP):
+        _cached_log_e_path(days[:length])  # limits the depth of the recursion
+    return _cached_log_e_path(days)
+
+
+@lru_cache(maxsize=_CACHED_PATHS)
+def _cached_log_e_path(days: tuple[_DayOfPhase, ...]) -> tuple[float, ...]:
+    earlier_path = _cached_log_e_path(days[:-1]) if len(days) > 1 else ()
+    return (*earlier_path, _mixture_log_e(days))
+
+
 def _mixture_log_e(days: tuple[_DayOfPhase, ...]) -> float:
     """Return ln Σ w_s·e_s at the end of the last day; e_s is over the days from s on, and 1 if s is in the future."""
     log_terms = []

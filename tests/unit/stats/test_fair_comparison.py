@@ -89,6 +89,14 @@ def test_an_uneven_split_of_the_compared_students_withholds_ship_and_non_inferio
     assert "compared_sample_ratio" in {reason.code for reason in verdict.reasons}
 
 
+def test_the_sentence_on_the_compared_students_names_all_variants() -> None:
+    """The students of both variants of a verdict may be equal in number while a third variant causes the mismatch."""
+    shares = {"control": 0.4, "treatment": 0.4, "other": 0.2}
+    phase = PhaseCounts(shares, {"control": 5000, "treatment": 5000, "other": 0})
+    (reason,) = (reason for reason in _decide(compared_phases=(phase,)).reasons if reason.code.startswith("compared"))
+    assert "0 students of other" in reason.text
+
+
 def test_an_uneven_split_of_the_compared_students_does_not_hide_harm() -> None:
     """A loss is reported in spite of the uneven split."""
     assert _decide(arms=_pair(2.2, 2.0), compared_phases=(_phase(5000, 4500),)).state == "stop_harm"
@@ -112,6 +120,14 @@ def test_undefined_values_that_depend_on_the_variant_must_not_cause_the_gain() -
     assert "undefined_share_differs" in _codes(agreeing)
     assert _decide(defined_share=shares, undefined_as_zero=_pair(1.9, 1.87)).state == "continue"
     assert _decide(defined_share=_share_pair(0.95, 0.95), undefined_as_zero=_pair(1.9, 1.87)).state == "ship"
+    # Within a tolerable loss, a better primary metric never has a worse state.
+    tolerant = DecisionCriteria(0.1, 0.2)
+    for effect in (0.0, 0.2):
+        arms = _pair(2.0, 2.0 + effect)
+        verdict = _decide(
+            criteria=tolerant, arms=arms, defined_share=shares, undefined_as_zero=_pair(1.9, 1.88), guardrails=()
+        )
+        assert verdict.state == "non_inferior"
 
 
 def test_responses_without_user_id_make_no_decision_beyond_one_percent() -> None:
@@ -167,6 +183,35 @@ def test_an_unbalanced_covariate_leaves_the_decision_to_the_unadjusted_compariso
         assert verdict.primary.difference.effect == pytest.approx(0.05)
         assert verdict.state == "continue"
         assert "covariate_unbalanced" in _codes(verdict)
+        assert verdict.unadjusted is None, "pages and JSON report no adjustment that is not used"
+        assert verdict.variance_reduction is None
+
+
+@pytest.mark.parametrize(("adjusted_variance", "change"), [(0.5, "reduces"), (1.1, "increases")])
+def test_the_note_on_cuped_states_whether_the_variance_falls(adjusted_variance: float, change: str) -> None:
+    """The students without a covariate, or few students, may cause a larger variance."""
+    adjustment = CupedAdjustment(0.5, 8000, _pair(2.0, 2.2), _pair(0.8, 0.9), _pair(2.0, 2.0), _share_pair(0.8, 0.8))
+    verdict = _decide(adjustment=adjustment, arms=_pair(2.0, 2.2, unit_variance=adjusted_variance))
+    (note,) = (reason for reason in verdict.notes if reason.code == "adjusted")
+    assert f"{change} the variance of the effect by {'50.0' if change == 'reduces' else '10.0'} %" in note.text
+
+
+def test_a_mismatch_that_later_students_hide_is_reported_as_earlier() -> None:
+    """The shares are even again, so the sentence does not state that they are uneven now."""
+    days = [
+        DayCounts(20_000, {"control": 100, "treatment": 170}),
+        DayCounts(20_001, {"control": 5070, "treatment": 5000}),
+    ]
+    (reason,) = _decide(phases=(PhaseCounts.from_days(EVEN, days),)).reasons
+    assert reason.text.startswith("Students were not split as intended, which later students hide; now control has")
+    assert "detected on 2024-10-04" in reason.text
+
+
+def test_one_lost_event_is_singular() -> None:
+    """The pronoun agrees with the number."""
+    assert "1 event was lost before the monitor could count it." in {
+        reason.text for reason in _decide(lost_events=1).reasons
+    }
 
 
 def test_live_and_closed_effects_that_exclude_each_other_are_reported() -> None:
@@ -214,6 +259,18 @@ class TestGuardrails:
         assert "guardrail_idle" not in _codes(
             _decide(guardrails=(GuardrailEvidence(guardrail, _share_pair(0.4, 0.4)),))
         )
+
+    def test_a_relative_guardrail_is_not_idle_because_the_control_has_a_mean_of_0(self) -> None:
+        """The advice to set a relative margin would be wrong: the margin is relative already."""
+        guardrail = Guardrail("rated_share", "down", 0.1, 1.0, is_relative=True)
+        verdict = _decide(guardrails=(GuardrailEvidence(guardrail, _share_pair(0.0, 0.0)),))
+        assert "guardrail_idle" not in _codes(verdict)
+
+    def test_a_guardrail_is_not_idle_while_the_control_has_few_students(self) -> None:
+        """The mean of a few students does not show whether the margin is too large."""
+        guardrail = Guardrail("rated_share", "down", 0.05, 1.0)
+        verdict = _decide(guardrails=(GuardrailEvidence(guardrail, _share_pair(0.0, 0.0, units=2)),))
+        assert "guardrail_idle" not in _codes(verdict)
 
     def test_alpha_is_split_over_guardrails_for_crossing_only(self) -> None:
         """With ten guardrails the lower bound of the harm is lower, and the upper bound is the same."""
