@@ -147,7 +147,7 @@ BEHIND = [
     Scenario("AbMonitorBehindControlSlow", "too few samples", both(WORSE, decay="24h", count=99), 3 * DAY),
     Scenario("AbMonitorBehindControlSlow", "young experiment", both(WORSE, decay="24h"), DAY),
     Scenario("AbMonitorBehindControlSlow", "a gap in scrapes", both(f"{lasting(3 * DAY, 2)} {missing(DAY)}", decay="24h"), 3 * DAY + 3 * HOUR),
-    Scenario("AbMonitorBehindControlSlow", "within the noise of both", both(WORSE, decay="24h", error=0.09), 3 * DAY),
+    Scenario("AbMonitorBehindControlSlow", "within the noise of both", both(WORSE, decay="24h", error=0.1), 3 * DAY),
     Scenario("AbMonitorBehindControlSlow", "control ended", both(WORSE, control=f"{lasting(3 * DAY, 2)} {missing(DAY)}", decay="24h"), 3 * DAY + 8 * HOUR),
     Scenario("AbMonitorBehindControlSlow", "variant ended", both(WORSE, decay="24h", newest=lasting(4 * DAY, 0)), 3 * DAY),
 ]  # fmt: skip
