@@ -105,8 +105,8 @@ def _share(record: str, counted: str, window: str) -> Recording:
     return Recording(record, f"({found} > {FEW})\n/\n{every}")
 
 
-REFUSED_SHORT: Final = "topic:abmonitor_rejected_events:share10m"
-REFUSED_LONG: Final = "topic:abmonitor_rejected_events:share6h"
+REJECTED_SHORT: Final = "topic:abmonitor_rejected_events:share10m"
+REJECTED_LONG: Final = "topic:abmonitor_rejected_events:share6h"
 LATE: Final = "topic:abmonitor_late_events:share1h"
 ADDED: Final = "topic:abmonitor_events:added30m"
 
@@ -128,8 +128,8 @@ RECORDINGS: Final = (
     Recording(UNMATCHED, "sum(max by (kind) (abmonitor_unmatched_feedback_total))"),
     Recording(FEEDBACK, _events("feedback", "applied|revised")),
     Recording(SKIPPED, f"{_events('response', 'skipped')}\n/\n({_events('response', 'applied|revised|skipped')} > 0)"),
-    _share(REFUSED_SHORT, "abmonitor_rejected_events_total", "10m"),
-    _share(REFUSED_LONG, "abmonitor_rejected_events_total", "6h"),
+    _share(REJECTED_SHORT, "abmonitor_rejected_events_total", "10m"),
+    _share(REJECTED_LONG, "abmonitor_rejected_events_total", "6h"),
     _share(LATE, 'abmonitor_events_total{outcome="late"}', "1h"),
     Recording(ADDED, "sum by (topic) (increase(abmonitor_events_total[30m]))"),
 )
@@ -192,7 +192,7 @@ LOSSES: Final = (
         name="AbMonitorRejectsSevere",
         concern="rejects",
         severity="critical",
-        expr=f"{REFUSED_SHORT} > 0.2",
+        expr=f"{REJECTED_SHORT} > 0.2",
         pending="5m",
         keep="15m",
         summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} were rejected in 10 minutes",
@@ -204,7 +204,7 @@ LOSSES: Final = (
         concern="rejects",
         severity="warning",
         expr=f"""
-        {REFUSED_LONG} > 0.01
+        {REJECTED_LONG} > 0.01
         and
         sum by (topic) (increase(abmonitor_rejected_events_total[30m])) > 0
         """,

@@ -27,7 +27,6 @@ from monitor.stats import (
     Estimate,
     EstimatePair,
     GuardrailEvidence,
-    RegressionAdjustedStatistics,
     SampleMeanStatistic,
     SrmResult,
     StoredStudentSums,
@@ -162,7 +161,7 @@ def _collect_evidence(
     plan, stored_students = view.plan, view.stored_students
     experiment, population = plan.experiment, plan.experiment.decision.population
     other_population: Population = "all" if population == "rated" else "rated"
-    primary_estimates, adjustment = _estimate_primary(view, treatment, population)
+    primary_estimates, theta = _estimate_primary(view, treatment, population)
     defined_share, undefined_as_zero = _estimate_undefined(view, treatment, population)
     variant_records = stored_students.variant_records.values()
     index = plan.metric_names.index(experiment.primary)
@@ -172,8 +171,7 @@ def _collect_evidence(
         metric=experiment.primary,
         criteria=plan.criteria,
         arms=primary_estimates,
-        adjustment=adjustment,
-        age_days=view.age_days(),
+        adjustment=None if theta is None else _describe_adjustment(view, treatment, theta),
         closed_days=view.closed_day_count(),
         students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
         phases=view.phase_counts,
@@ -242,26 +240,18 @@ def _estimate_undefined(
     return defined_share, estimate(closed_undefined_as_zero_statistic)
 
 
-def _estimate_primary(
-    view: CohortView, treatment: str, population: Population
-) -> tuple[EstimatePair, CupedAdjustment | None]:
-    """Return the closed estimates of the primary metric, adjusted by CUPED where possible, and the adjustment.
+def _estimate_primary(view: CohortView, treatment: str, population: Population) -> tuple[EstimatePair, float | None]:
+    """Return the closed estimates of the primary metric, adjusted by CUPED where possible, and the θ of the adjustment.
 
-    The adjustment is None if no student has responses from before the experiment, or if these do not vary.
+    θ is None if no student has responses from before the experiment, or if these do not vary.
     """
     plan, control = view.plan, view.plan.experiment.control
-    unadjusted = _estimate_closed(view, treatment, plan.experiment.primary, population)
-    if not plan.layout.has_pre_period or (adjusted := _adjust_primary(view, population)) is None:
-        return unadjusted, None
-    strata = [(stratum[control], stratum[treatment]) for stratum in adjusted.strata]
-    return EstimatePair(*estimate_stratified(strata)), _describe_adjustment(
-        view, treatment, population, adjusted.theta, unadjusted
-    )
-
-
-def _adjust_primary(view: CohortView, population: Population) -> RegressionAdjustedStatistics | None:
-    """Return the primary metric's sums in each phase, adjusted by the students' means from before the experiment."""
-    return apply_cuped(_covariate_strata(view, population), 1 / covariate_square_scale(view.plan.layout))
+    if plan.layout.has_pre_period:
+        adjusted = apply_cuped(_covariate_strata(view, population), 1 / covariate_square_scale(plan.layout))
+        if adjusted is not None:
+            strata = [(stratum[control], stratum[treatment]) for stratum in adjusted.strata]
+            return EstimatePair(*estimate_stratified(strata)), adjusted.theta
+    return _estimate_closed(view, treatment, plan.experiment.primary, population), None
 
 
 def _covariate_strata(
@@ -277,11 +267,10 @@ def _covariate_strata(
     return strata
 
 
-def _describe_adjustment(
-    view: CohortView, treatment: str, population: Population, theta: float, unadjusted: EstimatePair
-) -> CupedAdjustment:
-    """Return the adjustment with what shows whether the variants were alike before the experiment."""
+def _describe_adjustment(view: CohortView, treatment: str, theta: float) -> CupedAdjustment:
+    """Return the adjustment, with the unadjusted estimates and the variants' estimates from before the experiment."""
     plan = view.plan
+    population = plan.experiment.decision.population
     strata = [(stratum[plan.experiment.control], stratum[treatment]) for stratum in _covariate_strata(view, population)]
 
     def estimate(
@@ -295,7 +284,7 @@ def _describe_adjustment(
     return CupedAdjustment(
         theta=theta,
         students=sum(covariates.units for pair in strata for _, covariates in pair),
-        unadjusted=unadjusted,
+        unadjusted=_estimate_closed(view, treatment, plan.experiment.primary, population),
         unadjusted_other_population=_estimate_closed(view, treatment, plan.experiment.primary, other_population),
         covariate=estimate(
             lambda _, covariates: SampleMeanStatistic(

@@ -156,18 +156,6 @@ class CohortView:
         """Return a variant's sums over closed students of a metric or guardrail metric in each phase."""
         return [self.plan.closed_statistic(record, metric, population) for record in self.closed_records[variant]]
 
-    def age_days(self) -> float:
-        """Return the days from the first day with a student (or `starts_at`, if later) to the newest event.
-
-        The newest event is the experiment's newest event, or the view's time if that is earlier. 0 before the first
-        student.
-        """
-        newest_ms = self.stored_students.newest_ms
-        if not self.days or newest_ms is None:
-            return 0.0
-        start_ms = max(self.days[0] * DAY_MS, self.plan.experiment.starts_at_ms or 0)
-        return max(min(self.as_of_ms, newest_ms) - start_ms, 0) / DAY_MS
-
     def closed_students_per_day(self, variant: str) -> float:
         """Return the number of the variant's students who become closed per day, in the last week with closed cohorts.
 

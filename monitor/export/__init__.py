@@ -29,6 +29,7 @@ from monitor.export.presentation import (
     STATE_DESCRIPTIONS,
     STATE_TITLES,
     decay_label,
+    describe_as_of,
     describe_decisions,
     describe_effect,
     describe_state,
@@ -42,7 +43,6 @@ from monitor.export.presentation import (
     format_percent,
     format_significant,
     format_time,
-    format_time_with_age,
     meets_min_students,
 )
 from monitor.export.prometheus import METRIC_CATALOGUE, ExperimentsCollector
@@ -70,6 +70,7 @@ __all__ = [
     "ReportData",
     "attention_json",
     "decay_label",
+    "describe_as_of",
     "describe_decisions",
     "describe_effect",
     "describe_state",
@@ -83,7 +84,6 @@ __all__ = [
     "format_percent",
     "format_significant",
     "format_time",
-    "format_time_with_age",
     "meets_min_students",
     "print_json",
     "printable_text",

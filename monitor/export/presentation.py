@@ -174,6 +174,20 @@ def format_time(at_ms: int) -> str:
     return f"{timestamp.day} {timestamp:%b %Y, %H:%M} UTC"
 
 
+def describe_as_of(summary: StoreSummary, now_ms: int) -> str:
+    """Return the time of the newest event with its age, the past time of the results, or that there is no event yet."""
+    event_times = [
+        variant.last_event_at_ms
+        for experiment in summary.experiments.values()
+        for variant in experiment.variants.values()
+        if variant.last_event_at_ms is not None
+    ]
+    if not event_times:
+        return "No event of a declared experiment yet"
+    label = "As of" if summary.as_of_ms < max(event_times) else "Newest event:"
+    return f"{label} {format_time_with_age(summary.as_of_ms, now_ms)}"
+
+
 def format_time_with_age(at_ms: int, now_ms: int) -> str:
     """Return a time in UTC with its age in parentheses."""
     return f"{format_time(at_ms)} ({format_age(at_ms, now_ms)})"

@@ -16,6 +16,7 @@ from rich.text import Text
 from monitor.analysis import ExperimentSummary, StatePeriod, StoreSummary, SubgroupEffects
 from monitor.export.presentation import (
     ABSENT_TEXT,
+    describe_as_of,
     describe_decisions,
     describe_effect,
     describe_history,
@@ -27,7 +28,6 @@ from monitor.export.presentation import (
     format_count,
     format_percent,
     format_time,
-    format_time_with_age,
 )
 from monitor.stats import Estimand, VariantComparison, Verdict, VerdictState, describe_guardrail
 
@@ -77,7 +77,7 @@ def simple_table(
 def render_summary(summary: StoreSummary, *, now_ms: int, events_per_second: float | None = None) -> RenderableType:
     """Return a table of each experiment, followed by decisions and footnotes."""
     parts: list[RenderableType] = []
-    head = Text(f"Newest event: {format_time_with_age(summary.as_of_ms, now_ms)}", style="dim")
+    head = Text(describe_as_of(summary, now_ms), style="dim")
     if events_per_second is not None:
         head.append(f"   {format_count(events_per_second)} events per second")
     parts.append(head)

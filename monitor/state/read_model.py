@@ -403,9 +403,6 @@ def _student_sums(variants: Sequence[_VariantRecords], counts: _EventCounts) -> 
     return StoredStudentSums(
         variant_records={variant.name: variant.unit_sums for variant in variants},
         cohorts={variant.name: variant.cohorts for variant in variants},
-        newest_ms=max(
-            (variant.last_event_ms for variant in variants if variant.last_event_ms is not None), default=None
-        ),
         lost_events=counts.lost_events,
         rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
         skipped_events=counts.skipped_by_experiment.get(variants[0].experiment.name),

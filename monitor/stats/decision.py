@@ -186,6 +186,11 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         ),
         sample_ratio=sample_ratio or check_srm(evidence.phases, alpha=criteria.sample_ratio_alpha),
         compared_ratio=check_srm(evidence.compared_phases, alpha=criteria.sample_ratio_alpha),
+        crossover_ratio=check_srm(evidence.left_out_phases, alpha=criteria.sample_ratio_alpha),
+        segment_ratios=tuple(
+            (segment.name, check_srm(segment.phases, alpha=criteria.sample_ratio_alpha / len(evidence.segments)))
+            for segment in evidence.segments
+        ),
     )
     state, reasons = rule.decide_state()
     days_to_resolve, days_to_power = _days_to_decide(evidence, arms, rule.guardrails, alpha)
@@ -209,15 +214,9 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         sample_ratio=rule.sample_ratio,
         evidence=evidence,
     )
-    notes = (*verdict.notes, *imbalances) if imbalances else (*verdict.notes, *_cuped_findings(verdict))
-    if days_to_power is not None and days_to_power > _LONG_DAYS and state == "continue":
-        text = (
-            f"At the present number of new students it takes about {days_to_power:,.0f} days until an effect of "
-            f"{criteria.mde:.4g} on {evidence.metric} is shown with 80 % power, guardrails included. Consider a larger "
-            "`mde`, more students, or data from before the experiment (`pre_period`)."
-        ).replace(",", "\u202f", 1 if days_to_power >= 1000 else 0)  # noqa: PLR2004  a separator of thousands
-        notes = (*notes, Reason("low_power", text))
-    return replace(verdict, notes=notes)
+    return replace(
+        verdict, notes=(*verdict.notes, *(imbalances or _cuped_findings(verdict)), *_power_findings(verdict))
+    )
 
 
 def _shrink(comparison: VariantComparison, mde: float, alpha: float) -> float | None:
@@ -260,15 +259,25 @@ def _rare_events_matter(control: Estimate, treatment: Estimate, max_value: float
     return added_variance > _NOTICEABLE_VARIANCE_FRACTION * (control.variance + treatment.variance)
 
 
+def _bounds(comparison: VariantComparison) -> tuple[float, float] | None:
+    """Return the interval of a comparison; None if it has none."""
+    return None if comparison.lower is None or comparison.upper is None else (comparison.lower, comparison.upper)
+
+
 def _excludes_zero(comparison: VariantComparison) -> bool:
     """Return whether a comparison has an interval that does not contain 0."""
-    return (
-        comparison.lower is not None and comparison.upper is not None and not comparison.lower <= 0 <= comparison.upper
-    )
+    bounds = _bounds(comparison)
+    return bounds is not None and not bounds[0] <= 0 <= bounds[1]
 
 
 def _compare_shares(arms: EstimatePair, alpha: float) -> VariantComparison:
     return compare_variants(arms.control, arms.treatment, alpha=alpha, mde=_SHARE_MDE, max_value=1.0)
+
+
+def _share_difference(arms: EstimatePair | None, alpha: float) -> float | None:
+    """Return the difference of two shares; None unless its interval excludes 0."""
+    comparison = None if arms is None else _compare_shares(arms, alpha)
+    return comparison.difference.effect if comparison is not None and _excludes_zero(comparison) else None
 
 
 def _covariate_imbalances(
@@ -294,6 +303,18 @@ def _covariate_imbalances(
                 "chance explains. Assignment at random does not do that: check how students are assigned."
             )
             yield Reason("covariate_unbalanced", text)
+
+
+def _power_findings(verdict: Verdict) -> Iterator[Reason]:
+    """Yield a note if an open experiment needs long for 80 % power."""
+    days, evidence = verdict.days_to_power, verdict.evidence
+    if verdict.state == "continue" and days is not None and days > _LONG_DAYS:
+        text = (
+            f"At the present number of new students it takes about {_count(round(days), 'day')} until an effect of "
+            f"{evidence.criteria.mde:.4g} on {evidence.metric} is shown with 80 % power, guardrails included. Consider "
+            "a larger `mde`, more students, or data from before the experiment (`pre_period`)."
+        )
+        yield Reason("low_power", text)
 
 
 def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
@@ -325,9 +346,9 @@ def _points(fraction: float, decimals: int = 1, *, sign: bool = False) -> str:
 
 def _interval(metric: str, comparison: VariantComparison) -> str:
     """Return the bounds of a comparison that has bounds, with signs and unit."""
-    assert comparison.lower is not None
-    assert comparison.upper is not None
-    low, high = format_changes(metric, [comparison.lower, comparison.upper], sign=True)
+    bounds = _bounds(comparison)
+    assert bounds is not None
+    low, high = format_changes(metric, bounds, sign=True)
     return f"{low} to {high}{metric_unit(metric)}"
 
 
@@ -344,6 +365,10 @@ class _DecisionRule:
     sample_ratio: SrmResult
     compared_ratio: SrmResult
     """The SRM test of the compared students."""
+    crossover_ratio: SrmResult
+    """The SRM test of the crossovers by first variant."""
+    segment_ratios: tuple[tuple[str, SrmResult], ...]
+    """The SRM test of each segment; the segments share the level."""
 
     def decide_state(self) -> tuple[VerdictState, tuple[Reason, ...]]:
         """Return the first state that applies, with the reasons."""
@@ -363,7 +388,7 @@ class _DecisionRule:
         interval = _interval(metric, self.primary)
         if lower > -margin:
             gain = (Reason("better", f"{metric} is better: the whole interval is above 0."),) if lower > 0 else ()
-            not_worse = f"{metric} is not worse than allowed: a loss is smaller than {margin:.4g}."
+            not_worse = f"{metric} is not worse than allowed: any loss is smaller than {margin:.4g}."
             tolerable_loss = (Reason("not_worse", not_worse),)
             open_guardrails = tuple(self.open_guardrails())
             biases = tuple(self.comparison_biases())
@@ -430,12 +455,11 @@ class _DecisionRule:
             yield Reason("empty_variant", f"{variant} should get a share of the students, but has none.")
         for variant in sample_ratio.stray_variants:
             yield Reason("stray_traffic", f"{variant} should get no students, but was shown to some.")
-        crossover_ratio = check_srm(evidence.left_out_phases, alpha=criteria.sample_ratio_alpha)
-        if crossover_ratio.mismatch:
+        if self.crossover_ratio.mismatch:
             text = (
                 "Students who saw more than one variant are left out, and their first variants are not split as "
-                f"intended (p = {crossover_ratio.p:.2g}; limit {crossover_ratio.alpha:g}), so the compared students "
-                "differ between the variants."
+                f"intended (p = {self.crossover_ratio.p:.2g}; limit {self.crossover_ratio.alpha:g}), so the compared "
+                "students differ between the variants."
             )
             yield Reason("uneven_crossovers", text)
         if evidence.anonymous_units > criteria.anonymous_limit * evidence.units:
@@ -487,12 +511,11 @@ class _DecisionRule:
                 yield Reason("guardrail_open", describe_guardrail(result))
 
     def segment_mismatches(self) -> Iterator[Reason]:
-        """Yield a reason for each segment whose students are not split as intended; the segments share the level."""
-        for segment in self.evidence.segments:
-            result = check_srm(segment.phases, alpha=self.sample_ratio.alpha / len(self.evidence.segments))
+        """Yield a reason for each segment whose students are not split as intended."""
+        for segment, result in self.segment_ratios:
             if result.mismatch:
                 text = (
-                    f"Students of {segment.name} are not split as intended (sample ratio mismatch, p = {result.p:.2g}; "
+                    f"Students of {segment} are not split as intended (sample ratio mismatch, p = {result.p:.2g}; "
                     f"limit {result.alpha:.2g}). The split differs between kinds of students or within the day."
                 )
                 yield Reason("segment_sample_ratio", text)
@@ -534,12 +557,8 @@ class _DecisionRule:
 
     def undefined_share_difference(self) -> float | None:
         """Return the difference of the shares of undefined values; None unless its interval excludes 0."""
-        arms = self.evidence.defined_share
-        if arms is None:
-            return None
-        comparison = _compare_shares(arms, self.evidence.criteria.sample_ratio_alpha)
-        effect = comparison.difference.effect
-        return -effect if effect is not None and _excludes_zero(comparison) else None
+        difference = _share_difference(self.evidence.defined_share, self.evidence.criteria.sample_ratio_alpha)
+        return None if difference is None else -difference
 
     def population_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
         """Yield a reason if rated shares differ and the other population's lower bound is too low."""
@@ -560,11 +579,7 @@ class _DecisionRule:
 
     def rated_share_difference(self) -> float | None:
         """Return the difference of the rated shares; None unless its interval excludes 0."""
-        arms = self.evidence.rated_share
-        if arms is None:
-            return None
-        comparison = _compare_shares(arms, self.evidence.criteria.sample_ratio_alpha)
-        return comparison.difference.effect if _excludes_zero(comparison) else None
+        return _share_difference(self.evidence.rated_share, self.evidence.criteria.sample_ratio_alpha)
 
     def additional_findings(self) -> Iterator[Reason]:
         """Yield the findings that are reported in every state; some may also be reasons of the state."""
@@ -653,13 +668,10 @@ class _DecisionRule:
             max_value=self.evidence.max_value,
             estimand="live",
         )
-        if None in (live.lower, live.upper, self.primary.lower, self.primary.upper):
+        live_bounds, closed_bounds = _bounds(live), _bounds(self.primary)
+        if live_bounds is None or closed_bounds is None:
             return
-        assert live.lower is not None
-        assert live.upper is not None
-        assert self.primary.lower is not None
-        assert self.primary.upper is not None
-        if live.lower > self.primary.upper or live.upper < self.primary.lower:
+        if live_bounds[0] > closed_bounds[1] or live_bounds[1] < closed_bounds[0]:
             text = (
                 f"The effect over all responses so far ({_interval(self.evidence.metric, live)}) and the effect that "
                 f"decides ({_interval(self.evidence.metric, self.primary)}) exclude each other. Active students, or "

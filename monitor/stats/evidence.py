@@ -138,8 +138,6 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     criteria: DecisionCriteria
     arms: EstimatePair
     """Closed estimates of the primary metric, adjusted if `adjustment` is not None."""
-    age_days: float
-    """Days from the experiment's first event to the experiment's newest event."""
     closed_days: int
     """Days of first exposure, from the first one on, whose students have complete windows."""
     students_per_day: tuple[float, float]

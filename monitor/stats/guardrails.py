@@ -8,9 +8,9 @@ from both sides and give the state:
 - `open`: the margin is between the two bounds.
 - `unknown`: fewer than 50 students in a variant, or neither variant had an event that the metric counts.
 
-A margin is absolute, or relative to the control's mean c. With the relative margin r the harm is counted from the
-margin: the contrast of the treatment's mean and (1 ± r)·c, whose variance includes that of c. So the state is valid
-although c is estimated.
+A margin is absolute, or relative to the control's mean c. With the relative margin r the excess of the harm over the
+margin is bounded: the contrast of the treatment's mean and (1 ± r)·c, whose variance includes that of the margin. The
+bounds of the harm are then the estimated margin plus the bounds of the excess.
 
 Shipping requires all guardrails to be held, so the bound for `held` needs no correction for their number. One crossed
 guardrail is enough to stop, so α is divided by the number of guardrails for `crossed`: all guardrails together cross
@@ -96,21 +96,22 @@ def evaluate_guardrail(
     check_positive(f"the margin of {guardrail.name}", guardrail.margin)
     crossing_alpha = check_level("alpha", alpha) / max(guardrails, 1)
     difference = estimate_effect(control, treatment)
-    lower, _ = _harm_bounds(guardrail, difference, control, treatment, crossing_alpha)
-    _, upper = _harm_bounds(guardrail, difference, control, treatment, alpha)
     margin = guardrail.absolute_margin(control.mean)
-    if guardrail.is_relative and upper is not None:
-        # The excess of the harm over the margin decides: its variance includes that of the margin.
-        allowed = _allowed_estimate(guardrail, control)
-        excess = estimate_effect(allowed, treatment)
-        lower_excess, _ = _harm_bounds(guardrail, excess, allowed, treatment, crossing_alpha)
-        _, upper_excess = _harm_bounds(guardrail, excess, allowed, treatment, alpha)
-        is_held = upper_excess is not None and upper_excess < 0
-        is_crossed = lower_excess is not None and lower_excess > 0
-    else:
-        is_held = upper is not None and upper < guardrail.margin
-        is_crossed = lower is not None and lower > guardrail.margin
-    state: GuardrailState = "unknown" if upper is None else "held" if is_held else "crossed" if is_crossed else "open"
+    baseline, contrast, counted_margin = control, difference, 0.0
+    if guardrail.is_relative and margin is not None and difference.information is not None:
+        baseline, counted_margin = _allowed_estimate(guardrail, control), margin
+        contrast = estimate_effect(baseline, treatment)
+    lower, _ = _harm_bounds(guardrail, contrast, baseline, treatment, crossing_alpha)
+    _, upper = _harm_bounds(guardrail, contrast, baseline, treatment, alpha)
+    lower = None if lower is None else lower + counted_margin
+    upper = None if upper is None else upper + counted_margin
+    state: GuardrailState = "open"
+    if upper is None or margin is None:
+        state = "unknown"
+    elif upper < margin:
+        state = "held"
+    elif lower is not None and lower > margin:
+        state = "crossed"
     return GuardrailResult(
         guardrail, control, treatment, difference, alpha, crossing_alpha, margin, lower, upper, state
     )

@@ -75,8 +75,6 @@ class StoredStudentSums:
     """Variant → record over all students (`RecordLayout.unit_width` integers)."""
     cohorts: Mapping[str, Mapping[int, IntArray]]
     """Variant → UTC day of first exposure (days since 1970) → record (`RecordLayout.cohort_width` integers)."""
-    newest_ms: int | None
-    """Event time of the experiment's newest event; None without events."""
     lost_events: int = 0
     """Events that Kafka deleted before they were applied, over all experiments: unread events have no experiment."""
     rejected_share: float | None = None

@@ -15,6 +15,7 @@ from monitor.config import DisplaySettings
 from monitor.export import (
     COUNT_EXPLANATION,
     REVIEW_NOTE,
+    describe_as_of,
     describe_decisions,
     describe_unmatched_feedback,
     experiment_footnotes,
@@ -22,7 +23,6 @@ from monitor.export import (
     format_count,
     format_percent,
     format_time,
-    format_time_with_age,
 )
 
 _MAX_ATTENTION_ENTRIES: Final = 10
@@ -77,7 +77,7 @@ def page_context(
         ],
         "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
         "readiness_problems": readiness_problems,
-        "newest_event": None if summary is None else format_time_with_age(summary.as_of_ms, now_ms),
+        "as_of": None if summary is None else describe_as_of(summary, now_ms),
         "now": format_time(now_ms),
         "count_explanation": COUNT_EXPLANATION,
         "review_note": REVIEW_NOTE,

@@ -123,7 +123,7 @@ def window_sums(traffic: Traffic) -> StoredStudentSums:
         for day in range(DAYS):
             cohorts[name][FIRST_DAY + day] = records[(traffic.arms == arm) & (traffic.days == day)].sum(axis=0)
     variant_records = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in VARIANTS}
-    return StoredStudentSums(variant_records, cohorts, (FIRST_DAY + DAYS) * DAY_MS)
+    return StoredStudentSums(variant_records, cohorts)
 
 
 def service_sums(traffic: Traffic) -> StoredStudentSums:
@@ -156,7 +156,7 @@ def service_sums(traffic: Traffic) -> StoredStudentSums:
             record.integers()
         )
     variant_records = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in VARIANTS}
-    return StoredStudentSums(variant_records, cohorts, (FIRST_DAY + DAYS) * DAY_MS)
+    return StoredStudentSums(variant_records, cohorts)
 
 
 def cuped_alarms(traffic: Traffic) -> Iterator[tuple[bool, bool]]:

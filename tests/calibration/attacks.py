@@ -131,7 +131,7 @@ def stored_sums(units: Units) -> StoredStudentSums:
         record[UnitField.CROSSOVERS] = (is_arm & (units.are_compared == 0)).sum()
         record[UnitField.UNITS] = (is_arm & (units.are_compared == 1)).sum()
         variant_records[name] = record
-    return StoredStudentSums(variant_records, cohorts, (FIRST_DAY + DAYS) * DAY_MS)
+    return StoredStudentSums(variant_records, cohorts)
 
 
 ATTACKS: Final[Mapping[str, Attack]] = {

@@ -19,7 +19,7 @@ from monitor.state import StoreKeys, running_store_server
 from monitor.state.redis_connection import connect
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer, redis_binary
-from tests.support.command import ab_monitor, eventually, get, service, status, write_config
+from tests.support.command import ab_monitor, eventually, get, run_commands, service, status, write_config
 from tests.unit.events.test_decoding import FEEDBACK, RESPONSE
 
 ROOT = Path(__file__).parents[2]
@@ -55,18 +55,7 @@ class TestReadmeExamples:
         """Every line of the section on files succeeds, and the last lines print the variants."""
         text = (ROOT / "README.md").read_text()
         (block,) = re.findall(r"## Five minutes: evaluate files offline\n\n```sh\n(.*?)```", text, re.DOTALL)
-        script = f'set -e\nab-monitor() {{ {sys.executable} -m monitor "$@"; }}\n{block}'
-        process = subprocess.run(
-            ["bash", "-c", script],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"},
-        )
-        assert process.returncode == 0, process.stderr
-        assert process.stdout.count("treatment") >= 3
+        assert run_commands(block, tmp_path).count("treatment") >= 3
 
     def test_the_configuration_of_the_readme_is_valid(self, tmp_path: Path) -> None:
         """The example for a real Kafka cluster."""

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.servers.kafka import KafkaBroker
-from tests.support.command import eventually, service, status
+from tests.support.command import eventually, run_commands, service, status
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/tutorial.md").read_text()
 RUN = "ab-monitor run --config ab-monitor.toml"
-
-
-def _run_block(block: str, directory: Path, environ: Mapping[str, str]) -> str:
-    """Run the commands of a block in a shell; return their standard output."""
-    script = f'set -e\nab-monitor() {{ {sys.executable} -m monitor "$@"; }}\n{block}'
-    process = subprocess.run(
-        ["bash", "-c", script],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", **environ},
-    )
-    assert process.returncode == 0, f"{block}\n{process.stderr}"
-    return process.stdout
 
 
 def _stored_responses(config: Path, environ: Mapping[str, str]) -> int:
@@ -56,7 +37,7 @@ def test_the_commands_of_the_tutorial_lead_to_a_verdict(tmp_path: Path, kafka: K
     blocks = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
     index = blocks.index(RUN + "\n")
     for block in blocks[:index]:
-        _run_block(block, tmp_path, environ)
+        run_commands(block, tmp_path, environ)
     config = tmp_path / "ab-monitor.toml"
     with service(config, tmp_path / "log", environ=environ):
         eventually(
@@ -64,9 +45,9 @@ def test_the_commands_of_the_tutorial_lead_to_a_verdict(tmp_path: Path, kafka: K
             lambda: _stored_responses(config, environ) == 60_000,
             every_s=1,
         )
-        output = _run_block(blocks[index + 1], tmp_path, environ)
+        output = run_commands(blocks[index + 1], tmp_path, environ)
     assert "treatment – Ship: dcg@5 improved by " in output
     assert "<html" in (tmp_path / "report.html").read_text()
-    outputs = [_run_block(block, tmp_path, environ) for block in blocks[index + 2 :]]
+    outputs = [run_commands(block, tmp_path, environ) for block in blocks[index + 2 :]]
     assert "dcg@5" in outputs[0]
     assert len(outputs) == 3

@@ -17,6 +17,7 @@ from typing import Any
 HASHED = {"ABMONITOR_STORE_USER_HASH_KEY": "a key for all stores, so that items have the same names and cells"}
 """For stores that are compared: each makes a key of its own otherwise."""
 
+_ROOT = Path(__file__).parents[2]
 _DEADLINE_S = 60.0
 
 
@@ -33,6 +34,22 @@ def ab_monitor(
         env=_environment(environ),
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def run_commands(commands: str, directory: Path, environ: Mapping[str, str] | None = None) -> str:
+    """Run the `ab-monitor` commands of a page in a shell, in a directory; return their standard output."""
+    script = f'set -e\nab-monitor() {{ {sys.executable} -m monitor "$@"; }}\n{commands}'
+    process = subprocess.run(
+        ["bash", "-c", script],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S * 3,
+        check=False,
+        env={**_environment(environ), "PYTHONPATH": str(_ROOT)},
+    )
+    assert process.returncode == 0, f"{commands}\n{process.stderr}"
+    return process.stdout
 
 
 def _environment(environ: Mapping[str, str] | None) -> dict[str, str]:

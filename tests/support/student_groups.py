@@ -48,8 +48,7 @@ def sum_students(experiment: ExperimentSettings, groups: Sequence[StudentGroup],
         cohort = cohorts[group.variant].setdefault(group.first_day, empty_record)
         cohort += cohort_records(layout, sums, group.category)[0] * group.student_count
         cohort[CohortField.EXPOSURES] += group.student_count
-    newest_ms = max((group.first_day * DAY_MS + DAY_MS // 2 for group in groups), default=None)
-    return replace(StoredStudentSums(variant_records, cohorts, newest_ms), **overrides)
+    return replace(StoredStudentSums(variant_records, cohorts), **overrides)
 
 
 def make_students(

@@ -13,7 +13,7 @@ import pytest
 from kafka import KafkaProducer
 
 from deploy.alerting.generate import GROUPS
-from deploy.alerting.operations import LATE, REFUSED_LONG, REFUSED_SHORT
+from deploy.alerting.operations import LATE, REJECTED_LONG, REJECTED_SHORT
 from deploy.alerting.product import BELOW_PAST, ERRORS_BELOW_CONTROL, ERRORS_BELOW_PAST, PAST
 from deploy.alerting.rules import Addresses, Alert, Group, Recording
 from deploy.alerting.traffic import PAST_SHARE
@@ -44,8 +44,8 @@ EMPTY_IN_A_DEMO = {
     "Lag by topic, in time": NO_END,
     "Lag by topic, in events": NO_END,
     "Lost events": "a demo loses nothing; the panel then says none; shown in tests/integration/grafana/test_alerts.py",
-    "Dead letters in the shown time range": "nothing refuses a simulated event; shown with Kafka",
-    "Rejected events by reason": "nothing refuses a simulated event; shown by feeding a refused message to the service",
+    "Dead letters in the shown time range": "no simulated event is rejected; shown with Kafka",
+    "Rejected events by reason": "no simulated event is rejected; shown by sending a rejected message to the service",
 }
 
 RECORDINGS = [recording for group in GROUPS for recording in group.recordings]
@@ -56,8 +56,8 @@ RULES_EMPTY_IN_A_DEMO = {
     BELOW_PAST: YOUNG,
     ERRORS_BELOW_PAST: YOUNG,
     PAST_SHARE: "a demo has no day before, to compare with; shown in the scenarios of AbMonitorEmptyAnswers",
-    REFUSED_SHORT: "nothing refuses a simulated event; shown in the scenarios of AbMonitorRejectsSevere",
-    REFUSED_LONG: "nothing refuses a simulated event; shown in the scenarios of AbMonitorRejects",
+    REJECTED_SHORT: "no simulated event is rejected; shown in the scenarios of AbMonitorRejectsSevere",
+    REJECTED_LONG: "no simulated event is rejected; shown in the scenarios of AbMonitorRejects",
     LATE: "simulated traffic is not late; shown in the scenarios of AbMonitorLateEvents",
     "abmonitor_consumer_lag_seconds": NO_END,
     "abmonitor_lost_events_total": "a demo loses nothing; shown in the scenarios of AbMonitorLostEvents",

@@ -191,21 +191,22 @@ class TestVerdictStates:
 
 
 class TestExperimentAge:
-    """Age of an experiment, and students per day."""
+    """Entry days with complete windows, and students per day."""
 
-    def test_the_age_is_from_the_first_student_or_the_start_to_the_newest_event(self) -> None:
-        """An analysis after the newest event does not add to the age."""
+    def test_entry_days_are_closed_from_the_first_student_or_the_start_on(self) -> None:
+        """Students enter on ten days; a window is three days and a day for feedback."""
         students = sum_students(EXPERIMENT, STUDENTS_WITH_EFFECT)
-        assert students.newest_ms == time_after_days(9.5)
-        ages = [
-            analyze(experiment, students, time_after_days(days)).verdicts["treatment"].evidence.age_days
+        closed_days = [
+            analyze(experiment, students, time_after_days(days)).verdicts["treatment"].evidence.closed_days
             for experiment, days in (
-                (EXPERIMENT, 5),
+                (EXPERIMENT, 3.99),
+                (EXPERIMENT, 4),
+                (EXPERIMENT, 7.5),
                 (EXPERIMENT, 50),
-                (replace(EXPERIMENT, starts_at_ms=time_after_days(0.5)), 50),
+                (replace(EXPERIMENT, starts_at_ms=time_after_days(2.5)), 50),
             )
         ]
-        assert ages == [5.0, 9.5, 9.0]
+        assert closed_days == [0, 1, 4, 10, 8]
 
     def test_a_day_whose_record_has_returned_to_zero_does_not_count(self) -> None:
         """If a late event moves a student's first exposure to an earlier day, the old day stays in the store."""
@@ -213,7 +214,7 @@ class TestExperimentAge:
         empty_record = np.zeros(RecordLayout.for_experiment(EXPERIMENT).cohort_width, dtype=np.int64)
         control_cohorts = {FIRST_DAY - 20: empty_record, **students.cohorts["control"]}
         students = replace(students, cohorts={**students.cohorts, "control": control_cohorts})
-        assert analyze(EXPERIMENT, students, time_after_days(5)).verdicts["treatment"].evidence.age_days == 5
+        assert analyze(EXPERIMENT, students, time_after_days(5)).verdicts["treatment"].evidence.closed_days == 2
 
     def test_students_per_day_are_over_the_last_closed_week(self) -> None:
         """Days without students are included."""

@@ -33,6 +33,7 @@ from monitor.export.presentation import (
     STATE_DESCRIPTIONS,
     STATE_TITLES,
     decay_label,
+    describe_as_of,
     describe_decisions,
     describe_state,
     describe_time_to_decide,
@@ -524,6 +525,18 @@ class TestTable:
         footnotes = experiment_footnotes(experiment, newest_ms - 7_200_000)
         assert footnotes[0].startswith("The newest event is 2\u202fh ahead of this computer's clock.")
         assert "ahead" not in " ".join(experiment_footnotes(experiment, newest_ms))
+
+    def test_the_head_names_the_newest_event_a_past_time_or_that_there_is_no_event(self) -> None:
+        """A time of results is not called the time of an event."""
+        newest_ms = max(
+            variant.last_event_at_ms or 0
+            for experiment in SUMMARY.experiments.values()
+            for variant in experiment.variants.values()
+        )
+        assert describe_as_of(replace(SUMMARY, as_of_ms=newest_ms), newest_ms).startswith("Newest event: ")
+        assert describe_as_of(replace(SUMMARY, as_of_ms=newest_ms - 1), newest_ms).startswith("As of ")
+        empty = replace(SUMMARY, experiments={})
+        assert describe_as_of(empty, newest_ms) == "No event of a declared experiment yet"
 
     def test_feedback_is_labelled_by_its_kind(self) -> None:
         """The kind is configuration, so the label is built from the kind."""

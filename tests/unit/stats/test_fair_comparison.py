@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monitor.stats import (
     CupedAdjustment,
@@ -53,7 +55,6 @@ def _decide(**fields: Any) -> Verdict:
         metric="dcg@5",
         criteria=fields.pop("criteria", DecisionCriteria(mde=0.1, margin=0.0)),
         arms=_pair(2.0, 2.2),
-        age_days=14.0,
         closed_days=fields.pop("closed_days", 10),
         students_per_day=(500.0, 500.0),
         phases=(_phase(6000, 6000),),
@@ -250,6 +251,20 @@ class TestGuardrails:
         result = evaluate_guardrail(guardrail, arms.control, arms.treatment, alpha=0.05)
         assert result.state == state
         assert result.margin == pytest.approx(0.04)
+
+    @given(st.floats(0.01, 0.9), st.floats(0.01, 0.9), st.integers(50, 100_000), st.sampled_from(["up", "down"]))
+    def test_the_bounds_and_the_margin_agree_with_the_state(
+        self, control: float, treatment: float, units: int, direction: Literal["up", "down"]
+    ) -> None:
+        """Also for a relative margin, whose size is estimated: a sentence with both never contradicts itself."""
+        guardrail = Guardrail("rated_share", direction, 0.1, 1.0, is_relative=True)
+        arms = _share_pair(control, treatment, units)
+        result = evaluate_guardrail(guardrail, arms.control, arms.treatment, alpha=0.05, guardrails=2)
+        assert result.margin is not None
+        assert result.least_harm is not None
+        assert result.most_harm is not None
+        assert (result.state == "held") == (result.most_harm < result.margin)
+        assert (result.state == "crossed") == (result.least_harm > result.margin)
 
     def test_a_guardrail_that_cannot_fail_is_reported(self) -> None:
         """The margin is as large as the share itself."""

@@ -231,7 +231,6 @@ def test_days_to_resolve_are_none_while_rare_events_matter(treated: int, *, is_d
         "success@5",
         DecisionCriteria(0.01, 0.0),
         arms,
-        20.0,
         20,
         (100.0, 100.0),
         (phase,),
