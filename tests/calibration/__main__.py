@@ -24,7 +24,7 @@ from monitor.stats import SampleMeanStatistic, StoredStudentSums, VariantCompari
 from monitor.stats.comparison import tuned_mixture
 from monitor.stats.estimates import RatioStatistic
 from monitor.stats.srm import FIRST_DAY_WEIGHT, srm_log_e_value
-from tests.calibration.attacks import ATTACKS, attack_decisions
+from tests.calibration.attacks import ATTACKS, Attack, attack_verdicts, is_better, is_shipped
 from tests.support.streams import EXPERIMENT
 from tests.support.units import analyze, cohort_records
 
@@ -270,6 +270,12 @@ def far_value_alarms(chance: np.random.Generator, students: int = 2000) -> Itera
             effect, information = comparison.difference.effect or 0.0, comparison.difference.information or 0.0
             half_width = tuned_mixture(mde, ALPHA).half_width(information, ALPHA)
             yield _excludes_zero(comparison), abs(effect) > half_width
+
+
+def attack_decisions(chance: np.random.Generator, attack: Attack) -> Iterator[tuple[bool, bool]]:
+    """Yield for each day whether the interval alone shows a gain, and whether the verdict lets the treatment pass."""
+    for verdict in attack_verdicts(chance, attack):
+        yield is_better(verdict), is_shipped(verdict)
 
 
 def any_alarms(alarms: Iterator[tuple[bool, bool]]) -> tuple[bool, bool]:

@@ -15,7 +15,7 @@ import numpy as np
 from monitor.clock import DAY_MS
 from monitor.config import DecisionSettings
 from monitor.metrics import FIXED_POINT_SCALE, CohortField, FloatArray, IntArray, RecordLayout, UnitField
-from monitor.stats import StoredStudentSums
+from monitor.stats import StoredStudentSums, Verdict
 from tests.support.streams import EXPERIMENT
 from tests.support.units import analyze, cohort_records
 
@@ -94,8 +94,8 @@ def responses_without_user_id(chance: np.random.Generator, units: Units) -> Unit
 
 
 def bad_students_lost_for_three_days(chance: np.random.Generator, units: Units) -> Units:
-    """Lose half of the treatment's students below the mean on the first three days; then repair it."""
-    is_lost = (units.arms == 1) & (units.days < 3) & (units.values < 2.0) & (chance.random(STUDENTS) < 0.5)
+    """Lose most of the treatment's students below the mean on the first three days; then repair it."""
+    is_lost = (units.arms == 1) & (units.days < 3) & (units.values < 2.0) & (chance.random(STUDENTS) < 0.9)
     return _select(units, ~is_lost)
 
 
@@ -143,10 +143,18 @@ ATTACKS: Final[Mapping[str, Attack]] = {
 }
 
 
-def attack_decisions(chance: np.random.Generator, attack: Attack) -> Iterator[tuple[bool, bool]]:
-    """Yield for each day whether the interval alone excludes 0 upwards, and whether the verdict is to ship."""
+def attack_verdicts(chance: np.random.Generator, attack: Attack) -> Iterator[Verdict]:
+    """Yield the verdict on the treatment of each day."""
     sums = stored_sums(attack(chance, simulate_units(chance)))
     for day in range(11, DAYS + 1):
-        verdict = analyze(ATTACKED, sums, (FIRST_DAY + day) * DAY_MS).verdicts["treatment"]
-        lower = verdict.primary.lower
-        yield lower is not None and lower > 0, verdict.state in {"ship", "non_inferior"}
+        yield analyze(ATTACKED, sums, (FIRST_DAY + day) * DAY_MS).verdicts["treatment"]
+
+
+def is_better(verdict: Verdict) -> bool:
+    """Return whether the interval alone shows a gain."""
+    return verdict.primary.lower is not None and verdict.primary.lower > 0
+
+
+def is_shipped(verdict: Verdict) -> bool:
+    """Return whether the verdict lets the treatment pass."""
+    return verdict.state in {"ship", "non_inferior"}
