@@ -36,8 +36,8 @@ from monitor.stats import (
     apply_cuped,
     check_srm,
     closed_covariate_statistic,
-    closed_defined_share_statistic,
     closed_undefined_as_zero_statistic,
+    closed_undefined_share_statistic,
     compare_variants,
     covariate_square_scale,
     decide_verdict,
@@ -162,7 +162,7 @@ def _collect_evidence(
     experiment, population = plan.experiment, plan.experiment.decision.population
     other_population: Population = "all" if population == "rated" else "rated"
     primary_estimates, theta = _estimate_primary(view, treatment, population)
-    defined_share, undefined_as_zero = _estimate_undefined(view, treatment, population)
+    undefined_share, undefined_as_zero = _estimate_undefined(view, treatment, population)
     variant_records = stored_students.variant_records.values()
     index = plan.metric_names.index(experiment.primary)
     return VerdictEvidence(
@@ -178,6 +178,7 @@ def _collect_evidence(
         compared_phases=view.compared_phase_counts,
         left_out_phases=view.left_out_phase_counts,
         segments=view.segment_counts,
+        exposure_hours=view.exposure_hour_counts,
         anonymous_units=sum(UnitRecord(record).anonymous_responses for record in variant_records),
         units=sum(UnitRecord(record).units for record in variant_records),
         crossovers=sum(UnitRecord(record).crossovers for record in variant_records),
@@ -187,7 +188,7 @@ def _collect_evidence(
         skipped_events=stored_students.skipped_events,
         other_population=_estimate_primary(view, treatment, other_population)[0],
         rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC, population),
-        defined_share=defined_share,
+        undefined_share=undefined_share,
         undefined_as_zero=undefined_as_zero,
         live=None
         if len(view.phase_counts) > 1
@@ -218,26 +219,25 @@ def _estimate_closed(view: CohortView, treatment: str, metric: str, population: 
 def _estimate_undefined(
     view: CohortView, treatment: str, population: Population
 ) -> tuple[EstimatePair | None, EstimatePair | None]:
-    """Return the shares of students with a defined primary metric, and the metric with undefined values as 0.
+    """Return students' shares of undefined values of the primary metric, and the metric with undefined values as 0.
 
     Both are None if all values are defined, and over all responses, where undefined values count as 0 already.
     """
     plan = view.plan
-    metric = plan.metric_names.index(plan.experiment.primary)
-    if population == "all":
+    if population == "all" or not plan.layout.has_undefined:
         return None, None
 
-    def estimate(statistic_of: Callable[[IntArray, RecordLayout, int], SampleMeanStatistic]) -> EstimatePair:
+    def estimate(statistic_of: Callable[[IntArray, RecordLayout], SampleMeanStatistic]) -> EstimatePair:
         statistics = (
-            [statistic_of(record, plan.layout, metric) for record in view.closed_records[variant]]
+            [statistic_of(record, plan.layout) for record in view.closed_records[variant]]
             for variant in (plan.experiment.control, treatment)
         )
         return EstimatePair(*estimate_stratified(list(zip(*statistics, strict=True))))
 
-    defined_share = estimate(closed_defined_share_statistic)
-    if all(arm.mean in {None, 1.0} for arm in (defined_share.control, defined_share.treatment)):
+    undefined_share = estimate(closed_undefined_share_statistic)
+    if not any(arm.mean for arm in (undefined_share.control, undefined_share.treatment)):
         return None, None
-    return defined_share, estimate(closed_undefined_as_zero_statistic)
+    return undefined_share, estimate(closed_undefined_as_zero_statistic)
 
 
 def _estimate_primary(view: CohortView, treatment: str, population: Population) -> tuple[EstimatePair, float | None]:

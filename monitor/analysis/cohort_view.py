@@ -20,6 +20,7 @@ from monitor.stats import (
     is_cohort_closed,
 )
 
+_HOURS_PER_DAY: Final = 24
 _RATE_WINDOW_DAYS: Final = 7
 """Days of the mean number of students per day: a whole week, because weekdays differ."""
 
@@ -28,8 +29,8 @@ class CohortView:
     """The stored sums of an experiment as of an event time.
 
     A cohort contains the students who were first exposed on the same UTC day; its sums are stored by variant. A
-    cohort is closed once the exposure and feedback windows of all its students are over. All days are UTC days since
-    1970.
+    cohort is closed once the exposure and feedback windows of all its students, and the closing delay, are over. All
+    days are UTC days since 1970.
     """
 
     def __init__(self, plan: AnalysisPlan, stored_students: StoredStudentSums, as_of_ms: int) -> None:
@@ -101,6 +102,22 @@ class CohortView:
             for segment, column in zip(self.plan.experiment.segments, columns, strict=True)
         )
 
+    @cached_property
+    def exposure_hour_counts(self) -> tuple[SegmentCounts, ...]:
+        """Intended shares and students at first exposure, by hour of the UTC day and phase; hours with students."""
+        records = self.sum_records(self._days_by_phase)
+        hour_counts = []
+        for hour in range(_HOURS_PER_DAY):
+            column = CohortField.EXPOSURE_HOURS + hour
+            phases = tuple(
+                PhaseCounts(dict(phase.intended_shares), students)
+                for index, phase in enumerate(self.plan.phases)
+                if any((students := {name: int(sums[index][column]) for name, sums in records.items()}).values())
+            )
+            if phases:
+                hour_counts.append(SegmentCounts(f"{hour:02}:00–{hour + 1:02}:00 UTC", phases))
+        return tuple(hour_counts)
+
     def _count_by_phase(
         self, days_by_phase: Sequence[Sequence[int]], column: int, subtracted_column: int | None = None
     ) -> tuple[PhaseCounts, ...]:
@@ -124,7 +141,7 @@ class CohortView:
             return 0
         experiment = self.plan.experiment
         first_day = max(self.days[0], (experiment.starts_at_ms or 0) // DAY_MS)
-        end_day = (self.as_of_ms - experiment.feedback_window_ms) // DAY_MS - experiment.exposure_days + 1
+        end_day = (self.as_of_ms - experiment.closing_ms) // DAY_MS - experiment.exposure_days + 1
         return max(min(end_day, self.days[-1] + 1) - first_day, 0)
 
     @cached_property
@@ -135,7 +152,7 @@ class CohortView:
             [
                 day
                 for day in days
-                if is_cohort_closed(day, self.as_of_ms, experiment.exposure_days, experiment.feedback_window_ms)
+                if is_cohort_closed(day, self.as_of_ms, experiment.exposure_days, experiment.closing_ms)
             ]
             for days in self._days_by_phase
         ]
@@ -165,7 +182,7 @@ class CohortView:
         if not days:
             return 0.0
         experiment = self.plan.experiment
-        last_day = (self.as_of_ms - experiment.feedback_window_ms) // DAY_MS - experiment.exposure_days
+        last_day = (self.as_of_ms - experiment.closing_ms) // DAY_MS - experiment.exposure_days
         phase = next(phase for phase in self.plan.phases if days[-1] in phase)
         if phase.end_day is not None:
             last_day = min(last_day, phase.end_day - 1)

@@ -39,7 +39,7 @@ def compute_interim_analyses(
 
     These are the steps of the experiment's confidence sequences. At most `MAX_INTERIM_ANALYSES` earlier times are used.
     """
-    window_ms = experiment.exposure_days * DAY_MS + experiment.feedback_window_ms
+    window_ms = experiment.exposure_days * DAY_MS + experiment.closing_ms
     closing_times = [day * DAY_MS + window_ms for day in find_first_exposure_days(stored_students, as_of_ms)]
     earlier_times = _thin_out([time_ms for time_ms in closing_times if time_ms < as_of_ms])
     analyzer = Analyzer(experiment)

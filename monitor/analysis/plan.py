@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from monitor.clock import DAY_MS
-from monitor.config import LATENCY_METRIC, RATED_SHARE_METRIC, ExperimentSettings, Population, is_proportion
+from monitor.config import (
+    LATENCY_METRIC,
+    RATED_SHARE_METRIC,
+    RESPONSES_METRIC,
+    RETURN_DAYS_METRIC,
+    ExperimentSettings,
+    Population,
+    is_proportion,
+)
 from monitor.metrics import FIXED_POINT_SCALE, IntArray, RecordLayout, Scorer
 from monitor.stats import (
     DecisionCriteria,
     Guardrail,
     SampleMeanStatistic,
+    closed_activity_statistic,
     closed_guardrail_statistic,
     closed_metric_statistic,
     closed_rated_share_statistic,
@@ -110,15 +119,19 @@ class AnalysisPlan:
 
         Sums of guardrail metrics are over all responses, whatever the population.
         """
-        guardrail_metrics = self.experiment.guardrail_only_metrics
+        guardrail_metrics, activity_metrics = self.experiment.guardrail_only_metrics, self.experiment.activity_metrics
         if metric == RATED_SHARE_METRIC:
             return closed_rated_share_statistic(record, self.layout)
         if metric in guardrail_metrics:
             return closed_guardrail_statistic(record, self.layout, guardrail_metrics.index(metric))
+        if metric in activity_metrics:
+            return closed_activity_statistic(record, self.layout, activity_metrics.index(metric))
         return closed_metric_statistic(record, self.layout, self.metric_names.index(metric), population)
 
     def _max_mean(self, metric: str) -> float | None:
         """Return the largest possible mean of a student for a guardrail's metric; None without a bound."""
-        if metric == LATENCY_METRIC:
+        if metric in {LATENCY_METRIC, RESPONSES_METRIC}:
             return None
+        if metric == RETURN_DAYS_METRIC:
+            return float(self.experiment.exposure_days - 1)
         return 1.0 if is_proportion(metric) else self.max_means[metric]

@@ -11,11 +11,15 @@ from monitor.config.definitions import aggregate_definitions, definition_differe
 from monitor.config.experiments import MAX_GAIN, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings
 from monitor.config.settings import (
+    ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
+    LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     NO_CATEGORY,
     OTHER_CATEGORY,
     RATED_SHARE_METRIC,
+    RESPONSES_METRIC,
+    RETURN_DAYS_METRIC,
     AllocationSettings,
     DecaySpec,
     DecisionSettings,
@@ -41,12 +45,16 @@ from monitor.config.settings import (
 from monitor.config.values import parse_choice, parse_instant_ms, parse_integer, read_lines
 
 __all__ = [
+    "ACTIVITY_METRICS",
     "FEEDBACK_METRIC_PREFIX",
+    "LATENCY_ABOVE_PREFIX",
     "LATENCY_METRIC",
     "MAX_GAIN",
     "NO_CATEGORY",
     "OTHER_CATEGORY",
     "RATED_SHARE_METRIC",
+    "RESPONSES_METRIC",
+    "RETURN_DAYS_METRIC",
     "AllocationSettings",
     "DecaySpec",
     "DecisionSettings",

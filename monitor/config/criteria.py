@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -9,9 +10,12 @@ from typing import Any, Final, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.settings import (
+    ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
+    LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     RATED_SHARE_METRIC,
+    RETURN_DAYS_METRIC,
     AllocationSettings,
     DecisionSettings,
     ExperimentSettings,
@@ -36,6 +40,7 @@ _MAX_ALLOCATIONS: Final = 100
 _MAX_GUARDRAILS: Final = 20
 _MAX_LATENCY_MS: Final = 86_400_000.0
 _MAX_KIND_LENGTH: Final = 64
+_THRESHOLD_MS: Final = re.compile("[1-9][0-9]{0,7}")
 
 
 def parse_decision(table: Mapping[str, Any], experiment_key: str, experiment: ExperimentSettings) -> DecisionSettings:
@@ -131,11 +136,15 @@ def _parse_variant_shares(key: str, value: object, experiment: ExperimentSetting
 
 
 def _parse_guardrails(key: str, value: object, experiment: ExperimentSettings) -> tuple[GuardrailSettings, ...]:
-    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE_METRIC, LATENCY_METRIC)
+    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE_METRIC, LATENCY_METRIC, *ACTIVITY_METRICS)
     guardrails: list[GuardrailSettings] = []
     for index, table in enumerate(_parse_tables(key, value, _GUARDRAIL_KEYS, _MAX_GUARDRAILS)):
         guardrail_key = f"{key}[{index}]"
         metric = _parse_guardrail_metric(f"{guardrail_key}.metric", table.get("metric"), metrics)
+        if metric == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
+            raise ConfigError(
+                f"{guardrail_key}.metric", metric, "exposure_days of at least 2, so that students can return"
+            )
         direction_key = f"{guardrail_key}.harmful_direction"
         direction = parse_choice(direction_key, table.get("harmful_direction"), get_args(HarmfulDirection))
         is_relative = "relative_margin" in table
@@ -165,7 +174,7 @@ def _parse_timeout_ms(key: str, table: Mapping[str, Any], metric: str) -> float 
 
 
 def _parse_guardrail_metric(key: str, value: object, metrics: Collection[str]) -> str:
-    """Return a guardrail's metric: an element of `metrics`, or a kind of feedback, declared or not."""
+    """Return a guardrail's metric: one of `metrics`, a kind of feedback, declared or not, or slow responses."""
     if isinstance(value, str) and value.startswith(FEEDBACK_METRIC_PREFIX):
         kind = value.removeprefix(FEEDBACK_METRIC_PREFIX)
         if not 0 < len(kind) <= _MAX_KIND_LENGTH or kind[0] == "+":
@@ -175,4 +184,11 @@ def _parse_guardrail_metric(key: str, value: object, metrics: Collection[str]) -
                 f"{FEEDBACK_METRIC_PREFIX}KIND, with a kind of 1 to {_MAX_KIND_LENGTH} characters, the first not +",
             )
         return value
-    return parse_choice(key, value, (*metrics, f"{FEEDBACK_METRIC_PREFIX}KIND"))
+    if isinstance(value, str) and value.startswith(LATENCY_ABOVE_PREFIX):
+        threshold = value.removeprefix(LATENCY_ABOVE_PREFIX)
+        if _THRESHOLD_MS.fullmatch(threshold) is None or int(threshold) > _MAX_LATENCY_MS:
+            raise ConfigError(
+                key, value, f"{LATENCY_ABOVE_PREFIX}T, with T in whole milliseconds from 1 to {_MAX_LATENCY_MS:.0f}"
+            )
+        return value
+    return parse_choice(key, value, (*metrics, f"{FEEDBACK_METRIC_PREFIX}KIND", f"{LATENCY_ABOVE_PREFIX}T"))

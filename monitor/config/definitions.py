@@ -19,12 +19,14 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
 
     These settings are left out because they concern only display, decisions or retention: control, shares,
     allowed_lateness, retention, `DriftSettings`, `DecisionSettings`. Exceptions are the guardrail metrics with separate
-    sums, and the primary metric if subgroups or the pre-period have sums of that metric.
+    sums, and the primary metric if some sums are only of that metric.
     """
     gain, pre_period_ms = experiment.gain, experiment.pre_period_ms
     return {
         **({"watched": list(experiment.guardrail_only_metrics)} if experiment.guardrail_only_metrics else {}),
-        **({"primary": experiment.primary} if any((experiment.categories, experiment.novelty, pre_period_ms)) else {}),
+        **({"activity": list(experiment.activity_metrics)} if experiment.activity_metrics else {}),
+        **({"unit": experiment.unit} if experiment.unit != "user" else {}),
+        **({"primary": experiment.primary} if _depends_on_primary(experiment) else {}),
         **({"novelty": True} if experiment.novelty else {}),
         **({"pre_period_ms": pre_period_ms} if pre_period_ms else {}),
         "variants": sorted(experiment.variants),
@@ -48,6 +50,13 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
         "starts_at_ms": experiment.starts_at_ms,
         "ends_at_ms": experiment.ends_at_ms,
     }
+
+
+def _depends_on_primary(experiment: ExperimentSettings) -> bool:
+    """Return whether subgroups, pairs or undefined values of the primary metric have separate sums."""
+    return bool(
+        experiment.categories or experiment.novelty or experiment.pre_period_ms or experiment.primary_may_be_undefined
+    )
 
 
 def _item_definitions(items: ItemSettings | None) -> dict[str, Any] | None:
@@ -132,6 +141,7 @@ def _describe_item_value(key: str, value: Any) -> str:
 
 _SETTING_NAMES: Final = {
     "watched": "guardrails",
+    "activity": "guardrails",
     "pre_period_ms": "pre_period",
     "feedback_window_ms": "feedback_window",
     "starts_at_ms": "starts_at",

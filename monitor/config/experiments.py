@@ -19,6 +19,7 @@ from monitor.config.criteria import DECISION_KEYS, decision_warnings, parse_deci
 from monitor.config.settings import (
     NO_CATEGORY,
     OTHER_CATEGORY,
+    AnalysisUnit,
     DecaySpec,
     DriftSettings,
     ExperimentSettings,
@@ -50,7 +51,8 @@ Setting = TypeVar("Setting")
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
-    "categories", "drift", "items", "exposure_days", "novelty", "pre_period", *DECISION_KEYS,
+    "categories", "drift", "items", "exposure_days", "novelty", "pre_period", "unit", "closing_delay",
+    *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC_NAME: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -111,6 +113,7 @@ def parse_experiment(table: Mapping[str, Any], index: int) -> ExperimentSettings
         name=read(_parse_name, "name", None, ""),
         control=read(partial(parse_choice, choices=variants), "control", None, "") if variants else "",
         variants=variants,
+        unit=read(partial(parse_choice, choices=get_args(AnalysisUnit)), "unit", "user", "user"),
         starts_at_ms=starts_at_ms,
         ends_at_ms=read(_parse_optional_instant_ms, "ends_at", None, None),
         metrics=metrics,
@@ -124,6 +127,7 @@ def parse_experiment(table: Mapping[str, Any], index: int) -> ExperimentSettings
         ),
         grades=read(partial(_parse_grades, max_grade=max_grade), "grades", {"rating": "score"}, {}),
         feedback_window_ms=read(parse_duration_ms, "feedback_window", "24h", DAY_MS),
+        closing_delay_ms=read(_parse_closing_delay_ms, "closing_delay", None, 0),
         allowed_lateness_ms=read(parse_duration_ms, "allowed_lateness", "7d", DAY_MS),
         retention_ms=read(parse_duration_ms, "retention", "30d", DAY_MS),
         decay=read(_parse_decays, "decay", ["1h", "24h"], ()),
@@ -157,6 +161,12 @@ def _check_dependent_settings(experiment_key: str, table: Mapping[str, Any], exp
             table.get("retention", "30d"),
             f"at least feedback_window + allowed_lateness, {experiment.horizon_ms / DAY_MS:g} days here, because "
             "responses of that age can still change",
+        )
+    if experiment.closing_delay_ms > experiment.allowed_lateness_ms:
+        raise ConfigError(
+            f"{experiment_key}.closing_delay",
+            table.get("closing_delay"),
+            "at most allowed_lateness, because later feedback is not counted",
         )
     _check_gains(experiment_key, experiment)
 
@@ -414,6 +424,10 @@ def _parse_catalogue(key: str, value: object) -> frozenset[str]:
     if not 0 < len(ids) <= _MAX_ITEMS:
         raise ConfigError(key, path, f"a file with 1 to {_MAX_ITEMS} ids, one per line")
     return ids
+
+
+def _parse_closing_delay_ms(key: str, value: object) -> int:
+    return 0 if value is None else parse_duration_ms(key, value)
 
 
 def _parse_optional_instant_ms(key: str, value: object) -> int | None:

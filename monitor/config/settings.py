@@ -14,6 +14,7 @@ NamedDiscount = Literal["log2", "log2-from-2", "reciprocal"]
 NdcgIdeal = Literal["shown", "constant"]
 Population = Literal["rated", "all"]
 HarmfulDirection = Literal["up", "down"]
+AnalysisUnit = Literal["user", "group"]
 KafkaClientName = Literal["kafka-python", "confluent"]
 
 OTHER_CATEGORY = "other"
@@ -22,13 +23,21 @@ NO_CATEGORY = "none"
 
 RATED_SHARE_METRIC = "rated_share"
 LATENCY_METRIC = "latency_ms"
+LATENCY_ABOVE_PREFIX = "latency_above_ms:"
 FEEDBACK_METRIC_PREFIX = "feedback:"
-"""Guardrail metrics besides the experiment's metrics; the prefix is followed by a kind of feedback."""
+RESPONSES_METRIC = "responses_per_student"
+RETURN_DAYS_METRIC = "return_days"
+"""Guardrail metrics besides the experiment's metrics.
+
+A prefix is followed by a threshold in whole ms or by a kind of feedback. The last two count a student's responses, and
+the days with responses after the day of first exposure, both within the exposure window.
+"""
+ACTIVITY_METRICS = (RESPONSES_METRIC, RETURN_DAYS_METRIC)
 
 
 def is_proportion(metric: str) -> bool:
     """Return whether a guardrail metric is a share of responses, between 0 and 1."""
-    return metric == RATED_SHARE_METRIC or metric.startswith(FEEDBACK_METRIC_PREFIX)
+    return metric == RATED_SHARE_METRIC or metric.startswith((FEEDBACK_METRIC_PREFIX, LATENCY_ABOVE_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +147,7 @@ class AllocationSettings:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailSettings:
-    """A metric that must not get worse: of the experiment, `rated_share`, `latency_ms`, or `feedback:` and a kind."""
+    """A metric that must not get worse: one of the experiment, or one of the guardrail metrics named above."""
 
     metric: str
     harmful_direction: HarmfulDirection
@@ -152,7 +161,10 @@ class GuardrailSettings:
 
 @dataclass(frozen=True, slots=True)
 class DecisionSettings:
-    """The criteria of verdicts. Stored sums depend only on `ExperimentSettings.guardrail_only_metrics`."""
+    """The criteria of verdicts.
+
+    Stored sums depend only on `ExperimentSettings.guardrail_only_metrics` and `ExperimentSettings.activity_metrics`.
+    """
 
     mde: float | None = None
     """The smallest effect on the primary metric that matters; None for a hundredth of the metric's largest value."""
@@ -204,6 +216,11 @@ class ExperimentSettings:
     control: str
     variants: Mapping[str, float]
     """Intended share of students by variant, in the order of the settings; the sum is 1 after loading."""
+    unit: AnalysisUnit = "user"
+    """The unit that is assigned to a variant: a student, or a group of students such as a class (`group_id`).
+
+    With groups, every sum over students is over groups.
+    """
     starts_at_ms: int | None = None
     ends_at_ms: int | None = None
     metrics: tuple[MetricSpec, ...] = ()
@@ -216,6 +233,8 @@ class ExperimentSettings:
     relevant_grade: float = 3
     grades: Mapping[str, GradeRule] = field(default_factory=lambda: MappingProxyType({"rating": "score"}))
     feedback_window_ms: int = 86_400_000
+    closing_delay_ms: int = 0
+    """How long after the feedback window a cohort is closed, so that late feedback has arrived."""
     allowed_lateness_ms: int = 7 * 86_400_000
     retention_ms: int = 30 * 86_400_000
     decay: tuple[DecaySpec, ...] = ()
@@ -234,14 +253,26 @@ class ExperimentSettings:
 
     @property
     def guardrail_only_metrics(self) -> tuple[str, ...]:
-        """The guardrail metrics with separate sums, sorted: kinds of feedback with their prefix, then latency.
+        """The guardrail metrics with separate sums, sorted: kinds of feedback, shares of slow responses, latency.
 
         The sums are over all responses of a student.
         """
         names = {guardrail.metric for guardrail in self.decision.guardrails}
-        return tuple(
-            sorted(name for name in names if name == LATENCY_METRIC or name.startswith(FEEDBACK_METRIC_PREFIX))
+        prefixes = (FEEDBACK_METRIC_PREFIX, LATENCY_ABOVE_PREFIX)
+        return tuple(sorted(name for name in names if name.startswith(prefixes))) + (
+            (LATENCY_METRIC,) if LATENCY_METRIC in names else ()
         )
+
+    @property
+    def activity_metrics(self) -> tuple[str, ...]:
+        """The guardrail metrics that count the activity of a student, in stored order."""
+        names = {guardrail.metric for guardrail in self.decision.guardrails}
+        return tuple(name for name in ACTIVITY_METRICS if name in names)
+
+    @property
+    def primary_may_be_undefined(self) -> bool:
+        """Whether the primary metric of a rated response can be undefined: nDCG without any gain."""
+        return self.primary.startswith("ndcg")
 
     @property
     def feedback_kinds(self) -> frozenset[str]:
@@ -257,6 +288,11 @@ class ExperimentSettings:
     def segments(self) -> tuple[str, ...]:
         """Names of the segments of students, in stored order; none without declared categories."""
         return (NO_CATEGORY, *sorted(self.categories), OTHER_CATEGORY) if self.categories else ()
+
+    @property
+    def closing_ms(self) -> int:
+        """The time in ms from the end of a cohort's exposure window until the cohort is closed."""
+        return self.feedback_window_ms + self.closing_delay_ms
 
     @property
     def horizon_ms(self) -> int:

@@ -20,10 +20,12 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from monitor.clock import DAY_MS, HOUR_MS
+from monitor.config import RESPONSES_METRIC
 from monitor.engine.id_hash import ITEM_HASH_BYTES
 from monitor.engine.response_row import MISSING, PRE_PERIOD_VARIANT
 from monitor.engine.student import NEVER_EXPOSED_MS, Student, StudentState, SumsVector
 from monitor.metrics import (
+    ACTIVITY_SQUARE_BITS,
     BUCKETS_PER_CHUNK,
     EXPOSURE_AGES,
     FIXED_POINT_BITS,
@@ -43,6 +45,7 @@ from monitor.metrics import (
     ResponseMetricField,
     StudentField,
     SubgroupField,
+    UndefinedField,
     UnitField,
     UnitMetricField,
     day_record_width,
@@ -54,6 +57,7 @@ PERIOD_BITS: Final = 48
 _SCALE: Final = 2.0**FIXED_POINT_BITS
 _UNIT: Final = 2.0**-FIXED_POINT_BITS
 """The value of the last bit of a fixed-point number."""
+_ACTIVITY_SCALE: Final = 2.0**ACTIVITY_SQUARE_BITS
 _LOW_WORD_MASK: Final = (1 << LOW_WORD_BITS) - 1
 _OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 _MAX_TERM: Final = 2.0**70
@@ -393,22 +397,31 @@ class CohortSums:
 
     __slots__ = (
         "_layout",
+        "activity_means",
         "covariate_pairs",
+        "exposure_hours",
         "exposures",
         "guardrail_means",
         "metric_means",
         "rated_share",
         "subgroup_means",
+        "undefined_as_zero",
+        "undefined_share",
         "units",
     )
 
     def __init__(self, layout: RecordLayout) -> None:
         self._layout = layout
         self.exposures: i64 = 0
+        self.exposure_hours: dict[int, int] = {}
+        """Hour of the UTC day → change of the students first exposed in this hour."""
         self.units: i64 = 0
         self.rated_share = MeanSums()
         self.metric_means = [MetricMeanSums() for _ in range(layout.metric_count)]
         self.guardrail_means = [MeanSums() for _ in layout.guardrail_square_bits]
+        self.activity_means = [MeanSums() for _ in layout.activity_metrics]
+        self.undefined_share = MeanSums()
+        self.undefined_as_zero = MeanSums()
         self.subgroup_means = [MetricMeanSums() for _ in range(layout.subgroup_count)]
         self.covariate_pairs = [CovariatePairSums(), CovariatePairSums()] if layout.has_pre_period else []
 
@@ -417,6 +430,8 @@ class CohortSums:
         layout = self._layout
         record: list[int] = [0] * layout.cohort_width
         record[CohortField.EXPOSURES] = self.exposures
+        for hour, exposures in self.exposure_hours.items():
+            record[CohortField.EXPOSURE_HOURS + hour] = exposures
         record[CohortField.UNITS] = self.units
         record[CohortField.RATED_UNITS] = self.rated_share.units
         self.rated_share.total.write(record, CohortField.RATED_SHARE_TOTAL)
@@ -430,11 +445,16 @@ class CohortSums:
             means.over_responses.squares.write(record, start + CohortMetricField.ALL_SQUARES)
             start += CohortMetricField.WIDTH
         start = layout.guardrail_index(0)
-        for sums in self.guardrail_means:
+        for sums in [*self.guardrail_means, *self.activity_means]:
             record[start + MeanField.UNITS] = sums.units
             sums.total.write(record, start + MeanField.TOTAL)
             sums.squares.write(record, start + MeanField.SQUARES)
             start += MeanField.WIDTH
+        if layout.has_undefined:
+            self.undefined_share.total.write(record, start + UndefinedField.SHARE_TOTAL)
+            self.undefined_share.squares.write(record, start + UndefinedField.SHARE_SQUARES)
+            self.undefined_as_zero.total.write(record, start + UndefinedField.AS_ZERO_TOTAL)
+            self.undefined_as_zero.squares.write(record, start + UndefinedField.AS_ZERO_SQUARES)
         start = layout.subgroup_index(0)
         for subgroup in self.subgroup_means:
             record[start + SubgroupField.RATED_UNITS] = subgroup.over_rated.units
@@ -462,8 +482,9 @@ class MetricAccumulator:
 
     __slots__ = (
         "_chunk_lengths_ms", "_empty_state", "_exposure_days", "_guardrail_missing_start", "_guardrail_scales",
-        "_guardrail_totals_start", "_has_age_bands", "_has_pre_period", "_layout", "_primary_metric", "_segment_count",
-        "_square_scales", "_undefined_start", "bucket_sums", "cohort_sums", "response_sums", "unit_sums",
+        "_guardrail_totals_start", "_has_age_bands", "_has_pre_period", "_has_undefined", "_layout", "_primary_metric",
+        "_segment_count", "_square_scales", "_undefined_start", "bucket_sums", "cohort_sums", "response_sums",
+        "unit_sums",
     )  # fmt: skip
 
     def __init__(self, layout: RecordLayout, chunk_lengths_ms: Sequence[int]) -> None:
@@ -478,6 +499,7 @@ class MetricAccumulator:
         self._segment_count: i64 = layout.segment_count
         self._has_age_bands = layout.has_exposure_ages
         self._has_pre_period = layout.has_pre_period
+        self._has_undefined = layout.has_undefined
         self._exposure_days: i64 = layout.exposure_days
         self._chunk_lengths_ms: list[int] = list(chunk_lengths_ms)
         self._empty_state = StudentState(Student(layout.sums_width), 0)
@@ -541,7 +563,10 @@ class MetricAccumulator:
         """Add or subtract a student: in the counts of all variants, in the cohort, and as a unit or a crossover."""
         if state.first_exposure_ms == NEVER_EXPOSED_MS:
             return
-        self._get_cohort_sums(state.first_variant, state.first_exposure_ms).exposures += sign
+        cohort = self._get_cohort_sums(state.first_variant, state.first_exposure_ms)
+        cohort.exposures += sign
+        hour = int(state.first_exposure_ms % DAY_MS // HOUR_MS)
+        cohort.exposure_hours[hour] = cohort.exposure_hours.get(hour, 0) + int(sign)
         for variant in state.variants:
             self._get_unit_sums(variant).students += sign
         if state.single_variant >= 0:
@@ -579,6 +604,8 @@ class MetricAccumulator:
         if old.window_sums != new.window_sums:
             cohort = self._get_cohort_sums(variant, first_exposure_ms)
             self._replace_window_sums(cohort, old.window_sums, new.window_sums)
+            if cohort.activity_means:
+                self._replace_activity(cohort, old, new)
             if self._segment_count:
                 self._replace_subgroup(cohort, exposed.first_category - MISSING, old.window_sums, new.window_sums)
         if self._has_age_bands:
@@ -614,6 +641,31 @@ class MetricAccumulator:
                 mean_or_zero(new[total_index], new_count) * _SCALE,
                 self._guardrail_scales[index],
             )
+
+        if self._has_undefined and (old_rated != 0 or new_rated != 0):
+            undefined, total = self._undefined_start + self._primary_metric, StudentField.TOTALS + self._primary_metric
+            cohort.undefined_share.replace(
+                mean_or_zero(old[undefined], old_rated) * _SCALE,
+                mean_or_zero(new[undefined], new_rated) * _SCALE,
+                _SCALE,
+            )
+            cohort.undefined_as_zero.replace(
+                mean_or_zero(old[total], old_rated),
+                mean_or_zero(new[total], new_rated),
+                self._square_scales[self._primary_metric],
+            )
+
+    def _replace_activity(self, cohort: CohortSums, old: StudentState, new: StudentState) -> None:
+        """Replace a unit's responses and return days in the exposure window."""
+        old_responses: i64 = old.window_sums[StudentField.RESPONSES]
+        new_responses: i64 = new.window_sums[StudentField.RESPONSES]
+        for metric, sums in zip(self._layout.activity_metrics, cohort.activity_means, strict=True):
+            sums.units += i64(new_responses > 0) - i64(old_responses > 0)
+            if metric == RESPONSES_METRIC:
+                old_value, new_value = float(old_responses), float(new_responses)
+            else:
+                old_value, new_value = float(max(old.active_days - 1, 0)), float(max(new.active_days - 1, 0))
+            sums.replace(old_value * _SCALE, new_value * _SCALE, _ACTIVITY_SCALE)
 
     def _replace_subgroup(self, cohort: CohortSums, subgroup: i64, old: SumsVector, new: SumsVector) -> None:
         """Replace a unit's means of the primary metric in a subgroup: a segment or an age band."""

@@ -107,6 +107,7 @@ class EventDecoder:
         self._check_id("response_id", message.response_id)
         self._check_id("user_id", message.user_id)
         self._check_id("query_id", message.query_id)
+        self._check_id("group_id", message.group_id)
         for item_id in ids:
             # The length is compared here, because a call per item would take as long as all other checks together.
             if len(item_id) > self._max_id_length:
@@ -125,6 +126,7 @@ class EventDecoder:
             message.query_id,
             message.category,
             latency_ms,
+            message.group_id,
         )
 
     def _validate_feedback(self, message: WireFeedback, now_ms: int) -> Feedback:

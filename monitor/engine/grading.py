@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias, final
 
-from monitor.config import FEEDBACK_METRIC_PREFIX, LATENCY_METRIC, ExperimentSettings, GradeRule
+from monitor.config import (
+    FEEDBACK_METRIC_PREFIX,
+    LATENCY_ABOVE_PREFIX,
+    LATENCY_METRIC,
+    ExperimentSettings,
+    GradeRule,
+)
 from monitor.engine.id_hash import STUDENT_TAG_BYTES
 from monitor.engine.response_row import (
     MISSING,
@@ -36,7 +42,9 @@ class GradingRules:
         "_graders",
         "_grades_with_gain",
         "_guardrail_kinds",
+        "_has_guardrail_sums",
         "_has_latency_guardrail",
+        "_latency_thresholds_ms",
         "_max_scores",
         "_scorer",
         "_starts_at_ms",
@@ -62,6 +70,12 @@ class GradingRules:
             for name in experiment.guardrail_only_metrics
             if name.startswith(FEEDBACK_METRIC_PREFIX)
         ]
+        self._latency_thresholds_ms = [
+            int(name.removeprefix(LATENCY_ABOVE_PREFIX))
+            for name in experiment.guardrail_only_metrics
+            if name.startswith(LATENCY_ABOVE_PREFIX)
+        ]
+        self._has_guardrail_sums = bool(experiment.guardrail_only_metrics)
         self._has_latency_guardrail = LATENCY_METRIC in experiment.guardrail_only_metrics
 
     def evaluate(self, row: ResponseRow) -> Contribution:
@@ -71,7 +85,7 @@ class GradingRules:
             current_reactions = self._current_reactions(row)
             if current_reactions:
                 contribution = self._evaluate_reactions(row, current_reactions)
-        if self._guardrail_kinds or self._has_latency_guardrail:
+        if self._has_guardrail_sums:
             return self._add_guardrail_sums(row, contribution)
         return contribution
 
@@ -193,9 +207,13 @@ class GradingRules:
         kinds = [kind for kind, _ in contribution.reaction_counts]
         totals = [int(kind in kinds) for kind in self._guardrail_kinds]
         missing = [0] * len(totals)
+        latency_ms, latency_is_missing = max(row.latency_ms, 0), int(row.latency_ms == MISSING)
+        for threshold_ms in self._latency_thresholds_ms:
+            totals.append(int(latency_ms > threshold_ms))
+            missing.append(latency_is_missing)
         if self._has_latency_guardrail:
-            totals.append(0 if row.latency_ms == MISSING else row.latency_ms)
-            missing.append(int(row.latency_ms == MISSING))
+            totals.append(latency_ms)
+            missing.append(latency_is_missing)
         return Contribution(
             contribution.is_rated,
             contribution.metric_values,

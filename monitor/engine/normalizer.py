@@ -99,11 +99,12 @@ class EventNormalizer:
         variant_key = experiment.find_variant_key(event.variant, timestamp_ms)
         if variant_key == NO_RESPONSE:
             return NormalizedResponse(stored_id, timestamp_ms)
+        unit_id = event.group_id if experiment.settings.unit == "group" else event.user_id
         return NormalizedResponse(
             stored_id,
             timestamp_ms,
             variant_key,
-            b"" if event.user_id is None else ids.hash_student(event.user_id),
+            b"" if unit_id is None else ids.hash_student(unit_id),
             ids.hash_items(event.items),
             event.ranks,
             rounded_latency_ms(event),

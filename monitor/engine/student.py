@@ -161,12 +161,24 @@ class Student:
             block_start += width + BLOCK_HEAD_LENGTH
         return sums or [0] * width
 
+    def count_active_days(self, variant: i64, window_days: i64) -> i64:
+        """Return the number of days with responses of a variant in the first `window_days` since first exposure."""
+        blocks, block_width = self.blocks, self.sums_width + BLOCK_HEAD_LENGTH
+        exposure_day = self.first_exposure_ms // DAY_MS
+        days: i64 = 0
+        block_start = self._find_block(exposure_day, 0)
+        while block_start < i64(len(blocks)) and blocks[block_start] < exposure_day + window_days:
+            days += i64(blocks[block_start + 1] == variant)
+            block_start += block_width
+        return days
+
 
 @final
 class StudentState:
     """A copy of a student's exposure and sums, from which `MetricAccumulator` computes contributions."""
 
     __slots__ = (
+        "active_days",
         "age_band_sums",
         "first_category",
         "first_exposure_ms",
@@ -193,6 +205,10 @@ class StudentState:
             student.window_sums(self.single_variant, 0, window_days) if self.single_variant >= 0 else _NO_SUMS
         )
         """Sums over the exposure window."""
+        self.active_days: i64 = (
+            student.count_active_days(self.single_variant, window_days) if self.single_variant >= 0 else 0
+        )
+        """Days of the exposure window with responses."""
         self.age_band_sums: list[SumsVector] = _NO_AGE_BANDS
         """Sums over each age band, if the experiment tracks novelty; set by `MetricAccumulator.capture_state`."""
         self.pre_period_sums: SumsVector = _NO_SUMS

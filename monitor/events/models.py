@@ -21,6 +21,8 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     query_id: str | None = None
     category: str | None = None
     latency_ms: float | None = None
+    group_id: str | None = None
+    """Id of a group of students that is assigned to a variant as a whole, such as a class."""
 
 
 class Feedback(msgspec.Struct, frozen=True, gc=False):

@@ -56,6 +56,7 @@ class WireResponse(msgspec.Struct, gc=False):
     query_id: Text | None = None
     category: str | None = None
     latency_ms: float | None = None
+    group_id: Text | None = None
 
 
 class WireFeedback(msgspec.Struct, gc=False):

@@ -46,6 +46,7 @@ from monitor.metrics.measures import (
 )
 from monitor.metrics.ranked_lists import FloatArray, IntArray
 from monitor.metrics.record_layout import (
+    ACTIVITY_SQUARE_BITS,
     BUCKETS_PER_CHUNK,
     EXPOSURE_AGES,
     LOW_WORD_BITS,
@@ -62,6 +63,7 @@ from monitor.metrics.record_layout import (
     StudentField,
     StudentMeanSums,
     SubgroupField,
+    UndefinedField,
     UnitField,
     UnitMetricField,
     UnitRecord,
@@ -80,6 +82,7 @@ from monitor.metrics.traffic import (
 )
 
 __all__ = [
+    "ACTIVITY_SQUARE_BITS",
     "BAD_ANSWERS_FIELD",
     "BAD_ANSWER_DAYS",
     "BUCKETS_PER_CHUNK",
@@ -122,6 +125,7 @@ __all__ = [
     "StudentMeanSums",
     "SubgroupField",
     "TrafficCounts",
+    "UndefinedField",
     "UnitField",
     "UnitMetricField",
     "UnitRecord",

@@ -50,6 +50,9 @@ bucket's middle; the relative error of a weight is at most (ln 2/128)²/2 = 0.00
 LATENCY_SQUARE_BITS: Final = 14
 """Fraction bits of squared latencies, which are at most 2⁵⁴ ms²."""
 
+ACTIVITY_SQUARE_BITS: Final = 14
+"""Fraction bits of the squares of a student's responses and return days."""
+
 EXPOSURE_AGES: Final = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
 """(first day, name) of the ranges of days since a student's first exposure. A novelty effect fades with these days."""
 
@@ -149,8 +152,9 @@ class UnitMetricField:
 class CohortField:
     """Indices in a record over a cohort, of windows that begin with the day of first exposure.
 
-    After the metrics' blocks of `CohortMetricField` come a block of `MeanField` for each guardrail-only metric, a block
-    of `SubgroupField` for each subgroup, and two blocks of `PairField` if the experiment has a pre-period.
+    After the metrics' blocks of `CohortMetricField` come a block of `MeanField` for each guardrail-only metric and for
+    each activity metric, a block of `UndefinedField` if the primary metric may be undefined, a block of `SubgroupField`
+    for each subgroup, and two blocks of `PairField` if the experiment has a pre-period.
     """
 
     EXPOSURES: Final = 0
@@ -163,7 +167,9 @@ class CohortField:
     """Σn/N (2)."""
     RATED_SHARE_SQUARES: Final = 5
     """Σ(n/N)² (2)."""
-    METRICS: Final = 7
+    EXPOSURE_HOURS: Final = 7
+    """Students first exposed in each of the 24 hours of the UTC day."""
+    METRICS: Final = 31
 
 
 class CohortMetricField:
@@ -186,7 +192,10 @@ class CohortMetricField:
 
 
 class MeanField:
-    """Indices in a guardrail-only metric's block, where y is a student's mean over the responses with a value."""
+    """Indices in a block of a guardrail-only metric or an activity metric.
+
+    y is a student's mean over the responses with a value, or the student's responses or return days.
+    """
 
     UNITS: Final = 0
     TOTAL: Final = 1
@@ -194,6 +203,24 @@ class MeanField:
     SQUARES: Final = 3
     """Σy² (2)."""
     WIDTH: Final = 5
+
+
+class UndefinedField:
+    """Indices in the block of undefined values of the primary metric, over the students with n > 0.
+
+    u is the share of a student's rated responses whose metric is undefined, y₀ = S/n the mean with undefined values
+    as 0.
+    """
+
+    SHARE_TOTAL: Final = 0
+    """Σu (2)."""
+    SHARE_SQUARES: Final = 2
+    """Σu² (2)."""
+    AS_ZERO_TOTAL: Final = 4
+    """Σy₀ (2)."""
+    AS_ZERO_SQUARES: Final = 6
+    """Σy₀² (2)."""
+    WIDTH: Final = 8
 
 
 class SubgroupField:
@@ -258,8 +285,12 @@ class RecordLayout:
     """Fraction bits of the squares of each metric."""
     guardrail_square_bits: tuple[int, ...] = ()
     """Fraction bits of the squares of each of `ExperimentSettings.guardrail_only_metrics`."""
+    activity_metrics: tuple[str, ...] = ()
+    """See `ExperimentSettings.activity_metrics`."""
+    has_undefined: bool = False
+    """Whether records have sums of undefined values of the primary metric."""
     primary_index: int = 0
-    """Index of the primary metric among the metrics; only subgroups and pairs depend on the index."""
+    """Index of the primary metric among the metrics; only subgroups, pairs and undefined values depend on it."""
     segment_count: int = 0
     """Number of segments; 0 without declared categories."""
     has_exposure_ages: bool = False
@@ -278,6 +309,8 @@ class RecordLayout:
                 FIXED_POINT_BITS if is_proportion(name) else LATENCY_SQUARE_BITS
                 for name in experiment.guardrail_only_metrics
             ),
+            activity_metrics=experiment.activity_metrics,
+            has_undefined=experiment.primary_may_be_undefined,
             primary_index=[metric.name for metric in experiment.metrics].index(experiment.primary),
             segment_count=len(experiment.segments),
             has_exposure_ages=experiment.novelty,
@@ -308,6 +341,15 @@ class RecordLayout:
         """Return the index of a guardrail-only metric's block in a record over a cohort."""
         return self.cohort_metric_index(self.metric_count) + MeanField.WIDTH * guardrail
 
+    def activity_index(self, activity: int) -> int:
+        """Return the index of an activity metric's block in a record over a cohort."""
+        return self.guardrail_index(len(self.guardrail_square_bits)) + MeanField.WIDTH * activity
+
+    @property
+    def undefined_index(self) -> int:
+        """Index of the block of undefined values in a record over a cohort."""
+        return self.activity_index(len(self.activity_metrics))
+
     @property
     def subgroup_count(self) -> int:
         """Number of subgroups: the segments, then the ranges of days since first exposure."""
@@ -315,7 +357,8 @@ class RecordLayout:
 
     def subgroup_index(self, subgroup: int) -> int:
         """Return the index of a subgroup's block in a record over a cohort."""
-        return self.guardrail_index(len(self.guardrail_square_bits)) + SubgroupField.WIDTH * subgroup
+        undefined_width = UndefinedField.WIDTH if self.has_undefined else 0
+        return self.undefined_index + undefined_width + SubgroupField.WIDTH * subgroup
 
     def segment_units_index(self, segment: int) -> int:
         """Return the index in a record over a cohort of the number of students of a segment."""
@@ -594,6 +637,22 @@ class CohortRecord:
         start = self.layout.guardrail_index(guardrail)
         scale = 2.0 ** self.layout.guardrail_square_bits[guardrail]
         return self._mean_sums(start + MeanField.UNITS, start + MeanField.TOTAL, scale)
+
+    def activity_means(self, activity: int) -> StudentMeanSums:
+        """Return the sums of students' values of activity metric number `activity`."""
+        start = self.layout.activity_index(activity)
+        return self._mean_sums(start + MeanField.UNITS, start + MeanField.TOTAL, 2.0**ACTIVITY_SQUARE_BITS)
+
+    def undefined_share_means(self) -> StudentMeanSums:
+        """Return the sums of students' shares of rated responses whose primary metric is undefined."""
+        start = self.layout.undefined_index + UndefinedField.SHARE_TOTAL
+        return self._mean_sums(CohortField.RATED_UNITS, start, _FIXED_POINT_SCALE)
+
+    def undefined_as_zero_means(self) -> StudentMeanSums:
+        """Return the sums of students' means of the primary metric over rated responses, undefined values as 0."""
+        start = self.layout.undefined_index + UndefinedField.AS_ZERO_TOTAL
+        scale = 2.0 ** self.layout.square_bits[self.layout.primary_index]
+        return self._mean_sums(CohortField.RATED_UNITS, start, scale)
 
     def subgroup_means(self, subgroup: int, population: Population) -> StudentMeanSums:
         """Return the sums of the primary metric's means of the students of subgroup number `subgroup`."""

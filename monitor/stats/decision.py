@@ -5,8 +5,9 @@ The verdict's state is the first that applies of `insufficient_data` → `invali
 wait for guardrails. Reasons explain the state; notes are further findings, whatever the state.
 
 The interval is valid for the students who are compared. Further tests check who is compared, each at the level
-`DecisionCriteria.sample_ratio_alpha`: the split at first exposure, within segments, of the compared students and of the
-crossovers; the share of rated responses and of undefined values; the balance of the CUPED covariate.
+`DecisionCriteria.sample_ratio_alpha`: the split at first exposure, within segments and hours of the day, of the
+compared students and of the crossovers; the share of rated responses and of undefined values; the balance of the CUPED
+covariate.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from monitor.stats.comparison import (
 )
 from monitor.stats.cuped import variance_reduction
 from monitor.stats.estimates import Estimate
-from monitor.stats.evidence import CupedAdjustment, DecisionCriteria, EstimatePair, VerdictEvidence
+from monitor.stats.evidence import CupedAdjustment, DecisionCriteria, EstimatePair, SegmentCounts, VerdictEvidence
 from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
 from monitor.stats.rare_events import rare_event_variance
 from monitor.stats.relative_effects import relative_confidence_sequence
@@ -43,8 +44,8 @@ VerdictState: TypeAlias = Literal[
 ]
 ReasonCode: TypeAlias = Literal[
     "few_students", "young", "no_variation",
-    "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "uneven_crossovers", "crossovers",
-    "anonymous_units", "lost_events", "rejected_events",
+    "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
+    "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events",
     "worse", "guardrail_crossed",
     "better", "not_worse", "too_small", "undecided",
     "compared_sample_ratio", "undefined_disagree", "populations_disagree",
@@ -57,8 +58,9 @@ share; docs/statistics.md lists all codes."""
 
 _WARNING_CODES: Final = frozenset[ReasonCode](
     {
-        "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "uneven_crossovers", "crossovers",
-        "anonymous_units", "lost_events", "rejected_events", "worse", "guardrail_crossed",
+        "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
+        "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "worse",
+        "guardrail_crossed",
     }
 )  # fmt: skip
 _NOTICEABLE_VARIANCE_FRACTION: Final = 0.05
@@ -67,6 +69,7 @@ _SHARE_MDE: Final = 0.05
 """The difference of two shares for which their confidence sequence is tuned."""
 _POWER: Final = 0.8
 """The usual power for planning; 50 % is where the half width equals the mde."""
+_HOURS_PER_DAY: Final = 24
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LONG_DAYS: Final = 90.0
 """A longer wait for 80 % power is reported."""
@@ -187,10 +190,8 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         sample_ratio=sample_ratio or check_srm(evidence.phases, alpha=criteria.sample_ratio_alpha),
         compared_ratio=check_srm(evidence.compared_phases, alpha=criteria.sample_ratio_alpha),
         crossover_ratio=check_srm(evidence.left_out_phases, alpha=criteria.sample_ratio_alpha),
-        segment_ratios=tuple(
-            (segment.name, check_srm(segment.phases, alpha=criteria.sample_ratio_alpha / len(evidence.segments)))
-            for segment in evidence.segments
-        ),
+        segment_ratios=_check_parts(evidence.segments, criteria.sample_ratio_alpha, len(evidence.segments)),
+        hour_ratios=_check_parts(evidence.exposure_hours, criteria.sample_ratio_alpha, _HOURS_PER_DAY),
     )
     state, reasons = rule.decide_state()
     days_to_resolve, days_to_power = _days_to_decide(evidence, arms, rule.guardrails, alpha)
@@ -217,6 +218,11 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
     return replace(
         verdict, notes=(*verdict.notes, *(imbalances or _cuped_findings(verdict)), *_power_findings(verdict))
     )
+
+
+def _check_parts(parts: tuple[SegmentCounts, ...], alpha: float, part_count: int) -> tuple[tuple[str, SrmResult], ...]:
+    """Return (name, SRM result) of each part of the students; each test has an equal part of `alpha`."""
+    return tuple((part.name, check_srm(part.phases, alpha=alpha / part_count)) for part in parts)
 
 
 def _shrink(comparison: VariantComparison, mde: float, alpha: float) -> float | None:
@@ -369,6 +375,8 @@ class _DecisionRule:
     """The SRM test of the crossovers by first variant."""
     segment_ratios: tuple[tuple[str, SrmResult], ...]
     """The SRM test of each segment; the segments share the level."""
+    hour_ratios: tuple[tuple[str, SrmResult], ...]
+    """The SRM test of each hour of first exposure; the hours share the level."""
 
     def decide_state(self) -> tuple[VerdictState, tuple[Reason, ...]]:
         """Return the first state that applies, with the reasons."""
@@ -451,6 +459,7 @@ class _DecisionRule:
             )
             yield Reason("sample_ratio", text)
         yield from self.segment_mismatches()
+        yield from self.hour_mismatches()
         for variant in sample_ratio.empty_variants:
             yield Reason("empty_variant", f"{variant} should get a share of the students, but has none.")
         for variant in sample_ratio.stray_variants:
@@ -520,6 +529,19 @@ class _DecisionRule:
                 )
                 yield Reason("segment_sample_ratio", text)
 
+    def hour_mismatches(self) -> Iterator[Reason]:
+        """Yield a reason with the hours of first exposure whose students are not split as intended."""
+        mismatches = [(hour, result) for hour, result in self.hour_ratios if result.mismatch]
+        if mismatches:
+            hour, result = min(mismatches, key=lambda mismatch: mismatch[1].p)
+            hours = f" and {_count(len(mismatches) - 1, 'other hour')}" if len(mismatches) > 1 else ""
+            text = (
+                f"Students first exposed at {hour}{hours} are not split as intended (sample ratio mismatch, p = "
+                f"{result.p:.2g}; limit {result.alpha:.2g}). The split changes within the day, so the variants have "
+                "students of different times of day."
+            )
+            yield Reason("hour_sample_ratio", text)
+
     def comparison_biases(self) -> Iterator[Reason]:
         """Yield the reasons why the compared students may differ between the variants: no gain may be concluded."""
         if self.compared_ratio.alarm:
@@ -550,15 +572,14 @@ class _DecisionRule:
                 bound = "unknown" if lower is None else f"{lower:+.4g}".replace("-", "\u2212")
                 metric = self.evidence.metric
                 text = (
-                    f"The shares of students with an undefined {metric} differ, so {metric} must also be good if "
+                    f"The shares of responses with an undefined {metric} differ, so {metric} must also be good if "
                     f"undefined values count as 0. Then the lower bound of the effect is {bound}."
                 )
                 yield Reason("undefined_disagree", text)
 
     def undefined_share_difference(self) -> float | None:
         """Return the difference of the shares of undefined values; None unless its interval excludes 0."""
-        difference = _share_difference(self.evidence.defined_share, self.evidence.criteria.sample_ratio_alpha)
-        return None if difference is None else -difference
+        return _share_difference(self.evidence.undefined_share, self.evidence.criteria.sample_ratio_alpha)
 
     def population_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
         """Yield a reason if rated shares differ and the other population's lower bound is too low."""
@@ -596,7 +617,7 @@ class _DecisionRule:
         yield from self.comparison_biases()
         if (difference := self.undefined_share_difference()) is not None:
             text = (
-                f"The share of students with an undefined {self.evidence.metric} differs by "
+                f"The share of rated responses with an undefined {self.evidence.metric} differs by "
                 f"{_points(difference, sign=True)}, more than chance explains."
             )
             yield Reason("undefined_share_differs", text)

@@ -149,6 +149,8 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     left_out_phases: tuple[PhaseCounts, ...] = ()
     """Allocation phases with the numbers of crossovers among students with complete windows, by first variant."""
     segments: tuple[SegmentCounts, ...] = ()
+    exposure_hours: tuple[SegmentCounts, ...] = ()
+    """Students by hour of first exposure, instead of a segment; hours without students are left out."""
     anonymous_units: int = 0
     """Responses without a user id; each is a unit."""
     units: int = 0
@@ -163,10 +165,10 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     other_population: EstimatePair | None = None
     """The primary metric in the other population: over all responses if `arms` is over rated ones, and vice versa."""
     rated_share: EstimatePair | None = None
-    defined_share: EstimatePair | None = None
-    """The shares of the students with a rated response whose primary metric is defined; None if it always is."""
+    undefined_share: EstimatePair | None = None
+    """Students' shares of rated responses whose primary metric is undefined; None if it is always defined."""
     undefined_as_zero: EstimatePair | None = None
-    """The primary metric with 0 for students with a rated response whose primary metric is undefined."""
+    """The primary metric over rated responses, with undefined values as 0."""
     live: EstimatePair | None = None
     """Live estimates of the primary metric; None if the intended shares have changed."""
     guardrails: tuple[GuardrailEvidence, ...] = ()

@@ -26,6 +26,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from monitor.config import LATENCY_METRIC, RESPONSES_METRIC
 from monitor.stats.argument_checks import check_level, check_positive
 from monitor.stats.comparison import MIN_UNITS_FOR_DECISION
 from monitor.stats.confidence_sequences import HalfNormalMixture, mde_information
@@ -35,6 +36,8 @@ from monitor.stats.rare_events import missing_value_variance, small_sample_varia
 GuardrailState = Literal["held", "open", "crossed", "unknown"]
 
 _TUNING_MEAN_FRACTION: Final = 0.25
+_TYPICAL_MEANS: Final = {LATENCY_METRIC: 1000.0, RESPONSES_METRIC: 2.0}
+"""Typical means of metrics without a largest value, for tuning only."""
 
 
 class Guardrail(msgspec.Struct, frozen=True):
@@ -135,11 +138,13 @@ def _allowed_estimate(guardrail: Guardrail, control: Estimate) -> Estimate:
 def tuning_margin(guardrail: Guardrail) -> float:
     """Return the absolute harm for which the sequence is tuned: fixed in advance, also for a relative margin.
 
-    The mean that a relative margin refers to is not known in advance; the margin is tuned for a quarter of the scale.
+    The mean that a relative margin refers to is not known in advance. The sequence is tuned for a quarter of the
+    metric's scale, or for a typical mean of a metric without a largest value.
     """
     if not guardrail.is_relative:
         return guardrail.margin
-    return guardrail.margin * _TUNING_MEAN_FRACTION * (guardrail.max_value or 1.0)
+    scale_mean = _TUNING_MEAN_FRACTION * (guardrail.max_value or 1.0)
+    return guardrail.margin * _TYPICAL_MEANS.get(guardrail.name, scale_mean)
 
 
 def _harm_bounds(

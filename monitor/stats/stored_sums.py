@@ -92,9 +92,13 @@ class StoredStudentSums:
         }
 
 
-def is_cohort_closed(day: int, at_ms: int, exposure_days: int, feedback_window_ms: int) -> bool:
-    """Return whether the windows of all students first exposed on UTC day `day` (since 1970) are over at `at_ms`."""
-    return (day + exposure_days) * DAY_MS + feedback_window_ms <= at_ms
+def is_cohort_closed(day: int, at_ms: int, exposure_days: int, closing_ms: int) -> bool:
+    """Return whether the cohort of UTC day `day` (since 1970) is closed at `at_ms`.
+
+    A cohort closes `closing_ms` after the end of the last student's exposure window: the length of the feedback window
+    and the closing delay.
+    """
+    return (day + exposure_days) * DAY_MS + closing_ms <= at_ms
 
 
 def closed_metric_statistic(
@@ -109,18 +113,19 @@ def closed_rated_share_statistic(record: IntArray, layout: RecordLayout) -> Samp
     return _sample_mean_statistic(CohortRecord(record, layout).rated_share_means())
 
 
-def closed_defined_share_statistic(record: IntArray, layout: RecordLayout, metric: int) -> SampleMeanStatistic:
-    """Return the statistic of the share of students with a rated response whose metric number `metric` is defined."""
-    cohort = CohortRecord(record, layout)
-    defined_students = cohort.metric_means(metric, "rated").units
-    return SampleMeanStatistic(cohort.rated_students, defined_students, defined_students)
+def closed_undefined_share_statistic(record: IntArray, layout: RecordLayout) -> SampleMeanStatistic:
+    """Return the statistic of students' shares of rated responses whose primary metric is undefined."""
+    return _sample_mean_statistic(CohortRecord(record, layout).undefined_share_means())
 
 
-def closed_undefined_as_zero_statistic(record: IntArray, layout: RecordLayout, metric: int) -> SampleMeanStatistic:
-    """Return the statistic of metric number `metric`, with 0 for students with rated responses but no defined value."""
-    cohort = CohortRecord(record, layout)
-    statistic = _sample_mean_statistic(cohort.metric_means(metric, "rated"))
-    return SampleMeanStatistic(cohort.rated_students, statistic.total, statistic.sum_of_squares)
+def closed_undefined_as_zero_statistic(record: IntArray, layout: RecordLayout) -> SampleMeanStatistic:
+    """Return the statistic of students' means of the primary metric over rated responses, undefined values as 0."""
+    return _sample_mean_statistic(CohortRecord(record, layout).undefined_as_zero_means())
+
+
+def closed_activity_statistic(record: IntArray, layout: RecordLayout, activity: int) -> SampleMeanStatistic:
+    """Return the statistic of activity metric number `activity`, from a sum of closed cohort records."""
+    return _sample_mean_statistic(CohortRecord(record, layout).activity_means(activity))
 
 
 def closed_guardrail_statistic(record: IntArray, layout: RecordLayout, guardrail: int) -> SampleMeanStatistic:

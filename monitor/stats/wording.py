@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from monitor.config import FEEDBACK_METRIC_PREFIX, LATENCY_METRIC, RATED_SHARE_METRIC, is_proportion
+from monitor.config import (
+    FEEDBACK_METRIC_PREFIX,
+    LATENCY_ABOVE_PREFIX,
+    LATENCY_METRIC,
+    RATED_SHARE_METRIC,
+    RESPONSES_METRIC,
+    RETURN_DAYS_METRIC,
+    is_proportion,
+)
 from monitor.stats.comparison import VariantComparison
 from monitor.stats.guardrails import GuardrailResult, GuardrailState
 
@@ -14,6 +22,13 @@ _MINUS: Final = "\u2212"
 _MAX_EXTRA_DECIMALS: Final = 3
 _MAX_DECIMALS: Final = 9
 _OPEN: Final = ", so this is still open"
+_LABELS: Final = {
+    RATED_SHARE_METRIC: "share of rated responses",
+    LATENCY_METRIC: "mean latency",
+    RESPONSES_METRIC: "number of responses per student",
+    RETURN_DAYS_METRIC: "number of days on which a student returns",
+}
+_UNITS: Final = {LATENCY_METRIC: " ms", RESPONSES_METRIC: " responses", RETURN_DAYS_METRIC: " days"}
 _CONCLUSIONS: Final[Mapping[GuardrailState, str]] = {
     "held": ", so the guardrail holds",
     "crossed": ", so the guardrail failed",
@@ -30,7 +45,9 @@ def metric_label(name: str) -> str:
     """
     if name.startswith(FEEDBACK_METRIC_PREFIX):
         return f"share of responses with feedback '{name.removeprefix(FEEDBACK_METRIC_PREFIX)}'"
-    return {RATED_SHARE_METRIC: "share of rated responses", LATENCY_METRIC: "mean latency"}.get(name, name)
+    if name.startswith(LATENCY_ABOVE_PREFIX):
+        return f"share of responses slower than {name.removeprefix(LATENCY_ABOVE_PREFIX)} ms"
+    return _LABELS.get(name, name)
 
 
 def capitalized_metric_label(name: str) -> str:
@@ -51,7 +68,7 @@ def metric_unit(name: str) -> str:
     """
     if is_proportion(name):
         return " percentage points"
-    return " ms" if name == LATENCY_METRIC else ""
+    return _UNITS.get(name, "")
 
 
 def format_changes(metric: str, values: Sequence[float], *, sign: bool = False) -> list[str]:

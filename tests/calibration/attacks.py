@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from monitor.clock import DAY_MS
-from monitor.config import DecisionSettings
+from monitor.config import DecisionSettings, MetricSpec
 from monitor.metrics import FIXED_POINT_SCALE, CohortField, FloatArray, IntArray, RecordLayout, UnitField
 from monitor.stats import StoredStudentSums, Verdict
 from tests.support.streams import EXPERIMENT
@@ -23,8 +23,16 @@ DAYS: Final = 21
 STUDENTS: Final = 4000
 FIRST_DAY: Final = 20_454
 VARIANTS: Final = ("control", "treatment")
-ATTACKED: Final = replace(EXPERIMENT, metrics=EXPERIMENT.metrics[:1], categories=(), decision=DecisionSettings(mde=0.1))
-"""All criteria but the mde are defaults."""
+MAX_VALUE: Final = 8.0
+"""The value that counts as an nDCG of 1."""
+ATTACKED: Final = replace(
+    EXPERIMENT,
+    metrics=(MetricSpec("ndcg@5", "ndcg", 5),),
+    primary="ndcg@5",
+    categories=(),
+    decision=DecisionSettings(mde=0.1 / MAX_VALUE),
+)
+"""All criteria but the primary metric, which can be undefined, and the mde are defaults."""
 RESPONSES: Final = 5
 """Responses of each student; a student rates all of them or none."""
 
@@ -57,7 +65,7 @@ def simulate_units(chance: np.random.Generator) -> Units:
     return Units(
         arms=chance.integers(0, 2, STUDENTS),
         days=np.sort(chance.integers(0, DAYS, STUDENTS)),
-        values=np.clip(chance.normal(2.0, 1.0, STUDENTS), 0.0, 8.0),
+        values=np.clip(chance.normal(2.0, 1.0, STUDENTS), 0.0, MAX_VALUE),
         are_rated=(chance.random(STUDENTS) < 0.6).astype(np.int64),
         undefined=0 * ones,
         are_exposed=ones,
@@ -116,7 +124,7 @@ def stored_sums(units: Units) -> StoredStudentSums:
     responses = np.where(anonymous, 1, RESPONSES)
     rated = responses * units.are_rated
     defined = rated * (1 - units.undefined)
-    totals = np.rint(units.values * FIXED_POINT_SCALE).astype(np.int64) * defined
+    totals = np.rint(units.values / MAX_VALUE * FIXED_POINT_SCALE).astype(np.int64) * defined
     records = cohort_records(layout, np.stack([responses, rated, totals, rated - defined], axis=1))
     records *= units.are_compared[:, None]
     records[:, CohortField.EXPOSURES] = units.are_exposed

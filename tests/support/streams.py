@@ -56,6 +56,9 @@ RICH = replace(
             GuardrailSettings("rated_share", "down", 0.05),
             GuardrailSettings("latency_ms", "up", 100),
             GuardrailSettings("feedback:escalated", "up", 0.05),
+            GuardrailSettings("latency_above_ms:500", "up", 0.05),
+            GuardrailSettings("responses_per_student", "down", 0.1, is_relative=True),
+            GuardrailSettings("return_days", "down", 0.1),
         ),
     ),
 )

@@ -138,6 +138,15 @@ def _latency(window: Sequence[ExpectedResponse]) -> float | None:
     return float(np.mean(latencies)) if latencies else None
 
 
+def _slow_share(window: Sequence[ExpectedResponse]) -> float | None:
+    latencies = [response.latency_ms for item in window if (response := item.response).latency_ms is not None]
+    return float(np.mean([latency > 500 for latency in latencies])) if latencies else None
+
+
+def _return_days(window: Sequence[ExpectedResponse]) -> float:
+    return len({expected_response.response.timestamp_ms // DAY_MS for expected_response in window}) - 1.0
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_guardrails_are_means_over_all_responses_of_a_student(redis_server: RedisServer, shards: int) -> None:
     """Rated or not; a response without a latency does not count for the mean latency."""
@@ -149,6 +158,9 @@ def test_guardrails_are_means_over_all_responses_of_a_student(redis_server: Redi
     expected: Mapping[str, Callable[[Sequence[ExpectedResponse]], float | None]] = {
         "feedback:escalated": _escalated,
         "latency_ms": _latency,
+        "latency_above_ms:500": _slow_share,
+        "responses_per_student": lambda window: float(len(window)),
+        "return_days": _return_days,
     }
     for name, value_of in expected.items():
         for variant, estimate in (("control", results[name].control), ("treatment", results[name].treatment)):
@@ -156,11 +168,66 @@ def test_guardrails_are_means_over_all_responses_of_a_student(redis_server: Redi
             assert_estimate(estimate, expected_estimate([value for value in values if value is not None]))
 
 
+def test_students_are_counted_by_hour_of_first_exposure(redis_server: RedisServer) -> None:
+    """The hours add up to the students of the day."""
+    bench = StoreBench(redis_server, FULL_EXPERIMENT)
+    events = rich_traffic()
+    bench.apply([events[300:], events[:300]])
+    first_ms: dict[str, tuple[int, str]] = {}
+    for event in events:
+        if isinstance(event, Response) and event.user_id is not None:
+            first_ms[event.user_id] = min(
+                first_ms.get(event.user_id, (event.timestamp_ms, event.variant)), (event.timestamp_ms, event.variant)
+            )
+    expected: dict[int, dict[str, int]] = defaultdict(lambda: {"control": 0, "treatment": 0})
+    for timestamp_ms, variant in first_ms.values():
+        expected[timestamp_ms % DAY_MS // HOUR][variant] += 1
+    hours = analyze_store(bench).verdicts["treatment"].evidence.exposure_hours
+    assert {int(part.name[:2]): dict(part.phases[0].students) for part in hours} == expected
+
+
+def test_undefined_values_are_compared_per_response(redis_server: RedisServer) -> None:
+    """A student with one defined and one undefined nDCG has an undefined share of a half."""
+    experiment = replace(FULL_EXPERIMENT, primary="ndcg@3")
+    bench = StoreBench(redis_server, experiment)
+    events = rich_traffic()
+    bench.apply([events[300:], events[:300]])
+    as_of_ms = max(event.timestamp_ms for event in events)
+    evidence = analyze_store(bench).verdicts["treatment"].evidence
+    assert evidence.undefined_share is not None
+    assert evidence.undefined_as_zero is not None
+    for variant in ("control", "treatment"):
+        shares, means = [], []
+        for window in closed_windows(students_by_variant(events)[variant], as_of_ms):
+            values = [response.metrics["ndcg@3"] for response in window if response.is_rated]
+            if values:
+                shares.append(float(np.mean([value is None for value in values])))
+                means.append(float(np.mean([value or 0.0 for value in values])))
+        assert_estimate(getattr(evidence.undefined_share, variant), expected_estimate(shares))
+        assert_estimate(getattr(evidence.undefined_as_zero, variant), expected_estimate(means))
+
+
+def test_groups_replace_students_as_units(redis_server: RedisServer) -> None:
+    """With `unit = "group"`, all responses of a class are one unit; a response without a group is anonymous."""
+    bench = StoreBench(redis_server, replace(PLAIN_EXPERIMENT, unit="group"))
+    responses = [
+        changed(event, group_id=f"class-{event.user_id[-1]}-{event.variant}" if event.user_id else None)
+        for event in rich_traffic()
+        if isinstance(event, Response)
+    ]
+    bench.apply([list(responses)])
+    evidence = analyze_store(bench).verdicts["treatment"].evidence
+    assert evidence.students == len({response.group_id for response in responses} - {None})
+    assert evidence.anonymous_units == sum(response.group_id is None for response in responses)
+
+
 def test_a_new_guardrail_metric_needs_a_rebuild(redis_server: RedisServer) -> None:
     """The store has no sums of the metric; the margin of an existing guardrail can change at any time."""
     bench = StoreBench(redis_server, PLAIN_EXPERIMENT)
     settings = replace(bench.settings, experiments=(FULL_EXPERIMENT,))
-    with pytest.raises(IncompatibleStore, match=r"ranker\.guardrails: .*feedback:escalated, latency_ms.* rebuild"):
+    with pytest.raises(
+        IncompatibleStore, match=r"ranker\.guardrails: .*feedback:escalated, latency_above_ms:500, latency_ms.* rebuild"
+    ):
         initialize_store(bench.store, settings)
     bench = StoreBench(redis_server, FULL_EXPERIMENT)
     guardrails = tuple(replace(guardrail, margin=0.5) for guardrail in RICH.decision.guardrails)

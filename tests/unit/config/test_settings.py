@@ -465,7 +465,11 @@ FAULTS = [
     (_with('starts_at = 2026-02-01T00:00:00Z\npre_period = "2 weeks"'), "experiments.ranker.pre_period", "a duration"),
     (_with('novelty = "yes"'), "experiments.ranker.novelty", "true or false"),
     (_guardrail("metric = 'feedback:'"), "experiments.ranker.guardrails[0].metric", "1 to 64 characters"),
-    (_guardrail("metric = 'escalated'"), "experiments.ranker.guardrails[0].metric", "latency_ms, feedback:KIND"),
+    (
+        _guardrail("metric = 'escalated'"),
+        "experiments.ranker.guardrails[0].metric",
+        "feedback:KIND, latency_above_ms:T",
+    ),
     (_guardrail(_RAIL) + f"[[experiments.guardrails]]\n{_RAIL}\n", "experiments.ranker.guardrails[1].metric", "once"),
 ]
 
@@ -723,8 +727,18 @@ class TestDefinitions:
         """Settings with another control, primary, share or retention work with the same store."""
         (original,) = _load(tmp_path, GOOD).experiments
         text = GOOD.replace('control = "a"', 'control = "b"').replace("0.5, b = 0.5", "0.1, b = 0.9")
-        (changed,) = _load(tmp_path, text + "primary = 'ndcg@5'\nretention = '60d'\n").experiments
+        (changed,) = _load(tmp_path, text + "primary = 'success@5'\nretention = '60d'\n").experiments
         assert aggregate_definitions(original) == aggregate_definitions(changed)
+        (undefined,) = _load(tmp_path, GOOD + "primary = 'ndcg@5'\n").experiments
+        assert aggregate_definitions(undefined)["primary"] == "ndcg@5", "its undefined values have separate sums"
+
+    def test_the_analysis_unit_and_activity_guardrails_are_definitions(self, tmp_path: Path) -> None:
+        """Other units or other counts of a student need other sums."""
+        guardrail = "guardrails = [{ metric = 'return_days', harmful_direction = 'down', margin = 0.1 }]\n"
+        (changed,) = _load(tmp_path, GOOD + "unit = 'group'\nclosing_delay = '6h'\n" + guardrail).experiments
+        definitions = aggregate_definitions(changed)
+        assert (definitions["unit"], definitions["activity"]) == ("group", ["return_days"])
+        assert changed.closing_ms == 30 * 3_600_000
 
     def test_gain_tables_with_nearly_equal_grades_differ(self, tmp_path: Path) -> None:
         """Grades are written with all digits, whole grades without a decimal point."""

@@ -24,6 +24,7 @@ from monitor.metrics.record_layout import (
     PairField,
     RecordLayout,
     SubgroupField,
+    UndefinedField,
     chunk_length_ms,
     join_words,
 )
@@ -176,7 +177,17 @@ class TestIndices:
         "layout",
         [
             RecordLayout(2, (30, 28)),
-            RecordLayout(2, (30, 28), (30, 14), 1, segment_count=3, has_exposure_ages=True, has_pre_period=True),
+            RecordLayout(
+                2,
+                (30, 28),
+                (30, 14),
+                ("responses_per_student", "return_days"),
+                has_undefined=True,
+                primary_index=1,
+                segment_count=3,
+                has_exposure_ages=True,
+                has_pre_period=True,
+            ),
         ],
         ids=["plain", "all parts"],
     )
@@ -186,12 +197,16 @@ class TestIndices:
             CohortField.METRICS,
             *(layout.cohort_metric_index(metric) + CohortMetricField.WIDTH for metric in range(layout.metric_count)),
             *(layout.guardrail_index(metric) + MeanField.WIDTH for metric in range(len(layout.guardrail_square_bits))),
+            *(layout.activity_index(metric) + MeanField.WIDTH for metric in range(len(layout.activity_metrics))),
+            *([layout.undefined_index + UndefinedField.WIDTH] if layout.has_undefined else []),
             *(layout.subgroup_index(subgroup) + SubgroupField.WIDTH for subgroup in range(layout.subgroup_count)),
             *(layout.pair_index(population) + PairField.WIDTH for population in (0, 1) if layout.has_pre_period),
         ]
         expected_starts = [
             *(layout.cohort_metric_index(metric) for metric in range(layout.metric_count)),
             *(layout.guardrail_index(metric) for metric in range(len(layout.guardrail_square_bits))),
+            *(layout.activity_index(metric) for metric in range(len(layout.activity_metrics))),
+            *([layout.undefined_index] if layout.has_undefined else []),
             *(layout.subgroup_index(subgroup) for subgroup in range(layout.subgroup_count)),
             *(layout.pair_index(population) for population in (0, 1) if layout.has_pre_period),
             layout.cohort_width,

@@ -115,18 +115,18 @@ def test_with_another_rated_share_the_other_population_must_agree() -> None:
 
 def test_undefined_values_that_depend_on_the_variant_must_not_cause_the_gain() -> None:
     """The treatment has more students without any gain: left out it is better, counted as 0 it is not."""
-    shares = _share_pair(0.95, 0.85)
-    agreeing = _decide(defined_share=shares, undefined_as_zero=_pair(1.9, 2.1))
+    shares = _share_pair(0.05, 0.15)
+    agreeing = _decide(undefined_share=shares, undefined_as_zero=_pair(1.9, 2.1))
     assert agreeing.state == "ship"
     assert "undefined_share_differs" in _codes(agreeing)
-    assert _decide(defined_share=shares, undefined_as_zero=_pair(1.9, 1.87)).state == "continue"
-    assert _decide(defined_share=_share_pair(0.95, 0.95), undefined_as_zero=_pair(1.9, 1.87)).state == "ship"
+    assert _decide(undefined_share=shares, undefined_as_zero=_pair(1.9, 1.87)).state == "continue"
+    assert _decide(undefined_share=_share_pair(0.05, 0.05), undefined_as_zero=_pair(1.9, 1.87)).state == "ship"
     # Within a tolerable loss, a better primary metric never has a worse state.
     tolerant = DecisionCriteria(0.1, 0.2)
     for effect in (0.0, 0.2):
         arms = _pair(2.0, 2.0 + effect)
         verdict = _decide(
-            criteria=tolerant, arms=arms, defined_share=shares, undefined_as_zero=_pair(1.9, 1.88), guardrails=()
+            criteria=tolerant, arms=arms, undefined_share=shares, undefined_as_zero=_pair(1.9, 1.88), guardrails=()
         )
         assert verdict.state == "non_inferior"
 
@@ -157,6 +157,17 @@ def test_a_segment_with_another_split_makes_the_comparison_invalid() -> None:
     assert verdict.state == "invalid"
     assert [reason.code for reason in verdict.reasons] == ["segment_sample_ratio"] * 2
     assert "algebra" in verdict.reasons[0].text
+
+
+def test_a_split_that_changes_within_the_day_makes_the_comparison_invalid() -> None:
+    """Mornings get too many students of the control, evenings too few; over the day the split is even."""
+    morning = SegmentCounts("08:00–09:00 UTC", (_phase(700, 500),))
+    noon = SegmentCounts("12:00–13:00 UTC", (_phase(600, 600),))
+    evening = SegmentCounts("18:00–19:00 UTC", (_phase(480, 720),))
+    verdict = _decide(exposure_hours=(morning, noon, evening))
+    assert (verdict.state, [reason.code for reason in verdict.reasons]) == ("invalid", ["hour_sample_ratio"])
+    assert "at 18:00–19:00 UTC and 1 other hour are not split" in verdict.reasons[0].text
+    assert _decide(exposure_hours=(noon,) * 24).state == "ship"
 
 
 def test_crossovers_are_tested_by_first_variant_and_bounded() -> None:
