@@ -17,6 +17,7 @@ import numpy as np
 from monitor.analysis.cohort_view import CohortView
 from monitor.analysis.plan import AnalysisPlan
 from monitor.analysis.subgroups import SubgroupEffects, compute_subgroup_effects
+from monitor.clock import HOUR_MS
 from monitor.config import RATED_SHARE_METRIC, ExperimentSettings, Population
 from monitor.metrics import IntArray, RecordLayout, UnitRecord
 from monitor.stats import (
@@ -42,6 +43,7 @@ from monitor.stats import (
     covariate_square_scale,
     decide_verdict,
     estimate_stratified,
+    late_arrival_estimate,
 )
 
 
@@ -190,6 +192,7 @@ def _collect_evidence(
         rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC, population),
         undefined_share=undefined_share,
         undefined_as_zero=undefined_as_zero,
+        late_arrivals=_estimate_late_arrivals(view, treatment),
         live=None
         if len(view.phase_counts) > 1
         else EstimatePair(live_estimates[experiment.control][index], live_estimates[treatment][index]),
@@ -214,6 +217,20 @@ def _estimate_closed(view: CohortView, treatment: str, metric: str, population: 
         view.closed_statistics(variant, metric, population) for variant in (view.plan.experiment.control, treatment)
     )
     return EstimatePair(*estimate_stratified(list(zip(*statistics, strict=True))))
+
+
+def _estimate_late_arrivals(view: CohortView, treatment: str) -> EstimatePair | None:
+    """Return the shares of late events; None before any event with a known delay."""
+    students, experiment = view.stored_students, view.plan.experiment
+    arms = [
+        late_arrival_estimate(
+            students.variant_records[variant],
+            students.delay_counts.get(variant, {}),
+            max(experiment.closing_delay_ms, HOUR_MS),
+        )
+        for variant in (experiment.control, treatment)
+    ]
+    return EstimatePair(*arms) if all(arm.units for arm in arms) else None
 
 
 def _estimate_undefined(

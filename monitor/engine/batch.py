@@ -11,6 +11,7 @@ from monitor.clock import HOUR_MS
 from monitor.engine.accumulator import PERIOD_BITS, MetricAccumulator, TrafficAccumulator
 from monitor.engine.item_counts import FieldCounts, IndexMember
 from monitor.engine.response_row import NO_RESPONSE, Contribution, ResponseRow
+from monitor.metrics import DELAY_BOUNDS_MS
 
 EncodedRow: TypeAlias = "tuple[bytes, bytes, bool]"
 """(stored id, stored bytes, whether the row is new to the store)."""
@@ -59,13 +60,15 @@ class RowState:
 class VariantChanges:
     """Changes of a variant's reaction counts, and the newest event times (ms; 0 without events in the batch)."""
 
-    __slots__ = ("newest_event_ms", "newest_response_ms", "reactions_by_kind", "responses_by_kind")
+    __slots__ = ("delay_counts", "newest_event_ms", "newest_response_ms", "reactions_by_kind", "responses_by_kind")
 
     def __init__(self) -> None:
         self.reactions_by_kind: dict[str, int] = {}
         """Feedback kind → change of the number of reactions."""
         self.responses_by_kind: dict[str, int] = {}
         """Feedback kind → change of the number of responses with a reaction of this kind."""
+        self.delay_counts: dict[int, int] = {}
+        """Class of `DELAY_BOUNDS_MS` → events that arrived with such a delay."""
         self.newest_response_ms: i64 = 0
         self.newest_event_ms: i64 = 0
         """Time of the newest response or reaction."""
@@ -78,6 +81,14 @@ class VariantChanges:
     def record_event(self, timestamp_ms: i64) -> None:
         """Raise the newest event time to the time of an event, if later."""
         self.newest_event_ms = max(self.newest_event_ms, timestamp_ms)
+
+    def record_delay(self, delay_ms: int) -> None:
+        """Count an event by the delay of its arrival; an unknown delay is not counted."""
+        if delay_ms >= 0:
+            delay_class = 0
+            for bound_ms in DELAY_BOUNDS_MS:
+                delay_class += int(delay_ms > bound_ms)
+            self.delay_counts[delay_class] = self.delay_counts.get(delay_class, 0) + 1
 
     def add_reaction_counts(self, sign: int, reaction_counts: tuple[tuple[str, int], ...]) -> None:
         """Add or subtract the (feedback kind, number of reactions) pairs of a response."""

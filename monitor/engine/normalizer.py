@@ -21,6 +21,7 @@ class NormalizedResponse:
 
     __slots__ = (
         "category",
+        "delay_ms",
         "item_hashes",
         "item_ids",
         "latency_ms",
@@ -44,6 +45,7 @@ class NormalizedResponse:
         category: int = MISSING,
         item_ids: tuple[str, ...] = (),
         undeclared_experiment: str = "",
+        delay_ms: int = MISSING,
     ) -> None:
         self.stored_id: Final = stored_id
         """See `IdHasher.stored_response_id`."""
@@ -59,17 +61,21 @@ class NormalizedResponse:
         """Ids of the items; () if the experiment does not count items."""
         self.undeclared_experiment: Final = undeclared_experiment
         """Name of the experiment if the configuration does not declare the experiment, otherwise ""."""
+        self.delay_ms: Final = delay_ms
+        """Time from the event to the record's timestamp, at least 0; `MISSING` if the record has no timestamp."""
 
 
 @final
 class EventBatch:
     """The normalized events of a batch, in order of arrival."""
 
-    __slots__ = ("reactions", "responses", "target_response_ids")
+    __slots__ = ("reaction_delays_ms", "reactions", "responses", "target_response_ids")
 
     def __init__(self) -> None:
         self.responses: list[NormalizedResponse] = []
         self.reactions: list[Reaction] = []
+        self.reaction_delays_ms: list[int] = []
+        """For each reaction, the time from the event to the record's timestamp: see `NormalizedResponse.delay_ms`."""
         self.target_response_ids: list[bytes] = []
         """For each reaction, the stored id of its response."""
 
@@ -82,15 +88,17 @@ class EventNormalizer:
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
         self._ids = ids
 
-    def append_event(self, batch: EventBatch, event: Response | Feedback) -> None:
-        """Append an event to a batch."""
+    def append_event(self, batch: EventBatch, event: Response | Feedback, record_ms: int | None = None) -> None:
+        """Append an event to a batch; `record_ms` is the timestamp of the event's record."""
+        delay_ms = MISSING if record_ms is None or record_ms < 0 else max(record_ms - event.timestamp_ms, 0)
         if isinstance(event, Response):
-            batch.responses.append(self._normalize_response(event))
+            batch.responses.append(self._normalize_response(event, delay_ms))
         else:
+            batch.reaction_delays_ms.append(delay_ms)
             batch.target_response_ids.append(self._ids.stored_response_id(event.response_id))
             batch.reactions.append(reaction_from_feedback(event, self._ids))
 
-    def _normalize_response(self, event: Response) -> NormalizedResponse:
+    def _normalize_response(self, event: Response, delay_ms: int) -> NormalizedResponse:
         ids = self._ids
         stored_id, timestamp_ms = ids.stored_response_id(event.response_id), event.timestamp_ms
         experiment = self._experiments.get(event.experiment)
@@ -110,4 +118,5 @@ class EventNormalizer:
             rounded_latency_ms(event),
             experiment.category_index(event.category),
             event.items if experiment.counts_items else (),
+            delay_ms=delay_ms,
         )

@@ -163,8 +163,8 @@ class BatchProcessor:
         self._load_rows(missing_rows)
         for row, response in zip(response_rows, accepted, strict=True):
             self._apply_response(batch, row, response)
-        for row, reaction in zip(reaction_rows, events.reactions, strict=True):
-            self._apply_reaction(batch, row, reaction, late_before_ms)
+        for row, reaction, delay_ms in zip(reaction_rows, events.reactions, events.reaction_delays_ms, strict=True):
+            self._apply_reaction(batch, row, reaction, delay_ms, late_before_ms)
         self._finish_changed_rows(batch)
         self._drop_blank_rows(missing_rows)
         self._response_cache.end_batch()
@@ -270,7 +270,10 @@ class BatchProcessor:
                 _record_superseded_response(batch, old_variant_key, old_ms, old_student_hash, old_category)
             self._add_item_ids(batch, row, response)
         if variant_key & 255 != PRE_PERIOD_VARIANT:
-            batch.changes_of_variant(variant_key).record_response(timestamp_ms)
+            changes = batch.changes_of_variant(variant_key)
+            changes.record_response(timestamp_ms)
+            if outcome != "duplicate":
+                changes.record_delay(response.delay_ms)
 
     def _add_item_ids(self, batch: BatchChanges, row: ResponseRow, response: NormalizedResponse) -> None:
         """Add the ids of a response's items to the batch, except for ids that are stored already."""
@@ -286,7 +289,7 @@ class BatchProcessor:
                 batch.index_members.add(index_member)
 
     def _apply_reaction(
-        self, batch: BatchChanges, row: ResponseRow, reaction: Reaction, late_before_ms: dict[int, int]
+        self, batch: BatchChanges, row: ResponseRow, reaction: Reaction, delay_ms: int, late_before_ms: dict[int, int]
     ) -> None:
         if row.variant_key == NO_RESPONSE:
             is_late = reaction[0] < late_before_ms[NO_RESPONSE]
@@ -306,8 +309,11 @@ class BatchProcessor:
         is_newly_marked = self._mark_changed(batch, row)
         outcome = merge_reaction(row, reaction)
         batch.feedback_outcomes.append(outcome)
-        if outcome == "duplicate" and is_newly_marked:
-            self._unmark_changed(batch, row)
+        if outcome == "duplicate":
+            if is_newly_marked:
+                self._unmark_changed(batch, row)
+        elif row.variant_key != NO_RESPONSE and row.variant_key & 255 != PRE_PERIOD_VARIANT:
+            batch.changes_of_variant(row.variant_key).record_delay(delay_ms)
 
     def _finish_changed_rows(self, batch: BatchChanges) -> None:
         """Add the changed rows with their new versions, and the changes of their contributions."""

@@ -70,6 +70,7 @@ from monitor.metrics.record_layout import (
     chunk_length_ms,
 )
 from monitor.metrics.traffic import (
+    DELAY_BOUNDS_MS,
     HOUR_RECORD_WIDTH,
     ITEM_CELL_COUNT,
     LATENCY_BOUNDS_MS,
@@ -86,6 +87,7 @@ __all__ = [
     "BAD_ANSWERS_FIELD",
     "BAD_ANSWER_DAYS",
     "BUCKETS_PER_CHUNK",
+    "DELAY_BOUNDS_MS",
     "DISCOUNT_NAMES",
     "EXPOSURE_AGES",
     "FIXED_POINT_BITS",

@@ -13,12 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from monitor.clock import DAY_MS, HOUR_MS
 from monitor.metrics.ranked_lists import IntArray
 
 LATENCY_BOUNDS_MS: Final = (
     50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 7500, 10_000, 15_000, 20_000, 30_000, 60_000,
 )  # fmt: skip
 """Inclusive upper bounds of the latency buckets; a further bucket is above the last bound."""
+
+DELAY_BOUNDS_MS: Final = (HOUR_MS, 6 * HOUR_MS, DAY_MS, 3 * DAY_MS)
+"""Inclusive upper bounds of the classes of delays from an event to its record; a further class is above the last."""
 
 ITEM_CELL_COUNT: Final = 64
 """A power of two: the low bits of the last byte of an item's hash are the number of the item's cell."""

@@ -50,7 +50,7 @@ def decode_records(
                 )
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
-            normalizer.append_event(events, event)
+            normalizer.append_event(events, event, record.timestamp)
         if newest_ms >= 0:
             decoded.newest_event_ms[partition] = newest_ms
     return decoded

@@ -247,4 +247,7 @@ class ConfluentConsumer:
 
 
 def _records(messages: Sequence[Message]) -> list[PlainRecord]:
-    return [PlainRecord(message.offset() or 0, message.key(), message.value()) for message in messages]
+    return [
+        PlainRecord(message.offset() or 0, message.key(), message.value(), message.timestamp()[1])
+        for message in messages
+    ]

@@ -28,6 +28,10 @@ class Record(Protocol):
     @property
     def value(self) -> bytes | None: ...
 
+    @property
+    def timestamp(self) -> int | None:
+        """Kafka's time of the record in ms: when it was produced or appended; None or −1 if it has none."""
+
 
 class PlainRecord(NamedTuple):
     """A record without metadata, for clients without a suitable record type."""
@@ -35,6 +39,7 @@ class PlainRecord(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+    timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ number of the commit that last changed the member's record.
     bad_answers:e:day:n             hash: item, or index of a category → bad answers
     bad_answer_index:e              index of days in bad_answers
     feedback_kinds:e:v              hash: kind → reactions; + kind → responses with at least one such reaction
+    event_delays:e:v                hash: class of `DELAY_BOUNDS_MS` → events that arrived with such a delay
     expiry_rows:e:hour              list: names of the rows that expire with that hour
     expiry_moved_rows:e:hour        hash: names of rows in that list that have moved to another hour → empty text
     expiry_hours                    hash: e:hour → 1, for each list of expiry_rows
@@ -233,6 +234,9 @@ class StoreKeys:
 
     def feedback_kinds(self, experiment: int, variant: int) -> bytes:
         return b"%bfeedback_kinds:%d:%d" % (self.prefix, experiment, variant)
+
+    def event_delays(self, experiment: int, variant: int) -> bytes:
+        return b"%bevent_delays:%d:%d" % (self.prefix, experiment, variant)
 
     def expiry_rows(self, experiment: str, hour: int) -> bytes:
         return b"%bexpiry_rows:%b:%d" % (self.prefix, experiment.encode(), hour)

@@ -66,6 +66,8 @@ class _VariantRecords:
     all_time_sums: IntArray
     unit_sums: IntArray
     kinds: Counter[str] = field(default_factory=Counter)
+    delay_counts: Counter[int] = field(default_factory=Counter)
+    """Class of `DELAY_BOUNDS_MS` → events that arrived with such a delay."""
     cohort_days: set[int] = field(default_factory=set)
     """UTC days with a record over the students who were first exposed on that day."""
     cohorts: Mapping[int, IntArray] = field(default_factory=dict)
@@ -234,6 +236,7 @@ class StoreReader:
                 ("GET", keys.all_time_sums(*numbers)),
                 ("GET", keys.unit_sums(*numbers)),
                 ("HGETALL", keys.feedback_kinds(*numbers)),
+                ("HGETALL", keys.event_delays(*numbers)),
                 ("ZRANGE", keys.cohort_index(*numbers), 0, -1),
             )
         replies = iter(read_in_transaction(shard, commands))
@@ -252,6 +255,8 @@ class StoreReader:
                 (record,) = decode_records([key_of(variant.number, variant.index)], [next(replies)], len(total))
                 np.add(total, record, out=total)
             variant.kinds.update({kind.decode(): int(count) for kind, count in hash_from_reply(next(replies)).items()})
+            for delay_class, count in hash_from_reply(next(replies)).items():
+                variant.delay_counts[int(delay_class)] += int(count)
             variant.cohort_days.update(map(int, next(replies)))
             response_ms, event_ms = (
                 newest_times.get(f"{variant.number}:{variant.index}:{event}", 0) for event in ("response", "event")
@@ -403,6 +408,7 @@ def _student_sums(variants: Sequence[_VariantRecords], counts: _EventCounts) -> 
     return StoredStudentSums(
         variant_records={variant.name: variant.unit_sums for variant in variants},
         cohorts={variant.name: variant.cohorts for variant in variants},
+        delay_counts={variant.name: variant.delay_counts for variant in variants},
         lost_events=counts.lost_events,
         rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
         skipped_events=counts.skipped_by_experiment.get(variants[0].experiment.name),

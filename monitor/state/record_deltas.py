@@ -112,6 +112,9 @@ def _add_variant_changes(commit: Commit, keys: StoreKeys, variant_key: int, chan
         for kind, count in counts.items():
             if count:
                 commit.counter_increments[key, field_prefix + kind.encode()] += count
+    delay_key = keys.event_delays(number, variant)
+    for delay_class, count in changes.delay_counts.items():
+        commit.counter_increments[delay_key, b"%d" % delay_class] += count
     if changes.newest_response_ms:
         commit.raise_newest_time(f"{number}:{variant}:response", changes.newest_response_ms)
     if changes.newest_event_ms:

@@ -43,6 +43,7 @@ from monitor.stats.stored_sums import (
     closed_undefined_share_statistic,
     covariate_square_scale,
     is_cohort_closed,
+    late_arrival_estimate,
     live_rated_share_statistic,
 )
 from monitor.stats.wording import (
@@ -106,6 +107,7 @@ __all__ = [
     "format_changes",
     "format_level",
     "is_cohort_closed",
+    "late_arrival_estimate",
     "live_rated_share_statistic",
     "metric_label",
     "metric_unit",

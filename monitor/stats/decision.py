@@ -51,7 +51,7 @@ ReasonCode: TypeAlias = Literal[
     "compared_sample_ratio", "undefined_disagree", "populations_disagree",
     "guardrail_held", "guardrail_open", "guardrail_idle",
     "adjusted", "covariate_unbalanced", "rated_share_differs", "undefined_share_differs", "metrics_disagree",
-    "live_disagrees", "left_out_students", "low_power", "skipped_events",
+    "live_disagrees", "left_out_students", "low_power", "skipped_events", "delivery_differs",
 ]  # fmt: skip
 """`young` means that fewer than `min_days` entry days are closed; `stray_traffic` means students in a variant without a
 share; docs/statistics.md lists all codes."""
@@ -621,6 +621,7 @@ class _DecisionRule:
                 f"{_points(difference, sign=True)}, more than chance explains."
             )
             yield Reason("undefined_share_differs", text)
+        yield from self.late_arrivals()
         yield from self.idle_guardrails()
         yield from self.left_out_students()
         yield from self.live_conflicts()
@@ -635,6 +636,18 @@ class _DecisionRule:
                     f"{self.evidence.metric} decides."
                 )
                 yield Reason("metrics_disagree", text)
+
+    def late_arrivals(self) -> Iterator[Reason]:
+        """Yield a note if the events of one variant arrive late more often."""
+        arms = self.evidence.late_arrivals
+        if _share_difference(arms, self.evidence.criteria.sample_ratio_alpha) is not None and arms is not None:
+            control_share, treatment_share = (_percent(arm.mean or 0.0) for arm in (arms.control, arms.treatment))
+            text = (
+                f"Events arrive late more often in one variant: {control_share} of {self.evidence.control} and "
+                f"{treatment_share} of {self.evidence.treatment} came more than an hour (or the closing_delay) after "
+                "they happened. The newest closed days may lack them: set a longer closing_delay."
+            )
+            yield Reason("delivery_differs", text)
 
     def idle_guardrails(self) -> Iterator[Reason]:
         """Yield the guardrails that no harm can cross, because the margin is as large as the control's mean."""

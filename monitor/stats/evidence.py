@@ -169,6 +169,11 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """Students' shares of rated responses whose primary metric is undefined; None if it is always defined."""
     undefined_as_zero: EstimatePair | None = None
     """The primary metric over rated responses, with undefined values as 0."""
+    late_arrivals: EstimatePair | None = None
+    """The shares of events that arrived late: over an hour after they happened, or over a longer `closing_delay`.
+
+    None if the records of Kafka have no timestamps.
+    """
     live: EstimatePair | None = None
     """Live estimates of the primary metric; None if the intended shares have changed."""
     guardrails: tuple[GuardrailEvidence, ...] = ()

@@ -35,7 +35,7 @@ _SHARE_SUM_TOLERANCE = 1e-6
 FIRST_DAY_WEIGHT = 0.8
 """Most mismatches begin with the experiment: their detection is delayed by a factor of 1.25 of e only."""
 _CACHED_PATHS = 4096
-"""Ranges of days, of all experiments, whose e is kept: only the newest day changes between two analyses."""
+"""Ranges of days, of all experiments, whose e is kept: only the newest day and hour change between two analyses."""
 _PATH_STEP = 100
 
 _DayOfPhase: TypeAlias = tuple[tuple[float, ...], tuple[int, ...]]
@@ -224,7 +224,7 @@ def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01) -> SrmResul
         counts = {variant: phase.students.get(variant, 0) for variant in shares}
         total = sum(counts.values())
         has_choice = total and len(shares) > 1
-        log_e = srm_log_e_value(list(counts.values()), list(shares.values())) if has_choice else 0.0
+        log_e = _cached_log_e_value(tuple(counts.values()), tuple(shares.values())) if has_choice else 0.0
         if has_choice:
             share_values = tuple(shares.values())
             for day in phase.days or (None,):
@@ -259,6 +259,11 @@ def check_srm(phases: Sequence[PhaseCounts], *, alpha: float = 0.01) -> SrmResul
     )
 
 
+@lru_cache(maxsize=_CACHED_PATHS)
+def _cached_log_e_value(counts: tuple[int, ...], shares: tuple[float, ...]) -> float:
+    return srm_log_e_value(counts, shares)
+
+
 def _start_weight(day: int) -> float:
     """Return the weight of a mismatch that begins on day number `day` ≥ 1; the weights of all days sum to 1."""
     return FIRST_DAY_WEIGHT if day == 1 else (1 - FIRST_DAY_WEIGHT) / ((day - 1) * day)
@@ -287,12 +292,12 @@ def _mixture_log_e(days: tuple[_DayOfPhase, ...]) -> float:
     for start in range(len(days), 0, -1):
         day_shares, day_counts = days[start - 1]
         if day_shares != shares:
-            finished_phases_log_e += srm_log_e_value(counts, shares)
+            finished_phases_log_e += _cached_log_e_value(tuple(counts), shares)
             shares, counts = day_shares, [0] * len(day_shares)
         counts = [total + count for total, count in zip(counts, day_counts, strict=True)]
         weight = _start_weight(start)
         remaining_weight -= weight
-        log_terms.append(math.log(weight) + finished_phases_log_e + srm_log_e_value(counts, shares))
+        log_terms.append(math.log(weight) + finished_phases_log_e + _cached_log_e_value(tuple(counts), shares))
     if remaining_weight > 0:
         log_terms.append(math.log(remaining_weight))
     return _log_sum(log_terms)

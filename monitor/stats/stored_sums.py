@@ -6,15 +6,24 @@ responses so far, from a variant's record over students. docs/statistics.md defi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from monitor.clock import DAY_MS
 from monitor.config import Population
-from monitor.metrics import CohortField, CohortRecord, IntArray, RecordLayout, StudentMeanSums, UnitRecord
+from monitor.metrics import (
+    DELAY_BOUNDS_MS,
+    CohortField,
+    CohortRecord,
+    IntArray,
+    RecordLayout,
+    StudentMeanSums,
+    UnitRecord,
+)
 from monitor.stats.cuped import CovariateStatistic
 from monitor.stats.estimates import Estimate, RatioStatistic, SampleMeanStatistic
 from monitor.stats.evidence import SkippedEventCounts
@@ -75,6 +84,8 @@ class StoredStudentSums:
     """Variant → record over all students (`RecordLayout.unit_width` integers)."""
     cohorts: Mapping[str, Mapping[int, IntArray]]
     """Variant → UTC day of first exposure (days since 1970) → record (`RecordLayout.cohort_width` integers)."""
+    delay_counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Variant → class of `DELAY_BOUNDS_MS` → events that arrived with such a delay."""
     lost_events: int = 0
     """Events that Kafka deleted before they were applied, over all experiments: unread events have no experiment."""
     rejected_share: float | None = None
@@ -163,6 +174,22 @@ def live_metric_statistic(
     return RatioStatistic(
         unit_sums.units, total, float(unit_sums.responses), squares, response_products, unit_sums.response_squares
     )
+
+
+def late_arrival_estimate(record: IntArray, delay_counts: Mapping[int, int], limit_ms: int) -> Estimate:
+    """Return the estimate of the share of a variant's events that arrived more than `limit_ms` after they happened.
+
+    The limit is rounded down to a bound of `DELAY_BOUNDS_MS`. `record` is the variant's record over all students:
+    events of one student may all arrive late together, so the variance is multiplied by ΣN²/ΣN of the responses N.
+    """
+    first_late_class = bisect_right(DELAY_BOUNDS_MS, limit_ms)
+    events = sum(delay_counts.values())
+    if not events:
+        return Estimate(0, None, None)
+    share = sum(count for delay_class, count in delay_counts.items() if delay_class >= first_late_class) / events
+    sums = UnitRecord(record)
+    design_effect = max(sums.response_squares / sums.responses, 1.0) if sums.responses else 1.0
+    return Estimate(events, share, design_effect * share * (1 - share) / events)
 
 
 def live_rated_share_statistic(record: IntArray) -> RatioStatistic:

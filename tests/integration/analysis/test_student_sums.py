@@ -12,11 +12,12 @@ import pytest
 
 from monitor.analysis.analyzer import Analysis
 from monitor.config import Population
+from monitor.engine import EventBatch
 from monitor.errors import IncompatibleStore
 from monitor.events import Feedback, Response
 from monitor.metrics import RecordLayout
 from monitor.metrics.record_layout import EXPOSURE_AGES
-from monitor.state import initialize_store
+from monitor.state import Position, PositionUpdate, initialize_store
 from monitor.stats import Estimate, decide_verdict
 from monitor.stats.decision import parse_evidence
 from tests.servers.redis import RedisServer
@@ -219,6 +220,24 @@ def test_groups_replace_students_as_units(redis_server: RedisServer) -> None:
     evidence = analyze_store(bench).verdicts["treatment"].evidence
     assert evidence.students == len({response.group_id for response in responses} - {None})
     assert evidence.anonymous_units == sum(response.group_id is None for response in responses)
+
+
+def test_late_arrivals_are_counted_by_variant_beyond_the_closing_delay(redis_server: RedisServer) -> None:
+    """An arrival three hours late is late without a closing delay, and not with one of six hours."""
+    for closing_delay_ms, expected_share in ((0, 0.5), (6 * HOUR, 0.0)):
+        bench = StoreBench(redis_server, replace(PLAIN_EXPERIMENT, closing_delay_ms=closing_delay_ms))
+        batch = EventBatch()
+        for number in range(100):
+            variant = ("control", "treatment")[number % 2]
+            response = Response(f"r-{number}", START + number, "ranker", variant, ("a",), None, f"u-{number}")
+            is_late = variant == "treatment" and number % 4 == 1
+            bench.normalizer.append_event(batch, response, START + number + (3 * HOUR if is_late else 0))
+        writer = bench.connect_writer()
+        assert writer.reload_state()
+        assert bench.submit(writer, batch, PositionUpdate("t:0", None, Position(100))).result() == "applied"
+        late_arrivals = analyze_store(bench).verdicts["treatment"].evidence.late_arrivals
+        assert late_arrivals is not None
+        assert (late_arrivals.control.mean, late_arrivals.treatment.mean) == (0.0, expected_share)
 
 
 def test_a_new_guardrail_metric_needs_a_rebuild(redis_server: RedisServer) -> None:

@@ -113,3 +113,18 @@ def test_skipped_events_are_counted_by_experiment() -> None:
     assert (skipped.events, skipped.first_ms, skipped.last_ms) == (2, START + 1, START + 3)
     assert batch.count_outcomes() == {("response", "skipped"): 2}
     assert batch.response_rows == []
+
+
+def test_events_are_counted_by_the_delay_of_their_arrival() -> None:
+    """An event that is sent again is not counted, nor is one whose record has no timestamp."""
+    store = StoredRows()
+    normalizer, events = EventNormalizer([_EXPERIMENT], _IDS), EventBatch()
+    two_hours_ms, four_days_ms = 2 * 3_600_000, 4 * 86_400_000
+    normalizer.append_event(events, _response(1), START + 1 + two_hours_ms)
+    normalizer.append_event(events, _response(1), START + 1 + four_days_ms)
+    normalizer.append_event(events, _rating(1), START + 10 + four_days_ms)
+    normalizer.append_event(events, _response(2), START)
+    normalizer.append_event(events, _response(3))
+    batch = store.processor.process(events, {1: 0, NO_RESPONSE: 0})
+    (changes,) = batch.variant_changes.values()
+    assert changes.delay_counts == {0: 1, 1: 1, 4: 1}

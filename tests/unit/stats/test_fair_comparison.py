@@ -170,6 +170,24 @@ def test_a_split_that_changes_within_the_day_makes_the_comparison_invalid() -> N
     assert _decide(exposure_hours=(noon,) * 24).state == "ship"
 
 
+@pytest.mark.parametrize(
+    ("name", "mean", "deviation"), [("latency_ms", 600.0, 400.0), ("responses_per_student", 3.0, 2.0)]
+)
+def test_a_relative_margin_of_an_unbounded_metric_can_be_held(name: str, mean: float, deviation: float) -> None:
+    """With 20 000 students per variant, a tenth of the mean is many standard errors."""
+    guardrail = Guardrail(name, "up", 0.1, is_relative=True)
+    arm = Estimate(20_000, mean, deviation**2 / 20_000)
+    assert evaluate_guardrail(guardrail, arm, arm, alpha=0.05).state == "held"
+
+
+def test_late_delivery_that_depends_on_the_variant_is_a_note() -> None:
+    """The newest closed days lack the events that have not arrived."""
+    verdict = _decide(late_arrivals=_share_pair(0.02, 0.12))
+    (note,) = (reason for reason in verdict.notes if reason.code == "delivery_differs")
+    assert "2.00 % of control and 12.00 % of treatment came more than an hour" in note.text
+    assert "delivery_differs" not in _codes(_decide(late_arrivals=_share_pair(0.12, 0.12)))
+
+
 def test_crossovers_are_tested_by_first_variant_and_bounded() -> None:
     """One percent of crossovers is within the limit, unless most of them began in one variant."""
     even = _decide(left_out_phases=(_phase(25, 25),), crossovers=50)
