@@ -16,6 +16,7 @@ AbMonitorError                      exit code 1
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, time
@@ -143,6 +144,24 @@ def join_reasons(reasons: Sequence[str]) -> str:
     further_count = len(reasons) - _MAX_JOINED_REASONS
     further = [f"and {further_count} more"] if further_count > 0 else []
     return "; ".join([*reasons[:_MAX_JOINED_REASONS], *further])
+
+
+def escape_unprintable(text: str) -> str:
+    r"""Return a text with its unprintable characters as JSON escapes.
+
+    Ids come from producers, and a terminal obeys control characters.
+
+    >>> print(escape_unprintable("a[b] \x1b[2J \u202e"))
+    a[b] \u001b[2J \u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
+
+
+def escape_lines(text: str) -> str:
+    """Return a text with unprintable characters as JSON escapes, except line feeds."""
+    return "\n".join(map(escape_unprintable, text.split("\n")))
 
 
 def setting_text(value: object) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Final
 
-from rich.console import Console
 from rich.table import Table
 
 from monitor.cli.event_files import open_event_files
 from monitor.clock import wall_clock
 from monitor.config import Settings
-from monitor.export import format_significant, print_json, simple_table
+from monitor.export import format_significant, print_json, simple_table, stdout_console
 from monitor.offline import IntraclassCorrelation, RaterAgreement, measure_agreement, read_ratings
 
 _LABEL_COLUMNS: Final = ("Cicchetti 1994", "Koo & Li 2016", "Krippendorff 2004")
@@ -44,12 +44,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _print_agreement(experiment_name: str, agreement: RaterAgreement) -> None:
-    console = Console()
+    console = stdout_console(os.environ)
     console.print(
         f"{experiment_name}, {agreement.variant or 'all variants'}: {agreement.targets} targets (rated items), "
         f"{agreement.raters} raters, {agreement.grades} grades",
-        markup=False,
-        highlight=False,
         soft_wrap=True,
     )
     if agreement.icc is not None:
@@ -57,8 +55,6 @@ def _print_agreement(experiment_name: str, agreement: RaterAgreement) -> None:
     else:
         console.print(
             f"No intraclass correlation (ICC): {agreement.icc_undefined_reason}",
-            markup=False,
-            highlight=False,
             soft_wrap=True,
         )
     table = simple_table(

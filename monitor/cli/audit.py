@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from contextlib import closing
 from typing import Any, Final
 
-from rich.console import Console
-
 from monitor.config import Settings
-from monitor.export import print_json, simple_table
+from monitor.export import print_json, simple_table, stdout_console
 from monitor.state import AuditFindings, audit_aggregates, connect_active_generation, running_store_server
 
 _MAX_PRINTED_DIFFERENCES: Final = 20
@@ -46,7 +45,7 @@ def _findings_json(findings: AuditFindings) -> dict[str, Any]:
 
 
 def _print_findings(findings: AuditFindings) -> None:
-    console = Console()
+    console = stdout_console(os.environ)
     differing_variants = {(difference.experiment, difference.variant) for difference in findings.differences}
     table = simple_table("experiment", "variant", "records", "integers compared", left_aligned=("variant", "records"))
     for (experiment, variant, record_type), count in sorted(findings.checked.items()):
@@ -57,16 +56,15 @@ def _print_findings(findings: AuditFindings) -> None:
             f"{difference.experiment} / {difference.variant}: {difference.integer_name}: stored {difference.stored}, "
             f"recomputed from the rows {difference.recomputed}"
         )
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     if len(findings.differences) > _MAX_PRINTED_DIFFERENCES:
         console.print(f"… and {len(findings.differences) - _MAX_PRINTED_DIFFERENCES} more")
     for line in findings.unchecked:
-        console.print(f"not compared: {line}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"not compared: {line}", soft_wrap=True)
     checked_count, difference_count = sum(findings.checked.values()), len(findings.differences)
     result = f"{difference_count} differ ({len(differing_variants)} variants)" if difference_count else "all are equal"
     console.print(
         f"audit: {checked_count:,} integers recomputed from {findings.responses:,} responses and {findings.students:,} "
         f"students: {result}",
-        highlight=False,
         soft_wrap=True,
     )

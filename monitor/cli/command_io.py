@@ -24,6 +24,9 @@ def write_result(option: str, path: str, text: str) -> None:
     Raises `UsageError` if the file cannot be written.
     """
     if path == "-":
+        # The encoding of a file that a shell redirects to must not depend on the locale.
+        if reconfigure := getattr(sys.stdout, "reconfigure", None):
+            reconfigure(encoding="utf-8")
         sys.stdout.write(text)
         return
     try:

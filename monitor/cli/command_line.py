@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import json
 import logging
 import os
 import signal
@@ -11,14 +13,21 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 
 from monitor import __version__
 from monitor.cli.command_io import load_command_settings
 from monitor.cli.signals import stop_on_signals
-from monitor.errors import SIGNAL_EXIT_CODE_BASE, AbMonitorError, UsageError
+from monitor.errors import SIGNAL_EXIT_CODE_BASE, AbMonitorError, UsageError, escape_lines, escape_unprintable
 
+_SUBSTITUTION: Final = "ab-monitor-ascii"
+_ASCII_SUBSTITUTES: Final = {
+    "\u2013": "-", "\u2212": "-", "\u2026": "...", "\u00a0": " ", "\u2588": "#", "\u258f": "|", "\u00b1": "+/-",
+    "\u2192": "->", "\u00d7": "x", "\u2265": ">=", "\u2264": "<=", "\u03bb": "lambda", "\u03b1": "alpha",
+}  # fmt: skip
+"""Character of the commands' own texts → ASCII text."""
 _INTERRUPTED_EXIT_CODE = SIGNAL_EXIT_CODE_BASE + signal.SIGINT
 
 
@@ -61,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AbMonitorError as error:
         if arguments.verbose:
             traceback.print_exc()
-        print(f"ab-monitor: {error}", file=sys.stderr)
+        print(f"ab-monitor: {escape_lines(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("ab-monitor: interrupted", file=sys.stderr)
@@ -107,15 +116,31 @@ def _with_settings(run_command: Callable[..., int]) -> Callable[[argparse.Namesp
 
 
 def _configure_logging(*, verbose: bool) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.DEBUG if verbose else logging.INFO)
     logging.getLogger("kafka").setLevel(logging.INFO if verbose else logging.WARNING)
     # kafka-python repeats its warnings at each attempt to connect; `sources.kafka_connection` reports the reason.
     logging.getLogger("kafka").propagate = verbose
     logging.getLogger("redis").setLevel(logging.INFO)
+
+
+class _LineFormatter(logging.Formatter):
+    """Formats each message as one line, without control characters; a traceback has its own lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the method of the base class
+        return escape_unprintable(super().formatMessage(record))
+
+
+def _substitute_characters(error: UnicodeError) -> tuple[str, int]:
+    """Return ASCII text instead of the characters that a stream cannot encode, and the end of these characters.
+
+    An error handler for `codecs.register_error`.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    return "".join(_ASCII_SUBSTITUTES.get(each) or json.dumps(each)[1:-1] for each in characters), error.end
 
 
 class _GuardedStdout:
@@ -152,10 +177,17 @@ class _GuardedStdout:
 
 @contextmanager
 def _guarded_standard_streams() -> Iterator[None]:
-    """Guard stdout while the block runs; closed standard streams (`>&-`) are replaced by the null device."""
+    """Guard stdout while the block runs; closed standard streams (`>&-`) are replaced by the null device.
+
+    Characters that stdout or stderr cannot encode are replaced by ASCII text.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  until the process ends
+    codecs.register_error(_SUBSTITUTION, _substitute_characters)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=_SUBSTITUTION)
     stdout = _GuardedStdout(sys.stdout)
     with redirect_stdout(cast(TextIO, stdout)):
         try:

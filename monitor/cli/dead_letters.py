@@ -10,9 +10,7 @@ from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from monitor.analysis import format_timestamp
 from monitor.clock import wall_clock
@@ -20,7 +18,7 @@ from monitor.config import KafkaSettings, Settings
 from monitor.engine import EventDecoder
 from monitor.errors import DependencyUnavailable, InvalidEvent, UsageError
 from monitor.events import REJECTION_REASONS
-from monitor.export import print_json, simple_table
+from monitor.export import DataConsole, id_text, print_json, simple_table
 from monitor.sources import NULL_VALUE_HEADER, connect_kafka_client, translate_kafka_error
 
 FOREIGN_REASON: Final = "foreign"
@@ -80,7 +78,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print_json(result)
     elif arguments.action == "list":
         # Long lines are not wrapped, so that they can be searched, however narrow the terminal is.
-        Console(width=_TABLE_WIDTH).print(_build_table(result))
+        DataConsole(width=_TABLE_WIDTH).print(_build_table(result))
     else:
         reasons = ", ".join(f"{reason} {count}" for reason, count in result["still_rejected"].items())
         rejected_count = sum(result["still_rejected"].values())
@@ -205,10 +203,8 @@ def _build_table(summary: dict[str, Any]) -> Table | str:
         example = group["example"]
         detail = f"{example['partition']}, {example['offset']}: {example['detail']}"
         cells = (group["topic"], group["reason"], str(group["count"]), group["last_at"], detail)
-        # Anybody may write to the topic: markup and control characters in headers must not reach the terminal.
-        table.add_row(
-            *[Text("".join(character if character.isprintable() else "\ufffd" for character in cell)) for cell in cells]
-        )
+        # Anybody may write to the topic: headers may contain control characters.
+        table.add_row(*map(id_text, cells))
     return table
 
 

@@ -26,7 +26,7 @@ from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import ItemSettings, Settings, load_settings, parse_integer
 from monitor.errors import UsageError
-from monitor.export import format_count, render_summary
+from monitor.export import DataConsole, format_count, render_summary
 from monitor.pipeline import Telemetry, Worker
 from monitor.simulation import Scenario, SimulatedSource, compute_true_means, generate_events, render_example_config
 from monitor.web import HttpServer
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--speed, --days: got {speed:g} and {arguments.days:g}, expected finite numbers above 0")
     port = parse_integer("--port", arguments.port, 0, 65_535)
     scenario = _create_scenario(arguments)
-    console = Console()
+    console = DataConsole()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ab-monitor-demo-")))
         settings = _create_settings(scenario, directory, port)
@@ -100,7 +100,7 @@ def _create_scenario(arguments: argparse.Namespace) -> Scenario:
 
 def _create_settings(scenario: Scenario, directory: Path, port: int) -> Settings:
     path = directory / "config.toml"
-    path.write_text(render_example_config(scenario))
+    path.write_text(render_example_config(scenario), encoding="utf-8")
     settings = load_settings(path, {})
     store_settings = replace(settings.store, url=f"embedded:{directory / 'store'}")
     items = ItemSettings(_ITEM_DAYS, catalogue=frozenset(f"v-{video}" for video in range(scenario.catalogue)))
@@ -160,8 +160,6 @@ def _print_results(console: Console, scenario: Scenario, store: WritableStore) -
         f"  {program} simulate --print-config > ab-monitor.toml     write a first configuration\n"
         f"  {program} check --config ab-monitor.toml                test the connection to your Kafka and Redis\n"
         f"  {program} run --config ab-monitor.toml                  start the service on your Kafka and Redis",
-        markup=False,
-        highlight=False,
         soft_wrap=True,
     )
 

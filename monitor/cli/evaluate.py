@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from rich.console import Console
-
 from monitor.cli.command_io import load_command_settings, write_result
 from monitor.cli.event_files import open_event_files
 from monitor.clock import wall_clock
 from monitor.config import MAX_GAIN, ExperimentSettings, MetricSpec, Settings, parse_metric_specs
 from monitor.errors import InputRejected, UsageError
-from monitor.export import print_json
+from monitor.export import print_json, stdout_console
 from monitor.metrics import DISCOUNT_NAMES, GAIN_NAMES
 from monitor.offline import (
     IDEALS,
@@ -139,7 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({evaluation.experiment: evaluation.to_json() for evaluation, _ in evaluations})
     elif "-" not in {arguments.csv, arguments.html}:
-        console = Console()
+        console = stdout_console(os.environ)
         query_count = max(arguments.queries, 0)
         for evaluation, by_query_definition in evaluations:
             console.print(evaluation_tables(evaluation, by_query_definition, query_count, console.width))

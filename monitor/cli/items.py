@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import msgspec
-from rich.console import Console
 
 from monitor.analysis import (
     Drift,
@@ -32,14 +32,15 @@ from monitor.export import (
     format_percent,
     format_significant,
     print_json,
-    printable_text,
     rating_scale,
     render_attention,
     render_diversity,
     render_worst_items,
     review_table,
     score_cells,
+    short_id_text,
     simple_table,
+    stdout_console,
     worst_items_json,
 )
 from monitor.offline import read_responses_with_feedback
@@ -122,7 +123,7 @@ def _print_stored_items(arguments: argparse.Namespace, settings: Settings) -> in
     if arguments.json:
         print_json(json_object)
     else:
-        Console().print(table)
+        stdout_console(os.environ).print(table)
     return 0
 
 
@@ -168,7 +169,7 @@ def _print_items_of_files(arguments: argparse.Namespace, settings: Settings) -> 
             if drift is not None:
                 _print_drift(drift)
             if item_topics:
-                Console().print(render_diversity(diversities, _DIVERSITY_CUT))
+                stdout_console(os.environ).print(render_diversity(diversities, _DIVERSITY_CUT))
     if arguments.json:
         print_json(json_object)
     return 0
@@ -188,7 +189,7 @@ def _read_item_topics(path: str | None) -> Mapping[str, Sequence[str]]:
 
 def _print_overview(experiment_name: str, overview: ItemOverview, catalogue: frozenset[str], top: int) -> None:
     """Print tables of the coverage, the ratings and the triage entries; `top` rows of each list."""
-    console = Console()
+    console = stdout_console(os.environ)
     table = simple_table(f"{experiment_name}: variant", "responses", "without items", "distinct items", "coverage")
     for variant, shown_items in overview.shown_items.items():
         empty_share, coverage = map(format_percent, (shown_items.empty_share, shown_items.coverage(catalogue)))
@@ -197,19 +198,17 @@ def _print_overview(experiment_name: str, overview: ItemOverview, catalogue: fro
     console.print(table)
     table = simple_table("item", "ratings", "mean grade", "at least", "good ratings", "at least")
     for item, score in overview.scores[:top]:
-        table.add_row(printable_text(item), format_count(score.ratings), *score_cells(score))
+        table.add_row(short_id_text(item), format_count(score.ratings), *score_cells(score))
     console.print(table)
     rated_count, unrated_count = map(format_count, (len(overview.scores), overview.unrated_count))
-    console.print(
-        f"{rated_count} items are rated; {unrated_count} were shown and not rated. {SCORE_NOTE}", highlight=False
-    )
+    console.print(f"{rated_count} items are rated; {unrated_count} were shown and not rated. {SCORE_NOTE}")
     console.print(review_table(overview.triage_entries[:top]))
-    console.print(REVIEW_NOTE, highlight=False)
+    console.print(REVIEW_NOTE)
 
 
 def _print_drift(drift: Drift) -> None:
     """Print the distances between the distributions of categories before and since a time."""
-    console = Console()
+    console = stdout_console(os.environ)
     table = simple_table("Change of categories", "distance", "limit", "p")
     for measure, distance in (("population stability index", drift.psi), ("Jensen-Shannon distance", drift.js)):
         if distance is None:
@@ -223,4 +222,4 @@ def _print_drift(drift: Drift) -> None:
         f"{recent} students since that time, {earlier} before, {drift.cells} categories. "
         "Up to the limit, chance explains the distance."
     )
-    console.print(line, highlight=False)
+    console.print(line)

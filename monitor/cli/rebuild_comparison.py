@@ -6,17 +6,17 @@ definitions of the configuration file may. Otherwise the difference is a loss, w
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from monitor.cli.rebuild_coverage import compare_offset_coverage
 from monitor.config import Settings, definition_differences
 from monitor.errors import DataLoss, join_reasons
-from monitor.export import simple_table
+from monitor.export import simple_table, stdout_console
 from monitor.state import ShardedStore, VariantTotals, read_stored_experiments, read_variant_totals
 
 _PERIOD_DEFINITIONS: Final = ("starts_at_ms", "ends_at_ms")
@@ -47,7 +47,7 @@ def compare_generations(
     """
     coverage = compare_offset_coverage(settings.kafka, active_store, next_store)
     active_totals, next_totals = read_variant_totals(active_store), read_variant_totals(next_store)
-    Console().print(_build_table(active_totals, next_totals))
+    stdout_console(os.environ).print(_build_table(active_totals, next_totals))
     losses = list(coverage.missing_offsets)
     explanation = ""
     lost_responses = dict[str, int]()

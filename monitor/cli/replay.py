@@ -16,7 +16,7 @@ from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.errors import SIGNAL_EXIT_CODE_BASE, InputRejected
-from monitor.export import render_summary, stdout_console
+from monitor.export import render_summary, stderr_console, stdout_console
 from monitor.pipeline import Telemetry
 from monitor.sources import FileSource
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     Raises `InputRejected` if the share of rejected lines exceeds `limits.max_rejected_share`.
     """
-    console = Console(stderr=True)
+    console = stderr_console(os.environ)
     telemetry = Telemetry()
     with ExitStack() as stack:
         store = stack.enter_context(open_writable_store(settings, wall_clock))
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         outcome_counts = sorted(telemetry.outcome_totals().items())
         outcomes = ", ".join(f"{outcome} {count}" for outcome, count in outcome_counts if count) or "nothing new"
         end_state = "replayed" if source.is_exhausted() else "stopped; the same command continues from here. So far"
-        console.print(f"{end_state}: {line_count} lines: {outcomes}", markup=False)
+        console.print(f"{end_state}: {line_count} lines: {outcomes}")
         stdout_console(os.environ).print(render_summary(store.reader.read_summary(), now_ms=wall_clock()))
         if rejected_count > settings.limits.max_rejected_share * max(line_count, 1):
             raise InputRejected(

@@ -13,13 +13,13 @@ from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
     attention_json,
-    printable_text,
     rating_scale,
     render_attention,
     render_diversity,
     render_worst_items,
     review_table,
     score_cells,
+    short_id_text,
     worst_items_json,
 )
 from monitor.export.presentation import (
@@ -49,10 +49,13 @@ from monitor.export.prometheus import METRIC_CATALOGUE, ExperimentsCollector
 from monitor.export.report_data import ReportData, read_report_data
 from monitor.export.terminal import (
     VERDICT_EXIT_CODES,
+    DataConsole,
+    id_text,
     print_json,
     render_summary,
     render_verdicts,
     simple_table,
+    stderr_console,
     stdout_console,
 )
 
@@ -66,6 +69,7 @@ __all__ = [
     "STATE_DESCRIPTIONS",
     "STATE_TITLES",
     "VERDICT_EXIT_CODES",
+    "DataConsole",
     "ExperimentsCollector",
     "ReportData",
     "attention_json",
@@ -84,9 +88,9 @@ __all__ = [
     "format_percent",
     "format_significant",
     "format_time",
+    "id_text",
     "meets_min_students",
     "print_json",
-    "printable_text",
     "rating_scale",
     "read_report_data",
     "render_attention",
@@ -96,7 +100,9 @@ __all__ = [
     "render_worst_items",
     "review_table",
     "score_cells",
+    "short_id_text",
     "simple_table",
+    "stderr_console",
     "stdout_console",
     "worst_items_json",
 ]

@@ -13,7 +13,7 @@ from monitor.analysis import IntraListDiversity, ItemScore, StoredItems, TriageE
 from monitor.config import ExperimentSettings
 from monitor.errors import UsageError
 from monitor.export.presentation import format_count, format_percent, format_significant
-from monitor.export.terminal import simple_table
+from monitor.export.terminal import id_text, simple_table
 
 _MAX_CHARACTERS: Final = 60
 SCORE_NOTE: Final = "at least: lower bound of the 95 % interval, which allows for few ratings."
@@ -67,7 +67,7 @@ def render_worst_items(experiment: str, stored_items: StoredItems, limit: int) -
     )
     for item, sums, score in stored_items.worst_items(limit):
         table.add_row(
-            printable_text(item), format_count(sums.shown_count), format_count(score.ratings), *score_cells(score)
+            short_id_text(item), format_count(sums.shown_count), format_count(score.ratings), *score_cells(score)
         )
     head = f"{experiment}: the worst rated items since {format_timestamp(stored_items.since_ms)[:10]} UTC"
     return Group(
@@ -89,7 +89,7 @@ def score_cells(score: ItemScore) -> tuple[str, str, str, str]:
 
 def render_attention(experiment: str, entries: Sequence[TriageEntry], limit: int) -> RenderableType:
     """Return a table of the first `limit` entries of the review order."""
-    return Group(Text(experiment, style="bold"), review_table(entries[:limit]), Text(REVIEW_NOTE, style="dim"))
+    return Group(id_text(experiment, "bold"), review_table(entries[:limit]), Text(REVIEW_NOTE, style="dim"))
 
 
 def review_table(entries: Sequence[TriageEntry]) -> RenderableType:
@@ -99,7 +99,7 @@ def review_table(entries: Sequence[TriageEntry]) -> RenderableType:
     )
     for entry in entries:
         table.add_row(
-            printable_text(entry.name),
+            short_id_text(entry.name),
             format_count(entry.bad_answers_today),
             format_count(entry.bad_answers),
             format_count(entry.responses),
@@ -118,7 +118,7 @@ def render_diversity(diversity_by_variant: Mapping[str, IntraListDiversity], cut
     for variant, diversity in diversity_by_variant.items():
         statistics = diversity.alpha_ndcg, diversity.similarity, diversity.reranked_alpha_ndcg
         cells = *map(format_significant, statistics), format_percent(diversity.moved)
-        table.add_row(Text(variant), format_count(diversity.answers), *cells)
+        table.add_row(id_text(variant), format_count(diversity.answers), *cells)
     note = (
         f"re-ranked: alpha-nDCG@{cutoff} after re-ranking for diversity; changed: responses whose first {cutoff} items "
         "the re-ranking changes."
@@ -126,7 +126,8 @@ def render_diversity(diversity_by_variant: Mapping[str, IntraListDiversity], cut
     return Group(table, Text(note, style="dim"))
 
 
-def printable_text(item: str) -> Text:
-    """Return an id with control characters replaced and cut to 60 characters, because clients choose ids freely."""
-    text = "".join(character if character.isprintable() else "\ufffd" for character in item)
-    return Text(text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…")
+def short_id_text(item: str) -> Text:
+    """Return the text of an id, cut to 60 characters."""
+    text = id_text(item)
+    text.truncate(_MAX_CHARACTERS, overflow="ellipsis")
+    return text

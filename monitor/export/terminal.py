@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from monitor.analysis import ExperimentSummary, StatePeriod, StoreSummary, SubgroupEffects
+from monitor.errors import escape_lines, escape_unprintable
 from monitor.export.presentation import (
     ABSENT_TEXT,
     describe_as_of,
@@ -50,14 +52,39 @@ _LEGEND: Final = (
 )
 
 
-def stdout_console(environ: Mapping[str, str]) -> Console:
+class DataConsole(Console):
+    """A console that prints strings as data: brackets are no markup, and unprintable characters become escapes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            # A line feed separates the lines of the layout. The text of a control segment is rich's own.
+            yield segment if segment.control else segment._replace(text=escape_lines(segment.text))
+
+
+def stdout_console(environ: Mapping[str, str]) -> DataConsole:
     """Return a console for stdout, as wide as the terminal or `COLUMNS`; without both, lines are not wrapped."""
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in environ else _MAX_WIDTH)
+    return DataConsole(width=None if sys.stdout.isatty() or "COLUMNS" in environ else _MAX_WIDTH)
+
+
+def stderr_console(environ: Mapping[str, str]) -> DataConsole:
+    """Return a console for stderr, as wide as the terminal or `COLUMNS`; without both, lines are not wrapped."""
+    width = None if sys.stderr.isatty() or "COLUMNS" in environ else _MAX_WIDTH
+    return DataConsole(stderr=True, width=width)
+
+
+def id_text(text: str, style: str = "") -> Text:
+    """Return an id or a name on one line, with unprintable characters as escapes; producers choose ids freely."""
+    return Text(escape_unprintable(text), style)
 
 
 def print_json(content: Mapping[str, Any]) -> None:
-    """Print a JSON object to stdout, with indentation."""
-    sys.stdout.write(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Print a JSON object to stdout, with indentation; characters that stdout cannot show are JSON escapes."""
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(content, indent=1, ensure_ascii=not is_unicode, allow_nan=False)
+    sys.stdout.write(escape_lines(text) + "\n")
 
 
 def simple_table(

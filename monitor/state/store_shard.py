@@ -58,7 +58,7 @@ class LuaScripts:
 
 def _script_text(name: str) -> str:
     """Return the text of a script without comments and indents, because clients send the text again and again."""
-    return re.sub(r"(?m)^\s*(--.*\n)?", "", (files("monitor.state") / "lua" / f"{name}.lua").read_text())
+    return re.sub(r"(?m)^\s*(--.*\n)?", "", (files("monitor.state") / "lua" / f"{name}.lua").read_text("utf-8"))
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from monitor.export import ABSENT_TEXT, format_count
+from monitor.export import ABSENT_TEXT, format_count, id_text
 from monitor.offline import Evaluation, MeanScore, MetricDefinition, PairedTest
 from monitor.web.pages import load_template
 
@@ -67,7 +67,7 @@ def evaluation_tables(
     The queries are evaluated under `query_definition`. In a terminal of fewer than 110 characters, `width`, the
     comparisons are printed without intervals.
     """
-    parts: list[RenderableType] = [Text(evaluation.experiment, style="bold")]
+    parts: list[RenderableType] = [id_text(evaluation.experiment, "bold")]
     parts += [Text(line, style="dim") for line in variant_summaries(evaluation)]
     has_intervals = width >= _MIN_WIDTH_FOR_INTERVALS
     for comparison in evaluation.comparisons:
@@ -100,7 +100,7 @@ def _query_table(evaluation: Evaluation, definition: MetricDefinition, max_queri
             bar = "█" * round(_BAR_CHARACTERS * (value or 0) / max_value)
             bars.append(bar or "▏" * (value is not None), style="dim" if variants[index] == evaluation.control else "")
             bars.append("\n" * (index + 1 < len(values)))
-        table.add_row(Text(query), *map(format_value, values), bars)
+        table.add_row(id_text(query), *map(format_value, values), bars)
     if not omitted_count:
         return table
     return Group(
