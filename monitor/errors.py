@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import date, time
 from typing import Final
@@ -31,6 +32,9 @@ _TLS_FAILURE: Final = re.compile(
 """OpenSSL's messages when one side rejects the other; messages about broken connections do not match."""
 _MAX_PRINTED_LENGTH: Final = 200
 _MAX_JOINED_REASONS: Final = 5
+_CONTROL_CATEGORIES: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's control and format characters, surrogates, and separators of lines and paragraphs."""
+_JOINERS: Final = "\u200c\u200d"
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -146,22 +150,27 @@ def join_reasons(reasons: Sequence[str]) -> str:
     return "; ".join([*reasons[:_MAX_JOINED_REASONS], *further])
 
 
-def escape_unprintable(text: str) -> str:
-    r"""Return a text with its unprintable characters as JSON escapes.
+def escape_controls(text: str) -> str:
+    r"""Return a text with its control characters and changes of direction as JSON escapes.
 
-    Ids come from producers, and a terminal obeys control characters.
+    Ids come from producers, and a terminal obeys control characters. Spaces of any width remain, as do the invisible
+    joiners of Persian and of emoji.
 
-    >>> print(escape_unprintable("a[b] \x1b[2J \u202e"))
+    >>> print(escape_controls("a[b] \x1b[2J \u202e"))
     a[b] \u001b[2J \u202e
     """
     if text.isprintable():
         return text
-    return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
+    return "".join(json.dumps(character)[1:-1] if _is_control(character) else character for character in text)
+
+
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) in _CONTROL_CATEGORIES and character not in _JOINERS
 
 
 def escape_lines(text: str) -> str:
-    """Return a text with unprintable characters as JSON escapes, except line feeds."""
-    return "\n".join(map(escape_unprintable, text.split("\n")))
+    """Return a text with control characters as JSON escapes, except line feeds."""
+    return "\n".join(map(escape_controls, text.split("\n")))
 
 
 def setting_text(value: object) -> str:

@@ -20,12 +20,12 @@ from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 from monitor import __version__
 from monitor.cli.command_io import load_command_settings
 from monitor.cli.signals import stop_on_signals
-from monitor.errors import SIGNAL_EXIT_CODE_BASE, AbMonitorError, UsageError, escape_lines, escape_unprintable
+from monitor.errors import SIGNAL_EXIT_CODE_BASE, AbMonitorError, UsageError, escape_controls, escape_lines
 
 _SUBSTITUTION: Final = "ab-monitor-ascii"
 _ASCII_SUBSTITUTES: Final = {
-    "\u2013": "-", "\u2212": "-", "\u2026": "...", "\u00a0": " ", "\u2588": "#", "\u258f": "|", "\u00b1": "+/-",
-    "\u2192": "->", "\u00d7": "x", "\u2265": ">=", "\u2264": "<=", "\u03bb": "lambda", "\u03b1": "alpha",
+    "\u2013": "-", "\u2212": "-", "\u2026": "...", "\u00a0": " ", "\u202f": " ", "\u2588": "#", "\u258f": "|",
+    "\u00b1": "+/-", "\u2192": "->", "\u00d7": "x", "\u2265": ">=", "\u2264": "<=", "\u03bb": "lambda",
 }  # fmt: skip
 """Character of the commands' own texts → ASCII text."""
 _INTERRUPTED_EXIT_CODE = SIGNAL_EXIT_CODE_BASE + signal.SIGINT
@@ -129,7 +129,7 @@ class _LineFormatter(logging.Formatter):
     """Formats each message as one line, without control characters; a traceback has its own lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the method of the base class
-        return escape_unprintable(super().formatMessage(record))
+        return escape_controls(super().formatMessage(record))
 
 
 def _substitute_characters(error: UnicodeError) -> tuple[str, int]:

@@ -61,10 +61,10 @@ def check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:
         raise ConfigError("store.url", redacted_url, f"an address that begins with one of {' '.join(_SCHEMES)}")
     if not url.startswith(_EMBEDDED_SCHEME):
         _check_address(url, redacted_url)
-    if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
-        raise ConfigError(
-            "store.url", "redis://…@…", f"the password in {VARIABLE_PREFIX}STORE_PASSWORD, not in the file"
-        )
+        if "url" in table and re.search(r"//[^/@]*:[^/@]*@", str(table["url"])):
+            raise ConfigError(
+                "store.url", "redis://…@…", f"the password in {VARIABLE_PREFIX}STORE_PASSWORD, not in the file"
+            )
     if not url.startswith("rediss"):
         _check_keys_unset("store", store, _CERTIFICATE_KEYS, "store.url begins with rediss:// or rediss+cluster://")
     _check_key_pair("store.ssl", store.ssl_cert_file, store.ssl_key_file)

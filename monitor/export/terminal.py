@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.analysis import ExperimentSummary, StatePeriod, StoreSummary, SubgroupEffects
-from monitor.errors import escape_lines, escape_unprintable
+from monitor.errors import escape_controls, escape_lines
 from monitor.export.presentation import (
     ABSENT_TEXT,
     describe_as_of,
@@ -53,7 +53,7 @@ _LEGEND: Final = (
 
 
 class DataConsole(Console):
-    """A console that prints strings as data: brackets are no markup, and unprintable characters become escapes."""
+    """A console that prints strings as data: brackets are no markup, and control characters become escapes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -76,8 +76,8 @@ def stderr_console(environ: Mapping[str, str]) -> DataConsole:
 
 
 def id_text(text: str, style: str = "") -> Text:
-    """Return an id or a name on one line, with unprintable characters as escapes; producers choose ids freely."""
-    return Text(escape_unprintable(text), style)
+    """Return an id or a name on one line, with control characters as escapes; producers choose ids freely."""
+    return Text(escape_controls(text), style)
 
 
 def print_json(content: Mapping[str, Any]) -> None:

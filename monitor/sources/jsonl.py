@@ -106,11 +106,11 @@ class _LineReader:
         return True
 
 
-class _StdinReader(_LineReader):
-    """Lines of the standard input, which may arrive at any time and cannot be read again."""
+class _PipeReader(_LineReader):
+    """Lines of the standard input or of a pipe, which may arrive at any time and cannot be read again."""
 
-    def __init__(self) -> None:
-        super().__init__("stdin", sys.stdin.buffer, f"file-{secrets.token_hex(8)}:0")
+    def __init__(self, path: str, stream: BinaryIO) -> None:
+        super().__init__(path, stream, f"file-{secrets.token_hex(8)}:0")
         self._buffer = bytearray()
         self._is_closed = False
 
@@ -166,7 +166,7 @@ class FileSource(UnsharedSource):
     def __init__(
         self, paths: Sequence[str], parse_timestamp: Callable[[str | int], int], *, report: Callable[[str], None]
     ) -> None:
-        """Open the files; `-` is the standard input.
+        """Open the files; `-` is the standard input. A pipe is read as the standard input is.
 
         `parse_timestamp` returns milliseconds or raises `InvalidEvent`; `report` prints a line about a rejected record.
         Raises `UsageError` if a file cannot be read.
@@ -208,9 +208,11 @@ class FileSource(UnsharedSource):
 
     def _open(self, path: str) -> _LineReader:
         if path == "-":
-            return _StdinReader()
+            return _PipeReader("stdin", sys.stdin.buffer)
         try:
             raw = self._open_files.enter_context(Path(path).open("rb"))  # noqa: SIM115  closed by the stack
+            if not raw.seekable():
+                return _PipeReader(path, raw)
             digest = file_digest(raw, lambda: blake2b(digest_size=12)).hexdigest()
             raw.seek(0)
         except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
+from urllib.parse import quote
 
 import redis
 import redis.exceptions
@@ -62,7 +64,8 @@ def running_store_server(settings: StoreSettings, *, must_exist: bool = False) -
     if not settings.url.startswith(SCHEME):
         yield settings
         return
-    directory = Path(settings.url.removeprefix(SCHEME)).expanduser().resolve()
+    # Unlike `Path.expanduser`, this function accepts a ~ that is no home directory.
+    directory = Path(os.path.expanduser(settings.url.removeprefix(SCHEME))).resolve()  # noqa: PTH111
     if must_exist and not directory.is_dir():
         raise UsageError(
             f"store.url: there is no embedded store in {directory}. Correct the path, or create the store with "
@@ -77,7 +80,7 @@ def running_store_server(settings: StoreSettings, *, must_exist: bool = False) -
             "permissions of the directory, and the free space on the disk"
         ) from error
     socket = _socket_path(directory)
-    socket_settings = replace(settings, url=f"unix://{socket}", username=None, password=None)
+    socket_settings = replace(settings, url=f"unix://{quote(str(socket))}", username=None, password=None)
     supervisor = None
     with users_lock, start_lock:
         try:
@@ -160,9 +163,11 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 def _socket_path(directory: Path) -> Path:
     socket = directory / "valkey.sock"
-    if len(str(socket).encode()) <= _MAX_SOCKET_PATH_BYTES:
+    path = os.fsencode(socket)
+    # A path that is not UTF-8 cannot be part of a URL.
+    if len(path) <= _MAX_SOCKET_PATH_BYTES and path == str(socket).encode(errors="replace"):
         return socket
-    digest = hashlib.blake2b(str(directory).encode(), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(os.fsencode(directory), digest_size=8).hexdigest()
     return Path(tempfile.gettempdir()) / f"ab-monitor-{digest}.sock"
 
 

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import redis
 import redis.exceptions
@@ -41,7 +41,7 @@ def connect(settings: StoreSettings) -> redis.Redis | redis.RedisCluster:
     if settings.password:
         options["password"] = settings.password
     clustered = settings.url.partition("://")[0].endswith(_CLUSTER)
-    url, *further_addresses = (settings.url.replace(_CLUSTER, "", 1) if clustered else settings.url).split(",")
+    url, *further_addresses = settings.url.replace(_CLUSTER, "", 1).split(",") if clustered else [settings.url]
     if url.startswith("rediss://"):
         options |= {
             "ssl_ca_certs": settings.ssl_ca_file,
@@ -99,7 +99,7 @@ _CLOSED_CONNECTION_TEXTS: Final = ("EOF", "reset", "Broken pipe", "closed")
 @contextmanager
 def translating_errors(settings: StoreSettings) -> Iterator[None]:
     """Turn redis-py's errors in the block into `StoreUnavailable`, `UsageError` or `UnusableStore`."""
-    address = settings.url.partition("://")[2].rpartition("@")[2]
+    address = unquote(settings.url.partition("://")[2].rpartition("@")[2])
     try:
         yield
     except (redis.exceptions.RedisError, redis.exceptions.RedisClusterException) as error:

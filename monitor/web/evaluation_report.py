@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -14,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from monitor.errors import escape_controls
 from monitor.export import ABSENT_TEXT, format_count, id_text
 from monitor.offline import Evaluation, MeanScore, MetricDefinition, PairedTest
 from monitor.web.pages import load_template
@@ -36,6 +38,8 @@ _NUMBER_CHARACTERS: Final = 7
 _MIN_WIDTH_FOR_INTERVALS: Final = 110
 """In a terminal with fewer characters per line, the comparisons are printed without intervals."""
 _TWO_DIGITS_FROM: Final = 10
+_FORMULA_CHARACTERS: Final = ("=", "+", "-", "@")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _SMALLEST_DISPLAYED_P: Final = 0.00005
 
 
@@ -153,10 +157,20 @@ def evaluation_csv(evaluations: Sequence[Evaluation]) -> str:
             for definition, mean in zip(evaluation.definitions, means, strict=True):
                 metric = definition.metric
                 writer.writerow([
-                    evaluation.experiment, level, query, rater, variant, metric.measure, metric.k, definition.gain,
-                    definition.discount, definition.ideal, mean.mean, mean.count, mean.undefined,
+                    _csv_text(evaluation.experiment), level, _csv_text(query), rater, _csv_text(variant),
+                    metric.measure, metric.k, definition.gain, definition.discount, definition.ideal, mean.mean,
+                    mean.count, mean.undefined,
                 ])  # fmt: skip
     return text.getvalue()
+
+
+def _csv_text(text: str) -> str:
+    """Return a name or an id as a CSV field that a terminal and a spreadsheet show, and do not execute.
+
+    A spreadsheet takes a text that begins with = + - @ for a formula, unless the text begins with an apostrophe.
+    """
+    is_formula = text.startswith(_FORMULA_CHARACTERS) and not _NUMBER.fullmatch(text)
+    return escape_controls(f"'{text}" if is_formula else text)
 
 
 def _means_by_level(evaluation: Evaluation) -> Iterator[tuple[str, str, int | None, str, Sequence[MeanScore]]]:

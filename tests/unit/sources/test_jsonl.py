@@ -108,3 +108,15 @@ def test_rejected_lines_are_listed_up_to_three_per_reason_and_counted_beyond(tmp
         "1,002 more lines rejected: missing_field (in all 1,005)",
     ]
     assert source.rejected_count == 1007
+
+
+def test_a_pipe_with_a_path_is_read_as_the_standard_input_is() -> None:
+    """Shells pass `<(zcat events.gz)` as such a path."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb"), os.fdopen(write_end, "wb", buffering=0) as pipe:
+        source = _source(f"/dev/fd/{read_end}")
+        assert _times(source) == []
+        pipe.write(_line(1000))
+        pipe.close()
+        assert _times(source) == [1000]
+        source.close()
