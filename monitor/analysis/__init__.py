@@ -2,7 +2,8 @@
 
 - `plan`: the settings of an analysis and the allocation phases. `cohort_view`: closed cohorts as of an event time.
 - `analyzer`: comparisons, sample ratio and verdicts. `subgroups`: effects by category and by days since first exposure.
-- `interim_history`: analyses as of past times. `snapshots`: hourly results to keep, because they cannot be recomputed.
+- `entry_days`: the first and last day of entry, without stray days. `interim_history`: analyses as of past times.
+- `snapshots`: hourly results to keep, because they cannot be recomputed.
 - `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
 - `item_scores`, `item_sums`, `shown_items`: bounds of ratings, stored sums, counts. `triage`: the review list.
 - `item_overview`, `diversity`: statistics from single responses, and measures of a list's diversity.
@@ -26,7 +27,7 @@ from monitor.analysis.interim_history import (
     compute_interim_analyses,
     compute_student_splits,
     count_students_until,
-    find_first_exposure_days,
+    find_entry_days,
 )
 from monitor.analysis.item_overview import (
     IntraListDiversity,
@@ -92,7 +93,7 @@ __all__ = [
     "compute_student_splits",
     "count_students_by_category",
     "count_students_until",
-    "find_first_exposure_days",
+    "find_entry_days",
     "find_intended_shares",
     "format_timestamp",
     "history_json",

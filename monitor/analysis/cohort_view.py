@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Final
 
+from monitor.analysis.entry_days import find_first_entry_day, find_last_entry_day
 from monitor.analysis.plan import AnalysisPlan
 from monitor.clock import DAY_MS
 from monitor.config import Population
@@ -135,14 +136,31 @@ class CohortView:
             phase_counts.append(PhaseCounts.from_days(dict(phase.intended_shares), day_counts))
         return tuple(counts for counts in phase_counts if any(counts.students.values())) or (phase_counts[-1],)
 
+    @cached_property
+    def _entered_students(self) -> dict[int, int]:
+        """Day → students of all variants who entered, by first exposure; responses without a user id count, too."""
+        counts = [
+            map(
+                max,
+                cohorts.column_values(self.days, CohortField.EXPOSURES),
+                cohorts.column_values(self.days, CohortField.UNITS),
+            )
+            for cohorts in self._cohorts.values()
+        ]
+        return {day: sum(numbers) for day, *numbers in zip(self.days, *counts, strict=True)}
+
     def closed_day_count(self) -> int:
-        """Return the number of days from the first exposure (or `starts_at`) whose students have complete windows."""
-        if not self.days:
+        """Return the number of entry days with complete windows, from the first entry day or `starts_at` to the last.
+
+        Stray days before and after the entry days do not count.
+        """
+        first_day, last_day = find_first_entry_day(self._entered_students), find_last_entry_day(self._entered_students)
+        if first_day is None or last_day is None:
             return 0
         experiment = self.plan.experiment
-        first_day = max(self.days[0], (experiment.starts_at_ms or 0) // DAY_MS)
+        first_day = max(first_day, (experiment.starts_at_ms or 0) // DAY_MS)
         end_day = (self.as_of_ms - experiment.closing_ms) // DAY_MS - experiment.exposure_days + 1
-        return max(min(end_day, self.days[-1] + 1) - first_day, 0)
+        return max(min(end_day, last_day + 1) - first_day, 0)
 
     @cached_property
     def closed_days(self) -> list[list[int]]:

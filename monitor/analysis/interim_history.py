@@ -7,11 +7,13 @@ ratio. Crossovers, lost and rejected events and live sums are current values, so
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from monitor.analysis.analyzer import Analysis, Analyzer
+from monitor.analysis.entry_days import find_first_entry_day
 from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
 from monitor.metrics import CohortField
@@ -40,7 +42,7 @@ def compute_interim_analyses(
     These are the steps of the experiment's confidence sequences. At most `MAX_INTERIM_ANALYSES` earlier times are used.
     """
     window_ms = experiment.exposure_days * DAY_MS + experiment.closing_ms
-    closing_times = [day * DAY_MS + window_ms for day in find_first_exposure_days(stored_students, as_of_ms)]
+    closing_times = [day * DAY_MS + window_ms for day in find_entry_days(stored_students, as_of_ms)]
     earlier_times = _thin_out([time_ms for time_ms in closing_times if time_ms < as_of_ms])
     analyzer = Analyzer(experiment)
     return tuple(analyzer.analyze(stored_students, time_ms) for time_ms in (*earlier_times, as_of_ms))
@@ -49,8 +51,8 @@ def compute_interim_analyses(
 def compute_student_splits(
     experiment: ExperimentSettings, stored_students: StoredStudentSums, as_of_ms: int
 ) -> tuple[StudentSplit, ...]:
-    """Return the student split at the end of each UTC day with first exposures, and not later than `as_of_ms`."""
-    day_ends = [min((day + 1) * DAY_MS - 1, as_of_ms) for day in find_first_exposure_days(stored_students, as_of_ms)]
+    """Return the student split at the end of each entry day, and not later than `as_of_ms`."""
+    day_ends = [min((day + 1) * DAY_MS - 1, as_of_ms) for day in find_entry_days(stored_students, as_of_ms)]
     analyzer = Analyzer(experiment)
     return tuple(
         StudentSplit(
@@ -62,10 +64,15 @@ def compute_student_splits(
     )
 
 
-def find_first_exposure_days(stored_students: StoredStudentSums, as_of_ms: int) -> list[int]:
-    """Return the UTC days since 1970, up to a time, on which students of any variant were first exposed, ascending."""
-    records = (day_record for cohorts in stored_students.cohorts.values() for day_record in cohorts.items())
-    return sorted({day for day, record in records if day <= as_of_ms // DAY_MS and record.any()})
+def find_entry_days(stored_students: StoredStudentSums, as_of_ms: int) -> list[int]:
+    """Return the UTC days since 1970, up to a time, on which students entered, ascending, without stray early days."""
+    students: Counter[int] = Counter()
+    for cohorts in stored_students.cohorts.values():
+        for day, record in cohorts.items():
+            if day <= as_of_ms // DAY_MS and record.any():
+                students[day] += max(int(record[CohortField.EXPOSURES]), int(record[CohortField.UNITS]))
+    first_day = find_first_entry_day(students)
+    return sorted(day for day in students if first_day is not None and day >= first_day)
 
 
 def count_students_until(stored_students: StoredStudentSums, as_of_ms: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ from monitor.analysis import (
     compute_interim_analyses,
     compute_student_splits,
     count_students_until,
-    find_first_exposure_days,
+    find_entry_days,
     take_snapshot,
 )
 from monitor.clock import DAY_MS, HOUR_MS
@@ -57,7 +57,7 @@ class ReportData:
     """Students per variant and the test of their split (SRM), by day."""
     decayed_means: tuple[DecayedMeans, ...]
     snapshots: SnapshotHistory
-    """Snapshots whose primary metric is the current one."""
+    """Snapshots from the first entry day on whose primary metric is the current one."""
     min_students: int
     """Means over fewer students than this are not displayed."""
 
@@ -84,10 +84,12 @@ def read_report_data(reader: StoreReader, experiment: ExperimentSettings, min_st
     summary = store_summary.experiments[experiment.name]
     at_ms = store_summary.as_of_ms if summary.analysis is None else summary.analysis.as_of_ms
     student_sums = reader.read_student_sums(experiment.name)
+    entry_days = find_entry_days(student_sums, at_ms)
+    first_ms = entry_days[0] * DAY_MS if entry_days else at_ms
     snapshots = {
         hour: snapshot
         for hour, snapshot in reader.read_snapshots(experiment.name).items()
-        if snapshot.metric == experiment.primary and hour * HOUR_MS <= at_ms
+        if snapshot.metric == experiment.primary and first_ms <= hour * HOUR_MS <= at_ms
     }
     interim_analyses = compute_interim_analyses(experiment, student_sums, at_ms)
     decayed_means = _decayed_means(
@@ -116,7 +118,7 @@ def _decayed_means(
     min_students: int,
 ) -> Iterator[DecayedMeans]:
     """Yield decayed means by rising time: from snapshots and, in gaps between snapshots, from time buckets."""
-    days = find_first_exposure_days(student_sums, as_of_ms)
+    days = find_entry_days(student_sums, as_of_ms)
     current_snapshot = take_snapshot(summary)
     if not days or current_snapshot is None:
         return

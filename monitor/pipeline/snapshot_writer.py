@@ -41,8 +41,11 @@ class SnapshotWriter:
         """Write the snapshots of the watermark's hour, unless already stored.
 
         Decayed means and closed cohorts are as of the full hour; all other sums are as of the time of writing. If
-        another worker has written snapshots, this worker waits as if it had written them.
+        another worker has written snapshots, this worker waits as if it had written them. Nothing is written while the
+        watermark waits for current end offsets: before the first confirmation it is days after 1970.
         """
+        if tracker.needs_confirmation():
+            return
         hour = tracker.watermark_ms() // HOUR_MS
         has_checked = self._newest_stored_hour is not None
         if self._monotonic_s() < self._next_check_s or (hour <= self._last_hour and has_checked):

@@ -14,6 +14,7 @@ from monitor.analysis.snapshots import MAX_DAILY_SNAPSHOTS, MAX_HOURLY_SNAPSHOTS
 from monitor.clock import HOUR_MS
 from monitor.errors import IncompatibleStore, StoreUnavailable, UsageError
 from monitor.pipeline.snapshot_writer import SnapshotWriter
+from monitor.pipeline.watermark import WatermarkTracker
 from monitor.state import Position, ShardedStore, SnapshotLog, StoreReader, StoreState
 from monitor.state.generations import connect_next_generation, delete_generation
 from tests.servers.redis import RedisServer
@@ -195,6 +196,20 @@ def test_several_workers_take_as_many_snapshots_of_a_backlog_as_one_worker(bench
         clock[0] += 20
         historians[0].write_if_due(create_tracker_at_hour(bench, HOUR_OF_DAY_9 + 400))
     assert HOUR_OF_DAY_9 + 400 in bench.reader.read_snapshots("ranker")
+
+
+def test_nothing_is_stored_before_the_watermark_is_confirmed(bench: StoreBench) -> None:
+    """The watermark of a young deployment is days after 1970, which is no hour of its events."""
+    tracker = WatermarkTracker({"1": DAY_MS}, max_unconfirmed_advance_ms=3 * DAY_MS)
+    tracker.confirm_end_offsets({})
+    tracker.load_state(StoreState(0, 0, {}, {"answers:0": Position(5, HOUR_OF_DAY_9 * HOUR_MS)}))
+    tracker.update_end_offsets({"answers:0": 5})
+    historian = SnapshotWriter(bench.reader)
+    historian.write_if_due(tracker)
+    assert bench.reader.read_snapshots("ranker") == {}
+    tracker.confirm_end_offsets({"answers:0": 5})
+    historian.write_if_due(tracker)
+    assert list(bench.reader.read_snapshots("ranker")) == [HOUR_OF_DAY_9]
 
 
 def test_the_hour_of_a_snapshot_is_the_hour_of_the_watermark(bench: StoreBench) -> None:

@@ -81,7 +81,11 @@ class TestReportData:
     def test_a_long_history_is_thinned_out(self, redis_server: RedisServer) -> None:
         """At most 600 snapshots are drawn over the whole time; verdicts are listed from all snapshots."""
         bench = StoreBench(redis_server, DECISION_EXPERIMENT)
-        bench.apply([student_traffic()])
+        first_ms = (HOUR_OF_DAY_9 - 1_500) * HOUR_MS - DAY_MS // 2
+        early_traffic = [
+            Response(f"e-{number}", first_ms, "ranker", "control", (), None, f"early-{number}") for number in range(20)
+        ]
+        bench.apply([early_traffic, student_traffic()])
         take_snapshots(bench, HOUR_OF_DAY_9)
         history = SnapshotLog(bench.store)
         snapshot = bench.reader.read_snapshots("ranker")[HOUR_OF_DAY_9]
@@ -91,6 +95,18 @@ class TestReportData:
         assert len(report.snapshots) == 1_501
         snapshot_times = [means.at_ms for means in report.decayed_means if means.from_snapshot]
         assert (len(snapshot_times), snapshot_times[0]) == (501, (HOUR_OF_DAY_9 - 1_500) * HOUR_MS)
+
+    def test_snapshots_before_the_first_entry_day_are_not_shown(self, redis_server: RedisServer) -> None:
+        """A single response three weeks before the others begins no chart."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        stray_hour = HOUR_OF_DAY_9 - 30 * 24
+        stray_response = Response("early", stray_hour * HOUR_MS, "ranker", "control", (), None, "early")
+        bench.apply([[stray_response], student_traffic()])
+        take_snapshots(bench, stray_hour, HOUR_OF_DAY_9)
+        assert list(bench.reader.read_snapshots("ranker")) == [stray_hour, HOUR_OF_DAY_9]
+        report = read_report_data(bench.reader, DECISION_EXPERIMENT)
+        assert list(report.snapshots) == [HOUR_OF_DAY_9]
+        assert min(means.at_ms for means in report.decayed_means) > (HOUR_OF_DAY_9 - 10 * 24) * HOUR_MS
 
     def test_decayed_means_are_not_recomputed_from_expired_buckets(self, redis_server: RedisServer) -> None:
         """Shortly after `retention` a decayed mean would rest on the wrong responses; an hour forgets faster."""

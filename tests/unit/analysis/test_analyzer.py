@@ -216,6 +216,20 @@ class TestExperimentAge:
         students = replace(students, cohorts={**students.cohorts, "control": control_cohorts})
         assert analyze(EXPERIMENT, students, time_after_days(5)).verdicts["treatment"].evidence.closed_days == 2
 
+    @pytest.mark.parametrize("stray_day", [FIRST_DAY - 20_000, FIRST_DAY - 3, FIRST_DAY + 13])
+    def test_a_stray_student_days_before_or_after_the_others_adds_no_entry_days(self, stray_day: int) -> None:
+        """A single response with a wrong time does not satisfy `min_days`."""
+        groups = [*STUDENTS_WITH_EFFECT, *make_students("control", 1.0, 1, days=1, first_day=stray_day)]
+        assert _treatment_verdict(EXPERIMENT, groups, 50).evidence.closed_days == 10
+
+    def test_few_students_on_the_first_days_of_a_ramp_up_are_entry_days(self) -> None:
+        """Twelve of 4 012 students enter on the first two days."""
+        groups = [
+            *make_students("control", 1.0, 12, days=2),
+            *make_students("control", 1.0, 4000, days=8, first_day=FIRST_DAY + 2),
+        ]
+        assert _treatment_verdict(EXPERIMENT, groups, 50).evidence.closed_days == 9
+
     def test_students_per_day_are_over_the_last_closed_week(self) -> None:
         """Days without students are included."""
         groups = [

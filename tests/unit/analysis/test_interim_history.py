@@ -90,3 +90,14 @@ def test_the_history_of_several_years_is_thinned_out_evenly() -> None:
     assert len(splits) <= MAX_INTERIM_ANALYSES
     assert {later.as_of_ms - earlier.as_of_ms for earlier, later in pairwise(splits)} == {3 * DAY_MS}
     assert splits[-1].students == {"control": days, "treatment": days}
+
+
+def test_histories_begin_with_the_first_entry_day_and_not_with_a_stray_student() -> None:
+    """One student of 1970 adds neither an interim analysis nor a split over decades."""
+    stray_student = make_students("control", 1.0, 1, days=1, first_day=0)
+    students = sum_students(SENSITIVE_EXPERIMENT, [*STUDENTS_WITH_EFFECT, *stray_student])
+    splits = compute_student_splits(SENSITIVE_EXPERIMENT, students, time_after_days(9.5))
+    assert splits[0].as_of_ms == time_after_days(1) - 1
+    assert compute_interim_analyses(SENSITIVE_EXPERIMENT, students, time_after_days(9.5))[0].as_of_ms == (
+        time_after_days(4)
+    )
