@@ -38,7 +38,7 @@ from monitor.analysis.item_overview import (
 )
 from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
-from monitor.analysis.plan import find_intended_shares
+from monitor.analysis.plan import find_analysis_time, find_intended_shares
 from monitor.analysis.snapshots import (
     DecayedMeanSnapshot,
     ExperimentSnapshot,
@@ -93,6 +93,7 @@ __all__ = [
     "compute_student_splits",
     "count_students_by_category",
     "count_students_until",
+    "find_analysis_time",
     "find_entry_days",
     "find_intended_shares",
     "format_timestamp",

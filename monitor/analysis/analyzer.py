@@ -123,7 +123,7 @@ class Analyzer:
         self._plan = AnalysisPlan(experiment)
 
     def analyze(self, stored_students: StoredStudentSums, as_of_ms: int) -> Analysis:
-        """Return the analysis as of an event time, which must not be later than the newest event in the store."""
+        """Return the analysis as of an event time until which all events were read: see `find_analysis_time`."""
         view = CohortView(self._plan, stored_students, as_of_ms)
         sample_ratio = _check_sample_ratio(view)
         live_estimates = stored_students.live_estimates(self._plan.layout, self._plan.experiment.decision.population)

@@ -31,6 +31,9 @@ from monitor.stats import (
 _DEFAULT_MDE_SHARE: Final = 0.01
 """Minimum detectable effect without a setting, as a share of the largest value of the primary metric."""
 
+_CLOSED_EXPOSURE_AGE_DAYS: Final = 8
+"""Days after which the last exposure age that can end is over."""
+
 
 @dataclass(frozen=True, slots=True)
 class AllocationPhase:
@@ -65,6 +68,21 @@ def find_intended_shares(experiment: ExperimentSettings, as_of_ms: int) -> Mappi
         allocation.shares for allocation in experiment.decision.allocations if allocation.from_ms <= as_of_ms
     ]
     return earlier_shares[-1] if earlier_shares else experiment.variants
+
+
+def find_analysis_time(experiment: ExperimentSettings, newest_event_ms: int, read_until_ms: int) -> int:
+    """Return the event time as of which the experiment is analyzed: usually that of the newest event.
+
+    `read_until_ms` is a time until which all events are assumed to have been read. No event after `ends_at` +
+    `feedback_window` can change the results. So if `read_until_ms` is later than that, it closes windows, up to the
+    time at which all windows are closed.
+    """
+    if experiment.ends_at_ms is None or read_until_ms < experiment.ends_at_ms + experiment.feedback_window_ms:
+        return newest_event_ms
+    last_day = (experiment.ends_at_ms - 1) // DAY_MS
+    window_days = max(experiment.exposure_days, _CLOSED_EXPOSURE_AGE_DAYS if experiment.novelty else 0)
+    all_closed_ms = (last_day + window_days) * DAY_MS + experiment.feedback_window_ms
+    return max(newest_event_ms, min(read_until_ms, all_closed_ms))
 
 
 class AnalysisPlan:

@@ -148,6 +148,13 @@ class ExperimentSummary:
     """Variant → intended share of the students at the newest event; variants without a share are absent."""
     categories_for_review: tuple[TriageEntry, ...] | None = None
     """Categories with bad answers, most urgent first; None if items are not counted, or if not requested."""
+    newest_event_ms: int = 0
+    """Time of the newest event of any experiment; 0 before the first event."""
+
+    @property
+    def is_closed_by_clock(self) -> bool:
+        """Whether the experiment is over, and the clock or `--as-of` instead of a later event has closed windows."""
+        return self.analysis is not None and 0 < self.newest_event_ms < self.analysis.as_of_ms
 
     def variants_control_first(self) -> list[tuple[str, VariantSummary]]:
         """Return (name, summary) of the control, then of the other variants in their order."""
@@ -175,7 +182,11 @@ class ExperimentSummary:
         """Return the analysis with the event time as JSON; an empty object without an analysis."""
         if self.analysis is None:
             return {}
-        return {"judged_at": format_timestamp(self.analysis.as_of_ms), **self.analysis.to_json()}
+        return {
+            "judged_at": format_timestamp(self.analysis.as_of_ms),
+            "closed_by": "clock" if self.is_closed_by_clock else "events",
+            **self.analysis.to_json(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +201,20 @@ class StoreSummary:
 
     Kinds in the configuration are always present, also with the number 0.
     """
+    totals_as_of_ms: int | None = None
+    """Time of the newest event: the time of all-time counts, crossovers and live comparisons; None: `as_of_ms`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of `status --json`."""
         return {
             "as_of": format_timestamp(self.as_of_ms),
+            "totals_as_of": self._totals_as_of(),
             "unmatched_feedback": dict(self.unmatched_feedback),
             "experiments": {name: experiment.to_json() for name, experiment in self.experiments.items()},
         }
+
+    def _totals_as_of(self) -> str:
+        return format_timestamp(self.as_of_ms if self.totals_as_of_ms is None else self.totals_as_of_ms)
 
     def verdict_json(self, experiment: str, treatment: str | None = None) -> dict[str, Any]:
         """Return the object of `verdict --json`, with the results of all treatments or of `treatment` only.
@@ -209,6 +226,7 @@ class StoreSummary:
             "experiment": summary.name,
             "control": summary.control,
             "primary": summary.primary,
+            "totals_as_of": self._totals_as_of(),
             "crossovers": summary.crossovers,
             **{
                 key: {treatment: value[treatment]} if treatment is not None and key in _KEYS_BY_TREATMENT else value

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as-of",
         metavar="T",
-        help="use only students whose first days and feedback window were over at this ISO 8601 time",
+        help="use only students whose first days and feedback window were over at this ISO 8601 time; after `ends_at`, "
+        "it may be later than the newest event",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(

@@ -164,6 +164,16 @@ def describe_future_events(experiment: ExperimentSummary, now_ms: int) -> str | 
     )
 
 
+def describe_closing(experiment: ExperimentSummary) -> str | None:
+    """Return a sentence if the clock has closed windows, with the assumption behind it; otherwise None."""
+    if not experiment.is_closed_by_clock:
+        return None
+    return (
+        f"The experiment is over, and the newest event is of {format_time(experiment.newest_event_ms)}, so the clock "
+        "has closed windows. This assumes that all topics were read to their end."
+    )
+
+
 def format_time(at_ms: int) -> str:
     """Return a time in UTC with the precision of a minute.
 
@@ -532,7 +542,7 @@ def meets_min_students(comparison: VariantComparison | GuardrailResult, min_stud
 def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_students: int = 1) -> list[str]:
     """Return the footnotes of an experiment's table; effects on fewer than `min_students` students are left out."""
     future_events = describe_future_events(experiment, now_ms)
-    footnotes = [] if future_events is None else [future_events]
+    footnotes = [sentence for sentence in (describe_closing(experiment), future_events) if sentence is not None]
     anonymous_count = sum(variant.responses_without_user for variant in experiment.variants.values())
     student_count = sum(variant.students for variant in experiment.variants.values())
     if anonymous_count:

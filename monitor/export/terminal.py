@@ -19,6 +19,7 @@ from monitor.errors import escape_controls, escape_lines
 from monitor.export.presentation import (
     ABSENT_TEXT,
     describe_as_of,
+    describe_closing,
     describe_decisions,
     describe_effect,
     describe_history,
@@ -199,6 +200,8 @@ def render_verdicts(
     if analysis is None:
         return Text("")
     parts: list[RenderableType] = [Text(f"{experiment.name}, {_format_as_of(analysis.as_of_ms)}", style="dim")]
+    if (closing := describe_closing(experiment)) is not None:
+        parts.append(Text(closing, style="dim"))
     for name, verdict in analysis.verdicts.items():
         if name in state_periods:
             parts.append(Text(describe_verdict(name, verdict), style="bold"))

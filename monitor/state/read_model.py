@@ -19,6 +19,7 @@ from monitor.analysis import (
     SnapshotHistory,
     StoreSummary,
     VariantSummary,
+    find_analysis_time,
     find_intended_shares,
 )
 from monitor.clock import DAY_MS, HOUR_MS, Clock
@@ -146,8 +147,8 @@ class StoreReader:
         """Return a summary of all experiments; decayed means are as of `as_of_ms` (default: the newest event).
 
         All-time numbers are current numbers for any `as_of_ms`. Verdicts are as of the newest event of any experiment,
-        or of `as_of_ms` if that is earlier: a student's window is complete only when later events were read.
-        Raises `StoreUnavailable`.
+        or of `as_of_ms` if that is earlier: a student's window is complete only when later events were read. After its
+        end, an experiment needs no later events: see `find_analysis_time`. Raises `StoreUnavailable`.
         """
         is_past = as_of_ms is not None
         cache = self._caches.get(is_past) or BucketCache(self._read_run_ids())
@@ -170,7 +171,8 @@ class StoreReader:
             until_ms = as_of_ms // HOUR_MS * HOUR_MS
         traffic = read_traffic(self.store, [(variant.number, variant.index) for variant in variants], until_ms)
         drifts = self._read_drifts(variants, until_ms)
-        analyzed_ms = min(at_ms, counts.newest_ms) if as_of_ms is not None else counts.newest_ms
+        now_ms = self._clock()
+        newest_event_ms = min(at_ms, counts.newest_ms) if as_of_ms is not None else counts.newest_ms
         categories_for_review = {
             experiment.name: self.item_reader(experiment.name).read_review_ranking("category")
             for experiment in self.experiments
@@ -183,6 +185,8 @@ class StoreReader:
             experiment_variants = [variant for variant in variants if variant.experiment is experiment]
             students = _student_sums(experiment_variants, counts)
             live_estimates = students.live_estimates(self._layouts[experiment.name], "rated")
+            read_until_ms = now_ms - experiment.allowed_lateness_ms if as_of_ms is None else as_of_ms
+            analyzed_ms = find_analysis_time(experiment, newest_event_ms, read_until_ms)
             summaries = {
                 variant.name: replace(
                     self._summarize_variant(variant, means, live_estimates[variant.name]),
@@ -203,10 +207,16 @@ class StoreReader:
                 starts_at_ms=experiment.starts_at_ms,
                 intended_shares=find_intended_shares(experiment, analyzed_ms),
                 categories_for_review=categories_for_review.get(experiment.name),
+                newest_event_ms=counts.newest_ms,
             )
         configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
         unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)
-        return StoreSummary(as_of_ms=at_ms, experiments=experiments, unmatched_feedback=dict(sorted(unmatched.items())))
+        return StoreSummary(
+            as_of_ms=at_ms,
+            experiments=experiments,
+            unmatched_feedback=dict(sorted(unmatched.items())),
+            totals_as_of_ms=counts.newest_ms or at_ms,
+        )
 
     def _read_variants(self) -> tuple[list[_VariantRecords], _EventCounts]:
         """Return all-time records of all variants, and counts of events, each read in a transaction on a shard."""

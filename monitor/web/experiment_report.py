@@ -16,6 +16,7 @@ from monitor.export import (
     STATE_DESCRIPTIONS,
     STATE_TITLES,
     ReportData,
+    describe_closing,
     describe_effect,
     describe_state,
     describe_time_to_decide,
@@ -55,6 +56,7 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
     return load_template("experiment.html").render(
         newest_event=format_time(report.as_of_ms) + ("" if now_ms is None else _describe_age(report.as_of_ms, now_ms)),
         sample_size=_describe_sample_size(report),
+        closing=describe_closing(report.summary),
         headlines=[_headline_context(report, *treatment) for treatment in verdicts.items()],
         treatments=[_treatment_context(report, *treatment) for treatment in verdicts.items()],
         report=report,

@@ -10,9 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from monitor.analysis import StoreSummary, format_timestamp
 from monitor.analysis.analyzer import Analysis
 from monitor.config import DecisionSettings
 from monitor.events import Feedback, Response
+from monitor.export.presentation import experiment_footnotes
 from monitor.state import Position, PositionUpdate, RejectionCounts, StoreReader
 from monitor.stats import Estimate
 from tests.servers.redis import RedisServer
@@ -160,3 +162,51 @@ def test_a_time_after_the_newest_event_closes_no_cohort(redis_server: RedisServe
     bench = StoreBench(redis_server, DECISION_EXPERIMENT)
     bench.apply([[event for event in student_traffic() if event.timestamp_ms < START + 3 * DAY_MS]])
     assert _analyze(bench, START + 400 * DAY_MS).comparisons["treatment"]["dcg@5"]["closed"].control.units == 0
+
+
+class TestEndedExperiment:
+    """An experiment of three days without any event after its end."""
+
+    EXPERIMENT = replace(
+        DECISION_EXPERIMENT, starts_at_ms=START, ends_at_ms=START + 3 * DAY_MS, allowed_lateness_ms=2 * DAY_MS
+    )
+
+    def _summary(self, redis_server: RedisServer, now_ms: int, as_of_ms: int | None = None) -> StoreSummary:
+        bench = StoreBench(redis_server, self.EXPERIMENT)
+        bench.apply([[event for event in student_traffic() if event.timestamp_ms < START + 3 * DAY_MS]])
+        reader = StoreReader(bench.store, bench.settings, bench.metadata.numbers, lambda: now_ms)
+        return reader.read_summary(as_of_ms)
+
+    def test_the_clock_closes_windows_after_the_end(self, redis_server: RedisServer) -> None:
+        """All entry days are complete, and the texts name the assumption."""
+        experiment = self._summary(redis_server, START + 400 * DAY_MS).experiments["ranker"]
+        assert experiment.analysis is not None
+        assert experiment.analysis.verdicts["treatment"].evidence.closed_days == 3
+        assert experiment.is_closed_by_clock
+        assert experiment.analysis_json()["closed_by"] == "clock"
+        assert "topics were read to their end" in " ".join(experiment_footnotes(experiment, START + 400 * DAY_MS))
+
+    def test_the_clock_waits_for_late_events(self, redis_server: RedisServer) -> None:
+        """Events may arrive by `allowed_lateness` after the last feedback window."""
+        now_ms = START + 3 * DAY_MS + self.EXPERIMENT.horizon_ms - 1
+        experiment = self._summary(redis_server, now_ms).experiments["ranker"]
+        assert not experiment.is_closed_by_clock
+        assert experiment.analysis_json()["closed_by"] == "events"
+
+    def test_a_given_time_closes_windows_after_the_end(self, redis_server: RedisServer) -> None:
+        """`--as-of` is a time until which all events are assumed to have been read."""
+        summary = self._summary(redis_server, 0, START + 400 * DAY_MS)
+        analysis = summary.experiments["ranker"].analysis
+        assert analysis is not None
+        assert analysis.verdicts["treatment"].evidence.closed_days == 3
+        before_end = self._summary(redis_server, 0, START + 3 * DAY_MS + DAY_MS // 2).experiments["ranker"]
+        assert not before_end.is_closed_by_clock
+
+    def test_totals_have_the_time_of_the_newest_event(self, redis_server: RedisServer) -> None:
+        """Means as of a past time and counts of today are not under the same time."""
+        past_ms = START + 2 * DAY_MS
+        summary = self._summary(redis_server, 0, past_ms)
+        assert summary.to_json()["as_of"] == format_timestamp(past_ms)
+        newest_ms = summary.experiments["ranker"].newest_event_ms
+        for content in (summary.to_json(), summary.verdict_json("ranker")):
+            assert content["totals_as_of"] == format_timestamp(newest_ms)
