@@ -111,6 +111,7 @@ def serve_http(
     """Serve the HTTP endpoints while the block runs, and yield the server."""
     endpoints = HttpEndpoints(
         read_summary=reader.read_summary,
+        read_history=reader.read_verdict_history,
         read_items=partial(answer_items_request, reader),
         process_registry=telemetry.registry,
         readiness_problems=readiness,

@@ -12,7 +12,13 @@
 from __future__ import annotations
 
 from monitor.analysis.analyzer import Analysis, Analyzer
-from monitor.analysis.decision_history import StatePeriod, history_json, list_state_periods
+from monitor.analysis.decision_history import (
+    StatePeriod,
+    VerdictHistory,
+    history_json,
+    list_state_periods,
+    list_verdict_history,
+)
 from monitor.analysis.drift import (
     MIN_DRIFT_ALPHA,
     CellCounts,
@@ -89,6 +95,7 @@ __all__ = [
     "TriageEntry",
     "TriageKind",
     "VariantSummary",
+    "VerdictHistory",
     "compute_interim_analyses",
     "compute_student_splits",
     "count_students_by_category",
@@ -99,6 +106,7 @@ __all__ = [
     "format_timestamp",
     "history_json",
     "list_state_periods",
+    "list_verdict_history",
     "measure_day_drift",
     "measure_drift",
     "rank_for_review",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from monitor.analysis.snapshots import EffectInterval, SnapshotHistory
-from monitor.analysis.summary import format_timestamp
+from monitor.analysis.summary import ExperimentSummary, format_timestamp
 from monitor.clock import HOUR_MS
 from monitor.stats import VerdictState
 
@@ -25,6 +25,22 @@ class StatePeriod:
     """The primary metric's effect and interval at `since_ms`."""
 
 
+VerdictHistory: TypeAlias = Mapping[str, tuple[StatePeriod, ...]]
+"""Treatment → periods of the verdict's states, oldest first."""
+
+
+def list_verdict_history(experiment: ExperimentSummary, snapshots: SnapshotHistory) -> VerdictHistory:
+    """Return the history of the verdicts up to the time of the experiment's analysis, for the primary metric."""
+    if experiment.analysis is None:
+        return {}
+    past_snapshots = {
+        hour: snapshot
+        for hour, snapshot in snapshots.items()
+        if snapshot.metric == experiment.primary and hour * HOUR_MS <= experiment.analysis.as_of_ms
+    }
+    return {treatment: list_state_periods(past_snapshots, treatment) for treatment in experiment.analysis.verdicts}
+
+
 def list_state_periods(snapshots: SnapshotHistory, treatment: str) -> tuple[StatePeriod, ...]:
     """Return the periods of a treatment's states, oldest first; empty without snapshots of the treatment."""
     periods: list[StatePeriod] = []
@@ -40,14 +56,17 @@ def list_state_periods(snapshots: SnapshotHistory, treatment: str) -> tuple[Stat
     return tuple(periods)
 
 
-def history_json(periods: Sequence[StatePeriod]) -> list[dict[str, Any]]:
-    """Return periods as in `verdict --json`, with times in ISO 8601."""
-    return [
-        {
-            "state": period.state,
-            "since": format_timestamp(period.since_ms),
-            "until": None if period.until_ms is None else format_timestamp(period.until_ms),
-            **dict(zip(("effect", "lower", "upper"), period.effect, strict=True)),
-        }
-        for period in periods
-    ]
+def history_json(history: VerdictHistory) -> dict[str, list[dict[str, Any]]]:
+    """Return a history as in `verdict --json`, with times in ISO 8601."""
+    return {
+        treatment: [
+            {
+                "state": period.state,
+                "since": format_timestamp(period.since_ms),
+                "until": None if period.until_ms is None else format_timestamp(period.until_ms),
+                **dict(zip(("effect", "lower", "upper"), period.effect, strict=True)),
+            }
+            for period in periods
+        ]
+        for treatment, periods in history.items()
+    }

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Final
 
-from monitor.analysis import history_json, list_state_periods
+from monitor.analysis import history_json
 from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms
 from monitor.errors import UsageError
@@ -40,19 +40,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     as_of_ms = None if arguments.as_of is None else parse_instant_ms("--as-of", arguments.as_of)
     with open_store_reader(settings, wall_clock) as reader:
         summary = reader.read_summary(as_of_ms)
-        snapshots = reader.read_snapshots(arguments.experiment)
-    experiment = summary.experiments[arguments.experiment]
+        experiment = summary.experiments[arguments.experiment]
+        complete_history = reader.read_verdict_history(experiment)
     verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
     if arguments.variant is not None and arguments.variant not in verdicts:
         raise UsageError(f"--variant: got {arguments.variant!r}, expected one of {', '.join(verdicts) or 'none'}")
-    state_periods = {
-        name: list_state_periods(snapshots, name) for name in verdicts if arguments.variant in {None, name}
-    }
+    history = {name: periods for name, periods in complete_history.items() if arguments.variant in {None, name}}
     if arguments.json:
-        history = {name: history_json(periods) for name, periods in state_periods.items()}
-        print_json({**summary.verdict_json(arguments.experiment, arguments.variant), "history": history})
+        content = summary.verdict_json(arguments.experiment, arguments.variant)
+        print_json({**content, "history": history_json(history)})
     else:
-        stdout_console(os.environ).print(render_verdicts(experiment, state_periods))
+        stdout_console(os.environ).print(render_verdicts(experiment, history))
     if not arguments.exit_code:
         return 0
     exit_codes = [

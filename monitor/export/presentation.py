@@ -16,6 +16,7 @@ from monitor.analysis import (
     StatePeriod,
     StoreSummary,
     VariantSummary,
+    VerdictHistory,
 )
 from monitor.metrics import LATENCY_BOUNDS_MS
 from monitor.stats import (
@@ -512,24 +513,33 @@ class TreatmentDecision(NamedTuple):
     """Means, reasons, notes and the time to decide, a sentence or more each."""
 
 
-def describe_decisions(experiment: ExperimentSummary, min_students: int = 1) -> list[TreatmentDecision]:
-    """Return the verdict on each treatment, without numbers if a variant has fewer than `min_students` students."""
+def describe_decisions(
+    experiment: ExperimentSummary, min_students: int = 1, history: VerdictHistory | None = None
+) -> list[TreatmentDecision]:
+    """Return the verdict on each treatment, without effects if a variant has fewer than `min_students` students.
+
+    The validity of the comparison is not hidden. `history` adds when the state was reached.
+    """
     verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
     decisions = []
     for name, verdict in verdicts.items():
         is_displayed = meets_min_students(verdict.primary, min_students)
-        details = (
-            describe_effect(experiment.control, name, verdict),
-            *(reason.text for reason in verdict.reasons),
+        findings = [
+            *((reason, reason.text) for reason in verdict.reasons),
             *(
-                f"Warning: {note.text}" if note.is_warning else note.text
+                (note, f"Warning: {note.text}" if note.is_warning else note.text)
                 for note in verdict.notes
                 if note.code != "skipped_events"
             ),
-            describe_time_to_decide(verdict),
+        ]
+        details = (
+            describe_effect(experiment.control, name, verdict) if is_displayed else None,
+            *(text for finding, text in findings if is_displayed or finding.is_about_validity),
+            describe_time_to_decide(verdict) if is_displayed else None,
+            None if history is None else describe_history(history.get(name, ()), verdict.state),
         )
         sentence = describe_state(verdict, is_displayed=is_displayed)
-        shown_details = tuple(detail for detail in details if detail is not None) if is_displayed else ()
+        shown_details = tuple(detail for detail in details if detail is not None)
         decisions.append(TreatmentDecision(_TONES.get(verdict.state, "open"), name, sentence, shown_details))
     return decisions
 

@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from monitor.analysis import ExperimentSummary, StatePeriod, StoreSummary, SubgroupEffects
+from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects, VerdictHistory
 from monitor.errors import escape_controls, escape_lines
 from monitor.export.presentation import (
     ABSENT_TEXT,
@@ -192,10 +192,8 @@ def _experiment_table(
     return table
 
 
-def render_verdicts(
-    experiment: ExperimentSummary, state_periods: Mapping[str, Sequence[StatePeriod]]
-) -> RenderableType:
-    """Return the verdicts on the treatments of `state_periods` with reasons, notes, numbers and history."""
+def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHistory) -> RenderableType:
+    """Return the verdicts on the treatments of `verdict_history` with reasons, notes, numbers and history."""
     analysis = experiment.analysis
     if analysis is None:
         return Text("")
@@ -203,10 +201,10 @@ def render_verdicts(
     if (closing := describe_closing(experiment)) is not None:
         parts.append(Text(closing, style="dim"))
     for name, verdict in analysis.verdicts.items():
-        if name in state_periods:
+        if name in verdict_history:
             parts.append(Text(describe_verdict(name, verdict), style="bold"))
             parts += [Text(f"  {line}") for line in _verdict_lines(experiment.control, name, verdict)]
-            if (history := describe_history(state_periods[name], verdict.state)) is not None:
+            if (history := describe_history(verdict_history[name], verdict.state)) is not None:
                 parts.append(Text(f"  {history}"))
             parts.append(_comparison_table(experiment.control, name, analysis.comparisons[name]))
             parts += [Text(f"  {line}") for line in _subgroup_lines(analysis.subgroup_effects[name])]
@@ -266,18 +264,22 @@ def _format_as_of(at_ms: int) -> str:
 
 
 def _subgroup_lines(effects: SubgroupEffects) -> Iterator[str]:
-    """Yield a line with the effect within each subgroup that has an interval."""
+    """Yield a line with each shown effect within a subgroup, and a line with the names of the other subgroups."""
     for title, segments in (
         ("First question in category", effects.segments),
         ("Days since the first response:", effects.exposure_ages),
     ):
+        other_names = []
         for segment in segments:
             comparison = segment.comparison
-            if comparison.lower is not None:
+            if segment.discovered:
                 effect = _format_difference(comparison.difference.effect)
                 bounds = f"{_format_difference(comparison.lower)} to {_format_difference(comparison.upper)}"
-                significance = "shown" if segment.discovered else "not shown, given the number of groups"
-                yield f"{title} {segment.name}: effect {effect}, interval {bounds}; difference {significance}"
+                yield f"{title} {segment.name}: effect {effect}, interval {bounds}; difference shown"
+            elif comparison.lower is not None:
+                other_names.append(segment.name)
+        if other_names:
+            yield f"{title} {', '.join(other_names)}: no difference shown, given the number of groups"
 
 
 def _format_mean(value: float | None) -> str:

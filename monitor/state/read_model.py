@@ -19,8 +19,10 @@ from monitor.analysis import (
     SnapshotHistory,
     StoreSummary,
     VariantSummary,
+    VerdictHistory,
     find_analysis_time,
     find_intended_shares,
+    list_verdict_history,
 )
 from monitor.clock import DAY_MS, HOUR_MS, Clock
 from monitor.config import ExperimentSettings, Settings
@@ -107,6 +109,7 @@ class StoreReader:
             experiment.name: RecordLayout.for_experiment(experiment) for experiment in settings.experiments
         }
         self._analyzers = {experiment.name: Analyzer(experiment) for experiment in settings.experiments}
+        self._snapshot_log = SnapshotLog(store)
         self._drift_reader = DriftReader(store, settings)
         self._coverage_readers = {
             experiment.name: CoverageReader(store, experiment, numbers[experiment.name])
@@ -141,7 +144,11 @@ class StoreReader:
 
     def read_snapshots(self, experiment: str) -> SnapshotHistory:
         """Return an experiment's snapshots, oldest first. Raises `StoreUnavailable`."""
-        return SnapshotLog(self.store).read_all(self.numbers[experiment])
+        return self._snapshot_log.read_all(self.numbers[experiment])
+
+    def read_verdict_history(self, experiment: ExperimentSummary) -> VerdictHistory:
+        """Return the history of an experiment's verdicts from the snapshots. Raises `StoreUnavailable`."""
+        return list_verdict_history(experiment, self.read_snapshots(experiment.name))
 
     def read_summary(self, as_of_ms: int | None = None) -> StoreSummary:
         """Return a summary of all experiments; decayed means are as of `as_of_ms` (default: the newest event).

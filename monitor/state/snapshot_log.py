@@ -15,10 +15,15 @@ _decode = msgspec.msgpack.Decoder(ExperimentSnapshot).decode
 
 
 class SnapshotLog:
-    """Reads and writes the snapshots of experiments, by experiment number. All methods raise `StoreUnavailable`."""
+    """Reads and writes the snapshots of experiments, by experiment number. All methods raise `StoreUnavailable`.
+
+    Several threads may use the same log.
+    """
 
     def __init__(self, store: ShardedStore) -> None:
         self._shard = store.first_shard
+        self._known_snapshots: dict[int, dict[int, ExperimentSnapshot | None]] = {}
+        """Experiment number → hour → snapshot, None in the format of another version. Snapshots are never changed."""
 
     def read_hours(self, number: int) -> set[int]:
         """Return the hours with a snapshot."""
@@ -45,10 +50,22 @@ class SnapshotLog:
             return _decode_snapshot(self._shard.client.hget(self._shard.keys.hourly_snapshots(number), max(hours)))
 
     def read_all(self, number: int) -> SnapshotHistory:
-        """Return all snapshots by hour, oldest first, without snapshots in the format of another version."""
-        with translating_errors(self._shard.settings):
-            stored = self._shard.client.hgetall(self._shard.keys.hourly_snapshots(number))
-        snapshots = {int(hour): _decode_snapshot(encoded) for hour, encoded in stored.items()}
+        """Return all snapshots by hour, oldest first, without snapshots in the format of another version.
+
+        Snapshots that this log has read before are not read again.
+        """
+        stored_hours = self.read_hours(number)
+        known_snapshots = self._known_snapshots.get(number, {})
+        snapshots = {hour: known_snapshots[hour] for hour in stored_hours & known_snapshots.keys()}
+        if new_hours := sorted(stored_hours - known_snapshots.keys()):
+            with translating_errors(self._shard.settings):
+                encoded = self._shard.client.hmget(self._shard.keys.hourly_snapshots(number), list(map(str, new_hours)))
+            snapshots |= {
+                hour: _decode_snapshot(content)
+                for hour, content in zip(new_hours, encoded, strict=True)
+                if content is not None
+            }
+        self._known_snapshots[number] = snapshots
         return {hour: snapshot for hour, snapshot in sorted(snapshots.items()) if snapshot is not None}
 
 

@@ -51,7 +51,7 @@ ReasonCode: TypeAlias = Literal[
     "compared_sample_ratio", "undefined_disagree", "populations_disagree",
     "guardrail_held", "guardrail_open", "guardrail_idle",
     "adjusted", "covariate_unbalanced", "rated_share_differs", "undefined_share_differs", "metrics_disagree",
-    "live_disagrees", "left_out_students", "low_power", "skipped_events", "delivery_differs",
+    "live_disagrees", "left_out_students", "low_power", "coarse_mde", "skipped_events", "delivery_differs",
 ]  # fmt: skip
 """`young` means that fewer than `min_days` entry days are closed; `stray_traffic` means students in a variant without a
 share; docs/statistics.md lists all codes."""
@@ -63,6 +63,7 @@ _WARNING_CODES: Final = frozenset[ReasonCode](
         "guardrail_crossed",
     }
 )  # fmt: skip
+_VALIDITY_CODES: Final = (_WARNING_CODES - {"worse", "guardrail_crossed"}) | {"few_students", "young"}
 _NOTICEABLE_VARIANCE_FRACTION: Final = 0.05
 """Rare events that add more than this part of the variance widen the interval by more than a fortieth."""
 _SHARE_MDE: Final = 0.05
@@ -73,6 +74,10 @@ _HOURS_PER_DAY: Final = 24
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LONG_DAYS: Final = 90.0
 """A longer wait for 80 % power is reported."""
+_UNRESOLVED_MDES: Final = 3.0
+"""An interval that is after `_LONG_DAYS` still wider than ± so many mdes cannot show the mde in a reasonable time."""
+_COARSE_HALF_WIDTHS: Final = 5.0
+"""An mde of more than so many half widths of the interval is coarse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,11 @@ class Reason:
     def is_warning(self) -> bool:
         """Whether the finding is harm, or makes the comparison invalid, whatever the state."""
         return self.code in _WARNING_CODES
+
+    @property
+    def is_about_validity(self) -> bool:
+        """Whether the finding makes the comparison invalid or too early; its text contains no effect."""
+        return self.code in _VALIDITY_CODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,15 +322,51 @@ def _covariate_imbalances(
 
 
 def _power_findings(verdict: Verdict) -> Iterator[Reason]:
-    """Yield a note if an open experiment needs long for 80 % power."""
-    days, evidence = verdict.days_to_power, verdict.evidence
-    if verdict.state == "continue" and days is not None and days > _LONG_DAYS:
+    """Yield a note if an open experiment needs long for 80 % power, or if the mde is far from what the data resolve."""
+    days, evidence, primary = verdict.days_to_power, verdict.evidence, verdict.primary
+    mde, metric = evidence.criteria.mde, evidence.metric
+    later_half_width = _half_width_after(_LONG_DAYS, verdict)
+    advice = "Consider a larger `mde`, more students, or data from before the experiment (`pre_period`)."
+    if (
+        verdict.state in {"continue", "insufficient_data"}
+        and later_half_width is not None
+        and later_half_width > _UNRESOLVED_MDES * mde
+    ):
         text = (
-            f"At the present number of new students it takes about {_count(round(days), 'day')} until an effect of "
-            f"{evidence.criteria.mde:.4g} on {evidence.metric} is shown with 80 % power, guardrails included. Consider "
-            "a larger `mde`, more students, or data from before the experiment (`pre_period`)."
+            f"At the present number of new students, the interval on {metric} is still \u00b1{later_half_width:.2g} "
+            f"after {_LONG_DAYS:.0f} days, over {_UNRESOLVED_MDES:.0f} times the smallest effect of interest, "
+            f"{mde:.4g}, which this experiment cannot show in a reasonable time. {advice}"
         )
         yield Reason("low_power", text)
+    elif verdict.state == "continue" and days is not None and days > _LONG_DAYS:
+        text = (
+            f"At the present number of new students it takes about {_count(round(days), 'day')} until an effect of "
+            f"{mde:.4g} on {metric} is shown with 80 % power, guardrails included. {advice}"
+        )
+        yield Reason("low_power", text)
+    if primary.lower is None or primary.upper is None or verdict.state in {"insufficient_data", "invalid"}:
+        return
+    half_width = (primary.upper - primary.lower) / 2
+    if half_width < mde / _COARSE_HALF_WIDTHS:
+        text = (
+            f"The smallest effect of interest on {metric}, {mde:.4g}, is coarse: the interval is already "
+            f"\u00b1{half_width:.2g}, so the data show effects that are over {_COARSE_HALF_WIDTHS:.0f} times smaller. "
+            "Check that `mde` is the smallest effect that matters."
+        )
+        yield Reason("coarse_mde", text)
+
+
+def _half_width_after(days: float, verdict: Verdict) -> float | None:
+    """Return half the width of the primary metric's interval after some days at the present rate; None if unknown."""
+    primary, criteria = verdict.primary, verdict.evidence.criteria
+    variance = 0.0
+    for arm, rate in zip((primary.control, primary.treatment), verdict.evidence.students_per_day, strict=True):
+        if arm.unit_variance is None or arm.units < MIN_UNITS_FOR_DECISION:
+            return None
+        variance += arm.unit_variance / (arm.units + rate * days)
+    if not variance:
+        return None
+    return tuned_mixture(criteria.mde, primary.alpha).half_width(1 / variance, primary.alpha)
 
 
 def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:

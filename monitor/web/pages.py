@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from monitor.analysis import StoreSummary
+from monitor.analysis import StoreSummary, VerdictHistory
 from monitor.config import DisplaySettings
 from monitor.export import (
     COUNT_EXPLANATION,
@@ -54,9 +54,16 @@ def page_response(request: Request, context: dict[str, Any], status: int = 200) 
 
 
 def page_context(
-    summary: StoreSummary | None, readiness_problems: Sequence[str], display: DisplaySettings, now_ms: int
+    summary: StoreSummary | None,
+    readiness_problems: Sequence[str],
+    display: DisplaySettings,
+    now_ms: int,
+    histories: Mapping[str, VerdictHistory] | None = None,
 ) -> dict[str, Any]:
-    """Return the values for `page.html`: a dict per experiment, and the reasons why the process is not ready."""
+    """Return the values for `page.html`: a dict per experiment, and the reasons why the process is not ready.
+
+    `histories` has the history of the verdicts by experiment; None: no history is shown.
+    """
     min_students = display.min_display_students
     experiments = [] if summary is None else list(summary.experiments.values())
     return {
@@ -66,7 +73,7 @@ def page_context(
                 "control": experiment.control,
                 "variants": [name for name, _ in experiment.variants_control_first()],
                 "rows": experiment_table_rows(experiment, now_ms, min_students),
-                "decisions": describe_decisions(experiment, min_students),
+                "decisions": describe_decisions(experiment, min_students, (histories or {}).get(experiment.name)),
                 "footnotes": experiment_footnotes(experiment, now_ms, min_students),
                 "attention": None
                 if experiment.categories_for_review is None

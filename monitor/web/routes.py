@@ -30,7 +30,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from monitor.analysis import StoreSummary
+from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory, history_json
 from monitor.clock import Clock
 from monitor.config import DisplaySettings, parse_instant_ms
 from monitor.errors import DependencyUnavailable, UnusableStore, UsageError
@@ -63,8 +63,9 @@ _ITEM_SUFFIXES: Final = ("/items", "/attention")
 class HttpEndpoints:
     """The routes of the application and their endpoints.
 
-    `read_summary` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes the path after
-    `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an unknown experiment.
+    `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
+    the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
+    unknown experiment.
     `readiness_problems` returns the reasons why the process is not ready, and does not block.
     """
 
@@ -72,6 +73,7 @@ class HttpEndpoints:
         self,
         *,
         read_summary: Callable[[int | None], StoreSummary],
+        read_history: Callable[[ExperimentSummary], VerdictHistory],
         read_items: Callable[[str, Mapping[str, str]], dict[str, Any]],
         process_registry: CollectorRegistry,
         readiness_problems: Callable[[], Sequence[str]],
@@ -79,6 +81,7 @@ class HttpEndpoints:
         clock: Clock,
     ) -> None:
         self._read_summary = read_summary
+        self._read_history = read_history
         self._read_items = read_items
         self._process_registry = process_registry
         self._readiness_problems = readiness_problems
@@ -117,12 +120,14 @@ class HttpEndpoints:
         ]
 
     def _page(self, request: Request) -> Response:
-        summary, problems, status = None, self._readiness_problems(), 200
+        summary, histories, problems, status = None, {}, self._readiness_problems(), 200
         try:
             summary = self._read_summary(None)
+            histories = {name: self._read_history(experiment) for name, experiment in summary.experiments.items()}
         except DependencyUnavailable as error:
             problems, status = (f"The store is out of reach: {error}",), 503
-        return page_response(request, page_context(summary, problems, self._display, self._clock()), status)
+        context = page_context(summary, problems, self._display, self._clock(), histories)
+        return page_response(request, context, status)
 
     async def _ready(self, _request: Request) -> Response:
         problems = self._readiness_problems()
@@ -143,7 +148,7 @@ class HttpEndpoints:
                 raise HTTPException(400, str(error)) from error
             except KeyError:
                 pass
-        content = experiment_json(self._read_summary(_as_of_ms(request)), name)
+        content = experiment_json(self._read_summary(_as_of_ms(request)), name, self._read_history)
         return _json_response({"error": "unknown experiment"}, 404) if content is None else _json_response(content)
 
 
@@ -230,15 +235,19 @@ class DefaultHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-def experiment_json(summary: StoreSummary, path: str) -> dict[str, Any] | None:
+def experiment_json(
+    summary: StoreSummary, path: str, read_history: Callable[[ExperimentSummary], VerdictHistory]
+) -> dict[str, Any] | None:
     """Return the JSON object of an experiment or, for NAME/verdict, of the verdict; None for an unknown experiment.
 
-    If an experiment itself is named NAME/verdict, its object is returned.
+    Both have the history of the verdicts. If an experiment itself is named NAME/verdict, its object is returned.
     """
-    if path in summary.experiments:
-        return summary.experiments[path].to_json()
-    name = path.removesuffix(_VERDICT_SUFFIX)
-    return summary.verdict_json(name) if name != path and name in summary.experiments else None
+    name = path if path in summary.experiments else path.removesuffix(_VERDICT_SUFFIX)
+    experiment = summary.experiments.get(name)
+    if experiment is None:
+        return None
+    content = experiment.to_json() if name == path else summary.verdict_json(name)
+    return {**content, "history": history_json(read_history(experiment))}
 
 
 async def _healthy(_request: Request) -> Response:

@@ -70,6 +70,38 @@ def test_hours_without_new_events_have_no_snapshot(bench: StoreBench) -> None:
     assert list(bench.reader.read_snapshots("ranker")) == [HOUR_OF_DAY_9 + 24 * 100]
 
 
+def test_a_reader_reads_only_new_snapshots_and_forgets_deleted_ones(
+    bench: StoreBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are refreshed every few seconds; a stored snapshot is never changed."""
+    take_snapshots(bench, HOUR_OF_DAY_9, HOUR_OF_DAY_9 + 24)
+    requested_hours: list[list[str]] = []
+    client = bench.first_shard.client
+    read_values = client.hmget
+
+    def hmget(key: str, hours: list[str]) -> Any:
+        requested_hours.append(hours)
+        return read_values(key, hours)
+
+    monkeypatch.setattr(client, "hmget", hmget)
+    assert list(bench.reader.read_snapshots("ranker")) == [HOUR_OF_DAY_9, HOUR_OF_DAY_9 + 24]
+    take_snapshots(bench, HOUR_OF_DAY_9 + 48)
+    SnapshotLog(bench.store).delete(bench.experiment_number, [HOUR_OF_DAY_9])
+    for _ in range(2):
+        assert list(bench.reader.read_snapshots("ranker")) == [HOUR_OF_DAY_9 + 24, HOUR_OF_DAY_9 + 48]
+    assert requested_hours == [[str(HOUR_OF_DAY_9), str(HOUR_OF_DAY_9 + 24)], [str(HOUR_OF_DAY_9 + 48)]]
+
+
+def test_the_history_of_a_verdict_ends_at_the_time_of_the_analysis(bench: StoreBench) -> None:
+    """A verdict as of a past time has no later history."""
+    take_snapshots(bench, HOUR_OF_DAY_9)
+    experiment = bench.reader.read_summary().experiments["ranker"]
+    (period,) = bench.reader.read_verdict_history(experiment)["treatment"]
+    assert period.since_ms == HOUR_OF_DAY_9 * HOUR_MS
+    past_experiment = bench.reader.read_summary((HOUR_OF_DAY_9 - 24) * HOUR_MS).experiments["ranker"]
+    assert bench.reader.read_verdict_history(past_experiment) == {"treatment": ()}
+
+
 def test_an_experiment_without_events_has_no_snapshots(redis_server: RedisServer) -> None:
     """An experiment that is only configured has no snapshots."""
     empty = StoreBench(redis_server, DECISION_EXPERIMENT)

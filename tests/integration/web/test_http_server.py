@@ -72,6 +72,7 @@ def _endpoints(
 ) -> HttpEndpoints:
     return HttpEndpoints(
         read_summary=summary,
+        read_history=lambda _experiment: {},
         read_items=items,
         process_registry=CollectorRegistry(),
         readiness_problems=lambda: (),

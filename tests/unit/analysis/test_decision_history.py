@@ -27,7 +27,7 @@ def test_periods_begin_with_the_first_snapshot_of_a_state_and_end_with_the_next_
         ("continue", 4 * HOUR_MS, 5 * HOUR_MS),
         ("ship", 5 * HOUR_MS, None),
     ]
-    assert history_json(periods)[1] == {
+    assert history_json({"treatment": periods})["treatment"][1] == {
         "state": "ship",
         "since": "1970-01-01T02:00:00.000Z",
         "until": "1970-01-01T04:00:00.000Z",

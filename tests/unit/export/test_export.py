@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from msgspec import structs
@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from monitor.analysis import TriageEntry
+from monitor.analysis import StatePeriod, TriageEntry
 from monitor.analysis.summary import (
     DecayedMean,
     ExperimentSummary,
@@ -26,6 +26,7 @@ from monitor.analysis.summary import (
     TrafficSummary,
     VariantSummary,
 )
+from monitor.clock import HOUR_MS
 from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
 from monitor.export import METRIC_CATALOGUE, VERDICT_EXIT_CODES, ExperimentsCollector, render_summary, render_verdicts
@@ -324,12 +325,16 @@ class TestVerdicts:
         summary = replace(
             _analyzed_summary(), experiments={"a/verdict": replace(experiment, name="a/verdict"), "b": experiment}
         )
-        assert "variants" in (experiment_json(summary, "a/verdict") or {})
-        assert (experiment_json(summary, "a/verdict/verdict") or {})["experiment"] == "a/verdict"
-        assert experiment_json(summary, "a") is None
+
+        def read_json(path: str) -> dict[str, Any]:
+            return experiment_json(summary, path, lambda _experiment: {}) or {}
+
+        assert "variants" in read_json("a/verdict")
+        assert read_json("a/verdict/verdict")["experiment"] == "a/verdict"
+        assert read_json("a") == {}
 
     def test_significant_subgroup_effects_are_footnotes(self) -> None:
-        """The command `verdict` lists subgroups without a significant effect, too."""
+        """The command `verdict` also names the subgroups without a significant effect, in one line."""
         analysis = analyze(
             SUBGROUP_EXPERIMENT, sum_students(SUBGROUP_EXPERIMENT, STUDENTS_WITH_SEGMENT_EFFECT), time_after_days(14)
         )
@@ -344,8 +349,10 @@ class TestVerdicts:
         out = io.StringIO()
         Console(file=out, width=200).print(render_verdicts(experiment, {"treatment": ()}))
         assert re.search(
-            r"First question in category geometry: .*; difference not shown, given the number of groups", out.getvalue()
+            r"First question in category [^:]*geometry[^:]*: no difference shown, given the number of groups",
+            out.getvalue(),
         )
+        assert out.getvalue().count("no difference shown") == 1
         assert re.search(r"Days since the first response: 0: .*; difference shown", out.getvalue())
 
     def test_a_decision_has_a_sentence_a_tone_and_details(self) -> None:
@@ -358,6 +365,37 @@ class TestVerdicts:
         assert decision.details[0].startswith("Mean dcg@5 per student: ")
         assert decision.details[1] == "dcg@5 is better: the whole interval is above 0."
         assert "verdict" in experiment_footnotes(SUMMARY.experiments["ranker-v2"], 0)[-1]
+
+    def test_a_decision_without_numbers_still_has_the_warnings(self) -> None:
+        """A small experiment with a wrong split must not look valid on the page."""
+        experiment = _analyzed_summary().experiments["ranker"]
+        assert experiment.analysis is not None
+        verdict = experiment.analysis.verdicts["treatment"]
+        warning, effect = Reason("crossovers", "9 students switched."), Reason("metrics_disagree", "It fell by 0.3.")
+        harm = Reason("worse", "It is lower by 0.2.")
+        changed = replace(verdict, reasons=(harm,), notes=(warning, effect))
+        changed_experiment = replace(experiment, analysis=replace(experiment.analysis, verdicts={"treatment": changed}))
+        (hidden,) = describe_decisions(changed_experiment, 10**6)
+        assert hidden.details == ("Warning: 9 students switched.",)
+        (displayed,) = describe_decisions(changed_experiment)
+        assert {harm.text, f"Warning: {warning.text}", effect.text} < set(displayed.details)
+
+    def test_the_page_and_the_json_have_the_history_of_the_verdict(self) -> None:
+        """When the state was reached, and when a decision to ship was withdrawn."""
+        summary = _analyzed_summary()
+        periods = (
+            StatePeriod("ship", 0, HOUR_MS, (0.2, 0.1, 0.3)),
+            StatePeriod("continue", HOUR_MS, 2 * HOUR_MS, (0.1, -0.1, 0.2)),
+            StatePeriod("ship", 2 * HOUR_MS, None, (0.2, 0.1, 0.3)),
+        )
+        history = {"treatment": periods}
+        context = page_context(summary, (), DisplaySettings(), 0, {"ranker": history})
+        page = load_template("page.html").render(context)
+        assert "Ship since 1 Jan 1970, 02:00 UTC; Ship first on 1 Jan 1970, 00:00 UTC, withdrawn on" in page
+        for path in ("ranker", "ranker/verdict"):
+            content = experiment_json(summary, path, lambda _experiment: history)
+            assert content is not None
+            assert [period["state"] for period in content["history"]["treatment"]] == ["ship", "continue", "ship"]
 
     def test_a_verdict_names_failed_and_open_guardrails(self) -> None:
         """All, one, or none of several guardrails."""

@@ -349,6 +349,35 @@ class TestPower:
         assert "low_power" in _codes(verdict)
 
 
+class TestDistantMde:
+    """An mde that is far from the effects that the data can show."""
+
+    @pytest.mark.parametrize("state", ["continue", "insufficient_data"])
+    def test_an_mde_that_90_days_do_not_nearly_resolve_is_reported(self, state: str) -> None:
+        """The interval is then still wider than three times the mde, also if no time to its resolution is known."""
+        verdict = _decide(
+            criteria=DecisionCriteria(0.001, 0.0),
+            arms=_pair(2.0, 2.01, units=500),
+            students_per_day=(5.0, 5.0),
+            closed_days=10 if state == "continue" else 1,
+        )
+        assert (verdict.state, verdict.days_to_power) == (state, None)
+        (note,) = (note for note in verdict.notes if note.code == "low_power")
+        assert "after 90 days, over 3 times the smallest effect of interest, 0.001" in note.text
+
+    def test_an_mde_of_more_than_five_half_widths_is_reported(self) -> None:
+        """The data show much smaller effects. The state does not change."""
+        verdict = _decide(criteria=DecisionCriteria(1.0, 0.0))
+        assert verdict.state == "ship"
+        (note,) = (note for note in verdict.notes if note.code == "coarse_mde")
+        assert "over 5 times smaller" in note.text
+        assert not note.is_warning
+
+    def test_an_mde_near_the_resolution_has_no_note(self) -> None:
+        """The interval is ±0.06 for an mde of 0.1."""
+        assert not {"low_power", "coarse_mde"} & _codes(_decide())
+
+
 def test_the_relative_effect_has_bounds() -> None:
     """+10 %, with an interval that excludes 0 because the absolute one does."""
     lower, upper = _decide().relative_bounds
