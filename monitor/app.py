@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast, get_args
 
+from monitor import __version__
 from monitor.analysis import ReviewRanking
 from monitor.clock import Clock
-from monitor.config import ExperimentSettings, Settings, parse_choice, parse_integer
+from monitor.config import ExperimentSettings, Settings, config_digest, parse_choice, parse_integer
 from monitor.engine import EventNormalizer, Experiment, IdHasher
-from monitor.export import attention_json, rating_scale, worst_items_json
+from monitor.export import attention_json, rating_scale, read_health, worst_items_json
 from monitor.pipeline import (
+    ArrivalCounter,
     RetentionCleaner,
     ShardedWriter,
     SkippedEventLogger,
     SnapshotWriter,
+    StatusReporter,
     Telemetry,
     WatermarkTracker,
     Worker,
@@ -30,6 +33,7 @@ from monitor.state import (
     StoreReader,
     connect_active_generation,
     initialize_store,
+    read_service_records,
     running_store_server,
 )
 from monitor.web import HttpEndpoints, HttpServer
@@ -73,29 +77,45 @@ def create_worker(
     telemetry: Telemetry,
     topics: Mapping[str, str],
     clock: Clock,
+    *,
+    belongs_to_service: bool = False,
+    accepts_rejected_backlog: bool = False,
 ) -> Worker:
     """Return a worker that applies the events of the source to the store.
 
-    `topics` maps the kinds of events, `response` and `feedback`, to the names under which telemetry reports them.
+    `topics` maps the kinds of events, `response` and `feedback`, to the names under which telemetry reports them. A
+    worker of the service counts arriving events by topic, and reports its state in the store. See `Worker` for
+    `accepts_rejected_backlog`.
     """
     experiments = [
         Experiment(store.metadata.numbers[experiment.name], experiment) for experiment in settings.experiments
     ]
     id_hasher = IdHasher(store.metadata.hash_key)
+    arrival_counter = ArrivalCounter(topics) if belongs_to_service else None
+    feedback_topic = topics["feedback"] if belongs_to_service else None
+    digest = config_digest(settings)
+    telemetry.build_info.labels(__version__, digest).info({})
     return Worker(
         settings=settings,
         normalizer=EventNormalizer(experiments, id_hasher),
-        writer=ShardedWriter(experiments, id_hasher, store.shards),
+        writer=ShardedWriter(experiments, id_hasher, store.shards, arrival_counter=arrival_counter),
         watermark_tracker=WatermarkTracker(
             store.metadata.horizons_ms, min(map(_max_unconfirmed_advance_ms, settings.experiments))
         ),
-        retention_cleaners=[RetentionCleaner(shard, experiments) for shard in store.shards],
+        retention_cleaners=[
+            RetentionCleaner(shard, experiments, feedback_topic=feedback_topic, clock=clock) for shard in store.shards
+        ],
         snapshot_writer=SnapshotWriter(store.reader),
         skipped_event_logger=SkippedEventLogger(store.reader, id_hasher),
         source=source,
         telemetry=telemetry,
         clock=clock,
         topics=topics,
+        arrival_counter=arrival_counter,
+        status_reporter=StatusReporter(store.reader, version=__version__, config_digest=digest, clock=clock)
+        if belongs_to_service
+        else None,
+        accepts_rejected_backlog=accepts_rejected_backlog,
     )
 
 
@@ -106,15 +126,26 @@ def _max_unconfirmed_advance_ms(experiment: ExperimentSettings) -> int:
 
 @contextmanager
 def serve_http(
-    settings: Settings, reader: StoreReader, telemetry: Telemetry, readiness: Callable[[], Sequence[str]], clock: Clock
+    settings: Settings,
+    reader: StoreReader,
+    telemetry: Telemetry,
+    readiness: Callable[[], Sequence[str]],
+    clock: Clock,
+    data_problems: Callable[[], Sequence[str]] = tuple,
 ) -> Iterator[HttpServer]:
-    """Serve the HTTP endpoints while the block runs, and yield the server."""
+    """Serve the HTTP endpoints while the block runs, and yield the server.
+
+    `readiness` and `data_problems` are those of the worker.
+    """
     endpoints = HttpEndpoints(
         read_summary=reader.read_summary,
         read_history=reader.read_verdict_history,
         read_items=partial(answer_items_request, reader),
         process_registry=telemetry.registry,
+        read_health=lambda summary: read_health(reader, settings, summary, clock()),
+        read_starts=lambda: read_service_records(reader.store).starts,
         readiness_problems=readiness,
+        data_problems=data_problems,
         display=settings.display,
         clock=clock,
     )

@@ -6,14 +6,19 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
 from monitor.config import Settings, load_settings
 from monitor.errors import UsageError
 
+ACCEPT_REJECTED_VARIABLE: Final = "ABMONITOR_ACCEPT_REJECTED"
+"""Variable of the command `run` only; the other commands, in the same container, ignore the variable."""
+
 
 def load_command_settings(arguments: argparse.Namespace) -> Settings:
     """Return the settings of `--config` and the environment; only the experiment of the arguments, if present."""
-    settings = load_settings(arguments.config, os.environ)
+    environ = {name: text for name, text in os.environ.items() if name != ACCEPT_REJECTED_VARIABLE}
+    settings = load_settings(arguments.config, environ)
     experiment = getattr(arguments, "experiment", None)
     return settings if experiment is None else settings.select_experiment(experiment, arguments.experiment_argument)
 

@@ -76,7 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
             worker.stop()
 
         stack.enter_context(stop_on_signals(stop))
-        server = stack.enter_context(serve_http(settings, store.reader, telemetry, worker.readiness, wall_clock))
+        # The simulated time passes the present if the page stays.
+        server = stack.enter_context(
+            serve_http(settings, store.reader, telemetry, worker.readiness, lambda: min(source.now_ms(), wall_clock()))
+        )
         _show_progress(console, worker, store, source, server)
         _print_results(console, scenario, store)
         if arguments.stay and not is_interrupted.is_set():

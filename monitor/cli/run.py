@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
 
 from monitor.app import create_worker, open_writable_store, serve_http
-from monitor.cli.command_io import load_command_settings
+from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settings
 from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import experiment_warnings
+from monitor.errors import AbMonitorError, ConfigError
 from monitor.pipeline import Telemetry
 from monitor.sources import KafkaSource
-from monitor.state import read_server_warnings
+from monitor.state import Failure, ShardedStore, count_start, read_server_warnings, record_failure
 
 log = logging.getLogger(__name__)
+_ACCEPT_VALUES: Final = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Declare no flags: the command has only `--config`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument(
+        "--accept-rejected",
+        action="store_true",
+        help="do not stop at rejected records that are in the topics already: the limits apply again once the backlog "
+        f"is consumed; in a container set {ACCEPT_REJECTED_VARIABLE}=1 instead",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,15 +49,48 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(stop_on_signals(handle_stop_request))
         settings = load_command_settings(arguments)
         kafka = settings.kafka
+        accepts_rejected = arguments.accept_rejected or _is_accept_variable_set()
         store = stack.enter_context(open_writable_store(settings, wall_clock))
+        count_start(store.shards)
+        stack.enter_context(_recorded_failure(store.shards))
         for warning in (*experiment_warnings(settings.experiments), *read_server_warnings(store.shards)):
             log.warning("unsafe setting reason=%s", warning)
         source = KafkaSource(kafka)
         stack.callback(source.close)
         topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}
-        worker = create_worker(settings, store, source, telemetry, topics, wall_clock)
+        worker = create_worker(
+            settings,
+            store,
+            source,
+            telemetry,
+            topics,
+            wall_clock,
+            belongs_to_service=True,
+            accepts_rejected_backlog=accepts_rejected,
+        )
         stop_service = worker.stop
-        server = stack.enter_context(serve_http(settings, store.reader, telemetry, worker.readiness, wall_clock))
+        server = stack.enter_context(
+            serve_http(settings, store.reader, telemetry, worker.readiness, wall_clock, worker.data_problems)
+        )
         log.info("serving url=%s", server.url)
         worker.run()
     return 0
+
+
+def _is_accept_variable_set() -> bool:
+    """Return whether the environment asks to accept rejected records. Raises `ConfigError` for other values."""
+    text = os.environ.get(ACCEPT_REJECTED_VARIABLE, "")
+    if text not in _ACCEPT_VALUES:
+        raise ConfigError(ACCEPT_REJECTED_VARIABLE, text, "1, or 0 as without the variable")
+    return _ACCEPT_VALUES[text]
+
+
+@contextmanager
+def _recorded_failure(store: ShardedStore) -> Iterator[None]:
+    """Record the error that ends the block in the store, if the store can be reached."""
+    try:
+        yield
+    except AbMonitorError as error:
+        with suppress(AbMonitorError):
+            record_failure(store, Failure(error.exit_code, str(error), wall_clock()))
+        raise

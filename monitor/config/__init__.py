@@ -2,12 +2,14 @@
 
 - `settings`: the frozen records. `loading`: `load_settings`, which reads the file and the environment
 - `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
+- `digest`: a digest of all settings
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
 """
 
 from __future__ import annotations
 
 from monitor.config.definitions import aggregate_definitions, definition_differences
+from monitor.config.digest import config_digest
 from monitor.config.experiments import MAX_GAIN, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings
 from monitor.config.settings import (
@@ -76,6 +78,7 @@ __all__ = [
     "Settings",
     "StoreSettings",
     "aggregate_definitions",
+    "config_digest",
     "definition_differences",
     "experiment_warnings",
     "is_proportion",

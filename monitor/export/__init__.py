@@ -4,11 +4,13 @@
 - `presentation`: texts that terminal and web page share: tables, footnotes, verdicts, formatted numbers
 - `terminal`: tables for a terminal, JSON output, exit codes of verdicts
 - `item_tables`: item statistics and the review order
+- `health`, `freshness`: workers, arriving events by topic, the age of the newest events, and what is wrong
 - `report_data`: the data of an experiment's report
 """
 
 from __future__ import annotations
 
+from monitor.export.health import TOPIC_COLUMNS, ServiceHealth, health_facts, read_health, topic_rows
 from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
@@ -53,6 +55,7 @@ from monitor.export.terminal import (
     DataConsole,
     id_text,
     print_json,
+    render_health,
     render_summary,
     render_verdicts,
     simple_table,
@@ -69,10 +72,12 @@ __all__ = [
     "SCORE_NOTE",
     "STATE_DESCRIPTIONS",
     "STATE_TITLES",
+    "TOPIC_COLUMNS",
     "VERDICT_EXIT_CODES",
     "DataConsole",
     "ExperimentsCollector",
     "ReportData",
+    "ServiceHealth",
     "attention_json",
     "decay_label",
     "describe_as_of",
@@ -90,13 +95,16 @@ __all__ = [
     "format_percent",
     "format_significant",
     "format_time",
+    "health_facts",
     "id_text",
     "meets_min_students",
     "print_json",
     "rating_scale",
+    "read_health",
     "read_report_data",
     "render_attention",
     "render_diversity",
+    "render_health",
     "render_summary",
     "render_verdicts",
     "render_worst_items",
@@ -106,5 +114,6 @@ __all__ = [
     "simple_table",
     "stderr_console",
     "stdout_console",
+    "topic_rows",
     "worst_items_json",
 ]

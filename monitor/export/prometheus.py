@@ -37,6 +37,12 @@ _CATEGORY: Final = ("experiment", "category")
 _STORE_UP: Final = ExportedMetric(
     "abmonitor_store_up", "gauge", (), "1 if the store answered this scrape, 0 if it did not."
 )
+_STARTS: Final = ExportedMetric(
+    "abmonitor_starts_total",
+    "counter",
+    (),
+    "Starts of workers since the store was created, counted in the store: also those that ended before any scrape.",
+)
 _EXPERIMENT_INFO: Final = ExportedMetric(
     "abmonitor_experiment_info",
     "info",
@@ -264,6 +270,7 @@ _EXPERIMENT_METRICS: Final = (
         ("kind",),
         "Feedback events that expired before their response was stored, over all experiments, by kind.",
     ),
+    _STARTS,
     _STORE_UP,
 )
 METRIC_CATALOGUE: Final = (
@@ -285,19 +292,31 @@ class ExperimentsCollector(Collector):
     Undefined values have no sample, and neither have means and effects over fewer than `min_display_students` students.
     """
 
-    def __init__(self, summary: Callable[[], StoreSummary], min_display_students: int) -> None:
+    def __init__(
+        self,
+        summary: Callable[[], StoreSummary],
+        min_display_students: int,
+        read_starts: Callable[[], int] | None = None,
+    ) -> None:
+        """`read_starts` returns the number of starts of workers; None: the number is not exported."""
         self._summary = summary
         self._min_students = min_display_students
+        self._read_starts = read_starts
+        self._is_store_down = False
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily(_STORE_UP.name, _STORE_UP.help, labels=())
         try:
             summary = self._summary()
+            starts = None if self._read_starts is None else self._read_starts()
         except DependencyUnavailable as error:
-            log.warning("scrape without store reason=%s", error)
+            # Once per outage: the worker logs the pause, and scrapes are frequent.
+            log.log(logging.DEBUG if self._is_store_down else logging.WARNING, "scrape without store reason=%s", error)
+            self._is_store_down = True
             up.add_metric((), 0)
             yield up
             return
+        self._is_store_down = False
         up.add_metric((), 1)
         families: dict[str, Any] = {
             metric.name.removeprefix("abmonitor_"): _FAMILY_TYPES[metric.metric_type](
@@ -312,6 +331,7 @@ class ExperimentsCollector(Collector):
             if value is not None:
                 families[name].add_metric(labels, value)
 
+        add("starts_total", (), starts)
         for kind, count in summary.unmatched_feedback.items():
             add("unmatched_feedback_total", (kind,), count)
         for experiment in summary.experiments.values():

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects, VerdictHistory
 from monitor.errors import escape_controls, escape_lines
+from monitor.export.health import TOPIC_COLUMNS, ServiceHealth, health_facts, topic_rows
 from monitor.export.presentation import (
     ABSENT_TEXT,
     describe_as_of,
@@ -102,13 +103,29 @@ def simple_table(
     return table
 
 
-def render_summary(summary: StoreSummary, *, now_ms: int, events_per_second: float | None = None) -> RenderableType:
-    """Return a table of each experiment, followed by decisions and footnotes."""
+def render_health(health: ServiceHealth) -> RenderableType:
+    """Return what is wrong, a table of the arriving events by topic, and facts about the service."""
+    conditions = [Text(sentence, style="yellow") for sentence in health.conditions()]
+    parts: list[RenderableType] = list(conditions) or [Text("nothing is wrong", style="dim")]
+    for title, arrivals in (("last hour", health.last_hour), ("last 24 hours", health.last_day)):
+        table = simple_table(title, *TOPIC_COLUMNS, "reasons", left_aligned=("reasons",))
+        for topic, numbers, reasons in topic_rows(arrivals):
+            table.add_row(*map(Text, (topic, *numbers, reasons)))
+        parts.append(table if arrivals else Text(f"{title}: no message has arrived", style="dim"))
+    parts += [Text(f"{label}: {text}") for label, text in health_facts(health)]
+    return Group(*parts)
+
+
+def render_summary(
+    summary: StoreSummary, *, now_ms: int, events_per_second: float | None = None, conditions: Sequence[str] = ()
+) -> RenderableType:
+    """Return a table of each experiment, followed by decisions and footnotes; `conditions` are printed first."""
     parts: list[RenderableType] = []
     head = Text(describe_as_of(summary, now_ms), style="dim")
     if events_per_second is not None:
         head.append(f"   {format_count(events_per_second)} events per second")
     parts.append(head)
+    parts += [Text(sentence, style="yellow") for sentence in conditions]
     unmatched = describe_unmatched_feedback(summary)
     if unmatched is not None:
         parts.append(Text(unmatched, style="yellow"))

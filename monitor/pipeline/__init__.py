@@ -4,27 +4,36 @@
 - `batch_decoding`, `batch_applier`, `commit_pipeline`: the steps of a batch
 - `watermark`, `watermark_alignment`: late events, and partitions that wait for the slowest partition
 - `retention`, `snapshot_writer`, `skipped_events`: deletion of expired data, hourly snapshots, skipped events
-- `telemetry`: metrics of the process
+- `arrival_counter`, `data_problems`: counts of arriving events, and sentences about events that do not count
+- `telemetry`, `pauses`, `status_reporter`: metrics of the process, outages, the worker's record in the store
 """
 
 from __future__ import annotations
 
+from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.commit_pipeline import ShardedWriter
+from monitor.pipeline.data_problems import DataProblem, find_data_problems
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.snapshot_writer import SnapshotWriter
+from monitor.pipeline.status_reporter import StatusReporter, read_data_problems
 from monitor.pipeline.telemetry import PROCESS_METRICS, ExportedMetric, Telemetry
 from monitor.pipeline.watermark import WatermarkTracker
 from monitor.pipeline.worker import Worker
 
 __all__ = [
     "PROCESS_METRICS",
+    "ArrivalCounter",
+    "DataProblem",
     "ExportedMetric",
     "RetentionCleaner",
     "ShardedWriter",
     "SkippedEventLogger",
     "SnapshotWriter",
+    "StatusReporter",
     "Telemetry",
     "WatermarkTracker",
     "Worker",
+    "find_data_problems",
+    "read_data_problems",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +14,11 @@ from monitor.events import Feedback, Response
 from monitor.sources import PartitionRecords, Record, RejectedRecord
 from monitor.state import RejectionCounts
 
-_ACCEPT_REJECTED: Final = "ABMONITOR_LIMITS_MAX_CONSECUTIVE_REJECTED=1000000 and ABMONITOR_LIMITS_MAX_REJECTED_SHARE=1"
+_REMEDY: Final = (
+    "Correct the producer, then start once with `ab-monitor run --accept-rejected` (in a container: "
+    "ABMONITOR_ACCEPT_REJECTED=1), which reads past the rejected records that are in the topic already and loses "
+    "nothing: rejected records are in the dead-letter topic. docs/deployment.md#accept-rejected-records has the steps"
+)
 
 
 @dataclass(slots=True)
@@ -24,12 +29,21 @@ class DecodedBatch:
     rejected_records: list[RejectedRecord] = field(default_factory=list)
     newest_event_ms: dict[str, int] = field(default_factory=dict)
     """Newest event time by partition; a partition without events is absent."""
+    undeclared_names: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(experiment, variant, or "" if the experiment is undeclared) → responses that do not count."""
 
 
 def decode_records(
-    polled: Sequence[PartitionRecords], decoder: EventDecoder, normalizer: EventNormalizer, now_ms: int
+    polled: Sequence[PartitionRecords],
+    decoder: EventDecoder,
+    normalizer: EventNormalizer,
+    now_ms: int,
+    declared_variants: Mapping[str, Collection[str]] | None = None,
 ) -> DecodedBatch:
-    """Return the events and the rejected records of a poll."""
+    """Return the events and the rejected records of a poll.
+
+    `declared_variants` are the variants by experiment; without them, undeclared names are not counted.
+    """
     decoded = DecodedBatch(EventBatch())
     events = decoded.events
     for partition_records in polled:
@@ -51,6 +65,11 @@ def decode_records(
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
             normalizer.append_event(events, event, record.timestamp)
+            if declared_variants is None or not isinstance(event, Response):
+                continue
+            if event.variant not in declared_variants.get(event.experiment, ()):
+                is_declared = event.experiment in declared_variants
+                decoded.undeclared_names[event.experiment, event.variant if is_declared else ""] += 1
         if newest_ms >= 0:
             decoded.newest_event_ms[partition] = newest_ms
     return decoded
@@ -77,11 +96,7 @@ def update_rejection_counts(
             consecutive_count = consecutive_count + 1 if record.offset in rejected_offsets else 0
             max_consecutive = max(max_consecutive, consecutive_count)
         last = rejected_records[-1]
-        remedy = (
-            f"the last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}. Correct the producer. "
-            f"To read past the rejected records, start once with {_ACCEPT_REJECTED}; docs/runbook.md#rejects has the "
-            "steps"
-        )
+        remedy = f"the last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}. {_REMEDY}"
         if max_consecutive > limits.max_consecutive_rejected:
             raise InputRejected(
                 f"{max_consecutive} consecutive events were rejected "

@@ -6,15 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from monitor.engine import Experiment, IdHasher
 from monitor.errors import StoreUnavailable
+from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.batch_applier import MAX_CACHED_ROWS, BatchApplier, OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch
 from monitor.sources import PartitionRecords
 from monitor.state import (
+    ArrivalCount,
     Commit,
     CommitStatus,
     Position,
@@ -37,6 +39,9 @@ class ShardBatch:
     record_count: int
     decoded_batch: DecodedBatch
     position_updates: list[PositionUpdate]
+    arrivals: Counter[ArrivalCount] = field(default_factory=Counter)
+    """Counts of the arriving records; the outcomes of their events are added when the batch is applied."""
+    arrived_ms: int = 0
 
     def outcome_by_positions(self, stored_positions: Mapping[str, Position]) -> BatchOutcome:
         """Return whether the batch is applied, not yet applied, or in conflict, according to the stored positions."""
@@ -85,8 +90,11 @@ class ShardedWriter:
         id_hasher: IdHasher,
         store: ShardedStore,
         *,
+        arrival_counter: ArrivalCounter | None = None,
         max_cached_rows: int = MAX_CACHED_ROWS,
     ) -> None:
+        """Without an `arrival_counter`, arriving events are not counted."""
+        self._arrival_counter = arrival_counter
         self._shards = list(store)
         self._appliers = [
             BatchApplier(experiments, id_hasher, shard, max_cached_rows=max_cached_rows // len(self._shards))
@@ -170,6 +178,9 @@ class ShardedWriter:
             status.set_exception(error.with_traceback(None))
             return PendingCommit(batch, Counter(), status, time.perf_counter() - started_s)
         commit.position_updates = batch.position_updates
+        if self._arrival_counter is not None:
+            keys = self._shards[batch.shard].keys
+            self._arrival_counter.append_to_commit(commit, keys, batch.arrivals, outcomes, batch.arrived_ms)
         status = self._executor.submit(self._shards[batch.shard].commit, commit)
         return PendingCommit(batch, outcomes, status, time.perf_counter() - started_s)
 

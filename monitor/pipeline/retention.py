@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from monitor.clock import DAY_MS, HOUR_MS
+from monitor.clock import DAY_MS, HOUR_MS, Clock, wall_clock
 from monitor.engine import Experiment
 from monitor.metrics import BAD_ANSWER_DAYS, ItemLayout, chunk_length_ms
 from monitor.pipeline.watermark import WatermarkTracker
 from monitor.state import (
+    ArrivalCount,
     ExpiredRange,
     StoreShard,
+    arrival_field,
     compact_time_buckets,
     delete_expired,
     delete_student_rows,
+    expired_arrivals,
     read_experiments_without_students,
     read_expiry_hours,
     read_newest_response_ms,
@@ -33,9 +36,21 @@ _MIN_SCRIPTS = 12
 class RetentionCleaner:
     """Deletes expired data of a shard, some at each call, so that the pipeline never waits long."""
 
-    def __init__(self, store: StoreShard, experiments: Sequence[Experiment]) -> None:
+    def __init__(
+        self,
+        store: StoreShard,
+        experiments: Sequence[Experiment],
+        *,
+        feedback_topic: str | None = None,
+        clock: Clock = wall_clock,
+    ) -> None:
+        """`feedback_topic` is the topic under which unmatched feedback is counted; None: arrivals are not counted."""
         self._store = store
         self._experiments = experiments
+        self._feedback_topic = feedback_topic
+        self._clock = clock
+        self._arrival_hour = 0
+        """Hour of the last deletion of counts of arriving events."""
         self._watermark_hour = 0
         self._retention_due = False
         """Whether the watermark has entered another hour since the last check of retention."""
@@ -55,6 +70,7 @@ class RetentionCleaner:
         at most once a minute. The `last` call before a shutdown deletes all expired rows.
         """
         compact_time_buckets(self._store)
+        self._delete_old_arrivals()
         watermark_hour = tracker.watermark_ms() // HOUR_MS
         if watermark_hour > self._watermark_hour:
             late_before_ms = tracker.late_before_ms()
@@ -81,8 +97,22 @@ class RetentionCleaner:
             hours = [
                 hour for number, hour in reversed(self._expired_hours[-_MAX_HOURS_PER_SCRIPT:]) if number == experiment
             ]
-            _, completed_hours = self._store.expire_rows(experiment, hours, before_ms)
+            _, completed_hours = self._store.expire_rows(experiment, hours, before_ms, self._unmatched_field())
             del self._expired_hours[len(self._expired_hours) - completed_hours :]
+
+    def _unmatched_field(self) -> tuple[int, bytes]:
+        """Return the hour and the field of the counts of arriving events that count unmatched feedback."""
+        if self._feedback_topic is None:
+            return 0, b""
+        now_ms = self._clock()
+        return now_ms // HOUR_MS, arrival_field(ArrivalCount(self._feedback_topic, "unmatched"), now_ms)
+
+    def _delete_old_arrivals(self) -> None:
+        """Delete the counts of events that arrived long ago, once an hour."""
+        now_ms = self._clock()
+        if self._feedback_topic is not None and now_ms // HOUR_MS > self._arrival_hour:
+            delete_expired(self._store, [expired_arrivals(self._store.keys, now_ms)])
+            self._arrival_hour = now_ms // HOUR_MS
 
     def _delete_students_of_ended_experiments(self, tracker: WatermarkTracker) -> None:
         """Start to delete the student rows of ended experiments that no event can change any more."""

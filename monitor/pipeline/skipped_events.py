@@ -66,7 +66,8 @@ class SkippedEventCounter:
 class SkippedEventLogger:
     """Logs experiments with skipped events: at the start, and when the worker skips events of a stored experiment.
 
-    Experiments that the store does not have are not logged: their names may be mistakes of a producer.
+    Experiments that the store does not have are reported by `monitor.pipeline.data_problems`. A stored experiment that
+    the configuration lacks at the start was probably removed on purpose, so it is logged once, and not as a warning.
     """
 
     def __init__(
@@ -78,6 +79,14 @@ class SkippedEventLogger:
         self._ignored_names = {experiment.name for experiment in reader.experiments}
         """Experiments of the configuration, and experiments that were logged."""
         self._next_check_s = 0.0
+        for name in sorted(read_stored_experiments(self._store).keys() - self._ignored_names):
+            self._ignored_names.add(name)
+            log.info(
+                "experiment is not in the configuration experiment=%s: its results remain in the store, its new events "
+                "are skipped. Nothing to do if the experiment was removed on purpose. Otherwise add the experiment to "
+                "the configuration of all workers, then run `ab-monitor rebuild`",
+                name,
+            )
         initial_totals = read_skipped_events(self._store)
         self._initial_counts = initial_totals.events
         skipped_by_experiment = initial_totals.by_experiment(reader.experiments, reader.numbers, id_hasher)
@@ -107,8 +116,8 @@ class SkippedEventLogger:
             if name not in self._ignored_names and any(counts[field] > self._initial_counts[field] for field in fields):
                 self._ignored_names.add(name)
                 log.warning(
-                    "skipping events experiment=%s reason=the experiment is in the store, but not in this worker's "
-                    "configuration. If the experiment was removed on purpose, ignore this message. Otherwise add the "
-                    "experiment to the configuration of all workers, then run `ab-monitor rebuild`",
+                    "skipping events experiment=%s reason=another worker has added the experiment to the store, but "
+                    "this worker's configuration lacks it. Add the experiment to the configuration of all workers, "
+                    "then run `ab-monitor rebuild`",
                     name,
                 )

@@ -21,6 +21,7 @@ from prometheus_client import (
 )
 
 from monitor.events import REJECTION_REASONS
+from monitor.pipeline.pauses import DEPENDENCIES
 
 Family = TypeVar("Family", Counter, Gauge, Histogram, Info)
 OUTCOMES: Final = ("applied", "duplicate", "revised", "late", "skipped", "rejected")
@@ -124,8 +125,14 @@ PROCESS_METRICS: Final = (
     ExportedMetric(
         "abmonitor_paused",
         "gauge",
-        (),
-        "1 while the worker waits for the store, for Kafka or for the dead-letter topic; 0 while it reads events.",
+        ("reason",),
+        "1 while the worker waits for a dependency, 0 otherwise. The label reason is store, kafka or dead_letters.",
+    ),
+    ExportedMetric(
+        "abmonitor_build_info",
+        "info",
+        ("version", "config_digest"),
+        "Version and digest of the configuration without secrets, as labels; the value is always 1.",
     ),
 )
 
@@ -151,6 +158,9 @@ class Telemetry:
         self.consumer_restarts = self._metric(Counter, "abmonitor_consumer_restarts_total")
         self.store_up = self._metric(Gauge, "abmonitor_store_up")
         self.paused = self._metric(Gauge, "abmonitor_paused")
+        for dependency in DEPENDENCIES:
+            self.paused.labels(dependency).set(0)
+        self.build_info = self._metric(Info, "abmonitor_build_info")
         self._lag_labels: set[tuple[str, str]] = set()
 
     def _metric(self, family: Callable[..., Family], name: str) -> Family:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from monitor.config import LimitSettings
 from monitor.pipeline.batch_decoding import DecodedBatch, update_rejection_counts
 from monitor.sources import PartitionRecords
-from monitor.state import PENDING_FEEDBACK, Position, PositionUpdate, StoreState
+from monitor.state import PENDING_FEEDBACK, Position, PositionUpdate, RejectionCounts, StoreState
 
 _NO_POSITION = Position(0)
 
@@ -41,18 +41,32 @@ class WatermarkTracker:
         return self._positions[partition]
 
     def next_position_updates(
-        self, polled: Sequence[PartitionRecords], decoded: DecodedBatch, limits: LimitSettings
+        self,
+        polled: Sequence[PartitionRecords],
+        decoded: DecodedBatch,
+        limits: LimitSettings,
+        accepted_until: Mapping[str, int],
     ) -> list[PositionUpdate]:
-        """Return the position updates of a batch; raises `InputRejected` if too many records were rejected."""
+        """Return the position updates of a batch; raises `InputRejected` if too many records were rejected.
+
+        `accepted_until` is the offset by partition before which any number of records may be rejected. The records of
+        a poll that begins before this offset count neither as rejected nor as valid.
+        """
         position_updates = []
         for partition_records in polled:
             partition = partition_records.partition
             current = self.position(partition)
-            rejected_records = [record for record in decoded.rejected_records if record.partition == partition]
+            if partition_records.start_offset < accepted_until.get(partition, 0):
+                rejections = RejectionCounts()
+            else:
+                rejected_records = [record for record in decoded.rejected_records if record.partition == partition]
+                rejections = update_rejection_counts(
+                    current.rejections, partition_records.records, rejected_records, limits
+                )
             position = Position(
                 partition_records.next_offset,
                 max(decoded.newest_event_ms.get(partition, 0), current.newest_ms),
-                update_rejection_counts(current.rejections, partition_records.records, rejected_records, limits),
+                rejections,
                 current.log,
             )
             position_updates.append(PositionUpdate(partition, partition_records.start_offset, position))
@@ -95,6 +109,10 @@ class WatermarkTracker:
         """Return whether any of the partitions has another stored position than the tracked position."""
         return any(stored_positions.get(partition) != self._positions.get(partition) for partition in partitions)
 
+    def have_reached(self, offsets: Mapping[str, int]) -> bool:
+        """Return whether all records before these offsets are applied, by any worker, as far as this worker knows."""
+        return all(self._positions.get(name, _NO_POSITION).next_offset >= offset for name, offset in offsets.items())
+
     def raise_expiry_boundary(self, experiment: str, before_ms: int) -> None:
         """Count events about responses before `before_ms` as late: their rows are being deleted.
 
@@ -113,14 +131,17 @@ class WatermarkTracker:
         return newest_event_ms
 
     def total_lag_events(self) -> int | None:
-        """Return the number of records that are not yet applied, of all workers; None if an end offset is unknown."""
-        end_offsets = {partition: offset for partition, offset in self._end_offsets.items() if offset is not None}
-        if not end_offsets or len(end_offsets) < len(self._end_offsets):
-            return None
-        return sum(
-            max(end_offset - self._positions.get(partition, _NO_POSITION).next_offset, 0)
-            for partition, end_offset in end_offsets.items()
-        )
+        """Return the number of records that are not yet applied, of all workers.
+
+        None if an end offset or a position is unknown: without its position, all records of a partition would count.
+        """
+        lag_events = 0
+        for partition, end_offset in self._end_offsets.items():
+            position = self._positions.get(partition)
+            if end_offset is None or position is None:
+                return None
+            lag_events += max(end_offset - position.next_offset, 0)
+        return lag_events if self._end_offsets else None
 
     def partition_lags(
         self, assignment: Collection[str], end_offsets: Mapping[str, int | None], now_ms: int

@@ -20,12 +20,15 @@ from monitor.clock import Clock
 from monitor.config import Settings
 from monitor.engine import EventDecoder, EventNormalizer
 from monitor.errors import AbMonitorError, DataLoss, DependencyUnavailable, StoreUnavailable, join_reasons
+from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch, decode_records
 from monitor.pipeline.commit_pipeline import PendingCommit, ShardBatch, ShardedWriter
+from monitor.pipeline.pauses import Dependency, Pauses
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.snapshot_writer import SnapshotWriter
+from monitor.pipeline.status_reporter import StatusReporter
 from monitor.pipeline.telemetry import LagReporter, Telemetry
 from monitor.pipeline.watermark import WatermarkTracker
 from monitor.pipeline.watermark_alignment import WatermarkAligner
@@ -34,6 +37,7 @@ from monitor.state import CommitStatus, PositionUpdate, StoreState
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+_STARTING: Final = ("starting: no position loaded yet",)
 _HOUSEKEEPING_INTERVAL_S: Final = 1.0
 _POSITIONS_INTERVAL_S: Final = 10.0
 _PIPELINING_DIVISOR: Final = 16
@@ -62,8 +66,16 @@ class Worker:
         telemetry: Telemetry,
         clock: Clock,
         topics: Mapping[str, str],
+        arrival_counter: ArrivalCounter | None = None,
+        status_reporter: StatusReporter | None = None,
+        accepts_rejected_backlog: bool = False,
     ) -> None:
-        """Connect the parts; `topics` is the topic by event type, for the labels of metrics."""
+        """Connect the parts; `topics` is the topic by event type, for the labels of metrics.
+
+        `arrival_counter` and `status_reporter` are those of the service; other commands have none. If
+        `accepts_rejected_backlog` is true, the limits on rejected records apply only to records that arrive after the
+        start.
+        """
         self._settings = settings
         self._writer = writer
         self._watermark_tracker = watermark_tracker
@@ -71,14 +83,25 @@ class Worker:
         self._snapshot_writer = snapshot_writer
         self._skipped_event_logger = skipped_event_logger
         self._source = source
-        self._decode = partial(decode_records, decoder=EventDecoder(settings), normalizer=normalizer)
+        self._decode = partial(
+            decode_records,
+            decoder=EventDecoder(settings),
+            normalizer=normalizer,
+            declared_variants={experiment.name: experiment.variants for experiment in settings.experiments},
+        )
+        self._arrival_counter = arrival_counter
+        self._status_reporter = status_reporter
+        self._accepts_rejected_backlog = accepts_rejected_backlog
+        self._accepted_until: Mapping[str, int] = {}
+        """End offsets at the start, by partition: before these, any number of records may be rejected."""
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics
         telemetry.initialize_topics(topics)
         self._lag_reporter = LagReporter()
         self._stop = threading.Event()
-        self._unready_reasons: tuple[str, ...] = ("starting: no position loaded yet",)
+        self._is_starting = True
+        self._pauses = Pauses(lambda dependency, is_paused: telemetry.paused.labels(dependency).set(is_paused))
         self._next_housekeeping_s = self._next_positions_s = 0.0
         self._source_problem: str | None = None
         self._counted_restarts = 0
@@ -96,7 +119,11 @@ class Worker:
 
     def readiness(self) -> Sequence[str]:
         """Return the reasons why the worker is not ready; empty if ready."""
-        return self._unready_reasons
+        return tuple(self._pauses.reasons().values()) or (_STARTING if self._is_starting else ())
+
+    def data_problems(self) -> Sequence[str]:
+        """Return sentences about events that do not count, at most ten seconds old; does not read the store."""
+        return () if self._status_reporter is None else self._status_reporter.data_problems
 
     def stop(self) -> None:
         """Make `run` return after the current batch."""
@@ -116,6 +143,8 @@ class Worker:
             log.info("stopped while paused")
         finally:
             self._writer.close()
+            if self._status_reporter is not None:
+                self._status_reporter.close()
 
     def _process_batch(self) -> bool:
         """Process the next batch; return False if the source is exhausted.
@@ -170,17 +199,21 @@ class Worker:
     ) -> ShardBatch:
         """Return the batch of a shard; raises `InputRejected` if too many records were rejected."""
         position_updates = self._watermark_tracker.next_position_updates(
-            shard_records, decoded_batch, self._settings.limits
+            shard_records, decoded_batch, self._settings.limits, self._accepted_until
         )
         record_count = sum(len(partition_records.records) for partition_records in shard_records)
-        return ShardBatch(shard, record_count, decoded_batch, position_updates)
+        batch = ShardBatch(shard, record_count, decoded_batch, position_updates)
+        if self._arrival_counter is not None:
+            batch.arrived_ms = self._clock()
+            batch.arrivals = self._arrival_counter.count_records(shard_records, decoded_batch, batch.arrived_ms)
+        return batch
 
     def _write_dead_letters(self, decoded_batch: DecodedBatch) -> None:
         """Write the rejected records to the dead-letter queue, before their offsets are committed."""
         rejected_records = decoded_batch.rejected_records
         if not rejected_records:
             return
-        self._retry_until_available(lambda: self._source.dead_letter_queue.write(rejected_records))
+        self._retry_until_available(lambda: self._source.dead_letter_queue.write(rejected_records), "dead_letters")
         for record in rejected_records:
             topic = record.partition.rpartition(":")[0]
             self._telemetry.rejected_events.labels(topic, record.reason).inc()
@@ -294,6 +327,27 @@ class Worker:
         self._has_positions = True
         self._update_readiness()
         self._aligner.align()
+        if self._accepts_rejected_backlog and not self._accepted_until:
+            self._accept_rejected_backlog()
+
+    def _accept_rejected_backlog(self) -> None:
+        """Suspend the limits on rejected records up to the present end of each partition."""
+        end_offsets = self._retry_until_available(self._source.fetch_end_offsets)
+        self._accepted_until = {name: offset for name, offset in end_offsets.items() if offset is not None}
+        self._watermark_tracker.update_end_offsets(end_offsets)
+        log.info(
+            "accepting rejected records until the backlog is consumed waiting=%s",
+            self._watermark_tracker.total_lag_events(),
+        )
+
+    def _end_acceptance_if_consumed(self) -> None:
+        """Apply the limits on rejected records again, once all workers have consumed the backlog."""
+        if self._accepted_until and self._watermark_tracker.have_reached(self._accepted_until):
+            self._accepts_rejected_backlog, self._accepted_until = False, {}
+            log.info(
+                "backlog consumed: the limits on rejected records apply again. Start without --accept-rejected and "
+                "ABMONITOR_ACCEPT_REJECTED from now on"
+            )
 
     def _skip_lost_offsets(self, gaps: Sequence[OffsetGap]) -> None:
         """Set the positions behind the gaps, and count the lost events.
@@ -371,9 +425,11 @@ class Worker:
         if is_refresh_due and not self._refresh_positions():
             return
         self._measure_lags(end_offsets)
+        self._end_acceptance_if_consumed()
         self.total_lag_events = None if self._source_problem is not None else self._watermark_tracker.total_lag_events()
         if self.total_lag_events is not None:
             self._lag_reporter.report(self.total_lag_events, self.processed_records)
+        self._report_status()
         event_count = (self.processed_records - self._cleaned_records) // len(self._retention_cleaners)
         self._cleaned_records = self.processed_records
         for cleaner in self._retention_cleaners:
@@ -391,22 +447,15 @@ class Worker:
         problem = self._source.connection_problem()
         self._telemetry.consumer_restarts.inc(self._source.restarts - self._counted_restarts)
         self._counted_restarts = self._source.restarts
+        self._source_problem = problem
         if problem is not None:
-            if self._source_problem is None:
-                log.warning("paused reason=%s", problem)
-            self._unready_reasons = (problem,)
-            self._telemetry.paused.set(1)
-        elif self._source_problem is not None:
-            log.info("resumed")
-            self._source_problem = None
-            self._update_readiness()
-        elif not self._has_positions and self._source.has_assignment():
+            self._pauses.begin("kafka", problem)
+        elif "kafka" in self._pauses.reasons() or (not self._has_positions and self._source.has_assignment()):
             # With more workers than partitions, a worker without partitions is ready to take over.
             self._update_readiness()
-        self._source_problem = problem
 
-    def _retry_until_available(self, action: Callable[[], Result]) -> Result:
-        """Return the result of the action, repeated while a dependency is unavailable.
+    def _retry_until_available(self, action: Callable[[], Result], dependency: Dependency = "kafka") -> Result:
+        """Return the result of the action, repeated while the store, or else the `dependency`, is unavailable.
 
         Raises `ShutdownRequested` if `stop` is called meanwhile.
         """
@@ -415,25 +464,24 @@ class Worker:
             try:
                 result = action()
             except DependencyUnavailable as error:
-                self._wait_for_dependency(error)
+                self._wait_for_dependency(error, dependency)
                 has_waited = True
             else:
                 if has_waited:
-                    log.info("resumed")
                     self._update_readiness()
                 return result
 
-    def _wait_for_dependency(self, error: DependencyUnavailable) -> None:
+    def _wait_for_dependency(self, error: DependencyUnavailable, dependency: Dependency = "kafka") -> None:
         """Report the outage, and wait a moment as a member of the group.
 
         Raises `ShutdownRequested` if `stop` was called.
         """
-        if self._unready_reasons != (str(error),):
-            log.warning("paused reason=%s", error)
-        self._unready_reasons = (str(error),)
-        self._telemetry.paused.set(1)
-        if isinstance(error, StoreUnavailable):
+        is_store = isinstance(error, StoreUnavailable)
+        self._pauses.begin("store" if is_store else dependency, str(error))
+        if is_store:
             self._telemetry.store_up.set(0)
+        else:
+            self._report_status()
         self._source.poll_paused()
         if self._has_positions:
             self._measure_lags(self._source.end_offsets())
@@ -444,15 +492,20 @@ class Worker:
         """Become ready again after a commit, if an earlier commit has failed because of an outage of the store."""
         if self._store_failed:
             self._store_failed = False
-            log.info("resumed")
             self._update_readiness()
 
     def _update_readiness(self) -> None:
-        """Become ready, unless the store or the source is unavailable, or the group has no assignment yet."""
+        """End the pauses that are over, and become ready once the group has an assignment."""
         if not self._store_failed:
             self._telemetry.store_up.set(1)
-        has_assignment = self._has_positions or self._source.has_assignment()
-        if self._store_failed or self._source_problem is not None or not has_assignment:
-            return
-        self._telemetry.paused.set(0)
-        self._unready_reasons = ()
+            self._pauses.end("store")
+        if self._source_problem is None:
+            self._pauses.end("kafka")
+        self._pauses.end("dead_letters")
+        if self._has_positions or self._source.has_assignment():
+            self._is_starting = False
+
+    def _report_status(self) -> None:
+        """Report lag and pauses, if the worker belongs to the service."""
+        if self._status_reporter is not None:
+            self._status_reporter.report(self._pauses.reasons(), self.total_lag_events)

@@ -5,15 +5,27 @@ the store exchange (`store_records`, `record_deltas`), Lua scripts (`lua/`), sch
 expiry and compaction (`expiry`, `time_buckets`), and generations, which a rebuild switches (`generations`).
 
 Reading: `StoreReader` (`read_model`) and its parts: records (`record_reader`), time buckets, traffic and drift
-(`traffic_reader`), items (`item_reader`, `item_coverage`), snapshots (`snapshot_log`), skipped events (`skip_counts`).
+(`traffic_reader`), items (`item_reader`, `item_coverage`), snapshots (`snapshot_log`), skipped events (`skip_counts`),
+arriving events by topic (`arrivals`), responses by hour (`hourly_responses`).
 
 Operation: connections and errors (`redis_connection`), the embedded server (`embedded_redis`), warnings about server
-settings (`server_warnings`), and the audit that recomputes aggregates from rows (`aggregate_audit`).
+settings (`server_warnings`), starts and workers (`service_records`), and the audit that recomputes aggregates from rows
+(`aggregate_audit`).
 """
 
 from __future__ import annotations
 
 from monitor.state.aggregate_audit import AuditFindings, audit_aggregates
+from monitor.state.arrivals import (
+    SLOT_MS,
+    ArrivalCount,
+    ArrivalLog,
+    TopicArrivals,
+    add_arrivals,
+    arrival_field,
+    expired_arrivals,
+    read_arrivals,
+)
 from monitor.state.embedded_redis import running_store_server
 from monitor.state.expiry import (
     delete_expired,
@@ -33,10 +45,21 @@ from monitor.state.generations import (
     read_lost_events,
     read_variant_totals,
 )
+from monitor.state.hourly_responses import read_hourly_responses
 from monitor.state.keys import PENDING_FEEDBACK, REBUILD_LOSS_PREFIX, StoreKeys, shard_of_partition
 from monitor.state.read_model import StoreReader, open_store_reader
 from monitor.state.record_deltas import add_batch_changes
 from monitor.state.server_warnings import read_server_warnings
+from monitor.state.service_records import (
+    Failure,
+    ServiceRecords,
+    WorkerRecord,
+    count_start,
+    read_service_records,
+    record_failure,
+    remove_worker,
+    write_worker,
+)
 from monitor.state.sharded_store import ShardedStore, merge_positions, read_newest_response_ms
 from monitor.state.skip_counts import (
     OTHER_EXPERIMENTS_FIELD,
@@ -70,14 +93,19 @@ __all__ = [
     "OTHER_EXPERIMENTS_FIELD",
     "PENDING_FEEDBACK",
     "REBUILD_LOSS_PREFIX",
+    "SLOT_MS",
+    "ArrivalCount",
+    "ArrivalLog",
     "AuditFindings",
     "Commit",
     "CommitStatus",
     "ExpiredRange",
+    "Failure",
     "LogEpoch",
     "Position",
     "PositionUpdate",
     "RejectionCounts",
+    "ServiceRecords",
     "ShardedStore",
     "SnapshotLog",
     "StoreKeys",
@@ -85,35 +113,47 @@ __all__ = [
     "StoreReader",
     "StoreShard",
     "StoreState",
+    "TopicArrivals",
     "VariantTotals",
+    "WorkerRecord",
     "activate_generation",
+    "add_arrivals",
     "add_batch_changes",
     "add_skipped_events",
+    "arrival_field",
     "audit_aggregates",
     "compact_time_buckets",
     "connect_active_generation",
     "connect_next_generation",
+    "count_start",
     "delete_all_generations",
     "delete_expired",
     "delete_generation",
     "delete_student_rows",
+    "expired_arrivals",
     "initialize_store",
     "merge_positions",
     "open_store_reader",
+    "read_arrivals",
     "read_experiment_numbers",
     "read_experiments_without_students",
     "read_expiry_hours",
     "read_first_response_day",
     "read_generation_numbers",
+    "read_hourly_responses",
     "read_lost_events",
     "read_newest_response_ms",
     "read_server_warnings",
+    "read_service_records",
     "read_skipped_events",
     "read_skipped_fields",
     "read_stored_experiments",
     "read_variant_totals",
+    "record_failure",
+    "remove_worker",
     "running_store_server",
     "shard_of_partition",
     "skipped_feedback_field",
     "skipped_responses_field",
+    "write_worker",
 ]

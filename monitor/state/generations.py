@@ -14,7 +14,13 @@ import numpy as np
 from monitor.config import StoreSettings
 from monitor.errors import CorruptStore, IncompatibleStore, UsageError
 from monitor.metrics import RecordLayout, ResponseRecord
-from monitor.state.keys import ACTIVE_GENERATION_KEY, FIRST_SHARD_PREFIX, StoreKeys, parse_active_generation
+from monitor.state.keys import (
+    ACTIVE_GENERATION_KEY,
+    FIRST_SHARD_PREFIX,
+    SERVICE_KEY,
+    StoreKeys,
+    parse_active_generation,
+)
 from monitor.state.record_reader import decode_record
 from monitor.state.redis_connection import connect, translating_errors
 from monitor.state.sharded_store import ShardedStore
@@ -136,8 +142,8 @@ def read_first_response_day(store: ShardedStore, experiments: Collection[str]) -
 
 
 def delete_all_generations(store: ShardedStore) -> int:
-    """Delete all generations and the number of the active generation; return the number of deleted keys."""
-    return delete_generation(store, None) + _unlink(store, [ACTIVE_GENERATION_KEY])
+    """Delete all generations, the number of the active one, and the service's records; return the number of keys."""
+    return delete_generation(store, None) + _unlink(store, [ACTIVE_GENERATION_KEY, SERVICE_KEY])
 
 
 def delete_generation(store: ShardedStore, generation: int | None) -> int:

@@ -1,8 +1,9 @@
 """Key names of the store.
 
 All keys of a shard share one hash tag, so that one script may use them: `abm:{0}:…` on the first shard, see `shard_tag`
-for the other shards. `abm:{0}:active` is the number of the active generation; a rebuild fills the next generation. A
-key of a generation is `abm:{TAG}:NUMBER:` and one of the names below. Only rows of responses and students exist in
+for the other shards. `abm:{0}:active` is the number of the active generation; a rebuild fills the next generation.
+`abm:{0}:service` is a hash with the starts and the workers of the service, see `monitor.state.service_records`. A key
+of a generation is `abm:{TAG}:NUMBER:` and one of the names below. Only rows of responses and students exist in
 millions, so only their names are short. No other name begins with r or s, so that a pattern can select the rows.
 
 In the list, e is the number of an experiment, v the index of a variant, and an index a sorted set whose score is the
@@ -16,6 +17,8 @@ number of the commit that last changed the member's record.
                                     `REBUILD_LOSS_PREFIX` topic:partition → events that a rebuild did not find in Kafka;
                                     experiment/variant → responses that a rebuild did not find
     events_skipped                  hash of counts, see `monitor.state.skip_counts`
+    arrivals:hour                   hash of counts of the events that arrived in an hour, see `monitor.state.arrivals`
+    arrival_index                   index of hours in arrivals
     feedback_unmatched              hash: kind of feedback → reactions whose response had not arrived when they expired
     newest_times                    hash: e:v:response, e:v:event → time of the newest response or event, in ms; also
                                     times of skipped events, see `monitor.state.skip_counts`
@@ -77,6 +80,7 @@ from monitor.errors import CorruptStore
 
 FIRST_SHARD_PREFIX: Final = b"abm:{0}:"
 ACTIVE_GENERATION_KEY: Final = FIRST_SHARD_PREFIX + b"active"
+SERVICE_KEY: Final = FIRST_SHARD_PREFIX + b"service"
 REBUILD_LOSS_PREFIX: Final = "<"
 """Begins the fields of `StoreKeys.events_lost` that count events which a rebuild did not find in Kafka."""
 PENDING_FEEDBACK: Final = "pending"
@@ -161,6 +165,13 @@ class StoreKeys:
     @property
     def events_skipped(self) -> bytes:
         return self.prefix + b"events_skipped"
+
+    @property
+    def arrival_index(self) -> bytes:
+        return self.prefix + b"arrival_index"
+
+    def arrivals(self, hour: int) -> bytes:
+        return b"%barrivals:%d" % (self.prefix, hour)
 
     @property
     def feedback_unmatched(self) -> bytes:

@@ -252,17 +252,24 @@ class StoreShard:
             self.chunks_to_compact |= {chunk: limit for chunk, limit, length in appends if length >= limit}
         return status
 
-    def expire_rows(self, experiment: str, hours: Sequence[int], before_ms: int) -> tuple[int, int]:
+    def expire_rows(
+        self, experiment: str, hours: Sequence[int], before_ms: int, unmatched_field: tuple[int, bytes] = (0, b"")
+    ) -> tuple[int, int]:
         """Delete at least 4 000 of the rows that are listed under expired hours, hour by hour.
 
-        `experiment` is an experiment's number, or `PENDING_FEEDBACK`. The expiry boundary moves to `before_ms`. Return
-        the number of deleted rows and the number of completed hours.
+        `experiment` is an experiment's number, or `PENDING_FEEDBACK`. The expiry boundary moves to `before_ms`.
+        `unmatched_field` is an hour and a field of `StoreKeys.arrivals` that counts unmatched feedback, if not empty.
+        Return the number of deleted rows and the number of completed hours.
         """
         keys = self.keys
         lists = (name(experiment, hour) for hour in hours for name in (keys.expiry_rows, keys.expiry_moved_rows))
-        script_keys = [keys.meta, keys.expiry_hours, keys.feedback_unmatched, *lists]
+        arrival_hour, arrival_field = unmatched_field
+        script_keys = [keys.meta, keys.expiry_hours, keys.feedback_unmatched]
+        script_keys += [keys.arrivals(arrival_hour), keys.arrival_index, *lists]
         hour_fields = [f"{experiment}:{hour}" for hour in hours]
-        arguments = [experiment, keys.response_row(b""), f"expired_before:{experiment}", before_ms, *hour_fields]
+        boundary_field = f"expired_before:{experiment}"
+        arguments = [experiment, keys.response_row(b""), boundary_field, before_ms, arrival_field, arrival_hour]
+        arguments += hour_fields
         with translating_errors(self.settings):
             reply = self.run_script(self.scripts.expire, script_keys, arguments)
         deleted_rows, completed_hours, expirations_before, expirations_after = reply

@@ -15,6 +15,8 @@ from monitor.config import DisplaySettings
 from monitor.export import (
     COUNT_EXPLANATION,
     REVIEW_NOTE,
+    TOPIC_COLUMNS,
+    ServiceHealth,
     describe_as_of,
     describe_decisions,
     describe_unmatched_feedback,
@@ -23,6 +25,8 @@ from monitor.export import (
     format_count,
     format_percent,
     format_time,
+    health_facts,
+    topic_rows,
 )
 
 _MAX_ATTENTION_ENTRIES: Final = 10
@@ -55,14 +59,16 @@ def page_response(request: Request, context: dict[str, Any], status: int = 200) 
 
 def page_context(
     summary: StoreSummary | None,
+    health: ServiceHealth | None,
     readiness_problems: Sequence[str],
     display: DisplaySettings,
     now_ms: int,
     histories: Mapping[str, VerdictHistory] | None = None,
 ) -> dict[str, Any]:
-    """Return the values for `page.html`: a dict per experiment, and the reasons why the process is not ready.
+    """Return the values for `page.html`: a dict per experiment, the reasons why the process is not ready, the health.
 
-    `histories` has the history of the verdicts by experiment; None: no history is shown.
+    Without `health`, the page has no health section. `histories` has the history of the verdicts by experiment; None:
+    no history is shown.
     """
     min_students = display.min_display_students
     experiments = [] if summary is None else list(summary.experiments.values())
@@ -78,14 +84,36 @@ def page_context(
                 "attention": None
                 if experiment.categories_for_review is None
                 else experiment.categories_for_review[:_MAX_ATTENTION_ENTRIES],
+                "staleness": _describe_staleness(health, experiment.name),
                 "has_no_events": all(variant.last_event_at_ms is None for variant in experiment.variants.values()),
             }
             for experiment in experiments
         ],
         "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
         "readiness_problems": readiness_problems,
+        "data_problems": [] if health is None else [problem.text for problem in health.data_problems],
+        "conditions": [] if health is None else health.conditions(),
+        "health": None
+        if health is None
+        else {
+            "columns": TOPIC_COLUMNS,
+            "periods": [
+                ("last hour", topic_rows(health.last_hour)),
+                ("last 24 hours", topic_rows(health.last_day)),
+            ],
+            "facts": health_facts(health),
+        },
         "as_of": None if summary is None else describe_as_of(summary, now_ms),
         "now": format_time(now_ms),
         "count_explanation": COUNT_EXPLANATION,
         "review_note": REVIEW_NOTE,
     }
+
+
+def _describe_staleness(health: ServiceHealth | None, experiment: str) -> str | None:
+    """Return a sentence if the experiment's newest event is older than usual; None if not."""
+    freshness = None if health is None else health.freshness.get(experiment)
+    if freshness is None or not freshness.is_stale:
+        return None
+    sentence = freshness.describe()
+    return f"{sentence[0].upper()}{sentence[1:]}."

@@ -34,7 +34,7 @@ from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory, hi
 from monitor.clock import Clock
 from monitor.config import DisplaySettings, parse_instant_ms
 from monitor.errors import DependencyUnavailable, UnusableStore, UsageError
-from monitor.export import ExperimentsCollector
+from monitor.export import ExperimentsCollector, ServiceHealth
 from monitor.web.pages import page_context, page_response
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ HTTP_PATHS: Final = (
     "/metrics/experiments",
     "/-/healthy",
     "/-/ready",
+    "/api/health",
     "/api/experiments",
     "/api/experiments/NAME",
     "/api/experiments/NAME/verdict",
@@ -66,7 +67,9 @@ class HttpEndpoints:
     `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
     the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
     unknown experiment.
-    `readiness_problems` returns the reasons why the process is not ready, and does not block.
+    `read_health` takes the summary, and may raise `DependencyUnavailable`, as `read_starts` may.
+    `readiness_problems` returns the reasons why the process is not ready, `data_problems` sentences about events that
+    do not count; neither blocks.
     """
 
     def __init__(
@@ -75,7 +78,10 @@ class HttpEndpoints:
         read_summary: Callable[[int | None], StoreSummary],
         read_history: Callable[[ExperimentSummary], VerdictHistory],
         read_items: Callable[[str, Mapping[str, str]], dict[str, Any]],
+        read_health: Callable[[StoreSummary], ServiceHealth],
+        read_starts: Callable[[], int],
         process_registry: CollectorRegistry,
+        data_problems: Callable[[], Sequence[str]],
         readiness_problems: Callable[[], Sequence[str]],
         display: DisplaySettings,
         clock: Clock,
@@ -84,10 +90,14 @@ class HttpEndpoints:
         self._read_history = read_history
         self._read_items = read_items
         self._process_registry = process_registry
+        self._read_health = read_health
+        self._data_problems = data_problems
         self._readiness_problems = readiness_problems
         self._display = display
         self._clock = clock
-        self._experiments_collector = ExperimentsCollector(lambda: read_summary(None), display.min_display_students)
+        self._experiments_collector = ExperimentsCollector(
+            lambda: read_summary(None), display.min_display_students, read_starts
+        )
 
     def application(self, token: str | None) -> Starlette:
         """Return the application. A token, if given, is required for all paths except the health probes."""
@@ -95,9 +105,9 @@ class HttpEndpoints:
             routes=self._routes(),
             middleware=[Middleware(DefaultHeaders), Middleware(RequestRules, token=token)],
             exception_handlers={
-                HTTPException: _http_error,
+                HTTPException: self._http_error,
                 DependencyUnavailable: _store_unavailable,
-                UnusableStore: _store_corrupt,
+                UnusableStore: self._store_corrupt,
             },
         )
         application.router.redirect_slashes = False
@@ -114,27 +124,55 @@ class HttpEndpoints:
             ),
             Route("/-/healthy", _healthy),
             Route("/-/ready", self._ready),
+            Route("/api/health", self._health, middleware=store_access),
             Route("/api/experiments", self._all_experiments, middleware=store_access),
             Route("/api/experiments/{path:path}", self._experiment, middleware=store_access),
             Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
         ]
 
     def _page(self, request: Request) -> Response:
-        summary, histories, problems, status = None, {}, self._readiness_problems(), 200
         try:
             summary = self._read_summary(None)
             histories = {name: self._read_history(experiment) for name, experiment in summary.experiments.items()}
+            health = self._read_health(summary)
         except DependencyUnavailable as error:
-            problems, status = (f"The store is out of reach: {error}",), 503
-        context = page_context(summary, problems, self._display, self._clock(), histories)
+            return self._page_without_store(request, f"The store is out of reach: {error}", 503)
+        now_ms = self._clock()
+        context = page_context(summary, health, self._readiness_problems(), self._display, now_ms, histories)
+        return page_response(request, context)
+
+    def _page_without_store(self, request: Request, problem: str, status: int) -> Response:
+        """Return the page with a problem instead of the experiments."""
+        context = page_context(None, None, (problem,), self._display, self._clock())
         return page_response(request, context, status)
 
     async def _ready(self, _request: Request) -> Response:
+        """Return 200 while the process is ready, with the problems of the events, which a restart would not solve."""
         problems = self._readiness_problems()
-        return _text_response("\n".join(problems), 503) if problems else _text_response("ready")
+        return _text_response("\n".join(problems or ("ready", *self._data_problems())), 503 if problems else 200)
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            return _text_response(f"nothing here; there is {', '.join(HTTP_PATHS)}", 404)
+        if _is_page(request) and error.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            return self._page_without_store(request, error.detail, 503)
+        return _text_response(error.detail, error.status_code, error.headers)
+
+    async def _store_corrupt(self, request: Request, error: Exception) -> Response:
+        """Return 500 with the name of the corrupt key, instead of numbers that may be wrong."""
+        log.error("http %s", error)
+        if _is_page(request):
+            return self._page_without_store(request, str(error), 500)
+        return _text_response(str(error), 500)
+
+    def _health(self, _request: Request) -> Response:
+        return _json_response(self._read_health(self._read_summary(None)).to_json())
 
     def _all_experiments(self, request: Request) -> Response:
-        return _json_response(self._read_summary(_as_of_ms(request)).to_json())
+        summary = self._read_summary(_as_of_ms(request))
+        problems = [problem.to_json() for problem in self._read_health(summary).data_problems]
+        return _json_response(summary.to_json() | {"problems": problems})
 
     def _experiment(self, request: Request) -> Response:
         """Return an experiment, a verdict or items as JSON, depending on the end of the path."""
@@ -254,21 +292,12 @@ async def _healthy(_request: Request) -> Response:
     return _text_response("healthy")
 
 
-async def _http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == HTTPStatus.NOT_FOUND:
-        return _text_response(f"nothing here; there is {', '.join(HTTP_PATHS)}", 404)
-    return _text_response(error.detail, error.status_code, error.headers)
-
-
 async def _store_unavailable(_request: Request, error: Exception) -> Response:
     return _text_response(f"the store is out of reach: {error}", 503)
 
 
-async def _store_corrupt(_request: Request, error: Exception) -> Response:
-    """Return 500 with the name of the corrupt key, instead of numbers that may be wrong."""
-    log.error("http %s", error)
-    return _text_response(str(error), 500)
+def _is_page(request: Request) -> bool:
+    return request.url.path == "/"
 
 
 def _text_response(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -146,7 +146,7 @@ class TestCommandErrors:
         assert (
             "50 consecutive events were rejected (limits.max_consecutive_rejected = 20), the last at " in process.stderr
         )
-        assert "start once with ABMONITOR_LIMITS_MAX_CONSECUTIVE_REJECTED=1000000 and ABMONITOR_LIM" in process.stderr
+        assert "start once with `ab-monitor run --accept-rejected`" in process.stderr
         assert f"{lines}:1: rejected" not in process.stderr
 
     def test_other_definitions_exit_with_5(self, tmp_path: Path) -> None:

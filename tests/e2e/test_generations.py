@@ -85,7 +85,7 @@ class TestRebuildCommand:
         with arena.worker(old) as worker:
             arena.write(arena.events[arena.half :], per_second=20_000)
             arena.finish()
-            assert worker.said().count("skipping events experiment=ranker-v2") == 1
+            assert worker.said().count("experiment is not in the configuration experiment=ranker-v2") == 1
         skipped = re.compile(
             r"\d+ responses and \d+ reactions were skipped, dated 20.*`ab-monitor rebuild` counts them"
         )

@@ -1,14 +1,15 @@
 -- Deletes rows that are listed under expired hours of one experiment: at least 4 000 rows if there are so many, and no
 -- further list entry after that. An entry contains the names of the rows that one commit has inserted.
 --
--- KEYS     1 meta  2 expiry_hours  3 feedback_unmatched
+-- KEYS     1 meta  2 expiry_hours  3 feedback_unmatched  4 arrivals of the present hour  5 arrival_index
 --          then two keys for each hour: expiry_rows (list of row names), expiry_moved_rows (hash of the names whose row
 --          has moved to another hour since)
 -- ARGV     1 number of the experiment, or "pending" for rows of feedback whose response has not arrived
 --          2 prefix of the keys of response rows
 --          3 field of meta with the experiment's expiry boundary
 --          4 new boundary (ms): rows of earlier responses are expired
---          5… for each hour its field of expiry_hours
+--          5 field of arrivals that counts unmatched feedback, or "" if arrivals are not counted  6 the present hour
+--          7… for each hour its field of expiry_hours
 --
 -- Result   {rows deleted, hours completed, expirations before, expirations after}. `expirations` counts the calls that
 --          have changed something; a commit that expects another number compares its dependencies with the boundaries.
@@ -16,11 +17,12 @@
 -- Only rows that may have moved and rows without a response have to be read before they are deleted. Reactions in
 -- deleted rows without a response are unmatched feedback: this script counts them by kind.
 
-local FIRST_HOUR_KEY, FIRST_HOUR_FIELD = 4, 5
+local FIRST_HOUR_KEY, FIRST_HOUR_FIELD = 6, 7
 local ROWS_PER_CALL = 4000
 local KEYS_PER_COMMAND = 1000
-local META, EXPIRY_HOURS, FEEDBACK_UNMATCHED = KEYS[1], KEYS[2], KEYS[3]
+local META, EXPIRY_HOURS, FEEDBACK_UNMATCHED, ARRIVALS, ARRIVAL_INDEX = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local EXPERIMENT, ROW_PREFIX, BOUNDARY_FIELD, BOUNDARY_MS = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local ARRIVAL_FIELD, ARRIVAL_HOUR = ARGV[5], ARGV[6]
 local IS_PENDING = EXPERIMENT == 'pending'
 local HOUR_COUNT = (#KEYS - FIRST_HOUR_KEY + 1) / 2
 
@@ -117,5 +119,9 @@ while visited_rows < ROWS_PER_CALL and completed_hours < HOUR_COUNT do
 end
 for kind, reactions in pairs(unmatched) do
   redis.call('HINCRBY', FEEDBACK_UNMATCHED, kind, reactions)
+  if ARRIVAL_FIELD ~= '' then
+    redis.call('HINCRBY', ARRIVALS, ARRIVAL_FIELD, reactions)
+    redis.call('ZADD', ARRIVAL_INDEX, 0, ARRIVAL_HOUR)
+  end
 end
 return {deleted_rows, completed_hours, expirations_before, expirations_after}

@@ -200,12 +200,16 @@ def test_polled_records_are_read_again_if_another_worker_has_changed_the_positio
     assert summary.variants["control"].responses == 40
     assert worker.processed_records == 0
     assert worker.readiness() == ()
-    logged = [(record.levelname, record.getMessage()) for record in caplog.records if record.name.endswith(".worker")]
+    logged = [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.name.endswith((".worker", ".pauses"))
+    ]
     if is_unavailable:
         assert [*logged[:2], logged[-1]] == [
-            ("WARNING", "paused reason=nothing can be sent"),
+            ("WARNING", "paused reason=store error=nothing can be sent"),
             ("DEBUG", "retrying commits"),
-            ("INFO", "resumed"),
+            ("INFO", "resumed reason=store"),
         ]
     else:
         assert logged == [("DEBUG", "commit conflict status=positions_changed")]
@@ -220,8 +224,8 @@ def test_an_outage_of_the_source_is_logged_once_as_paused_and_resumed(
     with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch) as (worker, source, _):
         monkeypatch.setattr(source, "connection_problem", lambda: next(problems, None))
         worker.run()
-    logged = [record.getMessage() for record in caplog.records if record.name.endswith(".worker")]
-    assert logged == ["paused reason=Kafka at broker:9092: Connection refused", "resumed"]
+    logged = [record.getMessage() for record in caplog.records if record.name.endswith(".pauses")]
+    assert logged == ["paused reason=kafka error=Kafka at broker:9092: Connection refused", "resumed reason=kafka"]
     assert worker.readiness() == ()
 
 

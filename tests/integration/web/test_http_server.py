@@ -24,6 +24,7 @@ from monitor.analysis.summary import StoreSummary
 from monitor.clock import wall_clock
 from monitor.config import DisplaySettings, HttpSettings
 from monitor.errors import CorruptStore, DependencyUnavailable, UsageError
+from monitor.export import ServiceHealth
 from monitor.web import HttpEndpoints, HttpServer
 from monitor.web.http_connections import MAX_CONNECTIONS
 from monitor.web.routes import MAX_CONCURRENT_STORE_READS
@@ -74,6 +75,9 @@ def _endpoints(
         read_summary=summary,
         read_history=lambda _experiment: {},
         read_items=items,
+        read_health=lambda _: ServiceHealth(0, "", ""),
+        read_starts=lambda: 0,
+        data_problems=lambda: (),
         process_registry=CollectorRegistry(),
         readiness_problems=lambda: (),
         display=DisplaySettings(),
@@ -111,14 +115,16 @@ def plain() -> Iterator[int]:
 
 @pytest.mark.parametrize("path", ["/", "/api/experiments", "/api/experiments/ranker/verdict", "/metrics/experiments"])
 def test_a_corrupt_store_gives_500_with_the_key(path: str) -> None:
-    """In a line, without any number."""
+    """In a line, without any number; the page has its usual form."""
 
     def summary(_as_of_ms: int | None) -> StoreSummary:
         raise CorruptStore("abm:{0}:0:unit_sums:1:0 is damaged")
 
     with _server(summary=summary) as port:
         answer = ask(port, path)
-        assert (answer.status, answer.body) == (500, b"abm:{0}:0:unit_sums:1:0 is damaged\n")
+        assert answer.status == 500
+        assert b"abm:{0}:0:unit_sums:1:0 is damaged" in answer.body
+        assert (answer.body.count(b"\n") == 1) == (path != "/")
 
 
 class TestStartAndStop:

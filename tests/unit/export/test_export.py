@@ -389,7 +389,7 @@ class TestVerdicts:
             StatePeriod("ship", 2 * HOUR_MS, None, (0.2, 0.1, 0.3)),
         )
         history = {"treatment": periods}
-        context = page_context(summary, (), DisplaySettings(), 0, {"ranker": history})
+        context = page_context(summary, None, (), DisplaySettings(), 0, {"ranker": history})
         page = load_template("page.html").render(context)
         assert "Ship since 1 Jan 1970, 02:00 UTC; Ship first on 1 Jan 1970, 00:00 UTC, withdrawn on" in page
         for path in ("ranker", "ranker/verdict"):
@@ -655,4 +655,4 @@ class TestAttention:
 
 
 def _page(summary: StoreSummary) -> str:
-    return load_template("page.html").render(page_context(summary, (), DisplaySettings(), 0))
+    return load_template("page.html").render(page_context(summary, None, (), DisplaySettings(), 0))

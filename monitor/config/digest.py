@@ -1,0 +1,35 @@
+"""The digest of a configuration, by which operators see whether all workers have the same one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+from monitor.config.settings import Settings
+
+_DIGEST_BYTES: Final = 6
+
+
+def config_digest(settings: Settings) -> str:
+    """Return 12 hexadecimal digits that differ if the settings differ.
+
+    Secrets do not count, and neither does `kafka.group_instance_id`, which differs between workers.
+    """
+    common = replace(settings, kafka=replace(settings.kafka, group_instance_id=None))
+    text = json.dumps(_plain(common), sort_keys=True)
+    return blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the settings in the types of JSON; fields without `repr` are secrets, and left out."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(member) for key, member in value.items()}
+    if isinstance(value, AbstractSet):
+        return sorted(value)
+    return [_plain(member) for member in value] if isinstance(value, tuple) else value

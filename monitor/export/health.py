@@ -1,0 +1,213 @@
+"""Health of the service: workers, arriving events by topic, freshness of the experiments, and what is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from monitor import __version__
+from monitor.analysis import StoreSummary, format_timestamp
+from monitor.clock import DAY_MS, HOUR_MS
+from monitor.config import Settings, config_digest
+from monitor.export.freshness import HISTORY_HOURS, Freshness, measure_freshness
+from monitor.export.presentation import format_count, format_duration
+from monitor.pipeline import DataProblem, find_data_problems
+from monitor.state import (
+    ServiceRecords,
+    StoreReader,
+    TopicArrivals,
+    read_arrivals,
+    read_hourly_responses,
+    read_service_records,
+    read_stored_experiments,
+)
+
+_RUNNING_MS: Final = 60_000
+"""A worker that has not renewed its record for this time has ended, or does not reach the store."""
+_RECENT_FAILURE_MS: Final = HOUR_MS
+_LARGE_LAG_EVENTS: Final = 10_000
+_USER: Final = re.compile(r"(?<=//)[^/@,]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceHealth:
+    """State of the service at a time, from the records in the store."""
+
+    now_ms: int
+    store_address: str
+    """URL of the store without user and password."""
+    config_digest: str
+    """Digest of the configuration of the process that reads."""
+    data_problems: Sequence[DataProblem] = ()
+    last_hour: Mapping[str, TopicArrivals] = field(default_factory=dict)
+    last_day: Mapping[str, TopicArrivals] = field(default_factory=dict)
+    service: ServiceRecords = field(default_factory=ServiceRecords)
+    freshness: Mapping[str, Freshness] = field(default_factory=dict)
+    """Experiment → freshness; experiments without events, and ended ones, are absent."""
+
+    @property
+    def lag_events(self) -> int | None:
+        """Events that no worker has applied, by the newest record of a worker; None if unknown."""
+        known = [worker for _, worker in self.service.workers if worker.lag_events is not None]
+        return max(known, key=lambda worker: worker.seen_ms).lag_events if known else None
+
+    @property
+    def paused(self) -> dict[str, str]:
+        """Dependency → why running workers wait for the dependency."""
+        return {
+            name: reason
+            for _, worker in self.service.workers
+            if self.now_ms - worker.seen_ms < _RUNNING_MS
+            for name, reason in worker.paused.items()
+        }
+
+    def conditions(self) -> list[str]:
+        """Return a sentence for each thing that is wrong, most important first."""
+        sentences = [f"paused reason={name}: {reason}" for name, reason in self.paused.items()]
+        sentences += [problem.text for problem in self.data_problems]
+        sentences += [f"{name}: {state.describe()}" for name, state in self.freshness.items() if state.is_stale]
+        failure = self.service.last_failure
+        if failure is not None and self.now_ms - failure.at_ms < _RECENT_FAILURE_MS:
+            age = format_duration(max(self.now_ms - failure.at_ms, 0) // 1000)
+            sentences.append(f"a worker ended {age} ago with exit code {failure.exit_code}: {failure.reason}")
+        running = [worker for _, worker in self.service.workers if self.now_ms - worker.seen_ms < _RUNNING_MS]
+        if self.service.starts and not running:
+            sentences.append("no worker has reported within the last minute: is `ab-monitor run` running?")
+        if len({worker.config_digest for worker in running}) > 1:
+            sentences.append("the workers have different configurations: restart those with the old one")
+        if (self.lag_events or 0) >= _LARGE_LAG_EVENTS:
+            sentences.append(f"{format_count(self.lag_events or 0)} events wait to be applied")
+        return sentences
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of `status --health --json`."""
+        failure = self.service.last_failure
+        return {
+            "at": format_timestamp(self.now_ms),
+            "conditions": self.conditions(),
+            "problems": [problem.to_json() for problem in self.data_problems],
+            "version": __version__,
+            "config_digest": self.config_digest,
+            "store": self.store_address,
+            "lag_events": self.lag_events,
+            "paused": self.paused,
+            "starts": self.service.starts,
+            "last_failure": None
+            if failure is None
+            else {"exit_code": failure.exit_code, "reason": failure.reason, "at": format_timestamp(failure.at_ms)},
+            "workers": {
+                name: {
+                    "version": worker.version,
+                    "config_digest": worker.config_digest,
+                    "started_at": format_timestamp(worker.started_ms),
+                    "seen_at": format_timestamp(worker.seen_ms),
+                    "paused": worker.paused,
+                }
+                for name, worker in self.service.workers
+            },
+            "topics": {
+                topic: {
+                    "last_hour": _arrivals_json(self.last_hour.get(topic, TopicArrivals())),
+                    "last_day": _arrivals_json(counts),
+                }
+                for topic, counts in self.last_day.items()
+            },
+            "experiments": {name: state.to_json() for name, state in self.freshness.items()},
+        }
+
+
+def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
+    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
+    arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
+    declared = {experiment.name: experiment.variants for experiment in reader.experiments}
+    removed = read_stored_experiments(reader.store).keys() - declared.keys()
+    freshness = {}
+    for experiment in reader.experiments:
+        variants = summary.experiments[experiment.name].variants.values()
+        newest_ms = max((variant.last_event_at_ms or 0 for variant in variants), default=0)
+        if not newest_ms or (experiment.ends_at_ms is not None and experiment.ends_at_ms <= now_ms):
+            continue
+        newest_hour = newest_ms // HOUR_MS
+        hourly_responses = read_hourly_responses(
+            reader.store,
+            reader.numbers[experiment.name],
+            len(experiment.variants),
+            range(newest_hour - HISTORY_HOURS, newest_hour + 1),
+        )
+        freshness[experiment.name] = measure_freshness(hourly_responses, newest_ms, now_ms)
+    return ServiceHealth(
+        now_ms=now_ms,
+        store_address=_USER.sub("", settings.store.url),
+        config_digest=config_digest(settings),
+        data_problems=find_data_problems(arrivals, declared, removed, now_ms),
+        last_hour=arrivals.since(now_ms - HOUR_MS),
+        last_day=arrivals.since(now_ms - DAY_MS),
+        service=read_service_records(reader.store),
+        freshness=freshness,
+    )
+
+
+def health_facts(health: ServiceHealth) -> list[tuple[str, str]]:
+    """Return (label, text) of the facts about the service, for the page and the terminal."""
+    lag = "unknown" if health.lag_events is None else f"{format_count(health.lag_events)} events"
+    facts = [
+        ("events that wait", lag),
+        ("paused", "; ".join(f"{name}: {reason}" for name, reason in health.paused.items()) or "no"),
+        ("version", __version__),
+        ("configuration", health.config_digest),
+        ("store", health.store_address),
+        ("starts of workers", format_count(health.service.starts)),
+    ]
+    failure = health.service.last_failure
+    if failure is not None:
+        facts.append(
+            ("last failure", f"exit code {failure.exit_code}, {format_timestamp(failure.at_ms)}: {failure.reason}")
+        )
+    for name, worker in health.service.workers:
+        age = format_duration(max(health.now_ms - worker.seen_ms, 0) // 1000)
+        facts.append(
+            (f"worker {name}", f"version {worker.version}, configuration {worker.config_digest}, reported {age} ago")
+        )
+    return facts
+
+
+TOPIC_COLUMNS: Final = ("received", "rejected", "skipped", "late", "unmatched", "null values")
+
+
+def topic_rows(arrivals: Mapping[str, TopicArrivals]) -> list[tuple[str, tuple[str, ...], str]]:
+    """Return (topic, numbers in the order of `TOPIC_COLUMNS`, most frequent reasons of rejections) by topic."""
+    return [
+        (
+            topic,
+            tuple(
+                format_count(number)
+                for number in (
+                    counts.received,
+                    counts.rejected.total(),
+                    counts.outcomes["skipped"],
+                    counts.outcomes["late"],
+                    counts.unmatched,
+                    counts.null_values,
+                )
+            ),
+            ", ".join(f"{reason} {format_count(number)}" for reason, number in counts.rejected.most_common(3)),
+        )
+        for topic, counts in arrivals.items()
+    ]
+
+
+def _arrivals_json(counts: TopicArrivals) -> dict[str, Any]:
+    return {
+        "received": counts.received,
+        "rejected": dict(counts.rejected.most_common()),
+        "outcomes": dict(Counter(counts.outcomes).most_common()),
+        "unmatched": counts.unmatched,
+        "null_values": counts.null_values,
+        "undeclared": [
+            {"experiment": experiment, "variant": variant or None, "responses": responses}
+            for (experiment, variant), responses in counts.undeclared.most_common()
+        ],
+    }
