@@ -1,44 +1,66 @@
 """Alerts about the monitor itself: it is gone, waits, lags, refuses or loses events.
 
-`job` and `instance` are given by Prometheus. The jobs that scrape the monitor have names that begin with `ab-monitor`.
+`job` and `instance` are given by Prometheus. The job that scrapes /metrics of a system has a name that begins with
+`ab-monitor`; the name of the job that scrapes /metrics/experiments is the same with the ending `-experiments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Literal
 
-from deploy.alerting.rules import Alert, Recording
+from deploy.alerting.rules import EXPERIMENTS_SUFFIX, Alert, Recording, queried
 from grafana import boards
 
 JOBS: Final = 'job=~"ab-monitor.*"'
+EXPERIMENT_JOBS: Final = f'job=~".*{EXPERIMENTS_SUFFIX}"'
+PROCESS_JOBS: Final = f'{JOBS}, job!~".*{EXPERIMENTS_SUFFIX}"'
 FEW: Final = 20
 """Up to this many events in a window no share of them is worth waking anybody."""
+SEVERE_SHARE: Final = 0.2
+TOLERATED_SHARE: Final = 0.01
+"""Of the events of a topic: rejected ones in 10 minutes and in 6 hours."""
 UNMATCHED_SHARE: Final = 0.05
 """Share of a day's feedback that may be unmatched."""
 
 _alert = partial(Alert, team="operations", board=boards.PIPELINE)
+
+STARTS: Final = ":abmonitor_starts:added30m"
+RECENT_STARTS: Final = ":abmonitor_starts:added10m"
 
 REACHABILITY: Final = (
     _alert(
         name="AbMonitorDown",
         concern="down",
         severity="critical",
-        expr=f"absent(up{{{JOBS}}} == 1)",
+        # A system is known for a day, because in a cluster the targets go with the pods.
+        expr=f"""
+        (
+          max by () (last_over_time(up{{{PROCESS_JOBS}}}[1d]))
+          unless
+          max by () (up{{{PROCESS_JOBS}}} == 1)
+        )
+        or
+        absent(last_over_time(up{{{JOBS}}}[1d]))
+        """,
         pending="3m",
-        summary="AB Monitor is down: Prometheus reaches no replica",
-        description="For 3 minutes no replica has answered a scrape, or Prometheus has no scrape job whose name begins"
-        " with ab-monitor. No events are applied, and no other alert of AB Monitor can fire. Kafka keeps the events for"
-        " the retention of the topics.",
+        summary="{{ if $labels.job }}AB Monitor is down: no replica answers{{ else }}Prometheus has no job that scrapes"
+        " AB Monitor{{ end }}",
+        description="{{ if $labels.job }}For 3 minutes no replica has answered a scrape. Read the state, exit code and"
+        " log of the process: it has stopped, restarts too fast for a scrape, or Prometheus cannot reach it. No events"
+        " are applied. Kafka keeps them for the retention of the topics.{{ else }}No scrape job has a name that begins"
+        " with ab-monitor, so no other alert of AB Monitor can fire. Add the jobs of docs/deployment.md to the"
+        " configuration of Prometheus.{{ end }} The service serves the linked runbook, so without it read"
+        " docs/runbook.md.",
     ),
     _alert(
         name="AbMonitorTargetDown",
         concern="down",
         severity="warning",
-        expr=f"min by (job, instance) (up{{{JOBS}}}) == 0",
+        expr=f"min by (instance) (up{{{JOBS}}}) == 0",
         pending="5m",
-        keep="5m",
+        keep="2m",
         summary="{{ $labels.instance }} ({{ $labels.job }}) does not answer scrapes",
         description="For 5 minutes Prometheus has not been able to scrape this job of this replica. Other replicas, if"
         " any, take over its partitions.",
@@ -47,18 +69,40 @@ REACHABILITY: Final = (
         name="AbMonitorRestarting",
         concern="restarting",
         severity="critical",
-        expr=f"max by (job, instance) (changes(process_start_time_seconds{{{JOBS}}}[30m])) >= 3",
-        keep="15m",
-        summary="{{ $labels.instance }} restarts repeatedly: {{ $value }} times in 30 minutes",
+        # It ends ten minutes after the last restart. Back-off makes a supervisor wait for five minutes at most.
+        expr=f"""
+        (
+          max by (instance) (changes(process_start_time_seconds{{{PROCESS_JOBS}}}[30m])) >= 3
+          and
+          max by (instance) (changes(process_start_time_seconds{{{PROCESS_JOBS}}}[10m])) > 0
+        )
+        or
+        (
+          {STARTS} >= 3 * count by () (last_over_time(up{{{PROCESS_JOBS}}}[30m]))
+          and
+          {RECENT_STARTS} > 0
+          unless on ()
+          max by (instance) (changes(process_start_time_seconds{{{PROCESS_JOBS}}}[30m])) >= 3
+        )
+        """,
+        keep="2m",
+        summary="{{ if $labels.instance }}{{ $labels.instance }}{{ else }}AB Monitor{{ end }} restarts repeatedly:"
+        " {{ $value }} times in 30 minutes",
         description="The monitor stops when it could otherwise produce wrong numbers, and its supervisor restarts it."
-        " The exit code and the last log line name the reason.",
+        " The exit code and the last log line name the reason. 4: too many rejected events, and a restart does not help"
+        " (see “rejects” in the runbook). 5: store and configuration do not match. 6: Kafka deleted events before they"
+        " were applied.",
     ),
     _alert(
         name="AbMonitorStoreDown",
         concern="store-down",
         severity="critical",
         # Both pages must say so: before its first position the consumer has not asked the store yet.
-        expr="max by (instance) (abmonitor_store_up) == 0",
+        expr=f"""
+        max by (instance) (abmonitor_store_up{{{PROCESS_JOBS}}}) == 0
+        unless ignoring (job)
+        max by (instance) (abmonitor_store_up{{{EXPERIMENT_JOBS}}}) == 1
+        """,
         pending="2m",
         keep="2m",
         summary="{{ $labels.instance }} cannot use its store (Redis or Valkey)",
@@ -73,13 +117,17 @@ def _paused(name: str, severity: Literal["critical", "warning"], pending: str) -
         name=name,
         concern="paused",
         severity=severity,
-        expr="max by (job, instance) (abmonitor_paused) == 1",
+        expr="max by (instance, reason) (abmonitor_paused) == 1",
         pending=pending,
         keep="2m",
-        summary=f"{{{{ $labels.instance }}}} has been paused for {pending.replace('m', ' minutes')}",
-        description="The replica waits for the store, for Kafka or for the dead-letter topic, and resumes without help."
-        " Its page /-/ready names the cause. Events are lost if the pause lasts longer than the retention of the"
-        " topics.",
+        summary="{{ $labels.instance }} is paused: it has waited for"
+        ' {{ with $labels.reason }}{{ reReplaceAll "_" " " . }}{{ else }}a dependency{{ end }}'
+        f" for {pending.replace('m', ' minutes')}",
+        description='{{ if eq $labels.reason "store" }}The store is unreachable or rejects writes.'
+        '{{ else if eq $labels.reason "kafka" }}Kafka is unreachable, or rejects the requests of the monitor.'
+        '{{ else if eq $labels.reason "dead_letters" }}Rejected events cannot be written to the dead-letter topic.'
+        "{{ end }} Its page /-/ready has the error. The replica resumes without help. Events are lost if the pause"
+        " lasts longer than the retention of the topics.",
     )
 
 
@@ -90,12 +138,17 @@ def _lag(name: str, severity: Literal["critical", "warning"], seconds: int, pend
         severity=severity,
         expr=f"max by (topic) (abmonitor_consumer_lag_seconds) > {seconds}",
         pending=pending,
-        keep="5m",
+        keep="2m",
         summary="AB Monitor lags {{ $value | humanizeDuration }} behind on {{ $labels.topic }}",
         description=f"For {pending.replace('m', ' minutes')} the newest applied event of the slowest partition has been"
         f" more than {seconds // 60} minutes old. Boards and alerts show the past. The numbers are correct again once"
         " the backlog is applied.",
     )
+
+
+def _with_base_job(expr: str) -> str:
+    """Return the expression on series of /metrics/experiments with the job of /metrics, to be matched with its series."""
+    return f'label_replace({expr}, "job", "$1", "job", "(.+?)({EXPERIMENTS_SUFFIX})?")'
 
 
 def _share(record: str, counted: str, window: str) -> Recording:
@@ -114,7 +167,7 @@ ADDED: Final = "topic:abmonitor_events:added30m"
 def _events(event_type: Literal["response", "feedback"], outcomes: str) -> str:
     """Return the events of one type with these outcomes in a day; topics have names of their own everywhere."""
     return (
-        f'sum(increase(abmonitor_events_total{{outcome=~"{outcomes}"}}[1d])'
+        f'sum by () (increase(abmonitor_events_total{{outcome=~"{outcomes}"}}[1d])'
         f' and on (topic) abmonitor_topic_info{{event_type="{event_type}"}})'
     )
 
@@ -123,9 +176,41 @@ UNMATCHED: Final = ":abmonitor_unmatched_feedback:sum"
 FEEDBACK: Final = ":abmonitor_feedback_events:added1d"
 SKIPPED: Final = ":abmonitor_skipped_responses:share1d"
 
+
+def _of_either_page(aggregated: Callable[[str], str]) -> str:
+    """Return an expression on a series that either page may export, with the job of /metrics."""
+    return f"{aggregated(PROCESS_JOBS)}\nor\n{_with_base_job(aggregated(EXPERIMENT_JOBS))}"
+
+
+_STARTS: Final = "abmonitor_starts_total"
+"""Counted in the store, so it has the starts of processes that no scrape reached, too. No increase(): in a loop of
+restarts, scrapes are rare."""
+
 RECORDINGS: Final = (
-    # Every replica exports the same count. A kind that nobody configured appears with its first count.
-    Recording(UNMATCHED, "sum(max by (kind) (abmonitor_unmatched_feedback_total))"),
+    Recording(
+        STARTS,
+        _of_either_page(
+            lambda jobs: (
+                f"(max by () (last_over_time({_STARTS}{{{jobs}}}[10m]))"
+                f" - min by () (min_over_time({_STARTS}{{{jobs}}}[30m])))"
+            )
+        ),
+    ),
+    Recording(
+        RECENT_STARTS,
+        _of_either_page(
+            lambda jobs: (
+                f"(max by () (last_over_time({_STARTS}{{{jobs}}}[10m]))"
+                f" - max by () (last_over_time({_STARTS}{{{jobs}}}[30m] offset 10m)))"
+            )
+        ),
+    ),
+    # Every replica exports the same count. A kind that nobody configured appears with its first count. The job is that
+    # of /metrics/experiments; the events are of the other job.
+    Recording(
+        UNMATCHED,
+        _with_base_job("sum by () (max by (kind) (abmonitor_unmatched_feedback_total))"),
+    ),
     Recording(FEEDBACK, _events("feedback", "applied|revised")),
     Recording(SKIPPED, f"{_events('response', 'skipped')}\n/\n({_events('response', 'applied|revised|skipped')} > 0)"),
     _share(REJECTED_SHORT, "abmonitor_rejected_events_total", "10m"),
@@ -151,7 +236,7 @@ FLOW: Final = (
         {ADDED} == 0
         """,
         pending="5m",
-        keep="15m",
+        keep="2m",
         summary="No events on {{ $labels.topic }} for 30 minutes",
         description='At the same time yesterday there were {{ $value | printf "%.0f" }} events in 30 minutes, and a'
         " week ago more than 100. The producer may have stopped.",
@@ -162,16 +247,19 @@ FLOW: Final = (
         concern="commit-conflicts",
         severity="warning",
         expr=f"""
-        sum(increase(abmonitor_commit_conflicts_total[30m]))
-        / (sum(increase(abmonitor_commit_conflicts_total[30m])) + sum(increase(abmonitor_commit_seconds_count[30m])))
+        sum by () (increase(abmonitor_commit_conflicts_total[10m]))
+        / (
+          sum by () (increase(abmonitor_commit_conflicts_total[10m]))
+          + sum by () (increase(abmonitor_commit_seconds_count[10m]))
+        )
         > 0.2
         and
-        sum(increase(abmonitor_commit_conflicts_total[30m])) > {FEW}
+        sum by () (increase(abmonitor_commit_conflicts_total[10m])) > {FEW}
         """,
         pending="30m",
-        keep="15m",
+        keep="2m",
         summary="{{ $value | humanizePercentage }} of the commits are in conflict",
-        description="Over 30 minutes the store has rejected these commits, because replicas change the same positions"
+        description="For 30 minutes the store has rejected these commits, because replicas change the same positions"
         " or rows. The numbers stay correct, but replicas repeat work. Probably the events are not keyed by user_id, or"
         " two deployments share one store.",
     ),
@@ -179,51 +267,78 @@ FLOW: Final = (
         name="AbMonitorConsumerStalls",
         concern="consumer-stalls",
         severity="warning",
-        expr="sum by (job, instance) (increase(abmonitor_consumer_restarts_total[1h])) > 2",
-        keep="30m",
+        expr="""
+        sum by (instance) (increase(abmonitor_consumer_restarts_total[1h])) > 2
+        and
+        sum by (instance) (increase(abmonitor_consumer_restarts_total[15m])) > 0
+        """,
+        keep="5m",
         summary="The Kafka consumer of {{ $labels.instance }} stalls repeatedly",
         description='{{ $value | printf "%.0f" }} times in one hour the consumer received nothing for 30 seconds'
         " although events were waiting, or partitions had no owner for 10 seconds. Each time it rejoined its group.",
     ),
 )
 
+_MAIN_REASON: Final = queried(
+    "topk(1, sum by (reason) (increase(abmonitor_rejected_events_total{$system}[30m]) > 0))",
+    " Most frequent reason in the last 30 minutes: {{ . | label `reason` }}.",
+    labels=("topic",),
+)
+
+
+def _rejected(window: str) -> str:
+    return f"sum by (topic) (increase(abmonitor_rejected_events_total[{window}]))"
+
+
 LOSSES: Final = (
     _alert(
         name="AbMonitorRejectsSevere",
         concern="rejects",
         severity="critical",
-        expr=f"{REJECTED_SHORT} > 0.2",
+        expr=f"{REJECTED_SHORT} > {SEVERE_SHARE}",
         pending="5m",
-        keep="15m",
-        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} were rejected in 10 minutes",
-        description="A producer sends invalid events. Each is kept in the dead-letter topic and is missing in the"
-        " numbers. If this continues, the monitor stops with exit code 4.",
+        keep="2m",
+        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are rejected",
+        description=f"A producer sends invalid events.{_MAIN_REASON} They are missing in the numbers; the dead-letter"
+        " topic keeps them. Have the producer repaired. A restart does not help: if this continues, the monitor stops"
+        " with exit code 4. Then start it once with `ab-monitor run --accept-rejected`, to get past the rejected"
+        " events.",
     ),
     _alert(
         name="AbMonitorRejects",
         concern="rejects",
         severity="warning",
+        # It ends minutes after the last rejected event; if they are rare, an hour.
         expr=f"""
-        {REJECTED_LONG} > 0.01
+        {REJECTED_LONG} > {TOLERATED_SHARE}
         and
-        sum by (topic) (increase(abmonitor_rejected_events_total[30m])) > 0
+        (
+          {_rejected("10m")} > 0
+          or
+          ({_rejected("1h")} > 0 and {_rejected("6h")} < 120)
+        )
         """,
         pending="15m",
-        keep="30m",
+        keep="5m",
         summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} were rejected in 6 hours",
-        description="Some were rejected in the last 30 minutes or shortly before. A producer sends invalid events, or a"
-        " limit is too low. Rejected events are kept in the dead-letter topic and are missing in the numbers.",
+        description=f"A producer sends invalid events, or a limit is too low.{_MAIN_REASON} Rejected events are missing"
+        " in the numbers; the dead-letter topic keeps them.",
         shown="12h",
     ),
     _alert(
         name="AbMonitorDeadLetters",
         concern="dead-letters",
         severity="info",
-        expr="sum by (topic, reason) (increase(abmonitor_rejected_events_total[1h])) > 0",
-        keep="1h",
-        summary="New dead letters: {{ $labels.reason }} in {{ $labels.topic }}",
-        description='About {{ $value | printf "%.0f" }} events were rejected in the last hour. After a correction they'
-        " can be sent again, within the retention of the dead-letter topic.",
+        # More of them are the business of the two alerts above: one flood, one alert.
+        expr=f"""
+        {_rejected("15m")} > 0
+        unless
+        ({REJECTED_SHORT} > {SEVERE_SHARE} or {REJECTED_LONG} > {TOLERATED_SHARE})
+        """,
+        pending="5m",
+        summary="A few events of {{ $labels.topic }} were rejected",
+        description='About {{ $value | printf "%.0f" }} in 15 minutes.'
+        f"{_MAIN_REASON} After a correction they can be sent again, within the retention of the dead-letter topic.",
     ),
     _alert(
         name="AbMonitorLostEvents",
@@ -231,10 +346,10 @@ LOSSES: Final = (
         severity="critical",
         # The counter appears with its first loss, which an increase cannot see: a new series counts as a whole.
         expr="""
-        sum by (topic, partition) (increase(abmonitor_lost_events_total[6h])) > 0
+        sum by (topic, partition) (increase(abmonitor_lost_events_total[1h])) > 0
         or
         sum by (topic, partition) (
-          abmonitor_lost_events_total unless last_over_time(abmonitor_lost_events_total[6h] offset 6h)
+          abmonitor_lost_events_total unless last_over_time(abmonitor_lost_events_total[6h] offset 1h)
         ) > 0
         """,
         summary='{{ $value | printf "%.0f" }} events of {{ $labels.topic }}, partition {{ $labels.partition }}, are'
@@ -247,9 +362,13 @@ LOSSES: Final = (
         name="AbMonitorLateEvents",
         concern="late-events",
         severity="warning",
-        expr=f"{LATE} > 0.01",
+        expr=f"""
+        {LATE} > {TOLERATED_SHARE}
+        and
+        sum by (topic) (increase(abmonitor_events_total{{outcome="late"}}[10m])) > 0
+        """,
         pending="15m",
-        keep="30m",
+        keep="5m",
         summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} arrived too late in one hour",
         description="Late events are about responses older than feedback_window + allowed_lateness. They are missing in"
         " the numbers. A producer holds events back, or old events are sent again.",
@@ -265,15 +384,15 @@ LOSSES: Final = (
         expr=f"""
         (delta({UNMATCHED}[1d]) > {FEW})
         / (max_over_time({FEEDBACK}[8d]) > 0)
-        > {UNMATCHED_SHARE} + 2 * (max_over_time({SKIPPED}[8d]) or vector(0))
+        > {UNMATCHED_SHARE} + 2 * (max_over_time({SKIPPED}[8d]) or 0 * max_over_time({FEEDBACK}[8d]))
+        and
+        delta({UNMATCHED}[1h]) > 0
         """,
         pending="15m",
-        keep="30m",
+        keep="5m",
         summary="{{ $value | humanizePercentage }} of the feedback has no response",
-        description="Feedback expired because its response had not arrived within feedback_window + allowed_lateness."
-        " Unmatched feedback is missing in all numbers. Keys, ids or topics are wrong, or responses are missing. The"
-        " percentage is the unmatched feedback of the last 24 hours, divided by all feedback of the busiest 24 hours of"
-        " the last 8 days.",
+        description="It expired before its response arrived, and is missing in all numbers. Keys, ids or topics are"
+        " wrong, or responses are missing. The percentage is of the busiest of 8 days.",
         shown="2d",
     ),
 )

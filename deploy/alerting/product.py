@@ -9,15 +9,15 @@ the design effect of several responses per student. The number is the band of a 
 without any change leaves it in 5 % of months (`monitor.stats.decay_band_multiplier`).
 
 Harm, the sample ratio and crossovers are what a verdict goes by: sums over all time, valid at every look. Such sums
-stay when an experiment is over, so they are watched until a day after its last response.
+stay when an experiment is over, so they are watched until a day after its last response. Each is the newest value of
+the last half hour, so that a gap in scrapes ends no alert; a new value does at once.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
-from deploy.alerting.rules import Alert, Recording
+from deploy.alerting.rules import Alert, Recording, queried
 from grafana import boards
 from monitor.stats import decay_band_multiplier
 
@@ -35,8 +35,13 @@ LARGE_DROP: Final = 0.15
 SMALL_DROP: Final = 0.05
 EXPECTED_COUNT: Final = 20
 """Silence means something where this many would have been usual; by Poisson's law chance has a part of e⁻²⁰ in it."""
-MISMATCH: Final = round(math.log(100), 5)
-"""The logarithm of e from which on the sample ratio alarms: chance gets there once in 100 experiments, ever."""
+DUE_COUNT: Final = 30
+"""A variant is silent if it sent nothing where this many responses were due; students send several each."""
+SILENCE_WINDOWS: Final = ("5m", "15m", "30m", "2h")
+"""The shortest in which enough responses were due detects a silent variant."""
+MISMATCH: Final = 100
+"""The e-value from which on the sample ratio alarms: chance gets there once in 100 experiments, ever."""
+MAX_SHOWN_E: Final = 1_000_000
 CROSSOVERS: Final = 0.01
 """The share of students above which a verdict is invalid (docs/statistics.md)."""
 FEW_CROSSOVERS: Final = 10
@@ -136,9 +141,7 @@ RECORDINGS: Final = (
             f"clamp_min(max by (experiment, variant) (delta({name}[{window}])), 0)",
         )
         for name, window in (
-            ("abmonitor_responses", "30m"),
-            ("abmonitor_responses", "2h"),
-            ("abmonitor_responses", "1d"),
+            *(("abmonitor_responses", window) for window in (*SILENCE_WINDOWS, "1d")),
             ("abmonitor_rated_responses", "2h"),
             ("abmonitor_rated_responses", "1d"),
         )
@@ -160,7 +163,7 @@ DROPS: Final = (
         {ERRORS_BELOW_PAST} > {FAST_ERRORS}
         """,
         pending="10m",
-        keep="30m",
+        keep="10m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
         " {{ $value | humanizePercentage }} within a day",
         description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
@@ -181,7 +184,7 @@ DROPS: Final = (
         {ERRORS_BELOW_PAST} > {SLOW_ERRORS}
         """,
         pending="1h",
-        keep="6h",
+        keep="30m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
         " {{ $value | humanizePercentage }} within days",
         description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} below the"
@@ -203,7 +206,7 @@ DROPS: Final = (
         present_over_time({MEAN}[1h] offset 6h)
         """,
         pending="10m",
-        keep="30m",
+        keep="10m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) is"
         " {{ $value | humanizePercentage }} below the control",
         description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
@@ -225,7 +228,7 @@ DROPS: Final = (
         present_over_time({MEAN}[6h] offset 2d)
         """,
         pending="1h",
-        keep="6h",
+        keep="30m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) stays"
         " {{ $value | humanizePercentage }} below the control",
         description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} below the"
@@ -236,28 +239,61 @@ DROPS: Final = (
     ),
 )
 
+_ADDED: Final = "experiment_variant:abmonitor_responses:added"
+
+
+def _due(window: str) -> str:
+    """Return the responses that were due in the window, of variants that sent none.
+
+    They are the declared share (the smallest within the window: it may have been raised just now) of the responses
+    that the variants with traffic sent.
+    """
+    share = f"max by (experiment, variant) (min_over_time(abmonitor_intended_share[{window}]))"
+    return f"""
+          {share}
+          / on (experiment) group_left ()
+          sum by (experiment) ({share} and {_ADDED}{window} > 0)
+          * on (experiment) group_left ()
+          sum by (experiment) ({_ADDED}{window})
+          > {DUE_COUNT}
+          and
+          {_ADDED}{window} == 0
+    """
+
+
+def _responses_with(outcome: str, text: str) -> str:
+    return queried(
+        f'sum(increase(abmonitor_events_total{{outcome="{outcome}",$system}}[30m])'
+        ' and on (topic) abmonitor_topic_info{event_type="response"}) > 0',
+        f' In the last 30 minutes {{{{ . | value | printf "%.0f" }}}} responses were {outcome}: {text}',
+    )
+
+
 SILENCES: Final = (
     Alert(
         name="AbMonitorVariantSilent",
         concern="variant-silent",
         severity="critical",
         team="operations",
-        # Its usual share of what all variants of the experiment got by now.
+        # A variant that sent nothing for a day was switched off; one that never sent anything was never on.
         expr=f"""
-        experiment_variant:abmonitor_responses:added1d
-        / on (experiment) group_left ()
-        (sum by (experiment) (experiment_variant:abmonitor_responses:added1d) > 0)
-        * on (experiment) group_left ()
-        sum by (experiment) (experiment_variant:abmonitor_responses:added30m)
-        > {EXPECTED_COUNT}
+        (
+          {" or ".join(_due(window).strip() for window in SILENCE_WINDOWS)}
+        )
         and
-        experiment_variant:abmonitor_responses:added30m == 0
+        (
+          {_ADDED}1d > 0
+          or
+          max by (experiment, variant) (abmonitor_responses) == 0
+        )
         """,
-        pending="5m",
-        keep="15m",
-        summary="{{ $labels.variant }} ({{ $labels.experiment }}) has sent no response for 30 minutes",
-        description='About {{ $value | printf "%.0f" }} responses would have been usual in this time, and other'
-        " variants continued. The bot or the routing of this variant has stopped, or its responses are rejected.",
+        pending="1m",
+        keep="2m",
+        summary="{{ $labels.variant }} ({{ $labels.experiment }}) sends no responses, while other variants do",
+        description='By the declared shares, about {{ $value | printf "%.0f" }} responses were due since its last one.'
+        + _responses_with("skipped", "see whether their experiment and variant have the names of the configuration.")
+        + _responses_with("rejected", "see `ab-monitor dead-letters list`.")
+        + " Otherwise its bot or its routing has stopped, and its students may get no response.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),
@@ -276,7 +312,7 @@ SILENCES: Final = (
         experiment_variant:abmonitor_rated_responses:added2h == 0
         """,
         pending="15m",
-        keep="30m",
+        keep="5m",
         summary="{{ $labels.variant }} ({{ $labels.experiment }}) has received no rating for 2 hours",
         description='The variant sends responses, and about {{ $value | printf "%.0f" }} rated ones would have been'
         " usual. Without ratings its means do not change, so they cannot warn of a drop. The rating widget or its topic"
@@ -286,7 +322,9 @@ SILENCES: Final = (
     ),
 )
 
-_GOES_ON: Final = "(time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)"
+_GOES_ON: Final = (
+    "(time() - max by (experiment) (last_over_time(abmonitor_variant_last_event_timestamp_seconds[30m])) < 86400)"
+)
 
 DECISIONS: Final = (
     Alert(
@@ -295,12 +333,11 @@ DECISIONS: Final = (
         severity="critical",
         team="product",
         expr=f"""
-        max by (experiment, variant) (abmonitor_verdict{{state="stop_harm"}}) == 1
+        max by (experiment, variant) (last_over_time(abmonitor_verdict{{state="stop_harm"}}[30m])) == 1
         and on (experiment)
         {_GOES_ON}
         """,
         pending="10m",
-        keep="1h",
         summary="Stop {{ $labels.variant }} ({{ $labels.experiment }}): harm is shown",
         description="For 10 minutes the verdict has been stop_harm: the loss on the primary metric exceeds the declared"
         " margin, or a guardrail has failed. Unlike the alerts on recent means, this is a statistical decision. It is"
@@ -315,16 +352,15 @@ DECISIONS: Final = (
         severity="warning",
         team="product",
         expr=f"""
-        max by (experiment) (abmonitor_sample_ratio_log_e) >= {MISMATCH}
+        clamp_max(exp(max by (experiment) (last_over_time(abmonitor_sample_ratio_log_e[30m]))), {MAX_SHOWN_E}) >= {MISMATCH}
         and on (experiment)
         {_GOES_ON}
         """,
         pending="10m",
-        keep="1h",
         summary="Students of {{ $labels.experiment }} are not split as intended",
-        description='The evidence against the intended split is {{ $value | printf "%.1f" }} (natural logarithm of an'
-        f" e-value). Chance alone reaches {MISMATCH:.1f} in 1 of 100 experiments. The assignment, a redirect or the"
-        " logging is broken. The verdict is invalid, because the variants' students are not comparable.",
+        description="With the declared split, chance produces numbers as uneven as these in at most 1 of {{ $value | printf"
+        ' "%.0f" }} experiments. The assignment, a redirect or the logging is broken. The verdict is invalid, because'
+        " the variants' students are not comparable.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
         shown="7d",
@@ -335,14 +371,13 @@ DECISIONS: Final = (
         severity="warning",
         team="product",
         expr=f"""
-        (max by (experiment) (abmonitor_crossover_students) >= {FEW_CROSSOVERS})
-        / (sum by (experiment) (max by (experiment, variant) (abmonitor_students)) > 0)
+        (max by (experiment) (last_over_time(abmonitor_crossover_students[30m])) >= {FEW_CROSSOVERS})
+        / (sum by (experiment) (max by (experiment, variant) (last_over_time(abmonitor_students[30m]))) > 0)
         > {CROSSOVERS}
         and on (experiment)
         {_GOES_ON}
         """,
         pending="10m",
-        keep="1h",
         summary="{{ $value | humanizePercentage }} of the students of {{ $labels.experiment }} saw several variants",
         description=f"Above {CROSSOVERS:.0%} the verdict is invalid. Crossovers are left out of the comparison, and"
         " they are no random sample. The assignment does not keep students in their variant.",

@@ -25,11 +25,15 @@ SLOWER_S: Final = 0.5
 _EMPTY: Final = "experiment_variant:abmonitor_empty_responses"
 _RESPONSES: Final = "experiment_variant:abmonitor_responses"
 SHARE: Final = f"{_EMPTY}:share2h"
+RECENT: Final = "15m"
+"""The window in which the distance must still be there, so that an alert ends soon after its cause."""
+RECENT_SHARE: Final = f"{_EMPTY}:share{RECENT}"
 VARIANCE: Final = f"{_EMPTY}:share2h_variance"
 PAST_SHARE: Final = f"{_EMPTY}:share1d_past"
 CONTROL_SHARE: Final = "experiment:abmonitor_empty_responses:share2h_control"
 CONTROL_VARIANCE: Final = "experiment:abmonitor_empty_responses:share2h_variance_control"
 P95: Final = "experiment_variant:abmonitor_response_latency_seconds:p95_1h"
+RECENT_P95: Final = f"experiment_variant:abmonitor_response_latency_seconds:p95_{RECENT}"
 CONTROL_P95: Final = "experiment:abmonitor_response_latency_seconds:p95_1h_control"
 
 
@@ -60,7 +64,7 @@ def _drift_alert(name: str, concern: str, series: str, *, summary: str, descript
         (time() - max by (experiment) (abmonitor_variant_last_event_timestamp_seconds) < 86400)
     """,
         pending="10m",
-        keep="1h",
+        keep="10m",
         summary=summary,
         description=description,
         board=boards.EXPERIMENT,
@@ -75,13 +79,22 @@ RECORDINGS: Final = (
             f"{_EMPTY}:added{window}",
             f"clamp_min(max by (experiment, variant) (delta(abmonitor_empty_responses[{window}])), 0)",
         )
-        for window in ("2h", "1d")
+        for window in (RECENT, "2h", "1d")
     ),
     Recording(SHARE, f"{_EMPTY}:added2h / ({_RESPONSES}:added2h >= {FEWEST})"),
+    Recording(RECENT_SHARE, f"{_EMPTY}:added{RECENT} / ({_RESPONSES}:added{RECENT} > 0)"),
     Recording(VARIANCE, f"{SHARE} * (1 - {SHARE}) / ({_RESPONSES}:added2h > 0)"),
     Recording(PAST_SHARE, f"{_EMPTY}:added1d offset 2h / ({_RESPONSES}:added1d offset 2h >= {FEWEST})"),
     Recording(CONTROL_SHARE, _of_control(SHARE)),
     Recording(CONTROL_VARIANCE, _of_control(VARIANCE)),
+    Recording(
+        RECENT_P95,
+        f"""
+        histogram_quantile(
+          0.95, max by (experiment, variant, le) (delta(abmonitor_response_latency_seconds_bucket[{RECENT}]))
+        )
+        """,
+    ),
     Recording(
         P95,
         f"""
@@ -107,6 +120,8 @@ ALERTS: Final = (
           and
           {SHARE} - on (experiment) group_left () {CONTROL_SHARE} > {MORE_THAN_CONTROL}
           and
+          {RECENT_SHARE} - on (experiment) group_left () {CONTROL_SHARE} > {MORE_THAN_CONTROL}
+          and
           ({SHARE} - on (experiment) group_left () {CONTROL_SHARE})
           / sqrt({VARIANCE} + on (experiment) group_left () {CONTROL_VARIANCE}) > {ERRORS}
         )
@@ -116,11 +131,13 @@ ALERTS: Final = (
           and
           {SHARE} - {PAST_SHARE} > {MORE_THAN_PAST}
           and
+          {RECENT_SHARE} - {PAST_SHARE} > {MORE_THAN_PAST}
+          and
           ({SHARE} - {PAST_SHARE}) / sqrt({VARIANCE}) > {ERRORS}
         )
         """,
         pending="10m",
-        keep="30m",
+        keep="5m",
         summary="{{ $value | humanizePercentage }} of the responses of {{ $labels.variant }} ({{ $labels.experiment }})"
         " have no item",
         description=f"The share of empty responses in the last 2 hours is more than {MORE_THAN_CONTROL * 100:.0f}"
@@ -138,17 +155,17 @@ ALERTS: Final = (
         (
           {P95} > on (experiment) group_left () {TIMES_CONTROL} * {CONTROL_P95}
           and
-          {P95} - on (experiment) group_left () {CONTROL_P95} > {SLOWER_S}
+          {RECENT_P95} - on (experiment) group_left () {CONTROL_P95} > {SLOWER_S}
         )
         or
         (
           {P95} > {TIMES_PAST} * avg_over_time({P95}[1d] offset 2h)
           and
-          {P95} - avg_over_time({P95}[1d] offset 2h) > {SLOWER_S}
+          {RECENT_P95} - avg_over_time({P95}[1d] offset 2h) > {SLOWER_S}
         )
         """,
         pending="15m",
-        keep="30m",
+        keep="5m",
         summary="{{ $labels.variant }} ({{ $labels.experiment }}) is slow: 95th percentile"
         " {{ $value | humanizeDuration }}",
         description="95 % of its responses of the last hour took at most this time. It is more than"

@@ -23,6 +23,11 @@ def lasting(steps: int, value: float, slope: float = 0) -> str:
     return f"{value}{slope:+}x{steps - 1}"
 
 
+def labelled(world: World, labels: str) -> World:
+    """Return the world with further labels, in PromQL's notation."""
+    return {name.replace("{", "{" + labels + ",", 1): values for name, values in world.items()}
+
+
 def missing(steps: int) -> str:
     """Return that many scrapes without the series."""
     return f"_x{steps}"
@@ -109,7 +114,7 @@ DROP = [
     Scenario("AbMonitorDropFast", "young experiment", arm("treatment", YOUNG), 6 * HOUR),
     Scenario("AbMonitorDropFast", "a gap in scrapes", arm("treatment", f"{lasting(30 * HOUR, 2)} {missing(3 * HOUR)} {lasting(HOUR, 2)}"), 31 * HOUR),
     Scenario("AbMonitorDropFast", "a gap in scrapes where its past was", arm("treatment", f"{lasting(2, 2)} {missing(20 * HOUR)} {lasting(10 * HOUR, 2)} {lasting(3 * HOUR, 1)}"), 31 * HOUR),
-    Scenario("AbMonitorDropFast", "fires on through a gap in scrapes", arm("treatment", f"{lasting(30 * HOUR, 2)} {lasting(HOUR, 1)} {missing(3)} {lasting(HOUR, 1)}"), 31 * HOUR + 2, [FAST]),
+    Scenario("AbMonitorDropFast", "fires on through a gap in scrapes", arm("treatment", f"{lasting(30 * HOUR, 2)} {lasting(HOUR, 1)} {missing(2)} {lasting(HOUR, 1)}"), 31 * HOUR + 1, [FAST]),
     Scenario("AbMonitorDropFast", "variant ended", arm("treatment", HALVED, newest=ENDED), 32 * HOUR),
     Scenario("AbMonitorDropFast", "variant taken out of the configuration", arm("treatment", GONE), 31 * HOUR),
     Scenario("AbMonitorDropFast", "over when the mean is back", arm("treatment", f"{lasting(30 * HOUR, 2)} {lasting(HOUR, 1)} {lasting(2 * HOUR, 2)}"), 32 * HOUR),
@@ -156,15 +161,28 @@ FLOWING = lasting(3 * DAY, 0, 10)
 STOPPED = f"{lasting(2 * DAY, 0, 10)} {lasting(DAY, 20 * DAY)}"
 VARIANT = {"experiment": "e", "variant": "treatment"}
 RESPONSES, RATED = "abmonitor_responses", "abmonitor_rated_responses"
+
+
+def responses(*, treatment: str, control: str = FLOWING, share: str = lasting(4 * DAY, 0.5)) -> World:
+    """Return the responses of both variants, and the declared share of the treatment; the control's is a half."""
+    shares = traffic("abmonitor_intended_share", control=lasting(4 * DAY, 0.5), treatment=share)
+    return traffic(RESPONSES, control=control, treatment=treatment) | shares
+
+
+PAUSING = f"{lasting(2 * DAY, 0, 10)} {missing(2 * HOUR)} {lasting(DAY, 9000, 10)}"
 SILENCE = [
-    Scenario("AbMonitorVariantSilent", "one of two stops", traffic(RESPONSES, control=FLOWING, treatment=STOPPED), 2 * DAY + HOUR, [VARIANT]),
-    Scenario("AbMonitorVariantSilent", "both go on", traffic(RESPONSES, control=FLOWING, treatment=FLOWING), 2 * DAY + HOUR),
-    Scenario("AbMonitorVariantSilent", "the experiment ended", traffic(RESPONSES, control=STOPPED, treatment=STOPPED), 2 * DAY + HOUR),
-    Scenario("AbMonitorVariantSilent", "variant ended a day ago", traffic(RESPONSES, control=FLOWING, treatment=STOPPED), 3 * DAY),
-    Scenario("AbMonitorVariantSilent", "variant taken out of the configuration", traffic(RESPONSES, control=FLOWING, treatment=lasting(2 * DAY, 0, 10)), 2 * DAY + HOUR),
-    Scenario("AbMonitorVariantSilent", "too few: a variant that gets little", traffic(RESPONSES, control=FLOWING, treatment=f"{lasting(2 * DAY, 0, 1)} {lasting(DAY, 2 * DAY)}"), 2 * DAY + HOUR),
-    Scenario("AbMonitorVariantSilent", "young experiment that never had both", traffic(RESPONSES, control=FLOWING, treatment=lasting(DAY, 0)), HOUR),
-    Scenario("AbMonitorVariantSilent", "a gap in scrapes", traffic(RESPONSES, control=f"{lasting(2 * DAY, 0, 10)} {missing(2 * HOUR)} {lasting(DAY, 9000, 10)}", treatment=f"{lasting(2 * DAY, 0, 10)} {missing(2 * HOUR)} {lasting(DAY, 9000, 10)}"), 2 * DAY + 2 * HOUR + 2),
+    Scenario("AbMonitorVariantSilent", "one of two stops", responses(treatment=STOPPED), 2 * DAY + HOUR, [VARIANT]),
+    Scenario("AbMonitorVariantSilent", "it never began", responses(treatment=lasting(DAY, 0)), HOUR, [VARIANT]),
+    Scenario("AbMonitorVariantSilent", "seldom used: forty were due in two hours", responses(control=lasting(3 * DAY, 0, 1.7), treatment=f"{lasting(2 * DAY, 0, 1.7)} {lasting(DAY, 979.2)}"), 2 * DAY + 2 * HOUR + 2, [VARIANT]),
+    Scenario("AbMonitorVariantSilent", "both go on", responses(treatment=FLOWING), 2 * DAY + HOUR),
+    Scenario("AbMonitorVariantSilent", "the experiment ended", responses(control=STOPPED, treatment=STOPPED), 2 * DAY + HOUR),
+    Scenario("AbMonitorVariantSilent", "variant ended a day ago", responses(control=lasting(4 * DAY, 0, 10), treatment=f"{lasting(2 * DAY, 0, 10)} {lasting(2 * DAY, 20 * DAY)}"), 3 * DAY + 1),
+    Scenario("AbMonitorVariantSilent", "variant taken out of the configuration", responses(treatment=lasting(2 * DAY, 0, 10), share=lasting(2 * DAY, 0.5)), 2 * DAY + HOUR),
+    Scenario("AbMonitorVariantSilent", "its share was raised from 0 just now", responses(treatment=lasting(DAY, 0), share=f"{lasting(2 * HOUR, 0)} {lasting(DAY, 0.5)}"), 2 * HOUR + 1),
+    Scenario("AbMonitorVariantSilent", "too few: a variant that gets little", responses(treatment=f"{lasting(2 * DAY, 0, 1)} {lasting(DAY, 2 * DAY)}", share=lasting(3 * DAY, 0.05)), 2 * DAY + HOUR),
+    Scenario("AbMonitorVariantSilent", "young experiment in its first minutes", responses(treatment=lasting(DAY, 0)), 2),
+    Scenario("AbMonitorVariantSilent", "a gap in scrapes", responses(control=PAUSING, treatment=PAUSING), 2 * DAY + 2 * HOUR + 2),
+    Scenario("AbMonitorVariantSilent", "over", responses(treatment=f"{lasting(2 * DAY, 0, 10)} {lasting(HOUR, 20 * DAY)} {lasting(HOUR, 20 * DAY, 10)}"), 2 * DAY + HOUR + 2),
     Scenario("AbMonitorFeedbackSilent", "answers, but no ratings", traffic(RESPONSES, treatment=FLOWING) | traffic(RATED, treatment=STOPPED), 2 * DAY + 3 * HOUR, [VARIANT]),
     Scenario("AbMonitorFeedbackSilent", "ratings go on", traffic(RESPONSES, treatment=FLOWING) | traffic(RATED, treatment=FLOWING), 2 * DAY + 3 * HOUR),
     Scenario("AbMonitorFeedbackSilent", "too few: seldom rated anyway", traffic(RESPONSES, treatment=FLOWING) | traffic(RATED, treatment=f"{lasting(2 * DAY, 0, 0.5)} {lasting(DAY, DAY)}"), 2 * DAY + 3 * HOUR),
@@ -289,7 +307,8 @@ DECISION = [
     Scenario("AbMonitorHarm", "too few students, or too young, for a verdict", verdict("insufficient_data"), 3 * HOUR),
     Scenario("AbMonitorHarm", "for a moment", watched("abmonitor_verdict", f"{lasting(2 * HOUR, 0)} 1 {lasting(HOUR, 0)}", variant="treatment", state="stop_harm"), 2 * HOUR + 3),
     Scenario("AbMonitorHarm", "a gap in scrapes", watched("abmonitor_verdict", GAP, variant="treatment", state="stop_harm"), 3 * HOUR),
-    Scenario("AbMonitorHarm", "fires on through a gap in scrapes", verdict("stop_harm", f"{lasting(HOUR, 1)} {missing(6)}"), HOUR + 5, [VARIANT]),
+    Scenario("AbMonitorHarm", "fires on through a gap in scrapes", verdict("stop_harm", f"{lasting(HOUR, 1)} {missing(6)}"), HOUR + 4, [VARIANT]),
+    Scenario("AbMonitorHarm", "over", watched("abmonitor_verdict", f"{lasting(HOUR, 1)} {lasting(HOUR, 0)}", variant="treatment", state="stop_harm"), HOUR + 1),
     Scenario("AbMonitorHarm", "experiment ended", verdict("stop_harm", newest=OVER), 30 * HOUR),
     Scenario("AbMonitorHarm", "stopped two hours ago: still to be seen", verdict("stop_harm", newest=OVER), 3 * HOUR, [VARIANT]),
     Scenario("AbMonitorSampleRatio", "split otherwise", watched(RATIO, BROKEN), 3 * HOUR, [EXPERIMENT]),
@@ -298,7 +317,7 @@ DECISION = [
     Scenario("AbMonitorSampleRatio", "too few students to say", watched(RATIO, lasting(DAY, 4.6)), 3 * HOUR),
     Scenario("AbMonitorSampleRatio", "for a moment", watched(RATIO, f"{lasting(HOUR, 1)} 7 {lasting(DAY, 1)}"), HOUR + 3),
     Scenario("AbMonitorSampleRatio", "a gap in scrapes", watched(RATIO, GAP), 3 * HOUR),
-    Scenario("AbMonitorSampleRatio", "fires on through a gap in scrapes", watched(RATIO, INTERRUPTED), 2 * HOUR + 5, [EXPERIMENT]),
+    Scenario("AbMonitorSampleRatio", "fires on through a gap in scrapes", watched(RATIO, INTERRUPTED), 2 * HOUR + 4, [EXPERIMENT]),
     Scenario("AbMonitorSampleRatio", "experiment ended", watched(RATIO, BROKEN, OVER), 30 * HOUR),
     Scenario("AbMonitorSampleRatio", "experiment taken out of the configuration", watched(RATIO, f"{lasting(3 * HOUR, 7)} {missing(DAY)}"), 6 * HOUR),
     Scenario("AbMonitorCrossovers", "two of a hundred", crossovers(lasting(2 * DAY, 40), 1000), 3 * HOUR, [EXPERIMENT]),
@@ -306,16 +325,24 @@ DECISION = [
     Scenario("AbMonitorCrossovers", "too few: nine of a hundred", crossovers(lasting(2 * DAY, 9), 50), 3 * HOUR),
     Scenario("AbMonitorCrossovers", "no students", crossovers(lasting(2 * DAY, 0), 0), 3 * HOUR),
     Scenario("AbMonitorCrossovers", "a gap in scrapes", crossovers(GAP, 100), 3 * HOUR),
-    Scenario("AbMonitorCrossovers", "fires on through a gap in scrapes", crossovers(f"{lasting(HOUR, 40)} {missing(6)} {lasting(HOUR, 40)}", 1000), HOUR + 5, [EXPERIMENT]),
+    Scenario("AbMonitorCrossovers", "fires on through a gap in scrapes", crossovers(f"{lasting(HOUR, 40)} {missing(6)} {lasting(HOUR, 40)}", 1000), HOUR + 4, [EXPERIMENT]),
     Scenario("AbMonitorCrossovers", "experiment ended", crossovers(lasting(2 * DAY, 40), 1000, OVER), 30 * HOUR),
 ]  # fmt: skip
 
-INSTANCE = {"instance": "m:1"}
-PROCESS = {"job": "ab-monitor", **INSTANCE}
+SYSTEM = {"job": "ab-monitor"}
+PROCESS = {**SYSTEM, "instance": "m:1"}
 DOWN_FROM_1H = f"{lasting(HOUR, 1)} {lasting(2 * HOUR, 0)}"
 STARTED = "process_start_time_seconds"
+
+
+def starts(counts: str, job: str = "ab-monitor") -> World:
+    """Return the starts of a replica that is counted in the store and that answers the scrapes."""
+    return of_process("abmonitor_starts_total", counts, job=job) | up(lasting(DAY, 1))
+
+
 REACHED = [
-    Scenario("AbMonitorDown", "no replica answers", up(DOWN_FROM_1H), HOUR + 2, [{}]),
+    Scenario("AbMonitorDown", "no replica answers", up(DOWN_FROM_1H), HOUR + 2, [SYSTEM]),
+    Scenario("AbMonitorDown", "its targets are gone", up(f"{lasting(HOUR, 1)} {missing(HOUR)}"), 2 * HOUR, [SYSTEM]),
     Scenario("AbMonitorDown", "no job scrapes it", of_process(STARTED, lasting(DAY, 1)), HOUR, [{}]),
     Scenario("AbMonitorDown", "one missed scrape", up(f"{lasting(HOUR, 1)} 0 {lasting(HOUR, 1)}"), HOUR + 1),
     Scenario("AbMonitorDown", "one of two answers", up(DOWN_FROM_1H) | up(lasting(DAY, 1), "m:2"), 2 * HOUR),
@@ -323,19 +350,23 @@ REACHED = [
     Scenario("AbMonitorTargetDown", "other jobs are not its business", up(DOWN_FROM_1H, job="node"), 2 * HOUR),
     Scenario("AbMonitorTargetDown", "one missed scrape", up(f"{lasting(HOUR, 1)} 0 {lasting(HOUR, 1)}"), HOUR + 1),
     Scenario("AbMonitorTargetDown", "a replica that is no longer there", up(f"{lasting(HOUR, 1)} {missing(HOUR)}"), 2 * HOUR),
-    Scenario("AbMonitorRestarting", "three starts in half an hour", of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(HOUR, 4)}"), HOUR + 4, [PROCESS]),
+    Scenario("AbMonitorRestarting", "starts that no scrape reached", starts(f"{lasting(HOUR, 7)} {missing(2)} {lasting(HOUR, 11)}"), HOUR + 2, [SYSTEM]),
+    Scenario("AbMonitorRestarting", "three starts in half an hour", of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(HOUR, 4)}"), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorRestarting", "starts that no scrape reached, counted on the other page", starts(f"{lasting(HOUR, 7)} {missing(2)} {lasting(HOUR, 11)}", job="ab-monitor-experiments"), HOUR + 2, [SYSTEM]),
+    Scenario("AbMonitorRestarting", "a rolling restart of two replicas", starts(f"{lasting(HOUR, 7)} {lasting(HOUR, 9)}") | up(lasting(DAY, 1), "m:2"), HOUR + 1),
+    Scenario("AbMonitorRestarting", "an hour after the last start", starts(f"{lasting(HOUR, 7)} {lasting(2 * HOUR, 11)}"), 2 * HOUR),
     Scenario("AbMonitorRestarting", "a rolling restart", of_process(STARTED, f"{lasting(HOUR, 1)} 2 {lasting(HOUR, 2)}"), HOUR + 4),
     Scenario("AbMonitorRestarting", "a gap in scrapes", of_process(STARTED, f"{lasting(HOUR, 1)} {missing(3)} {lasting(HOUR, 1)}"), HOUR + 4),
-    Scenario("AbMonitorRestarting", "over", of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(2 * HOUR, 4)}"), 2 * HOUR + 2),
-    Scenario("AbMonitorStoreDown", "both pages say so", store(DOWN_FROM_1H, DOWN_FROM_1H), HOUR + 1, [INSTANCE]),
-    Scenario("AbMonitorStoreDown", "only /metrics is scraped", of_process("abmonitor_store_up", DOWN_FROM_1H), HOUR + 1, [INSTANCE]),
+    Scenario("AbMonitorRestarting", "over", of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(2 * HOUR, 4)}"), HOUR + 5),
+    Scenario("AbMonitorStoreDown", "both pages say so", store(DOWN_FROM_1H, DOWN_FROM_1H), HOUR + 1, [PROCESS]),
+    Scenario("AbMonitorStoreDown", "only /metrics is scraped", of_process("abmonitor_store_up", DOWN_FROM_1H), HOUR + 1, [PROCESS]),
     Scenario("AbMonitorStoreDown", "the consumer has not asked yet", store(lasting(DAY, 0), lasting(DAY, 1)), HOUR),
     Scenario("AbMonitorStoreDown", "a gap in scrapes", store(*[f"{lasting(HOUR, 1)} {missing(HOUR)}"] * 2), 2 * HOUR),
     Scenario("AbMonitorStoreDown", "back", store(*[f"{lasting(HOUR, 0)} {lasting(HOUR, 1)}"] * 2), HOUR + 2),
 ]  # fmt: skip
 
 PAUSED_FROM_1H = f"{lasting(HOUR, 0)} {lasting(2 * HOUR, 1)}"
-TOPIC = {"topic": "feedback"}
+TOPIC = {**SYSTEM, "topic": "feedback"}
 EVENTS, REJECTED = "abmonitor_events_total", "abmonitor_rejected_events_total"
 
 
@@ -362,6 +393,7 @@ def conflicts(commits: float, refused: float) -> World:
 WEEK = f"{lasting(8 * DAY, 0, 100)} {lasting(DAY, 800 * DAY)}"
 FLOW = [
     Scenario("AbMonitorPaused", "ten minutes", of_process("abmonitor_paused", PAUSED_FROM_1H), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorPaused", "for Kafka, and not for the store", of_process("abmonitor_paused", PAUSED_FROM_1H, reason="kafka") | of_process("abmonitor_paused", lasting(DAY, 0), reason="store"), HOUR + 2, [{**PROCESS, "reason": "kafka"}]),
     Scenario("AbMonitorPaused", "a moment", of_process("abmonitor_paused", f"{lasting(HOUR, 0)} 1 {lasting(HOUR, 0)}"), HOUR + 1),
     Scenario("AbMonitorPaused", "resumed", of_process("abmonitor_paused", f"{lasting(HOUR, 1)} {lasting(HOUR, 0)}"), HOUR + 2),
     Scenario("AbMonitorPaused", "a gap in scrapes", of_process("abmonitor_paused", f"{lasting(HOUR, 0)} {missing(HOUR)}"), 2 * HOUR),
@@ -383,11 +415,13 @@ FLOW = [
     Scenario("AbMonitorTopicSilent", "a gap in scrapes", topic(f"{lasting(8 * DAY, 0, 100)} {missing(DAY)}"), 8 * DAY + HOUR),
     Scenario("AbMonitorTopicSilent", "as silent a week ago", topic(f"{lasting(DAY + HOUR, 0)} {lasting(7 * DAY - HOUR, 0, 100)} {lasting(DAY, 700 * DAY)}"), 8 * DAY + 8),
     Scenario("AbMonitorTopicSilent", "ended a day ago", topic(WEEK), 9 * DAY - 1 + HOUR),
-    Scenario("AbMonitorCommitConflicts", "a third of the writes", conflicts(20, 10), 2 * HOUR, [{}]),
+    Scenario("AbMonitorCommitConflicts", "a third of the writes", conflicts(40, 20), 2 * HOUR, [SYSTEM]),
     Scenario("AbMonitorCommitConflicts", "a twentieth of the writes", conflicts(100, 5), 2 * HOUR),
+    Scenario("AbMonitorCommitConflicts", "over", of_process("abmonitor_commit_seconds_count", lasting(DAY, 0, 40)) | of_process("abmonitor_commit_conflicts_total", f"{lasting(2 * HOUR, 0, 20)} {lasting(HOUR, 40 * HOUR)}"), 2 * HOUR + 3),
     Scenario("AbMonitorCommitConflicts", "too few of few", conflicts(1, 1), 2 * HOUR),
     Scenario("AbMonitorCommitConflicts", "a gap in scrapes", of_process("abmonitor_commit_conflicts_total", f"0 100 {missing(DAY)}"), 2 * HOUR),
     Scenario("AbMonitorConsumerStalls", "again and again", of_process("abmonitor_consumer_restarts_total", lasting(DAY, 0, 1)), 2 * HOUR, [PROCESS]),
+    Scenario("AbMonitorConsumerStalls", "over", of_process("abmonitor_consumer_restarts_total", f"{lasting(HOUR, 0, 1)} {lasting(HOUR, HOUR)}"), HOUR + 5),
     Scenario("AbMonitorConsumerStalls", "once", of_process("abmonitor_consumer_restarts_total", f"{lasting(HOUR, 0)} {lasting(HOUR, 1)}"), 2 * HOUR),
     Scenario("AbMonitorConsumerStalls", "a gap in scrapes", of_process("abmonitor_consumer_restarts_total", f"{lasting(HOUR, 0)} {missing(9)} {lasting(HOUR, 0)}"), 2 * HOUR),
 ]  # fmt: skip
@@ -403,6 +437,7 @@ def refused(per_step: float, applied: float, steps: int = 2 * DAY, *, since: int
     )
 
 
+FLOOD = f"{lasting(HOUR, 0, 100)} {lasting(DAY, 100 * (HOUR - 1))}"
 STOPS = f"{lasting(HOUR, 0, 10)} {lasting(DAY, 10 * HOUR)}"
 ONCE = f"{lasting(HOUR, 0)} {lasting(DAY, 1000)}"
 LOST = {**TOPIC, "partition": "1"}
@@ -428,7 +463,9 @@ def unmatched(counts: str, feedback: str, skipped: float = 0, **counts_of_others
     world: World = {}
     for instance in ("m:1", "m:2"):
         for kind, values in {"rating": counts, **counts_of_others}.items():
-            world |= of_process("abmonitor_unmatched_feedback_total", values, instance, kind=kind)
+            world |= of_process(
+                "abmonitor_unmatched_feedback_total", values, instance, job="ab-monitor-experiments", kind=kind
+            )
         for event_type in ("feedback", "response"):
             world |= of_process(
                 "abmonitor_topic_info", lasting(10 * DAY, 1), instance, topic=event_type, event_type=event_type
@@ -448,36 +485,43 @@ NO_RESPONSES = {
 STEADY, ENDING = lasting(10 * DAY, 0, 50), f"{lasting(4 * DAY, 0, 50)} {lasting(4 * DAY, 4 * DAY * 50, 0.1)}"
 LOSSES = [
     Scenario("AbMonitorRejectsSevere", "half of them", refused(50, 50), HOUR, [TOPIC]),
+    Scenario("AbMonitorRejectsSevere", "a flood that ended ten minutes ago", of_process(REJECTED, FLOOD, topic="feedback", reason="json") | topic(lasting(2 * DAY, 0, 90)), HOUR + 2),
     Scenario("AbMonitorRejectsSevere", "a tenth", refused(10, 90), HOUR),
     Scenario("AbMonitorRejectsSevere", "too few: half of them", refused(5, 5), HOUR),
     Scenario("AbMonitorRejectsSevere", "a gap in scrapes", of_process(REJECTED, f"0 100 {missing(DAY)}", topic="feedback", reason="json") | topic(f"0 100 {missing(DAY)}"), HOUR),
     Scenario("AbMonitorRejects", "a twentieth for hours", refused(5, 95), 8 * HOUR, [TOPIC]),
     Scenario("AbMonitorRejects", "one in a thousand", refused(1, 999), 8 * HOUR),
     Scenario("AbMonitorRejects", "it was, and is over", of_process(REJECTED, STOPS, topic="feedback", reason="json") | topic(lasting(2 * DAY, 0, 90)), 3 * HOUR),
+    Scenario("AbMonitorRejects", "a flood that ended 25 minutes ago", of_process(REJECTED, FLOOD, topic="feedback", reason="json") | topic(lasting(2 * DAY, 0, 90)), HOUR + 5),
     Scenario("AbMonitorRejects", "too few", refused(0.1, 1), 8 * HOUR),
     Scenario("AbMonitorRejects", "a gap in scrapes", of_process(REJECTED, INTERRUPTED, topic="feedback", reason="json") | topic(INTERRUPTED), 3 * HOUR),
-    Scenario("AbMonitorDeadLetters", "one", refused(1, 999), 2 * HOUR, [{**TOPIC, "reason": "json"}]),
+    Scenario("AbMonitorDeadLetters", "one", refused(1, 999), 2 * HOUR, [TOPIC]),
+    Scenario("AbMonitorDeadLetters", "for two reasons", refused(1, 999) | of_process(REJECTED, lasting(2 * DAY, 0, 1), topic="feedback", reason="late"), 2 * HOUR, [TOPIC]),
+    Scenario("AbMonitorDeadLetters", "a flood, which is another alert", refused(50, 50), HOUR),
+    Scenario("AbMonitorDeadLetters", "twenty minutes ago", of_process(REJECTED, ONCE, topic="feedback", reason="json"), HOUR + 4),
     Scenario("AbMonitorDeadLetters", "none", refused(0, 999), 2 * HOUR),
     Scenario("AbMonitorDeadLetters", "they were yesterday", of_process(REJECTED, ONCE, topic="feedback", reason="json"), 12 * HOUR),
     Scenario("AbMonitorDeadLetters", "a gap in scrapes", of_process(REJECTED, f"{lasting(HOUR, 7)} {missing(6)} {lasting(HOUR, 7)}", topic="feedback", reason="json"), 2 * HOUR),
     Scenario("AbMonitorLostEvents", "the first ones, with the series", lost(f"{missing(HOUR)} {lasting(DAY, 1000)}"), HOUR + 1, [LOST]),
     Scenario("AbMonitorLostEvents", "further ones", lost(f"{lasting(8 * HOUR, 1000)} {lasting(DAY, 2000)}"), 8 * HOUR + 1, [LOST]),
+    Scenario("AbMonitorLostEvents", "they were two hours ago", lost(f"{missing(HOUR)} {lasting(DAY, 1000)}"), 3 * HOUR + 1),
     Scenario("AbMonitorLostEvents", "they were half a day ago", lost(f"{missing(HOUR)} {lasting(DAY, 1000)}"), 13 * HOUR),
     Scenario("AbMonitorLostEvents", "a gap in scrapes after it", lost(f"{missing(HOUR)} {lasting(8 * HOUR, 1000)} {missing(HOUR)} {lasting(DAY, 1000)}"), 16 * HOUR),
     Scenario("AbMonitorLostEvents", "none", topic(lasting(DAY, 0, 10)), 2 * HOUR),
     Scenario("AbMonitorLateEvents", "a tenth", late(10, 90), 3 * HOUR, [TOPIC]),
+    Scenario("AbMonitorLateEvents", "over", of_process(EVENTS, FLOOD, topic="feedback", outcome="late") | topic(lasting(DAY, 0, 90)), HOUR + 4),
     Scenario("AbMonitorLateEvents", "one in a thousand", late(1, 999), 3 * HOUR),
     Scenario("AbMonitorLateEvents", "too few", late(1, 1), 3 * HOUR),
     Scenario("AbMonitorLateEvents", "a gap in scrapes", of_process(EVENTS, f"0 100 {missing(DAY)}", topic="feedback", outcome="late"), 3 * HOUR),
-    Scenario("AbMonitorUnmatchedFeedback", "a tenth", unmatched(lasting(2 * DAY, 0, 10), STEADY), DAY + HOUR, [{}]),
-    Scenario("AbMonitorUnmatchedFeedback", "all of it, after two hours", unmatched(f"{lasting(DAY, 0)} {lasting(DAY, 0, 100)}", STEADY), DAY + 2 * HOUR, [{}]),
-    Scenario("AbMonitorUnmatchedFeedback", "no responses at all", NO_RESPONSES, DAY, [{}]),
-    Scenario("AbMonitorUnmatchedFeedback", "a kind that is not configured begins with many", unmatched(lasting(2 * DAY, 0), STEADY, seen=f"{missing(DAY)} {lasting(DAY, 3000)}"), DAY + HOUR, [{}]),
+    Scenario("AbMonitorUnmatchedFeedback", "a tenth", unmatched(lasting(2 * DAY, 0, 10), STEADY), DAY + HOUR, [SYSTEM]),
+    Scenario("AbMonitorUnmatchedFeedback", "all of it, after two hours", unmatched(f"{lasting(DAY, 0)} {lasting(DAY, 0, 100)}", STEADY), DAY + 2 * HOUR, [SYSTEM]),
+    Scenario("AbMonitorUnmatchedFeedback", "no responses at all", NO_RESPONSES, DAY, [SYSTEM]),
+    Scenario("AbMonitorUnmatchedFeedback", "a kind that is not configured begins with many", unmatched(lasting(2 * DAY, 0), STEADY, seen=f"{missing(DAY)} {lasting(DAY, 3000)}"), DAY + HOUR // 2, [SYSTEM]),
     Scenario("AbMonitorUnmatchedFeedback", "three of a hundred, which two replicas export", unmatched(lasting(2 * DAY, 0, 3), STEADY), DAY + HOUR),
     Scenario("AbMonitorUnmatchedFeedback", "too few", unmatched(lasting(2 * DAY, 0, 0.05), lasting(2 * DAY, 0, 0.05)), DAY + HOUR),
     Scenario("AbMonitorUnmatchedFeedback", "a tenth, until a day ago", unmatched(f"{lasting(DAY, 0, 10)} {lasting(2 * DAY, 10 * DAY)}", STEADY), 2 * DAY + 2 * HOUR),
     Scenario("AbMonitorUnmatchedFeedback", "a fifth of the responses are of no experiment", unmatched(lasting(2 * DAY, 0, 20), STEADY, 20), DAY + HOUR),
-    Scenario("AbMonitorUnmatchedFeedback", "half of it, and a fifth of the responses are of no experiment", unmatched(lasting(2 * DAY, 0, 50), STEADY, 20), DAY + HOUR, [{}]),
+    Scenario("AbMonitorUnmatchedFeedback", "half of it, and a fifth of the responses are of no experiment", unmatched(lasting(2 * DAY, 0, 50), STEADY, 20), DAY + HOUR, [SYSTEM]),
     Scenario("AbMonitorUnmatchedFeedback", "feedback of a busy week expires when there is little left", unmatched(lasting(8 * DAY, 0, 3), ENDING), 8 * DAY - 1),
     Scenario("AbMonitorUnmatchedFeedback", "a rebuild counts fewer", unmatched(f"{lasting(DAY, 100_000)} {lasting(DAY, 90_000)}", STEADY), DAY + HOUR),
     Scenario("AbMonitorUnmatchedFeedback", "a gap in scrapes", unmatched(f"{lasting(DAY, 0, 3)} {missing(6 * HOUR)} {lasting(DAY, 3 * (DAY + 6 * HOUR), 3)}", STEADY), DAY + 8 * HOUR),

@@ -14,7 +14,7 @@ import yaml
 
 from deploy.alerting.compression import milliseconds
 from deploy.alerting.generate import GROUPS, RULES, rendered
-from deploy.alerting.rules import JSON, Addresses, Alert
+from deploy.alerting.rules import JSON, SYSTEM, Addresses, Alert
 from grafana.generate import build_boards
 from tests.support.promql import exported_series, nodes, selectors
 
@@ -30,7 +30,7 @@ ALERTS = [alert for group in GROUPS for alert in group.alerts]
 
 OF_PROMETHEUS = {"up": set[str](), "process_start_time_seconds": set[str]()}
 """What Prometheus adds itself, and what every client library exports."""
-OF_TARGETS = {"job", "instance"}
+OF_TARGETS = {*SYSTEM, "instance"}
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ class TestExpressions:
         self, rule: JSON, known_labels: dict[str, set[str]]
     ) -> None:
         """A misspelt label would join everything with everything, or nothing."""
-        labels = replaced_labels(rule["expr"])
+        labels = replaced_labels(rule["expr"]) | set(SYSTEM)
         for node in nodes(rule["expr"]):
             if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
                 metric_labels = [known_labels[str(selector.name)] for selector in selectors(node.expr.prettify())]
@@ -139,6 +139,16 @@ class TestExpressions:
                 for side in (node.lhs, node.rhs):
                     metric_labels = [known_labels[str(selector.name)] for selector in selectors(side.prettify())]
                     assert set(node.modifier.matching.labels) <= labels.union(*metric_labels)
+
+    def test_the_rule_keeps_the_labels_that_tell_systems_apart(self, rule: JSON) -> None:
+        """Otherwise the numbers of two environments with the same experiment would be mixed, or hide each other."""
+        for node in nodes(rule["expr"]):
+            if isinstance(node, promql_parser.AggregateExpr):
+                assert node.modifier is not None, node.prettify()
+                assert set(SYSTEM) <= set(node.modifier.labels), node.prettify()
+            if isinstance(node, promql_parser.BinaryExpr) and node.modifier and node.modifier.matching:
+                labels = set(node.modifier.matching.labels)
+                assert labels == {"job"} or set(SYSTEM) <= labels, node.prettify()
 
     def test_the_rule_takes_rates_only_of_counters(self, rule: JSON) -> None:
         """A revised reaction lowers a sum; `increase()` would take that for a restart."""
@@ -161,11 +171,11 @@ class TestAlerts:
         assert alert.description != alert.summary
 
     def test_the_alert_links_to_its_runbook_section(self, alert: Alert) -> None:
-        """The section begins with the names of its alerts, followed by the parts Means, Check and Do."""
+        """The section begins with the names of its alerts, followed by the parts Means, Check, Do and Over."""
         address = urlsplit(alert.rendered(Addresses())["annotations"]["runbook_url"])
-        assert address.path.endswith("/runbook.md")
+        assert address.path == "/runbook"
         section = SECTIONS[address.fragment]
-        assert re.findall(r"\*\*(\w+)\.\*\*", section) == ["Means", "Check", "Do"]
+        assert re.findall(r"\*\*(\w+)\.\*\*", section) == ["Means", "Check", "Do", "Over"]
         head, _, _ = section.partition("**Means.**")
         related_alerts = [related_alert for related_alert in ALERTS if related_alert.concern == alert.concern]
         assert set(re.findall(r"`(\w+)`", head)) == {related_alert.name for related_alert in related_alerts}
