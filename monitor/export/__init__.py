@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from monitor.export.health import TOPIC_COLUMNS, ServiceHealth, health_facts, read_health, topic_rows
+from monitor.export.health import ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
@@ -72,12 +72,12 @@ __all__ = [
     "SCORE_NOTE",
     "STATE_DESCRIPTIONS",
     "STATE_TITLES",
-    "TOPIC_COLUMNS",
     "VERDICT_EXIT_CODES",
     "DataConsole",
     "ExperimentsCollector",
     "ReportData",
     "ServiceHealth",
+    "arrival_rows",
     "attention_json",
     "decay_label",
     "describe_as_of",
@@ -114,6 +114,5 @@ __all__ = [
     "simple_table",
     "stderr_console",
     "stdout_console",
-    "topic_rows",
     "worst_items_json",
 ]

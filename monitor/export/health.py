@@ -29,6 +29,7 @@ _RUNNING_MS: Final = 60_000
 """A worker that has not renewed its record for this time has ended, or does not reach the store."""
 _RECENT_FAILURE_MS: Final = HOUR_MS
 _LARGE_LAG_EVENTS: Final = 10_000
+_MAX_REASONS: Final = 3
 _USER: Final = re.compile(r"(?<=//)[^/@,]*@")
 
 
@@ -65,9 +66,12 @@ class ServiceHealth:
         }
 
     def conditions(self) -> list[str]:
-        """Return a sentence for each thing that is wrong, most important first."""
+        """Return a sentence for each thing that is wrong: events that do not count first."""
+        return [*(problem.text for problem in self.data_problems), *self.service_conditions()]
+
+    def service_conditions(self) -> list[str]:
+        """Return the conditions of workers and experiments, without those of single topics."""
         sentences = [f"paused reason={name}: {reason}" for name, reason in self.paused.items()]
-        sentences += [problem.text for problem in self.data_problems]
         sentences += [f"{name}: {state.describe()}" for name, state in self.freshness.items() if state.is_stale]
         failure = self.service.last_failure
         if failure is not None and self.now_ms - failure.at_ms < _RECENT_FAILURE_MS:
@@ -152,7 +156,7 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
 
 def health_facts(health: ServiceHealth) -> list[tuple[str, str]]:
     """Return (label, text) of the facts about the service, for the page and the terminal."""
-    lag = "unknown" if health.lag_events is None else f"{format_count(health.lag_events)} events"
+    lag = "unknown" if health.lag_events is None else format_count(health.lag_events)
     facts = [
         ("events that wait", lag),
         ("paused", "; ".join(f"{name}: {reason}" for name, reason in health.paused.items()) or "no"),
@@ -174,29 +178,23 @@ def health_facts(health: ServiceHealth) -> list[tuple[str, str]]:
     return facts
 
 
-TOPIC_COLUMNS: Final = ("received", "rejected", "skipped", "late", "unmatched", "null values")
-
-
-def topic_rows(arrivals: Mapping[str, TopicArrivals]) -> list[tuple[str, tuple[str, ...], str]]:
-    """Return (topic, numbers in the order of `TOPIC_COLUMNS`, most frequent reasons of rejections) by topic."""
-    return [
-        (
-            topic,
-            tuple(
-                format_count(number)
-                for number in (
-                    counts.received,
-                    counts.rejected.total(),
-                    counts.outcomes["skipped"],
-                    counts.outcomes["late"],
-                    counts.unmatched,
-                    counts.null_values,
-                )
-            ),
-            ", ".join(f"{reason} {format_count(number)}" for reason, number in counts.rejected.most_common(3)),
-        )
-        for topic, counts in arrivals.items()
+def arrival_rows(arrivals: Mapping[str, TopicArrivals]) -> list[tuple[str, list[str]]]:
+    """Return (label, text for each topic in the order of `arrivals`) of the counts of arriving events."""
+    counts = list(arrivals.values())
+    numbers: list[tuple[str, list[int]]] = [
+        ("received", [topic.received for topic in counts]),
+        ("rejected", [topic.rejected.total() for topic in counts]),
+        ("skipped", [topic.outcomes["skipped"] for topic in counts]),
+        ("late", [topic.outcomes["late"] for topic in counts]),
+        ("unmatched", [topic.unmatched for topic in counts]),
+        ("null values", [topic.null_values for topic in counts]),
     ]
+    rows = [(label, list(map(format_count, row))) for label, row in numbers]
+    reasons = [
+        ", ".join(f"{reason} {format_count(number)}" for reason, number in topic.rejected.most_common(_MAX_REASONS))
+        for topic in counts
+    ]
+    return [*rows, ("reasons", reasons)] if any(reasons) else rows
 
 
 def _arrivals_json(counts: TopicArrivals) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects, VerdictHistory
 from monitor.errors import escape_controls, escape_lines
-from monitor.export.health import TOPIC_COLUMNS, ServiceHealth, health_facts, topic_rows
+from monitor.export.health import ServiceHealth, arrival_rows, health_facts
 from monitor.export.presentation import (
     ABSENT_TEXT,
     describe_as_of,
@@ -108,9 +108,9 @@ def render_health(health: ServiceHealth) -> RenderableType:
     conditions = [Text(sentence, style="yellow") for sentence in health.conditions()]
     parts: list[RenderableType] = list(conditions) or [Text("nothing is wrong", style="dim")]
     for title, arrivals in (("last hour", health.last_hour), ("last 24 hours", health.last_day)):
-        table = simple_table(title, *TOPIC_COLUMNS, "reasons", left_aligned=("reasons",))
-        for topic, numbers, reasons in topic_rows(arrivals):
-            table.add_row(*map(Text, (topic, *numbers, reasons)))
+        table = simple_table(title, *arrivals)
+        for label, texts in arrival_rows(arrivals):
+            table.add_row(*map(Text, (label, *texts)))
         parts.append(table if arrivals else Text(f"{title}: no message has arrived", style="dim"))
     parts += [Text(f"{label}: {text}") for label, text in health_facts(health)]
     return Group(*parts)

@@ -15,8 +15,8 @@ from monitor.config import DisplaySettings
 from monitor.export import (
     COUNT_EXPLANATION,
     REVIEW_NOTE,
-    TOPIC_COLUMNS,
     ServiceHealth,
+    arrival_rows,
     describe_as_of,
     describe_decisions,
     describe_unmatched_feedback,
@@ -26,7 +26,6 @@ from monitor.export import (
     format_percent,
     format_time,
     health_facts,
-    topic_rows,
 )
 
 _MAX_ATTENTION_ENTRIES: Final = 10
@@ -92,14 +91,14 @@ def page_context(
         "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
         "readiness_problems": readiness_problems,
         "data_problems": [] if health is None else [problem.text for problem in health.data_problems],
-        "conditions": [] if health is None else health.conditions(),
+        "needs_attention": health is not None and bool(health.conditions()),
         "health": None
         if health is None
         else {
-            "columns": TOPIC_COLUMNS,
+            "conditions": health.service_conditions(),
             "periods": [
-                ("last hour", topic_rows(health.last_hour)),
-                ("last 24 hours", topic_rows(health.last_day)),
+                (title, list(arrivals), arrival_rows(arrivals))
+                for title, arrivals in (("Last hour", health.last_hour), ("Last 24 hours", health.last_day))
             ],
             "facts": health_facts(health),
         },

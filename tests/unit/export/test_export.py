@@ -169,6 +169,25 @@ class TestCollector:
 
         assert _samples(ExperimentsCollector(read_summary, 1)) == ["abmonitor_store_up 0.0"]
 
+    def test_an_outage_of_the_store_is_logged_by_its_first_scrape_only(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Scrapes are frequent: a line for each would hide the line on the pause."""
+        is_down = [True, True, False, True]
+
+        def read_summary() -> StoreSummary:
+            if is_down.pop(0):
+                raise StoreUnavailable("no store")
+            return SUMMARY
+
+        collector = ExperimentsCollector(read_summary, 1)
+        for _ in range(4):
+            _samples(collector)
+        levels = [record.levelname for record in caplog.records if record.name == "monitor.export.prometheus"]
+        assert levels.count("WARNING") == 2
+
+    def test_the_starts_of_workers_are_a_counter(self) -> None:
+        """Restarts between two scrapes are visible."""
+        assert "abmonitor_starts_total 38.0" in _samples(ExperimentsCollector(lambda: SUMMARY, 1, lambda: 38))
+
     @pytest.mark.parametrize(
         ("accept", "parse"),
         [("", text_string_to_metric_families), ("application/openmetrics-text;version=1.0.0", openmetrics_families)],

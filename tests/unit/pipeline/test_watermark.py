@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
+from monitor.config import LimitSettings
+from monitor.engine import EventBatch
+from monitor.errors import InputRejected
+from monitor.pipeline.batch_decoding import DecodedBatch
 from monitor.pipeline.watermark import WatermarkTracker
-from monitor.state import Position, StoreState
+from monitor.sources import PartitionRecords, RejectedRecord
+from monitor.state import Position, RejectionCounts, StoreState
 from monitor.state.keys import PENDING_FEEDBACK
-from tests.support.streams import EXPERIMENT, HOUR, START
+from tests.support.streams import EXPERIMENT, HOUR, START, records_of
 
 HORIZON = EXPERIMENT.horizon_ms
 
@@ -99,6 +106,32 @@ def test_an_unknown_end_offset_makes_the_total_lag_unknown() -> None:
     """A partial sum would look like a small lag."""
     for end_offsets in ({}, {"a:0": None}, {"a:0": 9, "b:0": None}):
         assert _tracker({"a:0": Position(9, START)}, end_offsets).total_lag_events() is None
+
+
+def test_an_unknown_position_makes_the_total_lag_unknown() -> None:
+    """Before the stored positions are read, all records of the topic would count as waiting."""
+    assert _tracker({}, {"a:0": 192_692}).total_lag_events() is None
+    assert _tracker({"a:0": Position(192_277)}, {"a:0": 192_692}).total_lag_events() == 415
+
+
+def test_the_limits_on_rejected_records_apply_from_the_accepted_offset_on_with_zero_counts() -> None:
+    """Records before the offset may all be rejected, also the run that the store has counted."""
+    limits = LimitSettings(max_consecutive_rejected=2)
+    tracker = _tracker({"a:0": Position(5, rejections=RejectionCounts(2, 9, 9))}, {"a:0": 9})
+
+    def next_counts(start: int, end: int) -> RejectionCounts:
+        records = records_of([None] * (end - start), start)
+        rejected = [RejectedRecord("a:0", record.offset, None, "empty_payload", "") for record in records]
+        polled = [PartitionRecords("a:0", "response", start, records, end)]
+        (update,) = tracker.next_position_updates(polled, DecodedBatch(EventBatch(), rejected), limits, {"a:0": 9})
+        tracker.apply_position_updates([update])
+        return update.position.rejections
+
+    assert next_counts(5, 9) == RejectionCounts()
+    assert tracker.have_reached({"a:0": 9})
+    assert next_counts(9, 11) == RejectionCounts(2, 2, 2)
+    with pytest.raises(InputRejected, match="--accept-rejected"):
+        next_counts(11, 12)
 
 
 def test_a_store_that_has_lost_commits_is_detected_by_assigned_partitions() -> None:

@@ -1,0 +1,115 @@
+"""Health of the service on the page, in JSON and on a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from monitor.config import DisplaySettings
+from monitor.export import ServiceHealth, render_health
+from monitor.export.freshness import Freshness
+from monitor.pipeline import DataProblem
+from monitor.state import Failure, ServiceRecords, TopicArrivals, WorkerRecord
+from monitor.web.pages import load_template, page_context
+from tests.unit.export.test_export import SUMMARY
+
+NOW = 1_795_000_000_000
+_PROBLEM = DataProblem("answers", "rejected", 12, 12, "last hour: 12 of 12 messages of answers rejected", True)  # noqa: FBT003
+_WORKER = WorkerRecord("1.0", "abc", NOW - 3_600_000, NOW - 5_000, {}, 7)
+_HEALTHY = ServiceHealth(NOW, "redis://store:6379/0", "abc", service=ServiceRecords(3, None, (("host:1", _WORKER),)))
+
+
+def _with_worker(**changes: Any) -> ServiceHealth:
+    fields = {name: getattr(_WORKER, name) for name in _WORKER.__struct_fields__}
+    return replace(_HEALTHY, service=ServiceRecords(3, None, (("host:1", WorkerRecord(**{**fields, **changes})),)))
+
+
+def _page(health: ServiceHealth) -> str:
+    return load_template("page.html").render(page_context(SUMMARY, health, (), DisplaySettings(), NOW))
+
+
+def test_a_healthy_service_is_ready_and_names_version_configuration_and_store() -> None:
+    """An operator need not look into files."""
+    page = _page(_HEALTHY)
+    assert ">ready</span>" in page
+    for text in ("redis://store:6379/0", "abc", "host:1", "events that wait"):
+        assert text in page
+
+
+@pytest.mark.parametrize(
+    ("health", "text"),
+    [
+        (replace(_HEALTHY, data_problems=(_PROBLEM,)), "12 of 12 messages"),
+        (replace(_HEALTHY, freshness={"ranker-v2": Freshness(NOW - 600_000, 600_000, 9.7)}), "about 10 responses"),
+        (_with_worker(paused={"kafka": "Connection refused"}), "paused reason=kafka: Connection refused"),
+        (_with_worker(seen_ms=NOW - 90_000), "no worker has reported"),
+        (_with_worker(lag_events=20_000), "20\u202f000 events wait"),
+        (
+            replace(
+                _HEALTHY,
+                service=replace(
+                    _HEALTHY.service,
+                    workers=(("a", _WORKER), ("b", WorkerRecord("1.0", "other", NOW, NOW, {}, None))),
+                ),
+            ),
+            "different configurations",
+        ),
+        (
+            replace(_HEALTHY, service=replace(_HEALTHY.service, last_failure=Failure(4, "too many", NOW - 60_000))),
+            "with exit code 4: too many",
+        ),
+    ],
+)
+def test_whatever_is_wrong_makes_the_page_amber_and_is_named_everywhere(health: ServiceHealth, text: str) -> None:
+    """The process is ready, because a restart would not help."""
+    page = _page(health)
+    assert "needs attention" in page
+    out = io.StringIO()
+    Console(file=out, width=500).print(render_health(health))
+    conditions = " ".join(health.to_json()["conditions"])
+    assert text in page
+    assert text in out.getvalue()
+    assert text in conditions
+
+
+def test_an_experiment_without_events_does_not_promise_any_while_events_are_rejected() -> None:
+    """`No events yet` alone would send the reader away."""
+    empty = {
+        name: replace(variant, last_event_at_ms=None)
+        for name, variant in SUMMARY.experiments["ranker-v2"].variants.items()
+    }
+    summary = replace(SUMMARY, experiments={"ranker-v2": replace(SUMMARY.experiments["ranker-v2"], variants=empty)})
+    health = replace(_HEALTHY, data_problems=(_PROBLEM,))
+    for shown, words in ((health, "No event has counted yet"), (_HEALTHY, "No events yet")):
+        page = load_template("page.html").render(page_context(summary, shown, (), DisplaySettings(), NOW))
+        assert words in page
+
+
+def test_names_of_undeclared_experiments_are_text_on_the_page_and_on_the_terminal() -> None:
+    """Anybody may write names with markup into a topic."""
+    odd = replace(_PROBLEM, text="'<b>[red]x[/nope]' (12)")
+    health = replace(_HEALTHY, data_problems=(odd,))
+    assert "<b>[red]" not in _page(health)
+    out = io.StringIO()
+    Console(file=out, width=500).print(render_health(health))
+    assert "<b>[red]x[/nope]" in out.getvalue()
+
+
+def test_counts_of_topics_are_in_json() -> None:
+    """By reason, outcome and undeclared name."""
+    counts = TopicArrivals(5, 1, 2, Counter({"invalid_json": 3}), Counter(skipped=1), Counter({("x", ""): 1}))
+    health = replace(_HEALTHY, last_hour={"answers": counts}, last_day={"answers": counts})
+    assert health.to_json()["topics"]["answers"]["last_hour"] == {
+        "received": 5,
+        "rejected": {"invalid_json": 3},
+        "outcomes": {"skipped": 1},
+        "unmatched": 2,
+        "null_values": 1,
+        "undeclared": [{"experiment": "x", "variant": None, "responses": 1}],
+    }
+    assert "invalid_json 3" in _page(health)
