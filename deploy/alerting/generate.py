@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the file differs")
     parser.add_argument("--out", type=Path, default=RULES, help="the file")
     parser.add_argument("--grafana", default=default.grafana, help="address of Grafana")
-    parser.add_argument("--runbook", default=default.runbook, help="address of docs/runbook.md")
+    parser.add_argument("--runbook", default=default.runbook, help="address of the page /runbook")
     parser.add_argument("--compress", type=int, default=1, metavar="N", help="divide all times by N, for a drill")
     options = parser.parse_args(arguments)
     if options.compress < 1 or (options.compress > 1 and options.out == RULES):

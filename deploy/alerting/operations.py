@@ -147,7 +147,7 @@ def _lag(name: str, severity: Literal["critical", "warning"], seconds: int, pend
 
 
 def _with_base_job(expr: str) -> str:
-    """Return the expression on series of /metrics/experiments with the job of /metrics, to be matched with its series."""
+    """Return the expression on series of /metrics/experiments with the job of /metrics."""
     return f'label_replace({expr}, "job", "$1", "job", "(.+?)({EXPERIMENTS_SUFFIX})?")'
 
 

@@ -352,15 +352,16 @@ DECISIONS: Final = (
         severity="warning",
         team="product",
         expr=f"""
-        clamp_max(exp(max by (experiment) (last_over_time(abmonitor_sample_ratio_log_e[30m]))), {MAX_SHOWN_E}) >= {MISMATCH}
+        clamp_max(exp(max by (experiment) (last_over_time(abmonitor_sample_ratio_log_e[30m]))), {MAX_SHOWN_E})
+        >= {MISMATCH}
         and on (experiment)
         {_GOES_ON}
         """,
         pending="10m",
         summary="Students of {{ $labels.experiment }} are not split as intended",
-        description="With the declared split, chance produces numbers as uneven as these in at most 1 of {{ $value | printf"
-        ' "%.0f" }} experiments. The assignment, a redirect or the logging is broken. The verdict is invalid, because'
-        " the variants' students are not comparable.",
+        description="With the declared split, chance produces numbers as uneven as these in at most 1 of"
+        ' {{ $value | printf "%.0f" }} experiments. The assignment, a redirect or the logging is broken. The verdict is'
+        " invalid, because the variants' students are not comparable.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
         shown="7d",

@@ -130,8 +130,8 @@ class Group:
 def rendered_expr(expr: str) -> str:
     """Return the expression without indentation, in which every `by` and `on` has the labels of a system, too.
 
-    >>> rendered_expr("sum by (topic) (x) / on () group_left () y")
-    'sum by (job, cluster, namespace, environment, topic) (x) / on (job, cluster, namespace, environment) group_left () y'
+    >>> rendered_expr("sum by (topic) (x)")
+    'sum by (job, cluster, namespace, environment, topic) (x)'
     """
     return _GROUPING.sub(
         lambda found: f"{found[1]} ({', '.join(filter(None, (*SYSTEM, found[2])))})", dedent(expr).strip()

@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.kubernetes.generate", description="Generate manifests.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file differs")
     parser.add_argument("--grafana", default=default.grafana, help="address of Grafana")
-    parser.add_argument("--runbook", default=default.runbook, help="address of docs/runbook.md")
+    parser.add_argument("--runbook", default=default.runbook, help="address of the page /runbook")
     options = parser.parse_args(arguments)
     addresses = Addresses(options.grafana.rstrip("/"), options.runbook)
     if options.check:

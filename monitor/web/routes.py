@@ -36,18 +36,20 @@ from monitor.config import DisplaySettings, parse_instant_ms
 from monitor.errors import DependencyUnavailable, UnusableStore, UsageError
 from monitor.export import ExperimentsCollector, ServiceHealth
 from monitor.web.pages import page_context, page_response
+from monitor.web.runbook import RUNBOOK_STYLES, runbook_response
 
 log = logging.getLogger(__name__)
 MAX_CONCURRENT_STORE_READS: Final = 16
 """Concurrent requests that may read the store; a request counts until its response has been sent."""
 MAX_REQUEST_HEAD_BYTES: Final = 16_384
 _RETRY_AFTER_S: Final = 10
-_PUBLIC_PATHS: Final = frozenset({"/-/healthy", "/-/ready"})
-"""Paths that need no token, for the probes of an orchestrator."""
+_PUBLIC_PATHS: Final = frozenset({"/-/healthy", "/-/ready", "/runbook", *RUNBOOK_STYLES})
+"""Paths that need no token: for the probes of an orchestrator, and for readers who follow the link of an alert."""
 HTTP_PATHS: Final = (
     "/",
     "/metrics",
     "/metrics/experiments",
+    "/runbook",
     "/-/healthy",
     "/-/ready",
     "/api/health",
@@ -122,6 +124,7 @@ class HttpEndpoints:
             Route(
                 "/metrics/experiments", partial(_metrics_response, self._experiments_collector), middleware=store_access
             ),
+            Route("/runbook", runbook_response),
             Route("/-/healthy", _healthy),
             Route("/-/ready", self._ready),
             Route("/api/health", self._health, middleware=store_access),

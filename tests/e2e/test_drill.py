@@ -39,6 +39,8 @@ PAST_S = 46
 """The fast rule compares with the day before: 21 hours of it must have passed, the first seconds not counted."""
 PER_SECOND = 400
 """Responses: with four tenths rated, 100 effective ones per variant are there after two seconds."""
+NOT_IN_LINKS = {"datasource", "kind", "cluster", "namespace", "environment"}
+"""Variables of the board that the links of these alerts do not set: the series have no such label."""
 STRETCH_S = 30.0
 """Length of the traffic that the simulator generates at a time."""
 
@@ -89,7 +91,7 @@ def _prometheus(directory: Path, monitor: int, alertmanager: int) -> PrometheusS
     """Return a server with the deployment's configuration, local addresses and rules with shorter windows."""
     port = free_port()
     rules = directory / "rules.yml"
-    runbook = f"http://127.0.0.1:{port}/user/runbook.md"
+    runbook = f"http://127.0.0.1:{monitor}/runbook"
     flags = ["--out", str(rules), "--compress", str(COMPRESSION), "--runbook", runbook]
     subprocess.run([sys.executable, "-m", "deploy.alerting.generate", *flags], cwd=ROOT, check=True)
     text = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
@@ -97,8 +99,7 @@ def _prometheus(directory: Path, monitor: int, alertmanager: int) -> PrometheusS
         text.replace("monitor:9464", f"127.0.0.1:{monitor}").replace("alertmanager:9093", f"127.0.0.1:{alertmanager}")
     )
     config |= {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "rule_files": [str(rules)]}
-    docs = f"--web.user-assets={ROOT / 'docs'}"
-    return PrometheusServer(config, docs, f"--web.external-url=http://127.0.0.1:{port}", port=port)
+    return PrometheusServer(config, f"--web.external-url=http://127.0.0.1:{port}", port=port)
 
 
 @contextmanager
@@ -157,15 +158,15 @@ def _check_links(alert: dict[str, Any], prometheus: PrometheusServer) -> None:
     """Open the section of the runbook, the expression in Prometheus, and a board that shows the drop."""
     runbook, _, section = alert["annotations"]["runbook_url"].partition("#")
     status, text = get(runbook)
-    assert (status, f"\n## {section}\n" in text) == (200, True)
+    assert (status, f'<section id="{section}">' in text) == (200, True)
     assert get(alert["generatorURL"])[0] == 200
 
     address = urlsplit(alert["annotations"]["dashboard_url"])
     boards = [json.loads(path.read_text(encoding="utf-8")) for path in DASHBOARDS.glob("*.json")]
     (board,) = [board for board in boards if address.path == f"/d/{board['uid']}"]
     chosen = {name.removeprefix("var-"): value for name, value in parse_qsl(address.query) if name.startswith("var-")}
-    assert set(chosen) == {choice["name"] for choice in board["templating"]["list"]} - {"datasource", "kind"}
-    values = {**chosen, "__rate_interval": "5s", "__range": "30s"}
+    assert set(chosen) == {choice["name"] for choice in board["templating"]["list"]} - NOT_IN_LINKS
+    values = {**dict.fromkeys(NOT_IN_LINKS, ""), **chosen, "__rate_interval": "5s", "__range": "30s"}
     exprs = {
         query.ref: query.expr for query in board_queries(board) if query.panel == "$metric, recent ($decay half-life)"
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import http.client
+import re
 import resource
 import socket
 import ssl
@@ -20,6 +21,7 @@ import pytest
 import trustme
 from prometheus_client import CollectorRegistry
 
+from deploy.alerting.generate import GROUPS
 from monitor.analysis.summary import StoreSummary
 from monitor.clock import wall_clock
 from monitor.config import DisplaySettings, HttpSettings
@@ -215,9 +217,36 @@ class TestStatic:
         """No directory listing, and no file outside of the folder."""
         assert ask(plain, path).status == 404
 
-    def test_static_files_require_the_token(self, guarded: int) -> None:
+    def test_the_script_of_the_page_requires_the_token(self, guarded: int) -> None:
         """Like the page."""
-        assert ask(guarded, "/static/page.css").status == 401
+        assert ask(guarded, "/static/page.js").status == 401
+
+
+class TestRunbook:
+    """The page /runbook, to which alerts link."""
+
+    def test_every_section_of_the_runbook_has_an_anchor(self, plain: int) -> None:
+        """An alert links to the section of its concern, such as /runbook#rejects; the server has no store."""
+        answer = ask(plain, "/runbook")
+        assert (answer.status, answer.headers.get_content_type()) == (200, "text/html")
+        concerns = {alert.concern for group in GROUPS for alert in group.alerts}
+        assert concerns <= set(re.findall(r'<section id="([\w-]+)">', answer.body.decode()))
+
+    def test_the_runbook_and_its_styles_need_no_token(self, guarded: int) -> None:
+        """A browser that follows the link of an alert sends none."""
+        page = ask(guarded, "/runbook")
+        styles = re.findall(r'href="(/static/[^"]+)"', page.body.decode())
+        assert [ask(guarded, path).status for path in styles] == [200, 200]
+        assert "script-src" not in page.headers["Content-Security-Policy"]
+
+    def test_links_of_the_runbook_lead_to_its_sections(self, plain: int) -> None:
+        """Other pages of the documentation are not served: they are named."""
+        text = ask(plain, "/runbook").body.decode()
+        links = set(re.findall(r'href="([^"]+)"', text)) - {"/", "/static/page.css", "/static/runbook.css"}
+        assert {link.removeprefix("#") for link in links} <= set(re.findall(r'id="([\w-]+)"', text))
+        assert "<code>docs/reliability.md</code>" in text
+        assert "](" not in text
+        assert "<table>" in text
 
 
 class TestToken:

@@ -201,7 +201,8 @@ class TestWiring:
             assert f"--web.external-url=http://localhost:{port}" in services[service]["command"]
         targets_by_source = {source: target for target, source in mounts(services["prometheus"]).items()}
         assert f"--web.user-assets={targets_by_source['../docs']}" in services["prometheus"]["command"]
-        assert Addresses().runbook == "http://localhost:9090/user/runbook.md"
+        assert Addresses().runbook == "http://localhost:9464/runbook"
+        assert "127.0.0.1:9464:9464" in services["monitor"]["ports"]
         assert services["grafana"]["ports"] == [f"127.0.0.1:{urlsplit(Addresses().grafana).port}:3000"]
 
     def test_grafana_has_the_provisioned_data_source(self, services: dict[str, JSON]) -> None:
