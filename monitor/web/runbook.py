@@ -62,7 +62,8 @@ def render_runbook(markdown: str) -> tuple[str, dict[str, str]]:
         for token in part:
             if token.children is not None:
                 token.children = _with_served_links(token.children)
-        return parser.renderer.render(part, parser.options, {})
+        rendered: str = parser.renderer.render(part, parser.options, {})
+        return rendered
 
     # The title of the page is in the template.
     introduction = html(tokens[_HEADING_TOKENS : starts[0]])
