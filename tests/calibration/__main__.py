@@ -1,14 +1,15 @@
-"""Simulations of experiments without an effect, analysed every hour: the table of false alarms of each rule.
+"""Simulated experiments whose truth is known: tables of error rates, power and detection times.
 
-`python -m tests.calibration --runs 2000`. Students arrive over 28 days and get several answers each, with a correlation
-of 0.3 within a student. Closed sums change once a day, so hourly looks equal daily looks.
+`python -m tests.calibration --runs 2000`. In the first table, students arrive over 28 days and get several responses
+each, with a correlation of 0.3 within a student. Closed sums change once a day, so hourly looks equal daily looks.
+Numbers in parentheses are 95 % intervals of the simulation (Wilson's for shares, of order statistics for quantiles).
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +26,9 @@ from monitor.stats.comparison import tuned_mixture
 from monitor.stats.estimates import RatioStatistic
 from monitor.stats.srm import FIRST_DAY_WEIGHT, srm_log_e_value
 from tests.calibration.attacks import ATTACKS, Attack, attack_verdicts, is_better, is_shipped
+from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
+from tests.calibration.populations import POPULATIONS, population_alarms
+from tests.calibration.power import EFFECTS, relative_sample
 from tests.support.streams import EXPERIMENT
 from tests.support.units import analyze, cohort_records
 
@@ -305,7 +309,7 @@ def students_until_alarm(chance: np.random.Generator, share: float) -> int:
 
 
 def main() -> None:
-    """Print the tables of false alarms and of the students until an SRM alarm."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
@@ -313,55 +317,115 @@ def main() -> None:
     runs: int = arguments.runs
     pooled = replace(RAMP_UP, decision=SINGLE_METRIC.decision, variants=SHARES)
     rules: Mapping[tuple[str, str], Callable[[np.random.Generator], tuple[bool, bool]]] = {
-        ("closed students, the interval that decides", "… and ship or stop_harm said"): lambda chance: any_alarms(
+        ("closed interval, which decides", "… `ship` or `stop_harm`"): lambda chance: any_alarms(
             closed_alarms(simulate_traffic(chance))
         ),
-        ("live, all responses, every hour", "the same with 1.96 standard errors"): lambda chance: any_alarms(
+        ("live interval, all responses", "… with 1.96 standard errors"): lambda chance: any_alarms(
             live_alarms(simulate_traffic(chance))
         ),
-        ("closed, shares 90:10 then 50:50 and better days, by phase", "… and ship or stop_harm said"): lambda chance: (
+        ("closed, shares 90 : 10 then 50 : 50 and rising values, by phase", "… `ship` or `stop_harm`"): lambda chance: (
             any_alarms(closed_alarms(simulate_traffic(chance, ramp=True), RAMP_UP))
         ),
-        ("the same, pooled", ""): lambda chance: any_alarms(closed_alarms(simulate_traffic(chance, ramp=True), pooled)),
-        ("closed, adjusted by what students were like before", "… and the same students without"): lambda chance: (
-            any_alarms(cuped_alarms(simulate_traffic(chance)))
+        ("… pooled over phases", ""): lambda chance: any_alarms(
+            closed_alarms(simulate_traffic(chance, ramp=True), pooled)
         ),
-        ("any of five segments marked", "any of the four ages that are over marked"): lambda chance: any_alarms(
+        ("closed with CUPED", "… without CUPED"): lambda chance: any_alarms(cuped_alarms(simulate_traffic(chance))),
+        ("any of five segments discovered", "any of four ages discovered"): lambda chance: any_alarms(
             subgroup_alarms(simulate_traffic(chance))
         ),
-        ("2 % of students have a success, shares 95:5", "… without what is added for rare events"): lambda chance: (
-            any_alarms(rare_event_alarms(chance, 0.05, 6000, {0: 0.98, 1: 0.02}))
+        ("2 % successes, shares 95 : 5", "… uncorrected"): lambda chance: any_alarms(
+            rare_event_alarms(chance, 0.05, 6000, {0: 0.98, 1: 0.02})
         ),
-        ("97 % of students have one, shares 99:1", "… without what is added for rare events"): lambda chance: (
-            any_alarms(rare_event_alarms(chance, 0.01, 20_000, {0: 0.03, 1: 0.97}))
+        ("97 % successes, shares 99 : 1", "… uncorrected"): lambda chance: any_alarms(
+            rare_event_alarms(chance, 0.01, 20_000, {0: 0.03, 1: 0.97})
         ),
-        ("one of 100 students has 44, others 3, shares 95:5", "… without what is assumed for uneven shares"): (
+        ("one of 100 students has 44, others 3, shares 95 : 5", "… uncorrected"): (
             lambda chance: any_alarms(rare_event_alarms(chance, 0.05, 8000, {3: 0.99, 44: 0.01}, 0.44))
         ),
-        ("equal means, one of 200 treated students has 44, shares 50:50", "… without what is added for far values"): (
+        ("equal means, one of 200 treated students has 44, shares 50 : 50", "… uncorrected"): (
             lambda chance: any_alarms(far_value_alarms(chance))
         ),
-        ("sample ratio at 0.01, every hour", ""): any_srm_alarm,
+        ("SRM test at 0.01", ""): any_srm_alarm,
     }
-    print(f"| rule, A/A over {DAYS} days, {arguments.runs} runs | false alarms |\n| --- | --- |")
-    for (first, second), rule in rules.items():
-        alarms = np.array([rule(np.random.default_rng([arguments.seed, run])) for run in range(arguments.runs)])
-        for name, share in zip((first, second), alarms.mean(axis=0), strict=True):
+    print(f"| rule, A/A over {DAYS} days, {runs} runs | false alarms |\n| --- | --- |")
+    for names, rule in rules.items():
+        alarms = np.array([rule(chance) for chance in _generators(arguments)])
+        for name, alarm in zip(names, alarms.T, strict=True):
             if name:
-                print(f"| {name} | {share:.1%} |", flush=True)
-    print("\n| attack | the interval alone ships | the verdict ships |\n| --- | --- | --- |")
-    for name, attack in ATTACKS.items():
-        shipped = np.array(
-            [any_alarms(attack_decisions(np.random.default_rng([arguments.seed, run]), attack)) for run in range(runs)]
-        )
-        interval_share, verdict_share = shipped.mean(axis=0)
-        print(f"| {name} | {interval_share:.1%} | {verdict_share:.1%} |", flush=True)
+                print(f"| {name} | {format_share(alarm)} |", flush=True)
+    _print_populations(arguments)
+    _print_attacks(arguments)
+    _print_power(arguments)
+    _print_drops(arguments)
     print("\n| true share where 50 % are intended | students until the alarm, median |\n| --- | --- |")
     for share in (0.7, 0.6, 0.55, 0.52, 0.51):
-        student_counts = [
-            students_until_alarm(np.random.default_rng([arguments.seed, run]), share) for run in range(arguments.runs)
-        ]
-        print(f"| {share:.0%} | {np.median(student_counts):.0f} |", flush=True)
+        counts = [students_until_alarm(chance, share) for chance in _generators(arguments)]
+        print(f"| {share:.0%} | {format_quantile(counts, 0.5, '.0f')} |", flush=True)
+
+
+def _generators(arguments: argparse.Namespace) -> Iterator[np.random.Generator]:
+    """Yield a generator of random numbers for each run."""
+    return (np.random.default_rng([arguments.seed, run]) for run in range(arguments.runs))
+
+
+def _print_populations(arguments: argparse.Namespace) -> None:
+    print("\n| students, A/A | the interval that decides | 1.96 standard errors |\n| --- | --- | --- |")
+    for name, population in POPULATIONS.items():
+        alarms = np.array([any_alarms(population_alarms(chance, population)) for chance in _generators(arguments)])
+        print(f"| {name} | {' | '.join(map(format_share, alarms.T))} |", flush=True)
+
+
+def _print_attacks(arguments: argparse.Namespace) -> None:
+    print("\n| attack | the interval alone ships | the verdict ships |\n| --- | --- | --- |")
+    for name, attack in ATTACKS.items():
+        shipped = np.array([any_alarms(attack_decisions(chance, attack)) for chance in _generators(arguments)])
+        print(f"| {name} | {' | '.join(map(format_share, shipped.T))} |", flush=True)
+
+
+def _print_power(arguments: argparse.Namespace) -> None:
+    print("\n| true effect | sample for 80 % power, relative to a fixed horizon | median sample |\n| --- | --- | --- |")
+    for multiple in EFFECTS:
+        samples = [relative_sample(chance, multiple * MDE) for chance in _generators(arguments)]
+        cells = format_quantile(samples, 0.8, ".2f"), format_quantile(samples, 0.5, ".2f")
+        print(f"| {multiple:g} × mde | {' | '.join(cells)} |", flush=True)
+
+
+def _print_drops(arguments: argparse.Namespace) -> None:
+    print(
+        "\n| alert, month without a change | fires | without the least share | … and without the design effect |\n"
+        "| --- | --- | --- | --- |"
+    )
+    for rate in RESPONSES_PER_HOUR:
+        months = np.array([list(month_alarms(chance, rate)) for chance in _generators(arguments)])
+        for rule, alarms in zip(RULES, months.transpose(1, 2, 0), strict=True):
+            name = f"{rule.name}, {rate} responses an hour and variant"
+            print(f"| {name} | {' | '.join(map(format_share, alarms))} |", flush=True)
+
+
+def format_share(alarms: NDArray[np.bool_]) -> str:
+    """Return the share of alarms with Wilson's 95 % interval.
+
+    >>> format_share(np.array([False] * 300))
+    '0.0 % (0.0–1.3)'
+    """
+    count, share, z = len(alarms), float(np.mean(alarms)), 1.96
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half_width = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    low, high = max(centre - half_width, 0.0), min(centre + half_width, 1.0)
+    return f"{100 * share:.1f} % ({100 * low:.1f}–{100 * high:.1f})"
+
+
+def format_quantile(values: Sequence[float], probability: float, number_format: str) -> str:
+    """Return a quantile with the 95 % interval of order statistics.
+
+    >>> format_quantile(range(101), 0.5, ".0f")
+    '50 (40–60)'
+    """
+    ordered, count = sorted(values), len(values)
+    spread = 1.96 * math.sqrt(probability * (1 - probability) * count)
+    ranks = (probability * count + shift for shift in (0.0, -spread, spread))
+    quantile, low, high = (ordered[min(max(math.floor(rank), 0), count - 1)] for rank in ranks)
+    return f"{quantile:{number_format}} ({low:{number_format}}–{high:{number_format}})"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""Small calibrations: error rates and power of the statistics in experiments whose truth is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from monitor.stats import decay_band_multiplier
+from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
+from tests.calibration.populations import POPULATIONS, population_alarms
+from tests.calibration.power import LARGEST_RATIO, relative_sample
+
+ALERTS = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules" / "ab-monitor.yml"
+RUNS = 40
+DEPENDENT_STUDENTS = "classes of 20 assigned as a whole, the student is the unit"
+POOLED_PHASES = "the same, pooled over phases"
+
+
+def _alarm_share(name: str) -> float:
+    alarms = [
+        any(first for first, _ in population_alarms(np.random.default_rng([2, run]), POPULATIONS[name]))
+        for run in range(RUNS)
+    ]
+    return sum(alarms) / RUNS
+
+
+@pytest.mark.parametrize("name", [name for name in POPULATIONS if name not in {DEPENDENT_STUDENTS, POOLED_PHASES}])
+def test_an_experiment_without_an_effect_seldom_shows_one(name: str) -> None:
+    """At most one of 40 runs with 28 looks each."""
+    assert _alarm_share(name) <= 1 / RUNS
+
+
+@pytest.mark.parametrize("name", [DEPENDENT_STUDENTS, POOLED_PHASES])
+def test_a_wrong_unit_or_pooled_phases_show_effects_that_do_not_exist(name: str) -> None:
+    """So the simulations can find such faults."""
+    assert _alarm_share(name) > 0.25
+
+
+def test_the_sample_for_80_percent_power_is_at_most_2_4_fixed_horizons() -> None:
+    """The price of looking at any time."""
+    samples = [relative_sample(np.random.default_rng([3, run]), 0.1) for run in range(RUNS)]
+    assert np.quantile(samples, 0.8) <= LARGEST_RATIO
+
+
+def test_a_month_without_a_change_seldom_fires_an_alert() -> None:
+    """With the design effect, the bands of the alerts suffice even without the least share of a drop."""
+    months = np.array([list(month_alarms(np.random.default_rng([5, run]), RESPONSES_PER_HOUR[0])) for run in range(20)])
+    fires, fires_without_share, fires_without_design_effect = months.any(axis=1).T
+    assert fires.mean() <= 0.05
+    assert fires_without_share.mean() <= 0.1
+    assert fires_without_design_effect.mean() > 0.3
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_the_simulated_rules_are_the_deployed_rules(rule: object) -> None:
+    """Least share and number of standard errors; the number covers a month."""
+    simulated = next(candidate for candidate in RULES if candidate is rule)
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    (expression,) = (
+        entry["expr"] for group in groups for entry in group["rules"] if entry.get("alert") == simulated.name
+    )
+    assert f"> {simulated.least_share:g}\n" in expression
+    assert f"> {simulated.errors:g}" in expression
+    assert decay_band_multiplier(28 * 24 / simulated.half_life_hours) == pytest.approx(simulated.errors, abs=0.01)
