@@ -29,12 +29,18 @@ def find_first_entry_day(students_by_day: Mapping[int, int]) -> int | None:
 
 
 def find_last_entry_day(students_by_day: Mapping[int, int]) -> int | None:
-    """Return the last day on or after which enough students have entered, as for the first day; None without students.
+    """Return the last day before any stray days; None without students.
 
-    >>> find_last_entry_day({0: 60, 1: 60, 9: 1})
-    1
+    That is the last day on or after which enough students have entered, as for the first day, or the last of the days
+    that follow it without a gap: fewer students may enter on the last days of an experiment.
+
+    >>> find_last_entry_day({0: 60, 1: 60, 2: 3, 9: 1})
+    2
     """
-    return _first_day_with_enough(sorted(students_by_day, reverse=True), students_by_day)
+    last_day = _first_day_with_enough(sorted(students_by_day, reverse=True), students_by_day)
+    while last_day is not None and students_by_day.get(last_day + 1):
+        last_day += 1
+    return last_day
 
 
 def _first_day_with_enough(days: Iterable[int], students_by_day: Mapping[int, int]) -> int | None:
