@@ -54,8 +54,15 @@ class ConfigError(UsageError):
     """A setting is wrong; the message names the key, the value and the expected values."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
-        super().__init__(f"{key}: got {setting_text(value)}, expected {expected}")
+        problem = "missing" if value is None else f"got {setting_text(value)}"
+        super().__init__(f"{key}: {problem}, expected {expected}")
+        self.key = key
         self.expected = expected
+        self.line: int | None = None
+        """Line of the configuration file, if known."""
+
+    def __str__(self) -> str:
+        return super().__str__() if self.line is None else f"{super().__str__()} (line {self.line} of the file)"
 
 
 class UnknownKey(ConfigError):
@@ -64,7 +71,9 @@ class UnknownKey(ConfigError):
     def __init__(self, table_key: str, key: str, hint: str, kind: str = "key") -> None:
         table_prefix = f"{table_key}: " if table_key else ""
         AbMonitorError.__init__(self, f"{table_prefix}unknown {kind} {_key_text(key)}; {hint}")
+        self.key = f"{table_key}.{key}" if table_key else key
         self.expected = hint
+        self.line = None
 
 
 class ConfigErrors(UsageError):
@@ -174,15 +183,17 @@ def escape_lines(text: str) -> str:
 
 
 def setting_text(value: object) -> str:
-    """Return a value in the notation of TOML, of at most 200 characters; None is "nothing".
+    """Return a value in the notation of TOML, of at most 200 characters; None is "missing".
 
-    >>> setting_text({"control": 0.5, "new ranker": True})
-    "{ control = 0.5, 'new ranker' = true }"
+    >>> setting_text({"control": 0.5, "new ranker": True, "name": "e"})
+    '{ control = 0.5, "new ranker" = true, name = "e" }'
     """
     if value is None:
-        text = "nothing"
+        text = "missing"
     elif isinstance(value, bool):
         text = str(value).lower()
+    elif isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False)
     elif isinstance(value, (date, time)):
         text = value.isoformat()
     elif isinstance(value, Mapping):
@@ -199,4 +210,4 @@ def setting_text(value: object) -> str:
 
 
 def _key_text(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else repr(key)
+    return key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)

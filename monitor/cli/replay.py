@@ -17,6 +17,7 @@ from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.errors import SIGNAL_EXIT_CODE_BASE, InputRejected
 from monitor.export import render_summary, stderr_console, stdout_console
+from monitor.offline import describe_undeclared_names
 from monitor.pipeline import Telemetry
 from monitor.sources import FileSource
 
@@ -47,6 +48,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         with _FileProgress(source, console):
             worker.run()
         source.report_rejected_totals()
+        for sentence in describe_undeclared_names(source.name_counts, settings):
+            source.report(sentence)
         line_count, rejected_count = worker.processed_records, source.rejected_count
         outcome_counts = sorted(telemetry.outcome_totals().items())
         outcomes = ", ".join(f"{outcome} {count}" for outcome, count in outcome_counts if count) or "nothing new"

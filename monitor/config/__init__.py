@@ -1,6 +1,7 @@
 """The settings, from a TOML file and environment variables (docs/configuration.md).
 
-- `settings`: the frozen records. `loading`: `load_settings`, which reads the file and the environment
+- `settings`: the frozen records. `loading`: `load_settings`, which reads the file and the environment;
+  `line_numbers`: the lines of its keys
 - `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
 - `digest`: a digest of all settings
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
@@ -44,7 +45,7 @@ from monitor.config.settings import (
     StoreSettings,
     is_proportion,
 )
-from monitor.config.values import parse_choice, parse_instant_ms, parse_integer, read_lines
+from monitor.config.values import parse_choice, parse_instant_ms, parse_integer, read_lines, similar_name
 
 __all__ = [
     "ACTIVITY_METRICS",
@@ -88,4 +89,5 @@ __all__ = [
     "parse_integer",
     "parse_metric_specs",
     "read_lines",
+    "similar_name",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from monitor.config.experiments import parse_experiment
+from monitor.config.line_numbers import find_line, read_line_numbers
 from monitor.config.settings import (
     DisplaySettings,
     ExperimentSettings,
@@ -42,7 +44,7 @@ from monitor.config.values import (
     parse_text,
     similar_name,
 )
-from monitor.errors import ConfigError, UnknownKey, UsageError
+from monitor.errors import ConfigError, ConfigErrors, UnknownKey, UsageError
 
 _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
@@ -70,9 +72,23 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     Raises `UsageError` for a file that cannot be read, `ConfigError` for a wrong value, and `ConfigErrors` for several.
     """
     try:
-        return parse_settings(_read_toml(path), environ)
+        text = _read_text(path)
+        try:
+            return parse_settings(_parse_toml(path, text), environ)
+        except (ConfigError, ConfigErrors) as error:
+            raise _with_lines(error, text) from error
     except RecursionError as error:
         raise UsageError(f"{path}: values of the configuration file are nested too deeply") from error
+
+
+def _with_lines(error: ConfigError | ConfigErrors, text: str) -> ConfigError | ConfigErrors:
+    """Return the error, or the errors by line, with their lines in the configuration file."""
+    errors = list(error.errors) if isinstance(error, ConfigErrors) else [error]
+    line_numbers = read_line_numbers(text)
+    for config_error in errors:
+        config_error.line = find_line(line_numbers, config_error.key)
+    errors.sort(key=lambda config_error: config_error.line or sys.maxsize)
+    return errors[0] if len(errors) == 1 else ConfigErrors(errors)
 
 
 def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
@@ -95,13 +111,16 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     return Settings(experiments=experiments, **sections)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: the configuration file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start} is not UTF-8; save the configuration file as UTF-8") from error
+
+
+def _parse_toml(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:

@@ -308,10 +308,13 @@ class Settings:
     http: HttpSettings = HttpSettings()
     limits: LimitSettings = LimitSettings()
     display: DisplaySettings = DisplaySettings()
+    deselected_experiments: frozenset[str] = frozenset()
+    """Names of the experiments of the file that the command leaves out."""
 
     def select_experiment(self, name: str, argument: str = "--experiment") -> Settings:
         """Return the settings with a single experiment; raises `UsageError` with `argument` for an unknown name."""
         selected = tuple(experiment for experiment in self.experiments if experiment.name == name)
         if not selected:
             parse_choice(argument, name, [experiment.name for experiment in self.experiments])
-        return replace(self, experiments=selected)
+        names = frozenset(experiment.name for experiment in self.experiments)
+        return replace(self, experiments=selected, deselected_experiments=names - {name})

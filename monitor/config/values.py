@@ -81,13 +81,26 @@ def check_keys(table_key: str, table: Mapping[str, object], allowed_keys: Collec
 
 
 def similar_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that is most similar, or begins with the same three characters; None without such a name."""
+    """Return the name that is most similar, or begins with the same three characters; None without such a name.
+
+    Names are compared without case, spaces, hyphens and underscores.
+
+    >>> similar_name("Ranker V2", ["explainer", "ranker-v2"])
+    'ranker-v2'
+    """
     candidates = list(names)
+    for candidate in candidates:
+        if _plain_name(candidate) == _plain_name(name):
+            return candidate
     prefix = name[:_SIMILAR_PREFIX_LENGTH]
     same_prefix = [
         candidate for candidate in candidates if len(prefix) == _SIMILAR_PREFIX_LENGTH and candidate.startswith(prefix)
     ]
     return next(iter([*get_close_matches(name, candidates, 1), *same_prefix]), None)
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name.casefold())
 
 
 def parse_text(key: str, value: object) -> str:

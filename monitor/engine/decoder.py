@@ -31,6 +31,8 @@ Schema = TypeVar("Schema", WireResponse, WireFeedback)
 _parse_response: Final = msgspec.json.Decoder(WireResponse).decode
 _parse_feedback: Final = msgspec.json.Decoder(WireFeedback).decode
 _parse_json: Final = msgspec.json.Decoder().decode
+_FEEDBACK_FIELDS: Final = frozenset({"kind", "score", "item_id"})
+_RESPONSE_FIELDS: Final = frozenset({"experiment", "variant", "items"})
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -71,7 +73,10 @@ class EventDecoder:
         return self._validate_feedback(message, now_ms)
 
     def decode_event(self, payload: bytes | None, now_ms: int) -> Response | Feedback:
-        """Return the event in a message, which is feedback if the event has a feedback_id; raises `InvalidEvent`."""
+        """Return the event in a message, which is feedback if the event has a feedback_id; raises `InvalidEvent`.
+
+        An event with fields of feedback only is feedback that lacks its feedback_id.
+        """
         content = self._check_size(payload)
         try:
             return self._validate_feedback(_parse_feedback(content), now_ms)
@@ -81,7 +86,7 @@ class EventDecoder:
             message = _parse_response(content)
         except _DECODE_ERRORS:
             fields = _event_fields(content)
-            if "feedback_id" in fields:
+            if "feedback_id" in fields or (fields.keys() & _FEEDBACK_FIELDS and not fields.keys() & _RESPONSE_FIELDS):
                 return self._validate_feedback(_convert_fields(fields, WireFeedback), now_ms)
             message = _convert_fields(fields, WireResponse)
         return self._validate_response(message, now_ms)

@@ -4,6 +4,7 @@
 - `metric_definitions` defines the metrics; `scoring` computes means per query, rater and variant in float64.
 - `paired_tests` compares variants over queries, `evaluation_results` contains the results.
 - `rater_agreement` measures the agreement of raters.
+- `undeclared_names` describes names in events that the configuration does not declare.
 
 nDCG may use an ideal ranking that the service does not have: the pool of all judgements of a rater for a query. The
 computations are pure, and the order of the responses does not change the results.
@@ -26,6 +27,7 @@ from monitor.offline.paired_tests import PairedTest
 from monitor.offline.rater_agreement import IntraclassCorrelation, RaterAgreement, measure_agreement
 from monitor.offline.scoring import evaluate_responses
 from monitor.offline.trec import QRELS_COLUMNS, RUN_COLUMNS, judge_runs, read_qrels, read_run
+from monitor.offline.undeclared_names import describe_undeclared_names
 
 __all__ = [
     "IDEALS",
@@ -40,6 +42,7 @@ __all__ = [
     "PairedTest",
     "RaterAgreement",
     "build_definition_grid",
+    "describe_undeclared_names",
     "evaluate_responses",
     "judge_runs",
     "list_available_gains",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,6 +25,7 @@ from monitor.errors import InputRejected, InvalidEvent
 from monitor.events import Feedback, Response
 from monitor.offline.metric_definitions import JudgedResponse
 from monitor.offline.rater_agreement import Rating, TargetKind
+from monitor.offline.undeclared_names import count_responses, describe_undeclared_names
 from monitor.sources import FileSource, RejectedRecord
 
 _HASH_KEY: Final = b"rows of one evaluation, kept nowhere"
@@ -112,6 +113,8 @@ def _join_feedback(
 ) -> Iterator[tuple[ExperimentSettings, GradingRules, list[tuple[ResponseRow, Response]]]]:
     """Yield (experiment, grading rules, rows of responses with events); the rows contain the feedback."""
     responses, feedback = _read_events(source, settings, clock)
+    for sentence in _describe_skipped_responses(responses, settings):
+        source.report(sentence)
     # Rows do not contain these fields. Of events that differ in these fields only, the first is kept, so the order is
     # made independent of the files.
     responses.sort(key=lambda event: (event.query_id or "", event.category or ""))
@@ -151,6 +154,28 @@ def _read_events(
     if source.rejected_count and not (responses or feedback):
         raise InputRejected(f"all {source.rejected_count} lines were rejected; docs/events.md has the format of events")
     return responses, feedback
+
+
+def _describe_skipped_responses(responses: Sequence[Response], settings: Settings) -> list[str]:
+    """Return a sentence for each reason why responses are skipped, with the number of responses.
+
+    Raises `InputRejected` if every response is skipped, with the sentences.
+    """
+    experiments = {experiment.name: experiment for experiment in settings.experiments}
+    skipped_names, outside_period = Counter[tuple[str, str]](), Counter[str]()
+    for event in responses:
+        experiment = experiments.get(event.experiment)
+        if experiment is None or event.variant not in experiment.variants:
+            skipped_names[event.experiment, event.variant] += 1
+        elif not _is_counted(event, experiment):
+            outside_period[event.experiment] += 1
+    sentences = describe_undeclared_names(skipped_names, settings) + [
+        f"{count_responses(count)} skipped: outside of starts_at and ends_at of experiment {name}"
+        for name, count in outside_period.items()
+    ]
+    if responses and skipped_names.total() + outside_period.total() == len(responses) and sentences:
+        raise InputRejected("\n".join(["no response counts:", *(f"  {sentence}" for sentence in sentences)]))
+    return sentences
 
 
 def _is_counted(event: Response, experiment: ExperimentSettings) -> bool:

@@ -14,6 +14,7 @@ import io
 import logging
 import math
 import os
+import re
 import secrets
 import select
 import sys
@@ -37,15 +38,20 @@ _MAX_POLL_LINES: Final = 2000
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """A longer line is split, and its parts are rejected."""
 _MAX_REPORTED_LINES: Final = 3
-"""Largest number of lines that are reported for each reason of a rejection."""
+"""Largest number of lines that are reported for each kind of fault."""
+_NUMBERS: Final = re.compile(r"[0-9]+")
+_MAX_COUNTED_NAMES: Final = 1000
+"""Producers may write any number of names."""
 _POLL_TIMEOUT_S: Final = 0.2
 _READ_BYTES: Final = 1 << 16
 
 
-class _Timestamp(msgspec.Struct):
-    """The field of an event that the merge needs."""
+class _EventHead(msgspec.Struct):
+    """The fields of an event that the merge and the report about names need."""
 
     timestamp: str | int | None = None
+    experiment: str | None = None
+    variant: str | None = None
 
 
 class _LineReader:
@@ -60,6 +66,8 @@ class _LineReader:
         self.line_number = 0
         self.line = b""
         self.event_time_ms = 0.0
+        self.names: tuple[str, str] | None = None
+        """Experiment and variant of the current line, if the line is a response."""
         self.is_waiting = False
         """Whether there is no current line because the next line has not arrived yet."""
         self.is_exhausted = False
@@ -79,7 +87,7 @@ class _LineReader:
         del deadline_s
         return self.stream.readline(_MAX_LINE_BYTES)
 
-    def advance(self, event_time_of_line: Callable[[bytes], float | None], deadline_s: float = 0.0) -> bool:
+    def advance(self, read_head: Callable[[bytes], _EventHead], deadline_s: float = 0.0) -> bool:
         """Make the next line the current line, or wait for a line; return False at the end of the file.
 
         A line without a valid timestamp gets the event time of the line before. Raises `InputRejected` if the file
@@ -100,9 +108,10 @@ class _LineReader:
             return False
         self.line = line.removeprefix(codecs.BOM_UTF8) if self.line_number == 0 else line
         self.line_number += 1
-        event_time_ms = event_time_of_line(line)
-        if event_time_ms is not None:
-            self.event_time_ms = event_time_ms
+        head = read_head(self.line)
+        if isinstance(head.timestamp, int):
+            self.event_time_ms = head.timestamp
+        self.names = None if head.experiment is None or head.variant is None else (head.experiment, head.variant)
         return True
 
 
@@ -132,31 +141,38 @@ class _PipeReader(_LineReader):
 
 
 class _RejectedLineReport:
-    """Counts rejected lines by reason, and reports the first lines of each reason; all lines remain in their files."""
+    """Counts rejected lines by kind of fault, and reports the first lines of each; all lines remain in their files.
+
+    Faults are of the same kind if reason and detail differ in numbers only.
+    """
 
     def __init__(self, paths: Mapping[str, str], report: Callable[[str], None]) -> None:
         """Report rejected lines by the path of their file; `paths` is by partition."""
         self.line_count = 0
         self._unreported_counts: Counter[str] = Counter()
-        """Reason → number of lines that no report contains yet."""
+        """Kind of fault → number of lines that no report contains yet."""
         self._line_counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+        """Kind of fault → reason and detail of its first line."""
         self._paths = paths
         self._report = report
 
     def write(self, rejected_records: Sequence[RejectedRecord]) -> None:
         for record in rejected_records:
+            fault = f"{record.reason}: {record.detail}"
+            kind = _NUMBERS.sub("0", fault)
+            self._examples.setdefault(kind, fault)
             self.line_count += 1
-            self._line_counts[record.reason] += 1
-            if self._line_counts[record.reason] <= _MAX_REPORTED_LINES:
-                path = self._paths[record.partition]
-                self._report(f"{path}:{record.offset + 1}: rejected: {record.reason}: {record.detail}")
+            self._line_counts[kind] += 1
+            if self._line_counts[kind] <= _MAX_REPORTED_LINES:
+                self._report(f"{self._paths[record.partition]}:{record.offset + 1}: rejected: {fault}")
             else:
-                self._unreported_counts[record.reason] += 1
+                self._unreported_counts[kind] += 1
 
     def report_totals(self) -> None:
-        """Report the number of further lines by reason, once."""
-        for reason, count in self._unreported_counts.most_common():
-            self._report(f"{count:,} more lines rejected: {reason} (in all {self._line_counts[reason]:,})")
+        """Report the number of further lines by kind of fault, once."""
+        for kind, count in self._unreported_counts.most_common():
+            self._report(f"{count:,} more lines rejected: {self._examples[kind]} (in all {self._line_counts[kind]:,})")
         self._unreported_counts.clear()
 
 
@@ -172,13 +188,16 @@ class FileSource(UnsharedSource):
         Raises `UsageError` if a file cannot be read.
         """
         self._open_files = ExitStack()
-        self._decode = msgspec.json.Decoder(_Timestamp).decode
+        self._report = report
+        self._decode = msgspec.json.Decoder(_EventHead).decode
         self._parse_timestamp = parse_timestamp
         self.total_bytes = sum(Path(path).stat().st_size for path in paths if path != "-" and Path(path).is_file())
         """Size of the files on disk, without the standard input."""
         self._readers = [self._open(path) for path in dict.fromkeys(paths)]
         self._deadline_s = 0.0
         self._needs_seek = True
+        self.name_counts: Counter[tuple[str, str]] = Counter()
+        """(experiment, variant) → responses that were returned."""
         self._next_offsets: dict[str, int] = {}
         """Line that the next poll returns first, by partition."""
         self._merged_lines: Iterator[_LineReader] = iter(())
@@ -202,8 +221,12 @@ class FileSource(UnsharedSource):
         """Number of lines that were rejected so far."""
         return self.dead_letter_queue.line_count
 
+    def report(self, line: str) -> None:
+        """Print a line in the same way as the lines about rejected records."""
+        self._report(line)
+
     def report_rejected_totals(self) -> None:
-        """Report the rejected lines that were only counted so far, by reason."""
+        """Report the rejected lines that were only counted so far, by kind of fault."""
         self.dead_letter_queue.report_totals()
 
     def _open(self, path: str) -> _LineReader:
@@ -224,12 +247,15 @@ class FileSource(UnsharedSource):
             stream = cast(BinaryIO, self._open_files.enter_context(gzip.open(raw)))  # noqa: SIM115  closed by the stack
         return _LineReader(path, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0", raw)
 
-    def _event_time_ms(self, line: bytes) -> float | None:
+    def _read_head(self, line: bytes) -> _EventHead:
+        """Return the head of a line, with its time in milliseconds; without its time if the line is not an event."""
         try:
-            timestamp = self._decode(line).timestamp
-            return None if timestamp is None else self._parse_timestamp(timestamp)
+            head = self._decode(line)
+            if head.timestamp is not None:
+                head.timestamp = self._parse_timestamp(head.timestamp)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidEvent):
-            return None
+            return _EventHead()
+        return head
 
     def partitions_to_seek(self) -> Sequence[str]:
         return [reader.partition for reader in self._readers] if self._needs_seek else []
@@ -242,7 +268,7 @@ class FileSource(UnsharedSource):
         self._needs_seek = False
         self._next_offsets = {partition: positions[partition].next_offset for partition in self._reader_by_partition}
         for reader in self._readers:
-            while reader.line_number < positions[reader.partition].next_offset and reader.advance(self._event_time_ms):
+            while reader.line_number < positions[reader.partition].next_offset and reader.advance(self._read_head):
                 pass
         # A reader that waits sorts first: its next line may be older than every line that was read.
         self._merged_lines = heapq.merge(
@@ -256,7 +282,7 @@ class FileSource(UnsharedSource):
 
     def _lines(self, reader: _LineReader) -> Iterator[_LineReader]:
         """Yield the reader once per line, while that line is the current line."""
-        while reader.advance(self._event_time_ms, self._deadline_s):
+        while reader.advance(self._read_head, self._deadline_s):
             yield reader
 
     def rewind(self) -> None:
@@ -266,6 +292,9 @@ class FileSource(UnsharedSource):
         # Nothing is returned before the next `seek`.
         self._merged_lines, self._next_reader = iter(()), None
         self._needs_seek = True
+
+    def _has_all_names(self) -> bool:
+        return len(self.name_counts) >= _MAX_COUNTED_NAMES
 
     def poll(self, *, wait: bool = True) -> Sequence[PartitionRecords]:
         """Return the next lines in the order of their event times, without blank lines; see `Source`."""
@@ -284,6 +313,8 @@ class FileSource(UnsharedSource):
             payload = reader.line.strip()
             if payload:
                 records.append(PlainRecord(reader.line_number - 1, None, payload))
+                if reader.names is not None and (reader.names in self.name_counts or not self._has_all_names()):
+                    self.name_counts[reader.names] += 1
             # One line is read ahead, so that `is_exhausted` is True right after the last line was returned.
             self._next_reader = next(self._merged_lines, None)
         polled = [

@@ -63,6 +63,25 @@ def variant_summaries(evaluation: Evaluation) -> list[str]:
     ]
 
 
+def undefined_reason(evaluation: Evaluation) -> str | None:
+    """Return why the variants of an evaluation cannot be compared, and the next step; None if they can."""
+    if not any(variant.responses for variant in evaluation.variants):
+        return "The files have no response of this experiment: compare its name, variants and period with the events."
+    if not any(variant.rated_responses for variant in evaluation.variants):
+        return "No response is rated: the files have no feedback with a grade about an item of these responses."
+    if not evaluation.queries:
+        return (
+            "No rated response has a query_id, and variants are compared query by query: add query_id to the "
+            "responses. --json and --csv have the means over responses."
+        )
+    if not any(test.queries for comparison in evaluation.comparisons for test in comparison.tests):
+        return (
+            "No query has rated responses of both variants, and variants are compared query by query: give responses "
+            "to the same question the same query_id. --json and --csv have the means over responses."
+        )
+    return None
+
+
 def evaluation_tables(
     evaluation: Evaluation, query_definition: MetricDefinition, max_queries: int, width: int
 ) -> RenderableType:
@@ -73,6 +92,8 @@ def evaluation_tables(
     """
     parts: list[RenderableType] = [id_text(evaluation.experiment, "bold")]
     parts += [Text(line, style="dim") for line in variant_summaries(evaluation)]
+    if (reason := undefined_reason(evaluation)) is not None:
+        return Group(*parts, Text(reason, style="yellow"))
     has_intervals = width >= _MIN_WIDTH_FOR_INTERVALS
     for comparison in evaluation.comparisons:
         test_columns = ("95 % from", "to", "p", "queries", "differ") if has_intervals else ("p", "queries")
@@ -201,12 +222,13 @@ def render_evaluation_report(evaluations: Sequence[tuple[Evaluation, MetricDefin
 
 def _evaluation_context(evaluation: Evaluation, highlighted: MetricDefinition) -> dict[str, object]:
     query_means, omitted_count = _most_different_queries(evaluation, highlighted, _MAX_QUERIES)
+    reason = undefined_reason(evaluation)
     return {
         "evaluation": evaluation,
-        "variant_summaries": variant_summaries(evaluation),
+        "variant_summaries": [*variant_summaries(evaluation), *([] if reason is None else [reason])],
         "comparisons": [
             {"variant": comparison.variant, "rows": _test_rows(evaluation.definitions, comparison.tests, highlighted)}
-            for comparison in evaluation.comparisons
+            for comparison in (evaluation.comparisons if reason is None else ())
         ],
         "highlighted_definition": highlighted.name,
         "query_rows": _query_rows(evaluation, highlighted, query_means),

@@ -131,7 +131,7 @@ def test_an_unknown_name_is_reported_in_one_line(replayed: ReplayedStore) -> Non
     process = ab_monitor("verdict", "ranker", "--config", replayed.config)
     assert (process.returncode, process.stderr) == (
         2,
-        "ab-monitor: verdict E: got 'ranker', expected one of ranker-v2; did you mean ranker-v2?\n",
+        'ab-monitor: verdict E: got "ranker", expected one of ranker-v2; did you mean ranker-v2?\n',
     )
     process = ab_monitor("verdict", "ranker-v2", "--config", replayed.config, "--variant", "control")
     assert (process.returncode, process.stderr) == (

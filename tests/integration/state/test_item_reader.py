@@ -275,7 +275,7 @@ class TestItemRequests:
         assert by_item[1]["responses"] == 30 + round(10 * counted_days / 3)
         by_urgency = answer_items_request(bench.reader, "ranker/attention", {"rank_by": "urgency"})["first"]
         assert [entry["name"] for entry in by_urgency] == ["video-common", "video-rare"]
-        with pytest.raises(UsageError, match="rank_by: got 'x', expected one of share, urgency"):
+        with pytest.raises(UsageError, match='rank_by: got "x", expected one of share, urgency'):
             answer_items_request(bench.reader, "ranker/attention", {"rank_by": "x"})
 
     @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ class TestReportCommand:
         result = ab_monitor("report", "ranker", "--config", config, "--html", tmp_path / "x")
         assert (result.returncode, result.stderr) == (
             2,
-            "ab-monitor: report E: got 'ranker', expected one of ranker-v2; did you mean ranker-v2?\n",
+            'ab-monitor: report E: got "ranker", expected one of ranker-v2; did you mean ranker-v2?\n',
         )
         result = ab_monitor("report", "ranker-v2", "--config", config, "--html", tmp_path)
         assert (result.returncode, result.stderr) == (

@@ -290,7 +290,7 @@ class TestRejectionOfWrongInput:
             (("--gain", "table"), "--gain: got 'table', expected one of linear, exp2 for qrels"),
             (("--zero-grade", "3"), "--zero-grade: got 3, expected a grade above 0 and below 3"),
             (("--metrics", "map"),
-             "--metrics: got 'map', expected one of cg@k, dcg@k, ndcg@k, success@k, rr@k, p@k, with k from 1 to 100"),
+             '--metrics: got "map", expected one of cg@k, dcg@k, ndcg@k, success@k, rr@k, p@k, with k from 1 to 100'),
             (("--csv", "none/x"), "--csv: the file none/x cannot be written: No such file or directory"),
             (("--max-grade", "1e308"), "--max-grade: got 1e+308, expected above 0 and at most 65536"),
         ],

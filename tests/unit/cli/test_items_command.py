@@ -220,9 +220,9 @@ class TestItemsTables:
     [
         (["--top", "0"], "--top: got 0, expected at least 1"),
         (["--lowest-grade", "5"], "--lowest-grade: got 5, expected 0 or more and below 5, e"),
-        (["--catalogue", "/nowhere"], "--catalogue: got '/nowhere', expected a readable text file in UTF-8"),
-        (["--since", "soon"], "--since: got 'soon', expected"),
-        (["--experiment", "f"], "--experiment: got 'f', expected one of e"),
+        (["--catalogue", "/nowhere"], '--catalogue: got "/nowhere", expected a readable text file in UTF-8'),
+        (["--since", "soon"], '--since: got "soon", expected'),
+        (["--experiment", "f"], '--experiment: got "f", expected one of e'),
     ],
 )
 def test_wrong_options_are_rejected_in_one_line(

@@ -105,7 +105,7 @@ def test_rejected_lines_are_listed_up_to_three_per_reason_and_counted_beyond(tmp
     assert reported_lines == [
         *(f"{path}:{line}: rejected: missing_field: detail" for line in (1, 2, 3)),
         *(f"{path}:{line}: rejected: invalid_id: detail" for line in (1006, 1007)),
-        "1,002 more lines rejected: missing_field (in all 1,005)",
+        "1,002 more lines rejected: missing_field: detail (in all 1,005)",
     ]
     assert source.rejected_count == 1007
 
