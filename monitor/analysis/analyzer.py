@@ -188,6 +188,7 @@ def _collect_evidence(
         lost_events=stored_students.lost_events,
         rejected_share=stored_students.rejected_share,
         skipped_events=stored_students.skipped_events,
+        data_quality=stored_students.data_quality,
         other_population=_estimate_primary(view, treatment, other_population)[0],
         rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC, population),
         undefined_share=undefined_share,

@@ -19,6 +19,7 @@ from monitor.analysis.item_sums import ItemCoverage
 from monitor.analysis.triage import TriageEntry
 from monitor.clock import DAY_MS
 from monitor.metrics import TrafficCounts
+from monitor.stats import DataQuality
 
 _KEYS_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
 """JSON keys of an analysis whose values are objects by treatment."""
@@ -146,6 +147,8 @@ class ExperimentSummary:
     starts_at_ms: int | None = None
     intended_shares: Mapping[str, float] = field(default_factory=dict)
     """Variant → intended share of the students at the newest event; variants without a share are absent."""
+    data_quality: DataQuality | None = None
+    """Missing responses by variant; None if not requested."""
     categories_for_review: tuple[TriageEntry, ...] | None = None
     """Categories with bad answers, most urgent first; None if items are not counted, or if not requested."""
     newest_event_ms: int = 0
@@ -170,6 +173,7 @@ class ExperimentSummary:
             "primary": self.primary,
             "crossovers": self.crossovers,
             "variants": {name: _variant_json(variant, recent_responses) for name, variant in self.variants.items()},
+            **({} if self.data_quality is None else {"data_quality": _data_quality_json(self.data_quality)}),
             **(
                 {}
                 if self.categories_for_review is None
@@ -189,6 +193,15 @@ class ExperimentSummary:
         }
 
 
+class SkippedExperiment(msgspec.Struct, frozen=True):
+    """An undeclared experiment whose responses are skipped; the names of the fields are JSON keys."""
+
+    name: str
+    responses: int
+    similar_name: str | None
+    """A declared experiment with a similar name, which may be meant; None without one."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
     """Summaries of all experiments."""
@@ -203,6 +216,8 @@ class StoreSummary:
     """
     totals_as_of_ms: int | None = None
     """Time of the newest event: the time of all-time counts, crossovers and live comparisons; None: `as_of_ms`."""
+    skipped_experiments: tuple[SkippedExperiment, ...] = ()
+    """Undeclared experiments, most skipped responses first."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of `status --json`."""
@@ -210,6 +225,7 @@ class StoreSummary:
             "as_of": format_timestamp(self.as_of_ms),
             "totals_as_of": self._totals_as_of(),
             "unmatched_feedback": dict(self.unmatched_feedback),
+            "skipped_experiments": msgspec.to_builtins(self.skipped_experiments),
             "experiments": {name: experiment.to_json() for name, experiment in self.experiments.items()},
         }
 
@@ -233,6 +249,17 @@ class StoreSummary:
                 for key, value in summary.analysis_json().items()
             },
         }
+
+
+def _data_quality_json(quality: DataQuality) -> dict[str, Any]:
+    return {
+        "missing_share": quality.missing_share,
+        "undeclared_variants": dict(quality.undeclared_variants),
+        "variants": {
+            name: {**msgspec.to_builtins(counts), "missing_share": counts.missing_share}
+            for name, counts in quality.variants.items()
+        },
+    }
 
 
 def format_timestamp(timestamp_ms: int) -> str:

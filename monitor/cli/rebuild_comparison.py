@@ -22,7 +22,13 @@ from monitor.state import ShardedStore, VariantTotals, read_stored_experiments, 
 _PERIOD_DEFINITIONS: Final = ("starts_at_ms", "ends_at_ms")
 _LIMITING_DEFINITIONS: Final = {
     "responses": _PERIOD_DEFINITIONS,
-    "rated responses": (*_PERIOD_DEFINITIONS, "grades", "max_grade", "feedback_window_ms"),
+    "rated responses": (
+        *_PERIOD_DEFINITIONS,
+        "grades",
+        "max_grade",
+        "feedback_window_ms",
+        "feedback_clock_tolerance_ms",
+    ),
 }
 """Definitions that decide how many responses count, by the kind of count."""
 

@@ -43,6 +43,7 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
             for kind, rule in sorted(experiment.grades.items())
         },
         "feedback_window_ms": experiment.feedback_window_ms,
+        "feedback_clock_tolerance_ms": experiment.feedback_clock_tolerance_ms,
         "categories": sorted(experiment.categories),
         "items": _item_definitions(experiment.items),
         "exposure_days": experiment.exposure_days,
@@ -144,6 +145,7 @@ _SETTING_NAMES: Final = {
     "activity": "guardrails",
     "pre_period_ms": "pre_period",
     "feedback_window_ms": "feedback_window",
+    "feedback_clock_tolerance_ms": "feedback_clock_tolerance",
     "starts_at_ms": "starts_at",
     "ends_at_ms": "ends_at",
     "days": "horizon",
@@ -152,6 +154,7 @@ _SETTING_NAMES: Final = {
 _DESCRIPTIONS: Final[Mapping[str, Callable[[Any], str]]] = {
     "pre_period_ms": _describe_duration,
     "feedback_window_ms": _describe_duration,
+    "feedback_clock_tolerance_ms": _describe_duration,
     "starts_at_ms": _describe_instant,
     "ends_at_ms": _describe_instant,
     "items": _describe_items,

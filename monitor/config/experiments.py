@@ -50,9 +50,9 @@ Setting = TypeVar("Setting")
 
 _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
-    "max_grade", "relevant_grade", "grades", "feedback_window", "allowed_lateness", "retention", "decay",
-    "categories", "drift", "items", "exposure_days", "novelty", "pre_period", "unit", "closing_delay",
-    *DECISION_KEYS,
+    "max_grade", "relevant_grade", "grades", "feedback_window", "feedback_clock_tolerance", "allowed_lateness",
+    "retention", "decay", "categories", "drift", "items", "exposure_days", "novelty", "pre_period",
+    "unit", "closing_delay", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC_NAME: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -128,6 +128,7 @@ def parse_experiment(table: Mapping[str, Any], index: int) -> ExperimentSettings
         grades=read(partial(_parse_grades, max_grade=max_grade), "grades", {"rating": "score"}, {}),
         feedback_window_ms=read(parse_duration_ms, "feedback_window", "24h", DAY_MS),
         closing_delay_ms=read(_parse_closing_delay_ms, "closing_delay", None, 0),
+        feedback_clock_tolerance_ms=read(parse_duration_ms, "feedback_clock_tolerance", "5s", 5000),
         allowed_lateness_ms=read(parse_duration_ms, "allowed_lateness", "7d", DAY_MS),
         retention_ms=read(parse_duration_ms, "retention", "30d", DAY_MS),
         decay=read(_parse_decays, "decay", ["1h", "24h"], ()),

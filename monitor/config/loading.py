@@ -322,6 +322,14 @@ def _parse_token(key: str, value: object) -> str:
     return token
 
 
+def _parse_placeholder_ids(key: str, value: object) -> frozenset[str]:
+    """Return the texts of a list, or of a variable with commas between the texts, in lower case."""
+    texts = value.split(",") if key.startswith(VARIABLE_PREFIX) and isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(key, value, 'a list of strings, such as ["", "0", "null"]')
+    return frozenset(text.lower() for text in texts)
+
+
 _parse_count: Final = partial(parse_integer, minimum=1, maximum=1_000_000_000)
 _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
     "kafka": (
@@ -379,6 +387,8 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "max_items": _parse_count,
             "max_id_length": _parse_count,
             "max_clock_skew_ms": parse_duration_ms,
+            "oldest_timestamp_ms": parse_instant_ms,
+            "placeholder_ids": _parse_placeholder_ids,
             "max_rejected_share": partial(parse_number, minimum=0.0, maximum=1.0),
             "max_consecutive_rejected": _parse_count,
             "rejection_window": _parse_count,

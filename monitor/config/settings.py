@@ -101,6 +101,10 @@ class LimitSettings:
     max_items: int = 1000
     max_id_length: int = 256
     max_clock_skew_ms: int = 300_000
+    oldest_timestamp_ms: int = 1_000_000_000_000
+    """The oldest event time that is accepted; the default is the first with 13 digits, of September 2001."""
+    placeholder_ids: frozenset[str] = frozenset({"", "0", "anonymous", "nan", "none", "null", "undefined"})
+    """Texts in lower case that clients send instead of an id that they do not have."""
     max_rejected_share: float = 0.5
     """Largest share of rejected events among about the last `rejection_window` events of a partition."""
     max_consecutive_rejected: int = 1000
@@ -235,6 +239,8 @@ class ExperimentSettings:
     feedback_window_ms: int = 86_400_000
     closing_delay_ms: int = 0
     """How long after the feedback window a cohort is closed, so that late feedback has arrived."""
+    feedback_clock_tolerance_ms: int = 5000
+    """How far feedback may be before its response, because their times are from two clocks."""
     allowed_lateness_ms: int = 7 * 86_400_000
     retention_ms: int = 30 * 86_400_000
     decay: tuple[DecaySpec, ...] = ()

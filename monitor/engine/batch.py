@@ -60,7 +60,14 @@ class RowState:
 class VariantChanges:
     """Changes of a variant's reaction counts, and the newest event times (ms; 0 without events in the batch)."""
 
-    __slots__ = ("delay_counts", "newest_event_ms", "newest_response_ms", "reactions_by_kind", "responses_by_kind")
+    __slots__ = (
+        "delay_counts",
+        "newest_event_ms",
+        "newest_response_ms",
+        "reactions_by_kind",
+        "responses_by_kind",
+        "uncounted_reactions",
+    )
 
     def __init__(self) -> None:
         self.reactions_by_kind: dict[str, int] = {}
@@ -69,6 +76,8 @@ class VariantChanges:
         """Feedback kind → change of the number of responses with a reaction of this kind."""
         self.delay_counts: dict[int, int] = {}
         """Class of `DELAY_BOUNDS_MS` → events that arrived with such a delay."""
+        self.uncounted_reactions: dict[str, int] = {}
+        """Reason why reactions do not count → change of their number."""
         self.newest_response_ms: i64 = 0
         self.newest_event_ms: i64 = 0
         """Time of the newest response or reaction."""
@@ -90,9 +99,11 @@ class VariantChanges:
                 delay_class += int(delay_ms > bound_ms)
             self.delay_counts[delay_class] = self.delay_counts.get(delay_class, 0) + 1
 
-    def add_reaction_counts(self, sign: int, reaction_counts: tuple[tuple[str, int], ...]) -> None:
-        """Add or subtract the (feedback kind, number of reactions) pairs of a response."""
-        for kind, count in reaction_counts:
+    def add_reaction_counts(self, sign: int, contribution: Contribution) -> None:
+        """Add or subtract the numbers of reactions of a response, by kind, or by the reason why they do not count."""
+        for reason, count in contribution.uncounted_reactions:
+            self.uncounted_reactions[reason] = self.uncounted_reactions.get(reason, 0) + sign * count
+        for kind, count in contribution.reaction_counts:
             self.reactions_by_kind[kind] = self.reactions_by_kind.get(kind, 0) + sign * count
             self.responses_by_kind[kind] = self.responses_by_kind.get(kind, 0) + sign
 
@@ -155,6 +166,7 @@ class BatchChanges:
         "index_members",
         "item_count_changes",
         "item_ids",
+        "late_responses",
         "metric_accumulators",
         "oldest_dependencies_ms",
         "previous_states",
@@ -200,6 +212,8 @@ class BatchChanges:
         """(key, hash of an item) → id of the item, to be stored under this key and hash."""
         self.index_members: set[IndexMember] = set()
         """Members of the indexes of item counts and item ids."""
+        self.late_responses: dict[int, int] = {}
+        """Variant key → late responses."""
         self.expiry_additions: dict[int, list[bytes]] = {}
         """Cell of an experiment number (or `NO_RESPONSE`) and an hour → stored ids of rows that now expire then."""
         self.expiry_removals: dict[int, list[bytes]] = {}

@@ -8,8 +8,11 @@ of the rejection.
 from __future__ import annotations
 
 import math
+import re
 from base64 import b64decode
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,6 +29,9 @@ from monitor.events import (
     parse_timestamp_ms,
 )
 
+ResponseArm: TypeAlias = "tuple[str, str, int | None]"
+"""(name of the experiment, name of the variant, event time in ms or None)."""
+
 Schema = TypeVar("Schema", WireResponse, WireFeedback)
 
 _parse_response: Final = msgspec.json.Decoder(WireResponse).decode
@@ -33,6 +39,22 @@ _parse_feedback: Final = msgspec.json.Decoder(WireFeedback).decode
 _parse_json: Final = msgspec.json.Decoder().decode
 _FEEDBACK_FIELDS: Final = frozenset({"kind", "score", "item_id"})
 _RESPONSE_FIELDS: Final = frozenset({"experiment", "variant", "items"})
+_TYPE_NAME: Final = re.compile(r"`([^`]+)`")
+_JSON_TYPES: Final = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "a boolean",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+_TIME_UNITS: Final = (
+    (10**9, 10**12, "seconds"),
+    (10**15, 10**18, "microseconds"),
+    (10**18, 10**21, "nanoseconds"),
+)
+"""(first, end, unit): integers that are times from 2001 on in a unit other than milliseconds."""
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -45,6 +67,8 @@ class EventDecoder:
         self._max_items = limits.max_items
         self._max_id_length = limits.max_id_length
         self._max_skew_ms = limits.max_clock_skew_ms
+        self._oldest_ms = limits.oldest_timestamp_ms
+        self._placeholder_ids = limits.placeholder_ids
         # Feedback does not name its experiment, so a score is rejected only if it is outside the scale of every
         # experiment. A kind that some experiment does not grade by its score has no scale there.
         kinds = {kind for experiment in settings.experiments for kind in experiment.grades}
@@ -91,6 +115,21 @@ class EventDecoder:
             message = _convert_fields(fields, WireResponse)
         return self._validate_response(message, now_ms)
 
+    def read_response_arm(self, payload: bytes | None, now_ms: int) -> ResponseArm | None:
+        """Return (experiment, variant, event time or None) of a rejected response; None if they cannot be read."""
+        try:
+            fields = _event_fields(payload or b"")
+        except InvalidEvent:
+            return None
+        experiment, variant, timestamp = fields.get("experiment"), fields.get("variant"), fields.get("timestamp")
+        if not isinstance(experiment, str) or not isinstance(variant, str) or "feedback_id" in fields:
+            return None
+        timestamp_ms = None
+        if isinstance(timestamp, (str, int)):
+            with suppress(InvalidEvent):
+                timestamp_ms = self._event_time_ms(timestamp, now_ms)
+        return experiment, variant, timestamp_ms
+
     def _check_size(self, payload: bytes | None) -> bytes:
         if not payload:
             raise InvalidEvent("empty_payload", "expected a JSON object")
@@ -109,8 +148,8 @@ class EventDecoder:
         ranks = None if positions == [*range(1, len(items) + 1)] else tuple(positions)
         if ranks is not None and len(set(ranks)) != len(ranks):
             raise InvalidEvent("repeated_position", "items: expected each position once")
-        self._check_id("response_id", message.response_id)
-        self._check_id("user_id", message.user_id)
+        self._check_response_id(message.response_id)
+        user_id = self._find_user_id(message.user_id)
         self._check_id("query_id", message.query_id)
         self._check_id("group_id", message.group_id)
         for item_id in ids:
@@ -127,11 +166,12 @@ class EventDecoder:
             message.variant,
             ids,
             ranks,
-            message.user_id,
+            user_id,
             message.query_id,
             message.category,
             latency_ms,
             message.group_id,
+            user_id is None and message.user_id is not None,
         )
 
     def _validate_feedback(self, message: WireFeedback, now_ms: int) -> Feedback:
@@ -146,25 +186,51 @@ class EventDecoder:
         if scale is not None and score > scale:
             raise InvalidEvent("score_out_of_scale", f"score: expected 0 to {scale:g} for this kind")
         self._check_id("feedback_id", message.feedback_id)
-        self._check_id("response_id", message.response_id)
-        self._check_id("user_id", message.user_id)
+        self._check_response_id(message.response_id)
         self._check_id("item_id", message.item_id)
         return Feedback(
             message.feedback_id,
             message.response_id,
             self._event_time_ms(message.timestamp, now_ms),
             kind,
-            message.user_id,
+            self._find_user_id(message.user_id),
             message.item_id,
             score,
+            message.withdrawn,
         )
 
     def _event_time_ms(self, timestamp: str | int, now_ms: int) -> int:
+        if isinstance(timestamp, int) and (unit := _other_time_unit(timestamp)):
+            raise InvalidEvent(
+                "implausible_timestamp", f"timestamp: {timestamp} looks like {unit}, expected milliseconds since 1970"
+            )
         event_time_ms = parse_timestamp_ms(timestamp)
+        if event_time_ms < self._oldest_ms:
+            raise InvalidEvent(
+                "implausible_timestamp",
+                f"timestamp: {_format_instant(event_time_ms)}, expected limits.oldest_timestamp, "
+                f"{_format_instant(self._oldest_ms)}, or later",
+            )
         if event_time_ms > now_ms + self._max_skew_ms:
             ahead_s = (event_time_ms - now_ms) / 1000
             raise InvalidEvent("timestamp_in_future", f"timestamp: {ahead_s:.0f} s ahead of this machine's clock")
         return event_time_ms
+
+    def _find_user_id(self, user_id: str | None) -> str | None:
+        """Return the user id of a message; None if the message has none, or a placeholder."""
+        if user_id is None or user_id.lower() in self._placeholder_ids:
+            return None
+        if not user_id:
+            raise _short_text_rejection("user_id")
+        self._check_id("user_id", user_id)
+        return user_id
+
+    def _check_response_id(self, response_id: str) -> None:
+        if response_id.lower() in self._placeholder_ids:
+            raise InvalidEvent(
+                "placeholder_id", f'response_id: "{response_id}", expected a unique id instead of a placeholder'
+            )
+        self._check_id("response_id", response_id)
 
     def _check_id(self, name: str, value: str | None) -> None:
         if value is not None and len(value) > self._max_id_length:
@@ -215,7 +281,7 @@ def _convert_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
             except msgspec.ValidationError as error:
                 raise _field_rejection(field.name, str(error)) from None
     _check_items(fields.get("items", ()))
-    raise InvalidEvent("wrong_type", message)
+    raise InvalidEvent("wrong_type", _in_json_words(message))
 
 
 def _field_rejection(name: str, message: str) -> InvalidEvent:
@@ -223,8 +289,33 @@ def _field_rejection(name: str, message: str) -> InvalidEvent:
         return _latency_rejection()
     if "length" in message:
         reason = "invalid_kind" if name == "kind" else "invalid_id"
-        return InvalidEvent(reason, f"{name}: expected at least 1 character")
-    return InvalidEvent("wrong_type", f"{name}: {message}")
+        return _short_text_rejection(name, reason)
+    return InvalidEvent("wrong_type", f"{name}: {_in_json_words(message)}")
+
+
+def _short_text_rejection(name: str, reason: str = "invalid_id") -> InvalidEvent:
+    return InvalidEvent(reason, f"{name}: expected at least 1 character")
+
+
+def _in_json_words(message: str) -> str:
+    """Return the message of a `msgspec.ValidationError` with the names of JSON types.
+
+    >>> _in_json_words("Expected `str | null`, got `int`")
+    'expected a string or null, got an integer'
+    """
+    words = _TYPE_NAME.sub(
+        lambda match: " or ".join(_JSON_TYPES.get(name, name) for name in match[1].split(" | ")), message
+    )
+    return words[:1].lower() + words[1:]
+
+
+def _other_time_unit(timestamp: int) -> str:
+    """Return the unit of an integer that is a plausible time in another unit than milliseconds, otherwise ""."""
+    return next((unit for first, end, unit in _TIME_UNITS if first <= timestamp < end), "")
+
+
+def _format_instant(instant_ms: int) -> str:
+    return datetime.fromtimestamp(instant_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _check_items(items: object) -> None:

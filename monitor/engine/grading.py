@@ -20,6 +20,7 @@ from monitor.engine.response_row import (
     MISSING,
     NO_RESPONSE,
     PRE_PERIOD_VARIANT,
+    WITHDRAWN,
     Contribution,
     Reaction,
     ResponseRow,
@@ -48,6 +49,7 @@ class GradingRules:
         "_max_scores",
         "_scorer",
         "_starts_at_ms",
+        "_tolerance_ms",
         "_window_ms",
         "metric_count",
         "unrated_contribution",
@@ -56,6 +58,7 @@ class GradingRules:
     def __init__(self, experiment: ExperimentSettings) -> None:
         self._scorer = Scorer.for_experiment(experiment)
         self._window_ms = experiment.feedback_window_ms
+        self._tolerance_ms = experiment.feedback_clock_tolerance_ms
         self._starts_at_ms = experiment.starts_at_ms or 0
         self._graders = {kind: grading_function(rule) for kind, rule in experiment.grades.items()}
         self._max_scores = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
@@ -82,9 +85,12 @@ class GradingRules:
         """Return the contribution of a row; without the response event, reactions are ignored."""
         contribution = self.unrated_contribution
         if row.reactions and row.variant_key != NO_RESPONSE:
-            current_reactions = self._current_reactions(row)
+            uncounted: dict[str, int] = {}
+            current_reactions = self._current_reactions(row, uncounted)
             if current_reactions:
-                contribution = self._evaluate_reactions(row, current_reactions)
+                contribution = self._evaluate_reactions(row, current_reactions, uncounted)
+            elif uncounted:
+                contribution = self._unrated_with_reactions((), 0, uncounted)
         if self._has_guardrail_sums:
             return self._add_guardrail_sums(row, contribution)
         return contribution
@@ -109,12 +115,14 @@ class GradingRules:
                 judgements[key] = max(highest_grade, grade), max(latest_ms, timestamp_ms)
         return judgements
 
-    def _current_reactions(self, row: ResponseRow) -> list[Reaction]:
-        """Return the latest reaction of each (student, item, kind).
+    def _current_reactions(self, row: ResponseRow, uncounted: dict[str, int] | None = None) -> list[Reaction]:
+        """Return the latest reaction of each (student, item, kind), unless it is withdrawn.
 
-        Reactions outside the feedback window, or with a score outside the scale, do not count.
+        Reactions outside the feedback window, or with a score outside the scale, do not count; their numbers are added
+        to `uncounted`, by reason. At the same time, a withdrawal is later than a reaction.
         """
-        window_start_ms, window_end_ms = row.timestamp_ms, row.timestamp_ms + self._window_ms
+        window_start_ms = row.timestamp_ms - self._tolerance_ms
+        window_end_ms = row.timestamp_ms + self._window_ms
         if row.variant_key & 255 == PRE_PERIOD_VARIANT:
             # A variant may change how students rate older responses once the experiment has begun.
             window_end_ms = min(window_end_ms, self._starts_at_ms - 1)
@@ -123,19 +131,32 @@ class GradingRules:
             timestamp_ms, _, _, _, kind, score = reaction
             if window_start_ms <= timestamp_ms <= window_end_ms and self._is_on_scale(kind, score):
                 counted_reactions.append(reaction)
+            elif uncounted is not None:
+                if timestamp_ms < window_start_ms:
+                    reason = "before_response"
+                elif timestamp_ms > window_end_ms:
+                    reason = "outside_window"
+                else:
+                    reason = "off_scale"
+                uncounted[reason] = uncounted.get(reason, 0) + 1
         if len(counted_reactions) <= 1:
-            return counted_reactions
+            return [reaction for reaction in counted_reactions if reaction[5] != WITHDRAWN]
         response_student = row.student_hash[:STUDENT_TAG_BYTES]
         latest_reactions: dict[tuple[bytes, bytes, str], Reaction] = {}
         for reaction in counted_reactions:
-            _, _, student_tag, item, kind, _ = reaction
-            latest_reactions[b"" if student_tag == response_student else student_tag, item, kind] = reaction
-        return list(latest_reactions.values())
+            timestamp_ms, _, student_tag, item, kind, _ = reaction
+            key = b"" if student_tag == response_student else student_tag, item, kind
+            previous = latest_reactions.get(key)
+            if previous is None or previous[5] != WITHDRAWN or previous[0] < timestamp_ms:
+                latest_reactions[key] = reaction
+        return [reaction for reaction in latest_reactions.values() if reaction[5] != WITHDRAWN]
 
     def _is_on_scale(self, kind: str, score: float) -> bool:
         max_score = self._max_scores.get(kind)
-        return max_score is None or (
-            score <= max_score and (self._grades_with_gain is None or score in self._grades_with_gain)
+        return (
+            max_score is None
+            or score == WITHDRAWN
+            or (score <= max_score and (self._grades_with_gain is None or score in self._grades_with_gain))
         )
 
     def _highest_grades(self, current_reactions: list[Reaction]) -> dict[bytes, float]:
@@ -148,15 +169,23 @@ class GradingRules:
                     grades[item] = grade
         return grades
 
-    def _evaluate_reactions(self, row: ResponseRow, current_reactions: list[Reaction]) -> Contribution:
-        """Return the contribution of a row with current reactions, without guardrail metrics."""
+    def _evaluate_reactions(
+        self, row: ResponseRow, current_reactions: list[Reaction], uncounted: dict[str, int]
+    ) -> Contribution:
+        """Return the contribution of a row with current reactions, without guardrail metrics.
+
+        `uncounted` are the numbers of reactions that do not count, by reason; reactions to items that the response does
+        not have are added.
+        """
         if len(current_reactions) == 1:
-            return self._evaluate_single_reaction(row, current_reactions[0])
+            return self._evaluate_single_reaction(row, current_reactions[0], uncounted)
         counts_by_kind: dict[str, int] = {}
         last_reaction_ms = 0
-        for timestamp_ms, _, _, _, kind, _ in current_reactions:
+        for timestamp_ms, _, _, item, kind, _ in current_reactions:
             counts_by_kind[kind] = counts_by_kind.get(kind, 0) + 1
             last_reaction_ms = max(last_reaction_ms, timestamp_ms)
+            if item and find_item(item, row.item_hashes) < 0:
+                uncounted["item_not_shown"] = uncounted.get("item_not_shown", 0) + 1
         counts = counts_by_kind.items()
         reaction_counts = tuple(counts) if len(counts_by_kind) == 1 else tuple(sorted(counts))
         graded_ranks = []
@@ -165,31 +194,56 @@ class GradingRules:
             if index >= 0:
                 graded_ranks.append((row.ranks[index] if row.ranks is not None else int(index) + 1, grade))
         if not graded_ranks:
-            return self._unrated_with_reactions(reaction_counts, last_reaction_ms)
+            return self._unrated_with_reactions(reaction_counts, last_reaction_ms, uncounted)
         graded_ranks.sort()
         ranks, grades = tuple([rank for rank, _ in graded_ranks]), tuple([grade for _, grade in graded_ranks])
         metric_values, sums = self._score(ranks, grades)
-        return Contribution(True, metric_values, sums, reaction_counts, last_reaction_ms)  # noqa: FBT003
+        return Contribution(
+            True,  # noqa: FBT003
+            metric_values,
+            sums,
+            reaction_counts,
+            last_reaction_ms,
+            _sorted_counts(uncounted),
+        )
 
-    def _evaluate_single_reaction(self, row: ResponseRow, reaction: Reaction) -> Contribution:
+    def _evaluate_single_reaction(
+        self, row: ResponseRow, reaction: Reaction, uncounted: dict[str, int]
+    ) -> Contribution:
         """Return the contribution of a row with a single current reaction, the most frequent case."""
         timestamp_ms, _, _, item, kind, score = reaction
         reaction_counts = ((kind, 1),)
         index = find_item(item, row.item_hashes) if item else -1
+        if item and index < 0:
+            uncounted["item_not_shown"] = 1
         grade_of = self._graders.get(kind) if index >= 0 else None
         grade = grade_of(score) if grade_of is not None else None
         if grade is None:
-            return self._unrated_with_reactions(reaction_counts, timestamp_ms)
+            return self._unrated_with_reactions(reaction_counts, timestamp_ms, uncounted)
         rank = row.ranks[index] if row.ranks is not None else int(index) + 1
         metric_values, sums = self._score((rank,), (grade,))
-        return Contribution(True, metric_values, sums, reaction_counts, timestamp_ms)  # noqa: FBT003
+        return Contribution(
+            True,  # noqa: FBT003
+            metric_values,
+            sums,
+            reaction_counts,
+            timestamp_ms,
+            _sorted_counts(uncounted),
+        )
 
     def _unrated_with_reactions(
-        self, reaction_counts: tuple[tuple[str, int], ...], last_reaction_ms: int
+        self, reaction_counts: tuple[tuple[str, int], ...], last_reaction_ms: int, uncounted: dict[str, int]
     ) -> Contribution:
         """Return the contribution of a response with reactions but without a graded item in the list."""
         unrated = self.unrated_contribution
-        return Contribution(False, unrated.metric_values, unrated.sums, reaction_counts, last_reaction_ms)  # noqa: FBT003
+        return Contribution(
+            False,  # noqa: FBT003
+            unrated.metric_values,
+            unrated.sums,
+            reaction_counts,
+            last_reaction_ms,
+            _sorted_counts(uncounted),
+        )
 
     def _score(self, ranks: tuple[int, ...], grades: tuple[float, ...]) -> ScoredMetrics:
         """Return the scores of a response with grades at ascending ranks; recent scores are cached."""
@@ -220,7 +274,12 @@ class GradingRules:
             (*contribution.sums, *totals, *missing),
             contribution.reaction_counts,
             contribution.last_reaction_ms,
+            contribution.uncounted_reactions,
         )
+
+
+def _sorted_counts(counts: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(counts.items())) if counts else ()
 
 
 def grading_function(rule: GradeRule) -> Callable[[float], float | None]:

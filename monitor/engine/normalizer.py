@@ -69,7 +69,15 @@ class NormalizedResponse:
 class EventBatch:
     """The normalized events of a batch, in order of arrival."""
 
-    __slots__ = ("reaction_delays_ms", "reactions", "responses", "target_response_ids")
+    __slots__ = (
+        "placeholder_users",
+        "reaction_delays_ms",
+        "reactions",
+        "rejected_responses",
+        "responses",
+        "target_response_ids",
+        "undeclared_variants",
+    )
 
     def __init__(self) -> None:
         self.responses: list[NormalizedResponse] = []
@@ -78,6 +86,12 @@ class EventBatch:
         """For each reaction, the time from the event to the record's timestamp: see `NormalizedResponse.delay_ms`."""
         self.target_response_ids: list[bytes] = []
         """For each reaction, the stored id of its response."""
+        self.rejected_responses: dict[tuple[int, str], int] = {}
+        """(variant key, reason of the rejection) → responses of a declared variant that were rejected."""
+        self.undeclared_variants: dict[tuple[int, str], int] = {}
+        """(experiment number, name of an undeclared variant) → its responses, valid or rejected."""
+        self.placeholder_users: dict[int, int] = {}
+        """Variant key → responses with a placeholder instead of a user id."""
 
 
 @final
@@ -92,11 +106,42 @@ class EventNormalizer:
         """Append an event to a batch; `record_ms` is the timestamp of the event's record."""
         delay_ms = MISSING if record_ms is None or record_ms < 0 else max(record_ms - event.timestamp_ms, 0)
         if isinstance(event, Response):
-            batch.responses.append(self._normalize_response(event, delay_ms))
+            response = self._normalize_response(event, delay_ms)
+            batch.responses.append(response)
+            if response.variant_key == NO_RESPONSE:
+                self._count_undeclared_variant(batch, event.experiment, event.variant, event.timestamp_ms)
+            elif event.has_placeholder_user:
+                users = batch.placeholder_users
+                users[response.variant_key] = users.get(response.variant_key, 0) + 1
         else:
             batch.reaction_delays_ms.append(delay_ms)
             batch.target_response_ids.append(self._ids.stored_response_id(event.response_id))
             batch.reactions.append(reaction_from_feedback(event, self._ids))
+
+    def count_rejected_response(
+        self, batch: EventBatch, experiment_name: str, variant: str, timestamp_ms: int | None, reason: str
+    ) -> None:
+        """Count a rejected response by variant and reason, if it would have counted; None is an unknown time."""
+        experiment = self._experiments.get(experiment_name)
+        if experiment is None:
+            return
+        variant_key = experiment.variant_keys.get(variant, NO_RESPONSE)
+        if variant_key == NO_RESPONSE:
+            self._count_undeclared_variant(batch, experiment_name, variant, timestamp_ms)
+        elif timestamp_ms is None or experiment.starts_at_ms <= timestamp_ms < experiment.ends_at_ms:
+            key = variant_key, reason
+            batch.rejected_responses[key] = batch.rejected_responses.get(key, 0) + 1
+
+    def _count_undeclared_variant(
+        self, batch: EventBatch, experiment_name: str, variant: str, timestamp_ms: int | None
+    ) -> None:
+        """Count a response of a declared experiment and an undeclared variant, within the experiment's period."""
+        experiment = self._experiments.get(experiment_name)
+        if experiment is None or variant in experiment.variant_keys:
+            return
+        if timestamp_ms is None or experiment.starts_at_ms <= timestamp_ms < experiment.ends_at_ms:
+            key = experiment.number, variant
+            batch.undeclared_variants[key] = batch.undeclared_variants.get(key, 0) + 1
 
     def _normalize_response(self, event: Response, delay_ms: int) -> NormalizedResponse:
         ids = self._ids

@@ -183,6 +183,7 @@ class BatchProcessor:
                     batch.count_skipped_response(response.undeclared_experiment, response.timestamp_ms)
             elif response.timestamp_ms < late_before_ms[response.variant_key >> 8]:
                 batch.response_outcomes.append("late")
+                batch.late_responses[response.variant_key] = batch.late_responses.get(response.variant_key, 0) + 1
             else:
                 batch.track_dependency_time(response.variant_key >> 8, response.timestamp_ms)
                 accepted.append(response)
@@ -374,8 +375,8 @@ class BatchProcessor:
             accumulator.add_response(sign, variant, timestamp_ms, contribution.is_rated, contribution.metric_values)
             if not row.student_hash:
                 accumulator.add_anonymous_response(sign, variant, timestamp_ms, row.category, contribution.sums)
-            if contribution.reaction_counts:
-                batch.changes_of_variant(row.variant_key).add_reaction_counts(sign, contribution.reaction_counts)
+            if contribution.reaction_counts or contribution.uncounted_reactions:
+                batch.changes_of_variant(row.variant_key).add_reaction_counts(sign, contribution)
             traffic = self._get_traffic_accumulator(batch, experiment_number)
             traffic.add_response(sign, variant, timestamp_ms, row.item_hashes, row.latency_ms, row.category)
         if row.student_hash:
@@ -399,10 +400,12 @@ class BatchProcessor:
                 batch.record_student_change(
                     row.student_hash, row.variant_key, timestamp_ms, row.category, new.sums, old.sums
                 )
-        if variant != PRE_PERIOD_VARIANT and old.reaction_counts != new.reaction_counts:
+        if variant != PRE_PERIOD_VARIANT and (
+            old.reaction_counts != new.reaction_counts or old.uncounted_reactions != new.uncounted_reactions
+        ):
             variant_changes = batch.changes_of_variant(row.variant_key)
-            variant_changes.add_reaction_counts(-1, old.reaction_counts)
-            variant_changes.add_reaction_counts(1, new.reaction_counts)
+            variant_changes.add_reaction_counts(-1, old)
+            variant_changes.add_reaction_counts(1, new)
 
     def _apply_student_changes(self, batch: BatchChanges) -> None:
         """Apply the changes to the rows of their students, and add the changes of the sums over students."""

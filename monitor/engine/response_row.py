@@ -23,8 +23,14 @@ PRE_PERIOD_VARIANT: Final = 255
 MISSING: Final = -1
 """The value of a latency or category that a response does not have."""
 
+WITHDRAWN: Final = -1.0
+"""The score of a reaction that takes earlier reactions back, of the same student, about the same item, of the kind."""
+
 Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
 """(event time in ms, feedback id, student tag or b"", hash of the item or b"" for the whole response, kind, score)."""
+
+UNCOUNTED_REACTIONS: Final = ("before_response", "item_not_shown", "off_scale", "outside_window")
+"""Reasons why a stored reaction gives its response no grade."""
 
 MergeOutcome = Literal["applied", "duplicate", "revised"]
 
@@ -101,7 +107,7 @@ class ResponseRow:
         """Return the score of the latest review, inside or outside the feedback window; None without a review."""
         for _, _, _, _, kind, score in reversed(self.reactions):
             if kind == "reviewed":
-                return score
+                return None if score == WITHDRAWN else score
         return None
 
 
@@ -109,7 +115,7 @@ class ResponseRow:
 class Contribution:
     """The contribution of a response to the stored sums, in fixed point; an undefined metric has the value -1."""
 
-    __slots__ = ("is_rated", "last_reaction_ms", "metric_values", "reaction_counts", "sums")
+    __slots__ = ("is_rated", "last_reaction_ms", "metric_values", "reaction_counts", "sums", "uncounted_reactions")
 
     def __init__(
         self,
@@ -118,6 +124,7 @@ class Contribution:
         sums: tuple[int, ...],
         reaction_counts: tuple[tuple[str, int], ...],
         last_reaction_ms: int,
+        uncounted_reactions: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.is_rated = is_rated
         self.metric_values = metric_values
@@ -128,6 +135,8 @@ class Contribution:
         """(feedback kind, number of current reactions), sorted by kind."""
         self.last_reaction_ms = last_reaction_ms
         """Time of the latest current reaction; 0 without reactions."""
+        self.uncounted_reactions = uncounted_reactions
+        """(reason why reactions do not count, number of reactions), sorted: see `UNCOUNTED_REACTIONS`."""
 
 
 def merge_response(
@@ -197,7 +206,7 @@ def reaction_from_feedback(feedback: Feedback, ids: IdHasher) -> Reaction:
         b"" if feedback.user_id is None else ids.hash_student(feedback.user_id)[:STUDENT_TAG_BYTES],
         b"" if feedback.item_id is None else ids.hash_item(feedback.item_id),
         feedback.kind,
-        feedback.score + 0.0,  # -0.0 becomes 0.0: equal scores are equal bytes
+        WITHDRAWN if feedback.is_withdrawn else feedback.score + 0.0,  # -0.0 becomes 0.0: equal scores are equal bytes
     )
 
 

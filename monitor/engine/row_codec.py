@@ -29,7 +29,7 @@ import msgspec
 from mypy_extensions import i64
 
 from monitor.engine.id_hash import ITEM_HASH_BYTES, STUDENT_HASH_BYTES, STUDENT_TAG_BYTES
-from monitor.engine.response_row import MAX_REACTIONS, MISSING, NO_RESPONSE, Reaction, ResponseRow
+from monitor.engine.response_row import MAX_REACTIONS, MISSING, NO_RESPONSE, WITHDRAWN, Reaction, ResponseRow
 from monitor.engine.student import BLOCK_HEAD_LENGTH, Student
 from monitor.errors import CorruptStore
 
@@ -119,8 +119,8 @@ def _check_reaction(reaction: Reaction) -> None:
         raise ValueError(f"a reaction at {timestamp_ms} ms, expected 0 to 2^{_TIME_BITS}")
     if len(student_tag) not in (0, STUDENT_TAG_BYTES) or len(item) not in (0, ITEM_HASH_BYTES):
         raise ValueError(f"a reaction by {len(student_tag)} bytes of student to {len(item)} bytes of item")
-    if not 0 <= score < math.inf:
-        raise ValueError(f"a score of {score}, expected a finite number from 0")
+    if not 0 <= score < math.inf and score != WITHDRAWN:
+        raise ValueError(f"a score of {score}, expected a finite number from 0, or {WITHDRAWN:g} for a withdrawal")
 
 
 def encode_student_row(student: Student) -> bytes:

@@ -23,6 +23,8 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     latency_ms: float | None = None
     group_id: str | None = None
     """Id of a group of students that is assigned to a variant as a whole, such as a class."""
+    has_placeholder_user: bool = False
+    """Whether the message has a user id that is one of `LimitSettings.placeholder_ids`; `user_id` is then None."""
 
 
 class Feedback(msgspec.Struct, frozen=True, gc=False):
@@ -37,3 +39,5 @@ class Feedback(msgspec.Struct, frozen=True, gc=False):
     item_id: str | None = None
     """Id of the item that the feedback is about; None for feedback on the whole response."""
     score: float = 1.0
+    is_withdrawn: bool = False
+    """Whether the student takes an earlier reaction back, of the same kind and about the same item."""

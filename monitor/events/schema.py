@@ -16,8 +16,10 @@ REJECTION_REASONS: Final[Mapping[str, str]] = {
     "missing_field": "a required field is absent",
     "wrong_type": "a field has another JSON type than its definition",
     "invalid_id": "an id is empty or longer than limits.max_id_length",
+    "placeholder_id": "the response_id is one of limits.placeholder_ids, such as null",
     "invalid_timestamp": "the timestamp cannot be read, is before 1970 or after 9999",
     "timestamp_without_offset": "the timestamp has no offset from UTC",
+    "implausible_timestamp": "the timestamp is before limits.oldest_timestamp, or in another unit than milliseconds",
     "timestamp_in_future": "the timestamp is further ahead than limits.max_clock_skew",
     "list_too_long": "the list has more items than limits.max_items",
     "invalid_position": "a position is not a number from 1 to 1000000",
@@ -52,7 +54,7 @@ class WireResponse(msgspec.Struct, gc=False):
     experiment: Text
     variant: Text
     items: tuple[WireItem, ...]
-    user_id: Text | None = None
+    user_id: str | None = None
     query_id: Text | None = None
     category: str | None = None
     latency_ms: float | None = None
@@ -66,6 +68,7 @@ class WireFeedback(msgspec.Struct, gc=False):
     response_id: Text
     timestamp: str | int
     kind: Text
-    user_id: Text | None = None
+    user_id: str | None = None
     item_id: Text | None = None
     score: float = 1.0
+    withdrawn: bool = False

@@ -20,6 +20,7 @@ from monitor.analysis import (
 )
 from monitor.metrics import LATENCY_BOUNDS_MS
 from monitor.stats import (
+    DataQuality,
     GuardrailResult,
     GuardrailState,
     VariantComparison,
@@ -57,6 +58,13 @@ GUARDRAIL_STATES: Final[Mapping[GuardrailState, str]] = {
 }
 """State of a guardrail → word for readers."""
 FEEDBACK_HEADING: Final = "Share of responses with feedback"
+QUALITY_HEADING: Final = "Data quality: events that do not count"
+_UNCOUNTED_LABELS: Final = {
+    "before_response": "Reactions before the response",
+    "outside_window": "Reactions after the feedback window",
+    "item_not_shown": "Reactions to items not shown",
+    "off_scale": "Reactions off the scale",
+}
 COUNT_EXPLANATION: Final = "n: number of responses behind the value"
 _TONES: Final[Mapping[VerdictState, Literal["good", "bad"]]] = {
     "ship": "good",
@@ -114,6 +122,15 @@ def describe_unmatched_feedback(summary: StoreSummary) -> str | None:
     counts = sorted(summary.unmatched_feedback.items(), key=lambda kind: -kind[1])
     kinds = ", ".join(f"{kind} {format_count(number)}" for kind, number in counts if number)
     return f"Feedback without a response: {kinds}. Its responses had not arrived when it expired." if kinds else None
+
+
+def describe_skipped_experiments(summary: StoreSummary) -> str | None:
+    """Return a sentence with the undeclared experiments and the numbers of their responses; None without any."""
+    experiments = ", ".join(
+        f"{experiment.name!r} {format_count(experiment.responses)}{_did_you_mean(experiment.similar_name)}"
+        for experiment in summary.skipped_experiments
+    )
+    return f"Responses of experiments that the configuration does not declare: {experiments}." if experiments else None
 
 
 def format_percent(fraction: float | None) -> str:
@@ -280,8 +297,37 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
         label = f"{FEEDBACK_HEADING} '{short_kind}'"
         details = tuple(map(_count_text, counts))
         table.append(TableRow(label, tuple(shares), details, "feedback", FEEDBACK_HEADING))
+    if experiment.data_quality is not None:
+        table += _quality_rows(experiment, experiment.data_quality)
     for name in variants[0].metrics:
         table += _metric_rows(experiment, name, variants, min_students)
+    return table
+
+
+def _quality_rows(experiment: ExperimentSummary, quality: DataQuality) -> list[TableRow]:
+    """Return rows with the numbers of events that do not count; a number that is 0 for all variants has no row."""
+    variants = [quality.variants[name] for name, _ in experiment.variants_control_first()]
+
+    def rows(label: str, numbers: list[int], details: list[str]) -> list[TableRow]:
+        if not any(numbers):
+            return []
+        return [TableRow(label, tuple(map(format_count, numbers)), tuple(details), "quality", QUALITY_HEADING)]
+
+    def response_rows(label: str, numbers: list[int]) -> list[TableRow]:
+        received = [variant.responses + variant.missing for variant in variants]
+        shares = [
+            format_percent(number / total if total else None) for number, total in zip(numbers, received, strict=True)
+        ]
+        return rows(label, numbers, shares)
+
+    table = []
+    for reason in sorted({reason for variant in variants for reason in variant.rejected}):
+        table += response_rows(f"Rejected, {reason}", [variant.rejected.get(reason, 0) for variant in variants])
+    table += response_rows("Late responses", [variant.late for variant in variants])
+    table += response_rows("Placeholder user ids", [variant.placeholder_users for variant in variants])
+    for reason, label in _UNCOUNTED_LABELS.items():
+        numbers = [variant.uncounted_reactions.get(reason, 0) for variant in variants]
+        table += rows(label, numbers, [""] * len(variants))
     return table
 
 
@@ -572,6 +618,7 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
             "not in the mean."
         )
     footnotes += _skipped_event_footnotes(experiment)
+    footnotes += _undeclared_variant_footnotes(experiment)
     footnotes += _subgroup_footnotes(experiment, min_students)
     if any(variant.traffic is not None for variant in experiment.variants.values()):
         footnotes.append(
@@ -598,6 +645,22 @@ def _skipped_event_footnotes(experiment: ExperimentSummary) -> list[str]:
         if verdict.evidence.skipped_events is not None
     ]
     return sentences[:1]
+
+
+def _undeclared_variant_footnotes(experiment: ExperimentSummary) -> list[str]:
+    """Return a sentence with the undeclared variants of the experiment's responses, if there are any."""
+    quality = experiment.data_quality
+    if quality is None or not quality.undeclared_variants:
+        return []
+    variants = ", ".join(
+        f"{name!r} {format_count(count)}{_did_you_mean(quality.similar_variant(name))}"
+        for name, count in quality.undeclared_variants.items()
+    )
+    return [f"Responses of variants that the configuration does not declare, which do not count: {variants}."]
+
+
+def _did_you_mean(name: str | None) -> str:
+    return "" if name is None else f" (did you mean {name}?)"
 
 
 def _subgroup_footnotes(experiment: ExperimentSummary, min_students: int) -> Iterator[str]:

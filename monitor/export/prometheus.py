@@ -18,9 +18,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from monitor.analysis import Analysis, ExperimentSummary, StoreSummary, VariantSummary
+from monitor.engine import UNCOUNTED_REACTIONS
 from monitor.errors import DependencyUnavailable
 from monitor.pipeline import PROCESS_METRICS, ExportedMetric
-from monitor.stats import VerdictState
+from monitor.stats import DataQuality, VerdictState
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,31 @@ _EXPERIMENT_METRICS: Final = (
         "gauge",
         (*_VARIANT, "kind"),
         "Reactions to the responses of the variant, all time, by kind; a revised reaction counts once.",
+    ),
+    ExportedMetric(
+        "abmonitor_uncounted_feedback",
+        "gauge",
+        (*_VARIANT, "reason"),
+        "Reactions to the responses of the variant that do not count, all time, by reason: before_response, "
+        "item_not_shown, off_scale or outside_window.",
+    ),
+    ExportedMetric(
+        "abmonitor_missing_responses_total",
+        "counter",
+        (*_VARIANT, "reason"),
+        "Response events of the variant that do not count, by reason: late, or the reason of the rejection.",
+    ),
+    ExportedMetric(
+        "abmonitor_placeholder_user_responses_total",
+        "counter",
+        _VARIANT,
+        "Response events of the variant with a placeholder, such as null, instead of a user id.",
+    ),
+    ExportedMetric(
+        "abmonitor_undeclared_variant_responses_total",
+        "counter",
+        _EXPERIMENT,
+        "Response events of the experiment whose variant is not declared; they do not count.",
     ),
     ExportedMetric(
         "abmonitor_metric_sum",
@@ -354,6 +380,8 @@ def _add_experiment(add: AddSample, experiment: ExperimentSummary, min_students:
         if name not in hidden_variants:
             _add_day_statistics(add, variant_labels, variant)
             _add_metrics(add, variant_labels, variant)
+    if experiment.data_quality is not None:
+        _add_data_quality(add, experiment.name, experiment.data_quality)
     for entry in experiment.categories_for_review or ():
         add("attention_priority", (experiment.name, entry.name), entry.priority)
         add("attention_bad_answers", (experiment.name, entry.name), entry.bad_answers_today)
@@ -364,6 +392,16 @@ def _add_experiment(add: AddSample, experiment: ExperimentSummary, min_students:
     if experiment.analysis is not None:
         add("crossover_students", (experiment.name,), experiment.crossovers)
         _add_analysis(add, experiment, experiment.analysis, hidden_variants)
+
+
+def _add_data_quality(add: AddSample, experiment: str, quality: DataQuality) -> None:
+    for name, counts in quality.variants.items():
+        for reason, responses in {**counts.rejected, "late": counts.late}.items():
+            add("missing_responses_total", (experiment, name, reason), responses)
+        add("placeholder_user_responses_total", (experiment, name), counts.placeholder_users)
+        for reason in UNCOUNTED_REACTIONS:
+            add("uncounted_feedback", (experiment, name, reason), counts.uncounted_reactions.get(reason, 0))
+    add("undeclared_variant_responses_total", (experiment,), sum(quality.undeclared_variants.values()))
 
 
 def _add_traffic(add: AddSample, variant_labels: tuple[str, ...], variant: VariantSummary) -> None:

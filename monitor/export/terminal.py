@@ -24,6 +24,7 @@ from monitor.export.presentation import (
     describe_decisions,
     describe_effect,
     describe_history,
+    describe_skipped_experiments,
     describe_time_to_decide,
     describe_unmatched_feedback,
     describe_verdict,
@@ -126,9 +127,8 @@ def render_summary(
         head.append(f"   {format_count(events_per_second)} events per second")
     parts.append(head)
     parts += [Text(sentence, style="yellow") for sentence in conditions]
-    unmatched = describe_unmatched_feedback(summary)
-    if unmatched is not None:
-        parts.append(Text(unmatched, style="yellow"))
+    warnings = (describe_unmatched_feedback(summary), describe_skipped_experiments(summary))
+    parts += [Text(warning, style="yellow") for warning in warnings if warning is not None]
     for experiment in summary.experiments.values():
         parts.append(Text(experiment.name, style="bold"))
         parts += [

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from monitor.engine import NO_RESPONSE, BatchProcessor, EventBatch, Experiment, IdHasher
 from monitor.errors import StoreUnavailable
 from monitor.pipeline.skipped_events import SkippedEventCounter
-from monitor.state import PENDING_FEEDBACK, Commit, StoreShard, add_batch_changes
+from monitor.state import PENDING_FEEDBACK, Commit, QualityCounter, StoreShard, add_batch_changes
 
 MAX_CACHED_ROWS = 25_000
 """Largest number of response rows, and of student rows, that a worker caches."""
@@ -36,6 +36,7 @@ class BatchApplier:
         self._decays = {experiment.number: experiment.settings.decay for experiment in experiments}
         self._store = store
         self._skipped_event_counter = SkippedEventCounter(store, id_hasher)
+        self._quality_counter = QualityCounter(store)
         self._processor = BatchProcessor(
             experiments,
             id_hasher,
@@ -65,6 +66,7 @@ class BatchApplier:
             batch = self._processor.process(events, late_before_by_number)
             if batch.skipped_responses or batch.skipped_reactions:
                 self._skipped_event_counter.append_to_commit(commit, batch)
+            self._quality_counter.append_to_commit(commit, events, batch)
         except StoreUnavailable:
             self.clear_cache()
             raise

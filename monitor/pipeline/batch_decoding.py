@@ -62,6 +62,9 @@ def decode_records(
                 decoded.rejected_records.append(
                     RejectedRecord(partition, record.offset, payload, error.reason, error.detail, record.key)
                 )
+                arm = None if event_type == "feedback" else decoder.read_response_arm(payload, now_ms)
+                if arm is not None:
+                    normalizer.count_rejected_response(events, *arm, error.reason)
                 continue
             newest_ms = max(newest_ms, event.timestamp_ms)
             normalizer.append_event(events, event, record.timestamp)

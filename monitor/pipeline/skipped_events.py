@@ -18,6 +18,7 @@ from monitor.state import (
     Commit,
     StoreShard,
     add_skipped_events,
+    add_skipped_name,
     read_skipped_events,
     read_skipped_fields,
     read_stored_experiments,
@@ -43,6 +44,8 @@ class SkippedEventCounter:
         self._id_hasher = id_hasher
         self._stored_fields: set[bytes] | None = None
         """Fields of the stored counts; None before the first skipped event."""
+        self._named_fields: set[bytes] = set()
+        """Fields whose experiment's name this worker has stored."""
 
     def append_to_commit(self, commit: Commit, batch: BatchChanges) -> None:
         """Add the skipped events of the batch to the commit. Raises `StoreUnavailable`."""
@@ -52,6 +55,10 @@ class SkippedEventCounter:
             field = skipped_responses_field(name, self._id_hasher)
             if field not in self._stored_fields and len(self._stored_fields) >= _MAX_COUNTED_EXPERIMENTS:
                 field = OTHER_EXPERIMENTS_FIELD
+            elif field not in self._named_fields:
+                # A field that another worker or an earlier run has added gets the same name again.
+                self._named_fields.add(field)
+                add_skipped_name(commit, self._store.keys, field, name)
             self._stored_fields.add(field)
             self._count(commit, field, skipped)
         for number, skipped in batch.skipped_reactions.items():

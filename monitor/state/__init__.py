@@ -6,7 +6,8 @@ expiry and compaction (`expiry`, `time_buckets`), and generations, which a rebui
 
 Reading: `StoreReader` (`read_model`) and its parts: records (`record_reader`), time buckets, traffic and drift
 (`traffic_reader`), items (`item_reader`, `item_coverage`), snapshots (`snapshot_log`), skipped events (`skip_counts`),
-arriving events by topic (`arrivals`), responses by hour (`hourly_responses`).
+missing responses by variant (`quality_counts`), arriving events by topic (`arrivals`), responses by hour
+(`hourly_responses`).
 
 Operation: connections and errors (`redis_connection`), the embedded server (`embedded_redis`), warnings about server
 settings (`server_warnings`), starts and workers (`service_records`), and the audit that recomputes aggregates from rows
@@ -47,6 +48,7 @@ from monitor.state.generations import (
 )
 from monitor.state.hourly_responses import read_hourly_responses
 from monitor.state.keys import PENDING_FEEDBACK, REBUILD_LOSS_PREFIX, StoreKeys, shard_of_partition
+from monitor.state.quality_counts import QualityCounter
 from monitor.state.read_model import StoreReader, open_store_reader
 from monitor.state.record_deltas import add_batch_changes
 from monitor.state.server_warnings import read_server_warnings
@@ -64,6 +66,7 @@ from monitor.state.sharded_store import ShardedStore, merge_positions, read_newe
 from monitor.state.skip_counts import (
     OTHER_EXPERIMENTS_FIELD,
     add_skipped_events,
+    add_skipped_name,
     read_skipped_events,
     read_skipped_fields,
     skipped_feedback_field,
@@ -104,6 +107,7 @@ __all__ = [
     "LogEpoch",
     "Position",
     "PositionUpdate",
+    "QualityCounter",
     "RejectionCounts",
     "ServiceRecords",
     "ShardedStore",
@@ -120,6 +124,7 @@ __all__ = [
     "add_arrivals",
     "add_batch_changes",
     "add_skipped_events",
+    "add_skipped_name",
     "arrival_field",
     "audit_aggregates",
     "compact_time_buckets",

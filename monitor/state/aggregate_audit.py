@@ -26,6 +26,7 @@ from monitor.config import NO_CATEGORY, OTHER_CATEGORY, Settings
 from monitor.engine import (
     NO_RESPONSE,
     PRE_PERIOD_VARIANT,
+    Contribution,
     Experiment,
     IdHasher,
     ItemCounter,
@@ -54,6 +55,7 @@ from monitor.metrics import (
     chunk_length_ms,
 )
 from monitor.state.expiry import read_experiments_without_students
+from monitor.state.keys import UNCOUNTED_PREFIX
 from monitor.state.record_deltas import add_metric_sums, add_traffic_counts
 from monitor.state.record_reader import decode_chunk, decode_record
 from monitor.state.redis_connection import translating_errors
@@ -247,10 +249,15 @@ class _Audit:
                 traffic.add_response(1, variant, row.timestamp_ms, row.item_hashes, row.latency_ms, row.category)
                 if not row.student_hash:
                     accumulator.add_anonymous_response(1, variant, row.timestamp_ms, row.category, contribution.sums)
-                for kind, reactions in contribution.reaction_counts:
-                    self._kind_counts[row.variant_key, kind] += reactions
-                    self._kind_counts[row.variant_key, "+" + kind] += 1
+                self._add_kinds(row.variant_key, contribution)
             self._add(experiment, accumulator, traffic)
+
+    def _add_kinds(self, variant_key: int, contribution: Contribution) -> None:
+        for kind, reactions in contribution.reaction_counts:
+            self._kind_counts[variant_key, kind] += reactions
+            self._kind_counts[variant_key, "+" + kind] += 1
+        for reason, reactions in contribution.uncounted_reactions:
+            self._kind_counts[variant_key, UNCOUNTED_PREFIX + reason] += reactions
 
     def _add_items(self, item_counter: ItemCounter, row: ResponseRow) -> None:
         for (key, label), count in item_counter.count_row(row).items():
@@ -477,7 +484,10 @@ class _Audit:
         variant_key = number << 8 | index
         recomputed = {kind: count for (key, kind), count in self._kind_counts.items() if key == variant_key}
         for kind in sorted({*stored, *recomputed}):
-            label = f"responses with {kind[1:]}" if kind[:1] == "+" else f"reactions of kind {kind}"
+            if kind.startswith(UNCOUNTED_PREFIX):
+                label = f"reactions that do not count: {kind.removeprefix(UNCOUNTED_PREFIX)}"
+            else:
+                label = f"responses with {kind[1:]}" if kind[:1] == "+" else f"reactions of kind {kind}"
             self._check(variant_id, "feedback", label, stored.get(kind, 0), recomputed.get(kind, 0))
 
     def _compare_totals(

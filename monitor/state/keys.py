@@ -19,6 +19,7 @@ number of the commit that last changed the member's record.
     events_skipped                  hash of counts, see `monitor.state.skip_counts`
     arrivals:hour                   hash of counts of the events that arrived in an hour, see `monitor.state.arrivals`
     arrival_index                   index of hours in arrivals
+    experiments_skipped             hash: field of events_skipped → name of the undeclared experiment
     feedback_unmatched              hash: kind of feedback → reactions whose response had not arrived when they expired
     newest_times                    hash: e:v:response, e:v:event → time of the newest response or event, in ms; also
                                     times of skipped events, see `monitor.state.skip_counts`
@@ -42,7 +43,9 @@ number of the commit that last changed the member's record.
     item_id_index:e                 index of eras in item_ids
     bad_answers:e:day:n             hash: item, or index of a category → bad answers
     bad_answer_index:e              index of days in bad_answers
-    feedback_kinds:e:v              hash: kind → reactions; + kind → responses with at least one such reaction
+    feedback_kinds:e:v              hash: kind → reactions; + kind → responses with at least one such reaction;
+                                    `UNCOUNTED_PREFIX` reason → reactions that do not count
+    data_quality:e                  hash of counts, see `monitor.state.quality_counts`
     event_delays:e:v                hash: class of `DELAY_BOUNDS_MS` → events that arrived with such a delay
     expiry_rows:e:hour              list: names of the rows that expire with that hour
     expiry_moved_rows:e:hour        hash: names of rows in that list that have moved to another hour → empty text
@@ -83,6 +86,8 @@ ACTIVE_GENERATION_KEY: Final = FIRST_SHARD_PREFIX + b"active"
 SERVICE_KEY: Final = FIRST_SHARD_PREFIX + b"service"
 REBUILD_LOSS_PREFIX: Final = "<"
 """Begins the fields of `StoreKeys.events_lost` that count events which a rebuild did not find in Kafka."""
+UNCOUNTED_PREFIX: Final = "++"
+"""Begins the fields of `StoreKeys.feedback_kinds` that count reactions which do not count: no kind begins with +."""
 PENDING_FEEDBACK: Final = "pending"
 """Stands for the number of an experiment in rows of feedback whose response has not arrived."""
 _SLOT_TOLERANCE: Final = 16
@@ -174,6 +179,10 @@ class StoreKeys:
         return b"%barrivals:%d" % (self.prefix, hour)
 
     @property
+    def experiments_skipped(self) -> bytes:
+        return self.prefix + b"experiments_skipped"
+
+    @property
     def feedback_unmatched(self) -> bytes:
         return self.prefix + b"feedback_unmatched"
 
@@ -248,6 +257,9 @@ class StoreKeys:
 
     def event_delays(self, experiment: int, variant: int) -> bytes:
         return b"%bevent_delays:%d:%d" % (self.prefix, experiment, variant)
+
+    def data_quality(self, experiment: int) -> bytes:
+        return b"%bdata_quality:%d" % (self.prefix, experiment)
 
     def expiry_rows(self, experiment: str, hour: int) -> bytes:
         return b"%bexpiry_rows:%b:%d" % (self.prefix, experiment.encode(), hour)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,8 @@ from monitor.state.embedded_redis import running_store_server
 from monitor.state.generations import connect_active_generation
 from monitor.state.item_coverage import CoverageReader
 from monitor.state.item_reader import ItemReader
-from monitor.state.keys import ACTIVE_GENERATION_KEY
+from monitor.state.keys import ACTIVE_GENERATION_KEY, UNCOUNTED_PREFIX
+from monitor.state.quality_counts import data_quality_from_counts
 from monitor.state.record_reader import decode_records, read_in_transaction, read_records
 from monitor.state.redis_connection import hash_from_reply, translating_errors
 from monitor.state.sharded_store import ShardedStore
@@ -71,6 +72,8 @@ class _VariantRecords:
     kinds: Counter[str] = field(default_factory=Counter)
     delay_counts: Counter[int] = field(default_factory=Counter)
     """Class of `DELAY_BOUNDS_MS` → events that arrived with such a delay."""
+    uncounted_reactions: Counter[str] = field(default_factory=Counter)
+    """Reason → reactions that do not count."""
     cohort_days: set[int] = field(default_factory=set)
     """UTC days with a record over the students who were first exposed on that day."""
     cohorts: Mapping[int, IntArray] = field(default_factory=dict)
@@ -93,6 +96,8 @@ class _EventCounts:
     skipped: SkippedEventTotals = field(default_factory=SkippedEventTotals)
     unmatched: Counter[str] = field(default_factory=Counter)
     """Kind of feedback → reactions that expired without a response."""
+    quality: Mapping[int, Counter[bytes]] = field(default_factory=lambda: defaultdict(Counter))
+    """Experiment number → counts of `StoreKeys.data_quality`."""
     skipped_by_experiment: Mapping[str, SkippedEventCounts] = field(default_factory=dict)
     """Experiment → skipped events that may belong to the experiment."""
 
@@ -215,6 +220,7 @@ class StoreReader:
                 intended_shares=find_intended_shares(experiment, analyzed_ms),
                 categories_for_review=categories_for_review.get(experiment.name),
                 newest_event_ms=counts.newest_ms,
+                data_quality=students.data_quality,
             )
         configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
         unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)
@@ -223,6 +229,7 @@ class StoreReader:
             experiments=experiments,
             unmatched_feedback=dict(sorted(unmatched.items())),
             totals_as_of_ms=counts.newest_ms or at_ms,
+            skipped_experiments=counts.skipped.undeclared_experiments({*experiments}),
         )
 
     def _read_variants(self) -> tuple[list[_VariantRecords], _EventCounts]:
@@ -245,8 +252,17 @@ class StoreReader:
         """Add the records and counts of a shard."""
         keys = shard.keys
         commands: list[Sequence[str | bytes | int]]
-        hash_keys = (keys.newest_times, keys.events_lost, keys.events_skipped, keys.feedback_unmatched, keys.positions)
+        hash_keys = (
+            keys.newest_times,
+            keys.events_lost,
+            keys.events_skipped,
+            keys.experiments_skipped,
+            keys.feedback_unmatched,
+            keys.positions,
+        )
+        experiment_numbers = list(dict.fromkeys(variant.number for variant in variants))
         commands = [("HGETALL", key) for key in hash_keys]
+        commands += [("HGETALL", keys.data_quality(number)) for number in experiment_numbers]
         for variant in variants:
             numbers = variant.number, variant.index
             commands += (
@@ -257,11 +273,20 @@ class StoreReader:
                 ("ZRANGE", keys.cohort_index(*numbers), 0, -1),
             )
         replies = iter(read_in_transaction(shard, commands))
-        times, lost, skipped, unmatched, positions = map(hash_from_reply, islice(replies, len(hash_keys)))
+        times, lost, skipped, skipped_names, unmatched, positions = map(
+            hash_from_reply, islice(replies, len(hash_keys))
+        )
+        for number in experiment_numbers:
+            counts.quality[number].update(
+                {name: int(events) for name, events in hash_from_reply(next(replies)).items()}
+            )
         newest_times = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         counts.newest_ms = max(counts.newest_ms, *newest_times.values(), 0)
         counts.lost_events += sum(map(int, lost.values()))
         counts.skipped.add(skipped, times)
+        counts.skipped.names |= {
+            name: experiment.decode(errors="replace") for name, experiment in skipped_names.items()
+        }
         counts.unmatched.update({kind.decode(): int(reactions) for kind, reactions in unmatched.items()})
         for position in decode_positions(positions).values():
             counts.newest_ms = max(counts.newest_ms, position.newest_ms)
@@ -271,7 +296,12 @@ class StoreReader:
             for total, key_of in ((variant.all_time_sums, keys.all_time_sums), (variant.unit_sums, keys.unit_sums)):
                 (record,) = decode_records([key_of(variant.number, variant.index)], [next(replies)], len(total))
                 np.add(total, record, out=total)
-            variant.kinds.update({kind.decode(): int(count) for kind, count in hash_from_reply(next(replies)).items()})
+            for kind, count in hash_from_reply(next(replies)).items():
+                name = kind.decode()
+                if name.startswith(UNCOUNTED_PREFIX):
+                    variant.uncounted_reactions[name.removeprefix(UNCOUNTED_PREFIX)] += int(count)
+                else:
+                    variant.kinds[name] += int(count)
             for delay_class, count in hash_from_reply(next(replies)).items():
                 variant.delay_counts[int(delay_class)] += int(count)
             variant.cohort_days.update(map(int, next(replies)))
@@ -429,7 +459,20 @@ def _student_sums(variants: Sequence[_VariantRecords], counts: _EventCounts) -> 
         lost_events=counts.lost_events,
         rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
         skipped_events=counts.skipped_by_experiment.get(variants[0].experiment.name),
+        data_quality=data_quality_from_counts(
+            counts.quality[variants[0].number],
+            {variant.name: int(ResponseRecord(variant.all_time_sums).responses) for variant in variants},
+            {variant.name: +variant.uncounted_reactions for variant in variants},
+            _responses_per_student(variants),
+        ),
     )
+
+
+def _responses_per_student(variants: Sequence[_VariantRecords]) -> float:
+    """Return Σm²/Σm over the students of all variants, where m is the number of responses of each; at least 1."""
+    records = [UnitRecord(variant.unit_sums) for variant in variants]
+    responses = sum(record.responses for record in records)
+    return max(sum(record.response_squares for record in records) / responses, 1.0) if responses else 1.0
 
 
 def _limit_kinds(kinds: Mapping[str, int], configured: Collection[str]) -> dict[str, int]:

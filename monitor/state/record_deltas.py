@@ -17,7 +17,7 @@ from monitor.engine import (
     pack_vector_changes,
 )
 from monitor.metrics import BUCKETS_PER_CHUNK
-from monitor.state.keys import PENDING_FEEDBACK, StoreKeys
+from monitor.state.keys import PENDING_FEEDBACK, UNCOUNTED_PREFIX, StoreKeys
 from monitor.state.store_records import Commit
 
 _PERIOD_MASK: Final = (1 << PERIOD_BITS) - 1
@@ -108,7 +108,11 @@ def _expiry_class(number: int) -> str:
 def _add_variant_changes(commit: Commit, keys: StoreKeys, variant_key: int, changes: VariantChanges) -> None:
     number, variant = variant_key >> 8, variant_key & 255
     key = keys.feedback_kinds(number, variant)
-    for field_prefix, counts in ((b"", changes.reactions_by_kind), (b"+", changes.responses_by_kind)):
+    for field_prefix, counts in (
+        (b"", changes.reactions_by_kind),
+        (b"+", changes.responses_by_kind),
+        (UNCOUNTED_PREFIX.encode(), changes.uncounted_reactions),
+    ):
         for kind, count in counts.items():
             if count:
                 commit.counter_increments[key, field_prefix + kind.encode()] += count

@@ -8,6 +8,8 @@ events that the other workers skip are counted. Fields of `StoreKeys.events_skip
     responses:other     responses of further experiments, if there are too many to count separately
     feedback:NUMBER     feedback about responses of an experiment that were applied earlier
 
+`StoreKeys.experiments_skipped` has the names of the experiments whose responses are counted.
+
 Two fields of `StoreKeys.newest_times` belong to each field: `newest:FIELD` is the newest time (ms), `oldest:FIELD` the
 oldest time, negated because a commit stores the larger of two numbers.
 """
@@ -15,9 +17,10 @@ oldest time, negated because a commit stores the larger of two numbers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from monitor.analysis import SkippedExperiment
 from monitor.config import ExperimentSettings
 from monitor.engine import IdHasher
 from monitor.state.keys import StoreKeys
@@ -26,8 +29,10 @@ from monitor.state.redis_connection import hash_from_reply, translating_errors
 from monitor.state.sharded_store import ShardedStore
 from monitor.state.store_records import Commit
 from monitor.state.store_shard import StoreShard
-from monitor.stats import SkippedEventCounts
+from monitor.stats import SkippedEventCounts, similar_text
 
+_MAX_NAME_LENGTH: Final = 100
+_MAX_LISTED_EXPERIMENTS: Final = 20
 OTHER_EXPERIMENTS_FIELD: Final = b"responses:other"
 """Counts the responses of experiments beyond the limit of separately counted experiments."""
 
@@ -59,6 +64,11 @@ def add_skipped_events(
     commit.raise_newest_time(_oldest_time_field(field).decode(), -first_ms)
 
 
+def add_skipped_name(commit: Commit, keys: StoreKeys, field: bytes, experiment: str) -> None:
+    """Append the name of an undeclared experiment to a commit, cut to 100 characters."""
+    commit.hash_texts[keys.experiments_skipped, field] = experiment[:_MAX_NAME_LENGTH].encode(errors="replace")
+
+
 def read_skipped_fields(store: StoreShard) -> set[bytes]:
     """Return the fields of a shard's counts."""
     with translating_errors(store.settings):
@@ -71,6 +81,8 @@ class SkippedEventTotals:
     def __init__(self) -> None:
         self.events: Counter[bytes] = Counter()
         """Field → events."""
+        self.names: dict[bytes, str] = {}
+        """Field → name of the experiment."""
         self._newest_ms: dict[bytes, int] = {}
         self._oldest_ms: dict[bytes, int] = {}
 
@@ -81,6 +93,16 @@ class SkippedEventTotals:
             newest_ms, oldest_ms = int(times[_newest_time_field(field)]), -int(times[_oldest_time_field(field)])
             self._newest_ms[field] = max(newest_ms, self._newest_ms.get(field, newest_ms))
             self._oldest_ms[field] = min(oldest_ms, self._oldest_ms.get(field, oldest_ms))
+
+    def undeclared_experiments(self, declared_names: Collection[str]) -> tuple[SkippedExperiment, ...]:
+        """Return the undeclared experiments with the most skipped responses, largest number first."""
+        skipped = [
+            SkippedExperiment(name, self.events[field], similar_text(name, declared_names))
+            for field, name in self.names.items()
+            if name not in declared_names and self.events[field]
+        ]
+        skipped.sort(key=lambda experiment: (-experiment.responses, experiment.name))
+        return tuple(skipped[:_MAX_LISTED_EXPERIMENTS])
 
     def by_experiment(
         self, experiments: Iterable[ExperimentSettings], numbers: Mapping[str, int], id_hasher: IdHasher

@@ -4,6 +4,7 @@
 - `confidence_sequences`: sequential tests. `comparison`: one treatment against the control on one metric.
 - `relative_effects`: relative effects with bounds.
 - `rare_events`: variance corrections for small samples. `cuped`: regression adjustment. `segments`: subgroup effects.
+- `data_quality`: missing responses by variant.
 - `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
 - `decay_bands`: bands around decayed means, for display. `wording`: phrases with numbers and units for readers.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from monitor.stats.comparison import MIN_UNITS_FOR_INTERVAL, VariantComparison, compare_variants, split_alpha
 from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
+from monitor.stats.data_quality import DataQuality, ResponseQuality, similar_text
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
 from monitor.stats.decision import Verdict, VerdictState, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
@@ -61,6 +63,7 @@ __all__ = [
     "CohortTable",
     "CovariateStatistic",
     "CupedAdjustment",
+    "DataQuality",
     "DayCounts",
     "DecisionCriteria",
     "DiagnosticMetric",
@@ -73,6 +76,7 @@ __all__ = [
     "GuardrailState",
     "PhaseCounts",
     "RegressionAdjustedStatistics",
+    "ResponseQuality",
     "SampleMeanStatistic",
     "SegmentComparison",
     "SegmentCounts",
@@ -112,5 +116,6 @@ __all__ = [
     "metric_label",
     "metric_unit",
     "parse_evidence",
+    "similar_text",
     "split_alpha",
 ]

@@ -31,6 +31,7 @@ from monitor.stats.comparison import (
     tuned_mixture,
 )
 from monitor.stats.cuped import variance_reduction
+from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
 from monitor.stats.evidence import CupedAdjustment, DecisionCriteria, EstimatePair, SegmentCounts, VerdictEvidence
 from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
@@ -45,13 +46,15 @@ VerdictState: TypeAlias = Literal[
 ReasonCode: TypeAlias = Literal[
     "few_students", "young", "no_variation",
     "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
-    "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events",
+    "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "uneven_rejections",
+    "many_rejections",
     "worse", "guardrail_crossed",
     "better", "not_worse", "too_small", "undecided",
     "compared_sample_ratio", "undefined_disagree", "populations_disagree",
     "guardrail_held", "guardrail_open", "guardrail_idle",
     "adjusted", "covariate_unbalanced", "rated_share_differs", "undefined_share_differs", "metrics_disagree",
     "live_disagrees", "left_out_students", "low_power", "coarse_mde", "skipped_events", "delivery_differs",
+    "rejections",
 ]  # fmt: skip
 """`young` means that fewer than `min_days` entry days are closed; `stray_traffic` means students in a variant without a
 share; docs/statistics.md lists all codes."""
@@ -59,7 +62,8 @@ share; docs/statistics.md lists all codes."""
 _WARNING_CODES: Final = frozenset[ReasonCode](
     {
         "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
-        "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "worse",
+        "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "uneven_rejections",
+        "many_rejections", "worse",
         "guardrail_crossed",
     }
 )  # fmt: skip
@@ -71,6 +75,8 @@ _SHARE_MDE: Final = 0.05
 _POWER: Final = 0.8
 """The usual power for planning; 50 % is where the half width equals the mde."""
 _HOURS_PER_DAY: Final = 24
+_REPAIR_PRODUCER: Final = "Correct the producer, then start a new experiment."
+_MAX_LISTED_VARIANTS: Final = 3
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LONG_DAYS: Final = 90.0
 """A longer wait for 80 % power is reported."""
@@ -539,6 +545,44 @@ class _DecisionRule:
             share = f"{_percent(evidence.rejected_share)} of the newest events were rejected"
             text = f"{share}; the limit is {_percent(criteria.rejected_limit)}."
             yield Reason("rejected_events", text)
+        yield from self.harmful_rejections()
+
+    def harmful_rejections(self) -> Iterator[Reason]:
+        """Yield the reasons why missing responses make the comparison invalid: uneven, or enough to change it."""
+        evidence, criteria, quality = self.evidence, self.evidence.criteria, self.evidence.data_quality
+        if quality is None or not quality.missing:
+            return
+        control, treatment = evidence.control, evidence.treatment
+        difference = quality.missing_share_difference(control, treatment, criteria.sample_ratio_alpha)
+        if difference is not None:
+            shares = " and ".join(
+                f"{_percent(quality.variants[name].missing_share)} of {name}" for name in (treatment, control)
+            )
+            text = (
+                f"Responses are missing unevenly, because they were rejected or late: {shares}. The other responses "
+                f"cannot be compared. {_REPAIR_PRODUCER}"
+            )
+            yield Reason("uneven_rejections", text)
+        means = self.primary.control.mean, self.primary.treatment.mean
+        if evidence.max_value is None or means[0] is None or means[1] is None:
+            return
+        change = quality.largest_effect_change(control, treatment, (means[0], means[1]), evidence.max_value)
+        tolerable_change = criteria.margin or criteria.mde
+        if quality.missing_share > criteria.rejected_limit and change > tolerable_change:
+            name = evidence.metric
+            worst, limit = format_changes(name, [change, tolerable_change])
+            text = (
+                f"{_describe_missing(quality)} At worst, they would change the effect by {worst}{metric_unit(name)}; "
+                f"the limit is {limit}{metric_unit(name)}. {_REPAIR_PRODUCER}"
+            )
+            yield Reason("many_rejections", text)
+
+    def rejections(self) -> Iterator[Reason]:
+        """Yield the missing responses, as a warning if their share is above the limit."""
+        quality = self.evidence.data_quality
+        if quality is not None and quality.missing:
+            is_large = quality.missing_share > self.evidence.criteria.rejected_limit
+            yield Reason("many_rejections" if is_large else "rejections", _describe_missing(quality))
 
     def harms(self, upper: float) -> Iterator[Reason]:
         """Yield the harms above the margins: of the primary metric with upper bound `upper`, and of guardrails."""
@@ -650,7 +694,10 @@ class _DecisionRule:
 
     def additional_findings(self) -> Iterator[Reason]:
         """Yield the findings that are reported in every state; some may also be reasons of the state."""
-        yield from self.validity_failures()
+        failures = tuple(self.validity_failures())
+        yield from failures
+        if not any(failure.code in {"uneven_rejections", "many_rejections"} for failure in failures):
+            yield from self.rejections()
         yield from self.harms(self.primary.upper if self.primary.upper is not None else float("inf"))
         if self.evidence.skipped_events is not None:
             yield Reason("skipped_events", f"{str(self.evidence.skipped_events).rstrip('.')}.")
@@ -758,6 +805,25 @@ class _DecisionRule:
                 "students who came later, differ from the others."
             )
             yield Reason("live_disagrees", text)
+
+
+def _describe_missing(quality: DataQuality) -> str:
+    """Return a sentence on the missing responses of an experiment, with the names of undeclared variants."""
+    counts = [
+        (sum(sum(variant.rejected.values()) for variant in quality.variants.values()), "rejected"),
+        (sum(variant.late for variant in quality.variants.values()), "late"),
+        (sum(quality.undeclared_variants.values()), "of undeclared variants"),
+    ]
+    causes = ", ".join(f"{_count(count, 'response')} {cause}" for count, cause in counts if count)
+    names = [
+        f"{name!r}" + (f" (did you mean {similar_name}?)" if similar_name else "")
+        for name in list(quality.undeclared_variants)[:_MAX_LISTED_VARIANTS]
+        for similar_name in [quality.similar_variant(name)]
+    ]
+    listed_names = f" ({', '.join(names)})" if names else ""
+    return (
+        f"{_percent(quality.missing_share)} of the responses are missing from the comparison: {causes}{listed_names}."
+    )
 
 
 def _detection_date(result: SrmResult) -> str:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
+from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
 from monitor.stats.guardrails import Guardrail
 from monitor.stats.srm import PhaseCounts
@@ -162,6 +163,8 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     rejected_share: float | None = None
     """Rejected fraction of the newest events of this experiment's topics; None if no events were counted."""
     skipped_events: SkippedEventCounts | None = msgspec.field(default=None, name="skipped")
+    data_quality: DataQuality | None = None
+    """Missing responses by variant; None if not counted."""
     other_population: EstimatePair | None = None
     """The primary metric in the other population: over all responses if `arms` is over rated ones, and vice versa."""
     rated_share: EstimatePair | None = None

@@ -25,6 +25,7 @@ from monitor.metrics import (
     UnitRecord,
 )
 from monitor.stats.cuped import CovariateStatistic
+from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate, RatioStatistic, SampleMeanStatistic
 from monitor.stats.evidence import SkippedEventCounts
 
@@ -91,6 +92,7 @@ class StoredStudentSums:
     rejected_share: float | None = None
     """Rejected fraction of the newest events of the topics, over all experiments; None without events."""
     skipped_events: SkippedEventCounts | None = None
+    data_quality: DataQuality | None = None
 
     def live_estimates(self, layout: RecordLayout, population: Population) -> Mapping[str, list[Estimate]]:
         """Return variant → live estimates of all metrics, in the order of the layout."""

@@ -19,6 +19,7 @@ from monitor.export import (
     arrival_rows,
     describe_as_of,
     describe_decisions,
+    describe_skipped_experiments,
     describe_unmatched_feedback,
     experiment_footnotes,
     experiment_table_rows,
@@ -84,10 +85,12 @@ def page_context(
                 if experiment.categories_for_review is None
                 else experiment.categories_for_review[:_MAX_ATTENTION_ENTRIES],
                 "staleness": _describe_staleness(health, experiment.name),
-                "has_no_events": all(variant.last_event_at_ms is None for variant in experiment.variants.values()),
+                "has_no_events": all(variant.last_event_at_ms is None for variant in experiment.variants.values())
+                and not (experiment.data_quality is not None and experiment.data_quality.missing),
             }
             for experiment in experiments
         ],
+        "skipped_experiments": None if summary is None else describe_skipped_experiments(summary),
         "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
         "readiness_problems": readiness_problems,
         "data_problems": [] if health is None else [problem.text for problem in health.data_problems],

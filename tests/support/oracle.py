@@ -146,18 +146,19 @@ def _expected_response(
     latest: dict[tuple[str | None, str | None, str], Feedback] = {}
     for reaction in reactions:
         scale = experiment.max_grade if experiment.grades.get(reaction.kind) == "score" else math.inf
-        if (
-            not 0 <= reaction.timestamp_ms - response.timestamp_ms <= experiment.feedback_window_ms
-            or reaction.score > scale
-        ):
+        age_ms = reaction.timestamp_ms - response.timestamp_ms
+        if not -experiment.feedback_clock_tolerance_ms <= age_ms <= experiment.feedback_window_ms:
+            continue
+        if reaction.score > scale and not reaction.is_withdrawn:
             continue
         if response.timestamp_ms < (experiment.starts_at_ms or 0) <= reaction.timestamp_ms:
             continue
         user = reaction.user_id if reaction.user_id is not None else response.user_id
         register = (user, reaction.item_id, reaction.kind)
         previous = latest.get(register)
-        if previous is None or (reaction.timestamp_ms, reaction.feedback_id) > (
+        if previous is None or (reaction.timestamp_ms, reaction.is_withdrawn, reaction.feedback_id) > (
             previous.timestamp_ms,
+            previous.is_withdrawn,
             previous.feedback_id,
         ):
             latest[register] = reaction
@@ -167,6 +168,8 @@ def _expected_response(
     ranks = response.ranks or range(1, len(response.items) + 1)
     positions = dict(zip(response.items, ranks, strict=True))
     for reaction in latest.values():
+        if reaction.is_withdrawn:
+            continue
         kinds[reaction.kind] += 1
         grade = _grade(experiment, reaction.kind, reaction.score)
         if reaction.item_id in positions and grade is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from monitor.config import ExperimentSettings
 from monitor.engine.grading import GradingRules
-from monitor.engine.response_row import PRE_PERIOD_VARIANT, ResponseRow
+from monitor.engine.response_row import PRE_PERIOD_VARIANT, WITHDRAWN, ResponseRow
 from tests.support.streams import EXPERIMENT, HOUR, RICH, START
 
 
@@ -25,6 +25,73 @@ def test_reactions_after_the_start_do_not_count_for_pre_period_responses() -> No
         row = ResponseRow(START - HOUR, arm, b"student", item)
         row.reactions = ((row.timestamp_ms + after_ms, "f", b"", item, "rating", 4.0),)
         assert rules.evaluate(row).is_rated == rated
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "item", "score", "reason"),
+    [
+        (-5001, "video0", 4.0, "before_response"),
+        (-5000, "video0", 4.0, None),
+        (-1, "video0", 4.0, None),
+        (24 * HOUR, "video0", 4.0, None),
+        (24 * HOUR + 1, "video0", 4.0, "outside_window"),
+        (0, "video0", 4.5, "off_scale"),
+        (0, "video9", 4.0, "item_not_shown"),
+        (0, "", 4.0, None),
+    ],
+)
+def test_every_reaction_that_does_not_count_has_a_reason(
+    after_ms: int, item: str, score: float, reason: str | None
+) -> None:
+    """Up to the tolerance before the response a reaction counts, because its time is from another clock."""
+    row = ResponseRow(START, 0, b"student", b"video0video1")
+    row.reactions = ((START + after_ms, "f", b"", item.encode(), "rating", score),)
+    contribution = GradingRules(EXPERIMENT).evaluate(row)
+    assert contribution.uncounted_reactions == (() if reason is None else ((reason, 1),))
+    assert contribution.is_rated == (reason is None and item != "")
+
+
+def test_the_tolerance_for_clocks_is_a_setting() -> None:
+    """A response and its feedback may have times from one clock."""
+    row = ResponseRow(START, 0, b"student", b"video0")
+    row.reactions = ((START - 2000, "f", b"", b"video0", "rating", 4.0),)
+    assert GradingRules(EXPERIMENT).evaluate(row).is_rated
+    strict_experiment = replace(EXPERIMENT, feedback_clock_tolerance_ms=1000)
+    assert not GradingRules(strict_experiment).evaluate(row).is_rated
+
+
+@pytest.mark.parametrize("other_kind", [(), ("helpful",)])
+@pytest.mark.parametrize(
+    ("reactions", "grade"),
+    [
+        ([(1, "a", 4.0)], 4.0),
+        ([(1, "a", 4.0), (2, "a", WITHDRAWN)], None),
+        ([(1, "a", 4.0), (2, "a", WITHDRAWN), (3, "b", 2.0)], 2.0),
+        ([(1, "a", WITHDRAWN), (1, "b", 4.0)], None),
+        ([(1, "a", 4.0), (1, "b", WITHDRAWN)], None),
+        ([(1, "a", WITHDRAWN)], None),
+        ([(1, "a", 2.0), (1, "b", WITHDRAWN), (1, "c", 4.0), (2, "d", 3.0)], 3.0),
+    ],
+)
+def test_a_withdrawal_takes_earlier_reactions_back(
+    reactions: list[tuple[int, str, float]], grade: float | None, other_kind: tuple[str, ...]
+) -> None:
+    """At the same time the withdrawal is the later one, whatever the ids; other kinds remain."""
+    row = ResponseRow(START, 0, b"student", b"video0")
+    row.reactions = tuple(
+        sorted(
+            [
+                *((START + at_ms, name, b"", b"video0", "rating", score) for at_ms, name, score in reactions),
+                *((START, "z", b"", b"video1", kind, 1.0) for kind in other_kind),
+            ]
+        )
+    )
+    rules = GradingRules(EXPERIMENT)
+    assert rules.item_grades(row).get(b"video0") == grade
+    contribution = rules.evaluate(row)
+    assert contribution.is_rated == (grade is not None)
+    expected_counts = {**dict.fromkeys(other_kind, 1), **({} if grade is None else {"rating": 1})}
+    assert dict(contribution.reaction_counts) == expected_counts
 
 
 @pytest.mark.parametrize(
@@ -50,5 +117,10 @@ def test_a_single_reaction_is_evaluated_like_several_reactions(experiment: Exper
         single_result = rules.evaluate(row)
         row.reactions = ((START + after_ms, "a", tag, item, kind, score), reaction)
         general_result = rules.evaluate(row)
+        # Both reactions are counted if they do not count.
+        general_uncounted = {
+            reason: count - (reason != "item_not_shown") for reason, count in general_result.uncounted_reactions
+        }
+        assert dict(single_result.uncounted_reactions) == general_uncounted
         for attribute in ("is_rated", "metric_values", "sums", "reaction_counts", "last_reaction_ms"):
             assert getattr(single_result, attribute) == getattr(general_result, attribute)

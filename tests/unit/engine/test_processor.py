@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -128,3 +131,52 @@ def test_events_are_counted_by_the_delay_of_their_arrival() -> None:
     batch = store.processor.process(events, {1: 0, NO_RESPONSE: 0})
     (changes,) = batch.variant_changes.values()
     assert changes.delay_counts == {0: 1, 1: 1, 4: 1}
+
+
+def test_reactions_that_do_not_count_are_counted_as_of_the_set_of_events() -> None:
+    """The order of feedback, response and revised response does not matter."""
+    early = Feedback("f1", "r1", START - 60_000, "rating", "u1", "a", 4.0)
+    response = _response(1)
+    earlier_response = Response("r1", START - 60_000, EXPERIMENT.name, response.variant, ("a",), None, "u1")
+    events: list[Response | Feedback] = [early, response]
+    for order in permutations(events):
+        store = StoredRows()
+        assert _uncounted(store.apply(event) for event in order) == {"before_response": 1}
+    for order in permutations([*events, earlier_response]):
+        store = StoredRows()
+        assert _uncounted(store.apply(event) for event in order) == {}
+
+
+def _uncounted(batches: Iterable[BatchChanges]) -> dict[str, int]:
+    totals: Counter[str] = Counter()
+    for batch in batches:
+        for changes in batch.variant_changes.values():
+            totals.update(changes.uncounted_reactions)
+    return {reason: count for reason, count in totals.items() if count}
+
+
+def test_late_responses_are_counted_by_variant() -> None:
+    """The variant whose producer is slow misses responses."""
+    batch = StoredRows().apply(_response(1), _response(2), _response(30), late_before_ms=START + 20)
+    assert batch.late_responses == {1 << 8: 2}
+
+
+def test_rejected_responses_are_counted_by_variant_and_reason() -> None:
+    """A response of an unknown time may be within the experiment; one of an undeclared variant has its own count."""
+    experiment = Experiment(1, replace(EXPERIMENT, starts_at_ms=START))
+    normalizer, batch = EventNormalizer([experiment], _IDS), EventBatch()
+    for variant, at_ms in (("treatment", START), ("treatment", None), ("treatment", START - 1), ("T", START)):
+        normalizer.count_rejected_response(batch, EXPERIMENT.name, variant, at_ms, "repeated_item")
+    normalizer.count_rejected_response(batch, "other experiment", "treatment", START, "repeated_item")
+    normalizer.append_event(batch, Response("r1", START, EXPERIMENT.name, "T", ()))
+    normalizer.append_event(batch, Response("r2", START - 1, EXPERIMENT.name, "T", ()))
+    assert batch.rejected_responses == {(experiment.variant_keys["treatment"], "repeated_item"): 2}
+    assert batch.undeclared_variants == {(1, "T"): 2}
+
+
+def test_placeholder_users_are_counted_by_variant() -> None:
+    """Their responses count as responses without a user id."""
+    normalizer, batch = EventNormalizer([_EXPERIMENT], _IDS), EventBatch()
+    normalizer.append_event(batch, Response("r1", START, EXPERIMENT.name, "control", (), has_placeholder_user=True))
+    normalizer.append_event(batch, Response("r2", START, EXPERIMENT.name, "control", ()))
+    assert batch.placeholder_users == {_EXPERIMENT.variant_keys["control"]: 1}

@@ -196,7 +196,7 @@ def _body_with(index: int, value: Any) -> list[Any]:
         ((1, 256, AT_MS), _body_with(5, [[1 << 48, "f", b"", b"", "rating", 4.0]]), "a reaction at"),
         ((1, 256, AT_MS), _body_with(5, [[AT_MS, "f", b"", b"item", "rating", 4.0]]), "4 bytes of item"),
         ((1, 256, AT_MS), _body_with(5, [[AT_MS, "f", b"tag", b"", "rating", 4.0]]), "3 bytes of student"),
-        ((1, 256, AT_MS), _body_with(5, [[AT_MS, "f", b"", b"", "rating", -1.0]]), "a score of -1.0"),
+        ((1, 256, AT_MS), _body_with(5, [[AT_MS, "f", b"", b"", "rating", -0.5]]), "a score of -0.5"),
         ((1, 256, AT_MS), _body_with(5, [[AT_MS, "f", b"", b"", "rating", float("inf")]]), "a score of inf"),
         ((1, 256, AT_MS), _body_with(5, [[AT_MS, "f", b"", b"", "rating", float("nan")]]), "a score of nan"),
         ((1, 256, AT_MS), _VALID_BODY[:5], "Expected `array` of length 7"),

@@ -213,7 +213,13 @@ REJECTED_EVENTS: list[tuple[str, bytes | None, str]] = [
     ("invalid_id", _response(items=_items(("", 1))), "response"),
     ("invalid_timestamp", _response(timestamp="yesterday"), "response"),
     ("invalid_timestamp", _response(timestamp=-1), "response"),
-    ("invalid_timestamp", _response(timestamp=10**15), "response"),
+    ("implausible_timestamp", _response(timestamp=1_795_169_730), "response"),
+    ("implausible_timestamp", _feedback(timestamp=1_795_169_730_123_000), "feedback"),
+    ("implausible_timestamp", _response(timestamp=1_795_169_730_123_000_000), "response"),
+    ("implausible_timestamp", _response(timestamp=0), "response"),
+    ("implausible_timestamp", _response(timestamp="1970-01-01T00:00:00Z"), "response"),
+    ("placeholder_id", _response(response_id="undefined"), "response"),
+    ("placeholder_id", _feedback(response_id="NULL"), "feedback"),
     ("invalid_timestamp", _response(timestamp="1969-12-31T23:59:59Z"), "response"),
     ("timestamp_without_offset", _response(timestamp="2026-11-20T10:15:30"), "response"),
     ("timestamp_in_future", _response(timestamp=NOW + 300_001), "response"),
@@ -240,8 +246,65 @@ REJECTED_EVENTS: list[tuple[str, bytes | None, str]] = [
 ]
 
 
+class TestPlaceholders:
+    """Clients that do not know an id send a text such as null instead."""
+
+    @pytest.mark.parametrize("user_id", ["undefined", "null", "None", "NaN", "anonymous", "0", ""])
+    def test_a_placeholder_is_no_user_id(self, user_id: str) -> None:
+        """The response remains, as one without a user id, and is marked."""
+        response = DECODER.decode_response(_response(user_id=user_id), NOW)
+        assert (response.user_id, response.has_placeholder_user) == (None, True)
+        assert DECODER.decode_feedback(_feedback(user_id=user_id), NOW).user_id is None
+
+    def test_an_id_that_contains_a_placeholder_is_an_id(self) -> None:
+        """Only the whole id is compared."""
+        response = DECODER.decode_response(_response(user_id="null-17"), NOW)
+        assert (response.user_id, response.has_placeholder_user) == ("null-17", False)
+
+    def test_the_configuration_decides_which_ids_are_placeholders(self) -> None:
+        """Without the empty text among the placeholders, an empty user id is invalid."""
+        limits = replace(LIMITS, placeholder_ids=frozenset({"guest"}))
+        decoder = EventDecoder(Settings((EXPERIMENT,), limits=limits))
+        assert decoder.decode_response(_response(user_id="Guest"), NOW).user_id is None
+        assert decoder.decode_response(_response(user_id="null"), NOW).user_id == "null"
+        with pytest.raises(InvalidEvent, match="user_id: expected at least 1 character"):
+            decoder.decode_response(_response(user_id=""), NOW)
+
+
 class TestRejected:
     """Invalid events are rejected, never repaired."""
+
+    @pytest.mark.parametrize(
+        ("timestamp", "unit"),
+        [(1_795_169_730, "seconds"), (1_795_169_730 * 10**6, "microseconds"), (1_795_169_730 * 10**9, "nanoseconds")],
+    )
+    def test_a_timestamp_in_another_unit_is_rejected_with_the_unit(self, timestamp: int, unit: str) -> None:
+        """Read as milliseconds, seconds would be a response of 1970."""
+        with pytest.raises(InvalidEvent, match=f"timestamp: {timestamp} looks like {unit}, expected milliseconds"):
+            DECODER.decode_response(_response(timestamp=timestamp), NOW)
+
+    def test_a_time_before_the_limit_is_rejected_with_the_limit(self) -> None:
+        """The limit is a setting."""
+        expected = r"timestamp: 1999-12-31T23:59:59Z, expected limits.oldest_timestamp, 2001-09-09T01:46:40Z, or later"
+        with pytest.raises(InvalidEvent, match=expected):
+            DECODER.decode_response(_response(timestamp="1999-12-31T23:59:59Z"), NOW)
+        decoder = EventDecoder(Settings((EXPERIMENT,), limits=replace(LIMITS, oldest_timestamp_ms=0)))
+        assert decoder.decode_response(_response(timestamp="1970-01-01T00:00:01Z"), NOW).timestamp_ms == 1000
+
+    @pytest.mark.parametrize(
+        ("payload", "detail"),
+        [
+            (_response(response_id=7), "response_id: expected a string, got an integer"),
+            (_response(user_id=7), "user_id: expected a string or null, got an integer"),
+            (_response(timestamp=1.5), "timestamp: expected an integer or a string, got a number"),
+            (_response(category=[]), "category: expected a string or null, got a list"),
+        ],
+    )
+    def test_a_wrong_type_is_described_with_the_types_of_json(self, payload: bytes, detail: str) -> None:
+        """Producers are not written in Python."""
+        with pytest.raises(InvalidEvent) as caught:
+            DECODER.decode_response(payload, NOW)
+        assert caught.value.detail == detail
 
     @pytest.mark.parametrize(("reason", "payload", "kind"), REJECTED_EVENTS)
     def test_a_rejection_has_a_reason_and_no_text_of_the_event(
